@@ -32,8 +32,8 @@ from gradscope.metrics.gram.sparsity import row_sparsity
 from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.progress import no_progress
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum
-from gradscope.results.rank_curves import RankCurvePoint
-from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.results.ranks.curves import RankCurvePoint
+from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from gradscope import measure_rank
 from gradscope.estimate import Estimate
 from gradscope.results.rank import RankReport, RowKind
-from gradscope.results.rank_curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
 
 Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
 KINDS: tuple[RowKind, ...] = ("rollout", "weight", "hidden", "logit", "advantage", "token")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.replay.measure import replay_run
     from gradscope.diagnostics.report.index import report_runs
     from gradscope.diagnostics.report.measure import report_run
+    from gradscope.diagnostics.spike.measure import measure_spike
     from gradscope.gradients.engine_options import EngineOptions
     from gradscope.metrics.uncertainty.resampling import Resampling
     from gradscope.rollouts.read_options import ColumnNames, ReadOptions
@@ -50,6 +51,7 @@ __all__ = [
     "measure_degeneracy",
     "measure_pass_at_k",
     "measure_rank",
+    "measure_spike",
     "read_run",
     "replay_run",
     "report_run",
@@ -70,6 +72,7 @@ _HOMES = {
     "measure_degeneracy": "gradscope.diagnostics.degeneracy.measure",
     "measure_pass_at_k": "gradscope.diagnostics.passk.measure",
     "measure_rank": "gradscope.diagnostics.rank.measure",
+    "measure_spike": "gradscope.diagnostics.spike.measure",
     "read_run": "gradscope.rollouts.readers.detect",
     "replay_run": "gradscope.diagnostics.replay.measure",
     "report_run": "gradscope.diagnostics.report.measure",

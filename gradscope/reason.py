@@ -60,6 +60,7 @@ CAUSES: Mapping[str, Cause] = {
     # the forward pass
     "dropout": Cause("cannot", "Train with disable_dropout = True, and without jitter in the model's configuration."),
     "model_unsupported": Cause("cannot", "Report it with the model's config.json."),
+    "overflow": Cause("cannot", "Look at the updates before it: these weights give no finite loss."),
     "precision": Cause("cannot", "Train in float32 to settle it, or replay on the device that trained."),
     # the number itself
     "differs": Cause("mismatch", "Check that weights, arguments and log are of one run."),

@@ -54,6 +54,14 @@ FIELDS: dict[str, tuple[str, ...]] = {
         *(f"claims[].{name}" for name in ("name", "source", "claim", "metric", "verdict", "why", "settle")),
         *(f"claims[].{number}.{part}" for number in ("estimate", "null") for part in _ESTIMATE),
     ),
+    "spike": (
+        *("step", "grad_norm"),
+        *(f"metrics[].{name}" for name in ("name", "value", "typical", "deviation", "by_chance", "is_unusual")),
+        *(f"rollouts[].{name}" for name in ("group_id", "sample", "reward", "projection_share", "norm_without")),
+        *(f"removals[].{name}" for name in ("num_removed", "group_id", "sample", "grad_norm")),
+        *(f"tokens[].{name}" for name in ("group_id", "sample", "position", "text", "norm")),
+        *(f"tensors[].{name}" for name in ("tensor", "norm", "tensor_share", "frac_parameters")),
+    ),
     "report": (
         *(f"sections[].{name}" for name in ("name", "question", "findings", "meaning", "next_step", "missing")),
         *("name", "recomputed"),

@@ -27,14 +27,19 @@ from gradscope.diagnostics.rank.formulations.reward_baselines import baseline_gr
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
 from gradscope.diagnostics.rank.rollouts.geometry import class_energy
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
+from gradscope.diagnostics.spike.parts import tensors_of
 from gradscope.estimate import Estimate
+from gradscope.gradients.step.tensor_norms import TensorNorm
 from gradscope.metrics.gram.alignment import expected_updates
 from gradscope.metrics.gram.geometry import batch_norm, cancellation
+from gradscope.metrics.gram.removal import norms_without
 from gradscope.metrics.gram.row_shares import cosine_of_updates, cosines_to_sum, top_share
 from gradscope.metrics.gram.sparsity import row_sparsity, zero_groups
 from gradscope.metrics.gram.weight_update import linear_growth, principal_overlap
 from gradscope.metrics.outcomes.incoherence import frac_incoherent
+from gradscope.metrics.outcomes.outliers import Deviation, deviation_of
 from gradscope.metrics.outcomes.passk import estimate_pass_table
+from gradscope.metrics.outcomes.repeats import repeated_ngrams
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.degeneracy import (
     BehindFilter,
@@ -49,8 +54,8 @@ from gradscope.results.logged.course import EntropyNumbers, GenerationNumbers, S
 from gradscope.results.logged.mismatch import MismatchNumbers
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport, Ranks, StepGeometry
-from gradscope.results.rank_curves import RankCurvePoint
-from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.results.ranks.curves import RankCurvePoint
+from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import RunReport
 from gradscope.results.signal import AdvantageMass, PassRateDistribution, SignalCost
@@ -295,6 +300,17 @@ def logged_values(seed: int) -> Iterator[Found]:
                 yield name if name == "logprob_gap" else f"{part}.{name}", getattr(row, name), 0
 
 
+def spike_values(seed: int) -> Iterator[Found]:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(4, 3)) * rng.choice([0.0, 1.0, 1e6])
+    yield from (("norm_without", float(norm), 0) for norm in norms_without(rows @ rows.T))
+    yield "repeated_ngrams", repeated_ngrams(rng.integers(0, rng.choice([1, 3, 100]), 30).tolist()), 0
+    found = deviation_of(dict(enumerate(rng.standard_cauchy(30).tolist())), 0, num_chosen_from=30)
+    yield "deviation", found.deviation if isinstance(found, Deviation) else None, 0
+    norms = [TensorNorm(tensor=str(at), num_entries=1, norm=norm) for at, norm in enumerate(rng.exponential(size=3))]
+    yield from (("tensor_share", one.tensor_share, 0) for one in tensors_of(norms))
+
+
 def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
     """Both ends of a range and whether they belong to it; None where words name it."""
     whole = re.fullmatch(r"(\d) \.\. N, whole", text)
@@ -311,7 +327,7 @@ def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
 
 @cache
 def found_values() -> tuple[Found, ...]:
-    made = (degenerate_values, rank_values, other_values, logged_values)
+    made = (degenerate_values, rank_values, other_values, logged_values, spike_values)
     return tuple(found for seed in range(40) for values in made for found in values(seed))
 
 

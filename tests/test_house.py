@@ -25,9 +25,11 @@ FAMILIES = {
     "catalog": "its rows are data, held to the results that they describe",
     "results": "its records are data, held to the documents that they become",
     "results/logged": "likewise",
+    "results/ranks": "likewise",
     "render/figures": "every figure is drawn from one list of examples",
     "render/figures/rank": "likewise",
     "render/terminal": "every table is printed from one list of examples",
+    "render/terminal/degeneracy": "likewise",
     "render/terminal/rank": "likewise",
     "rollouts/readers/evaluations": "every format is read from its sample in fixtures/logs",
 }

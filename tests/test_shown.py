@@ -24,6 +24,7 @@ RESULTS = {
     "weights": examples.weight_report(),
     "replay": examples.replay_report(),
     "report": run_report(),
+    "spike": examples.spike_report(),
 }
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 COMMANDS = (
-    *("degeneracy", "replay", "report", "rank", "passk", "compare", "claims", "check", "train", "explain", "demo"),
+    *("degeneracy", "replay", "report", "rank", "spike", "passk", "compare", "claims", "check", "train", "explain"),
+    "demo",
 )
 
 

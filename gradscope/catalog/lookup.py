@@ -18,6 +18,7 @@ from gradscope.catalog.gradients import GRADIENT_METRICS, SPARSITY_METRICS
 from gradscope.catalog.groups import GROUP_METRICS, SAMPLE_METRICS
 from gradscope.catalog.logged import LOGGED_METRICS
 from gradscope.catalog.spectrum import NULL_METRICS, SPECTRUM_METRICS
+from gradscope.catalog.spikes import SPIKE_METRICS
 from gradscope.catalog.updates import UPDATE_METRICS, WEIGHT_UPDATE_METRICS
 from gradscope.errors import UsageError
 
@@ -31,6 +32,7 @@ FAMILIES: dict[str, tuple[Metric, ...]] = {
     "updates": UPDATE_METRICS,
     "weight updates": WEIGHT_UPDATE_METRICS,
     "contributions": CONTRIBUTION_METRICS,
+    "spikes": SPIKE_METRICS,
     "logged policy": LOGGED_METRICS,
     "comparisons": COMPARE_METRICS,
 }

@@ -8,7 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
-from gradscope.cli.commands import check, claims, compare, degeneracy, demo, explain, passk, rank, replay, report, train
+from gradscope.cli.commands import (
+    check,
+    claims,
+    compare,
+    degeneracy,
+    demo,
+    explain,
+    passk,
+    rank,
+    replay,
+    report,
+    spike,
+    train,
+)
 from gradscope.cli.help_pages import HELP_NAMES, Commands, examples_in, page_of
 from gradscope.cli.output.streams import write_data
 from gradscope.version import __version__
@@ -85,6 +98,7 @@ _add(degeneracy.degeneracy, _DIAGNOSE, degeneracy.EXAMPLES, degeneracy.COMMON)
 _add(passk.passk, _DIAGNOSE, passk.EXAMPLES, passk.COMMON)
 _add(rank.rank, _DIAGNOSE, rank.EXAMPLES, rank.COMMON)
 _add(replay.replay, _DIAGNOSE, replay.EXAMPLES, replay.COMMON, replay.SUMMARY)
+_add(spike.spike, _DIAGNOSE, spike.EXAMPLES, spike.COMMON)
 _add(claims.claims, _DIAGNOSE, claims.EXAMPLES, claims.COMMON)
 _add(compare.compare, _DIAGNOSE, compare.EXAMPLES, compare.COMMON)
 _add(report.report, _DIAGNOSE, report.EXAMPLES, report.COMMON)

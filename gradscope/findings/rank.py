@@ -9,7 +9,7 @@ from gradscope.advantages.registry import LOGGED
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.results.rank import GradientSpectrum, RankComparison, StepGeometry
-from gradscope.results.rank_curves import RankCurvePoint, SizeChange
+from gradscope.results.ranks.curves import RankCurvePoint, SizeChange
 from gradscope.say import interval, non_finite_word, percent, with_interval
 
 _KINDS = {"rollout": "rollout rows", "token": "token rows", "all weights": "dL/dW, mean over weights,"}

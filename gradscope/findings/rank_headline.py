@@ -9,7 +9,7 @@ from gradscope.findings.formulations import update_findings
 from gradscope.findings.rank import dead_findings, norm_findings, preferred_points, time_findings
 from gradscope.findings.reliability import reliability_findings
 from gradscope.results.rank import RankReport, StepGeometry
-from gradscope.results.rank_curves import RankCurvePoint
+from gradscope.results.ranks.curves import RankCurvePoint
 from gradscope.say import with_interval
 
 MOST_FINDINGS = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.results.ranks.tokens import GradientSparsity
 
 
 def sparsity_findings(by_step: Sequence[GradientSparsity]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.results.rank import RowKind
-from gradscope.results.rank_curves import RankCurvePoint, TokenRankPoint
+from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint
 from gradscope.say import with_interval
 
 _SPACES: dict[RowKind, str] = {

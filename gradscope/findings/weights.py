@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradscope.results.rank_curves import WeightRankPoint
+from gradscope.results.ranks.curves import WeightRankPoint
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 from gradscope.say import with_interval
 

@@ -22,6 +22,7 @@ from gradscope.results.rank import RankReport
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import RunIndex, RunReport
 from gradscope.results.source import Source
+from gradscope.results.spike import SpikeReport
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,7 +78,7 @@ SPECS = (
     ResultSpec(
         result=DegeneracyReport,
         name="degeneracy",
-        table="terminal.degeneracy:degeneracy_table",
+        table="terminal.degeneracy.degeneracy:degeneracy_table",
         figures="figures.degeneracy:draw_degeneracy",
         csv=csv_rows.degeneracy_rows,
     ),
@@ -121,6 +122,13 @@ SPECS = (
         figures="figures.report:draw_report_index",
         csv=csv_rows.run_rows,
         definitions=lambda _: ("frac_reward_zero_std",),
+    ),
+    ResultSpec(
+        result=SpikeReport,
+        name="spike",
+        table="terminal.spike:spike_table",
+        figures="figures.spike:draw_spike",
+        csv=csv_rows.attributes("metrics", "rollouts", "removals", "tokens", "tensors"),
     ),
 )
 """One row a type of result."""

@@ -8,8 +8,8 @@ from typing import Literal
 
 from gradscope.estimate import Estimate
 from gradscope.results.envelope import FLATTENED, NOT_IN_DOCUMENT
-from gradscope.results.rank_curves import RankCurvePoint, SizeChange, TokenRankPoint, WeightRankPoint
-from gradscope.results.rank_tokens import GradientSparsity, TokenRows
+from gradscope.results.ranks.curves import RankCurvePoint, SizeChange, TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.tokens import GradientSparsity, TokenRows
 from gradscope.results.replay import LogprobDifference
 from gradscope.results.source import Source
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate

@@ -18,7 +18,7 @@ COMMANDS: dict[str, Any] = command().commands
 
 
 def test_the_commands_are_those_that_work() -> None:
-    analyses = {"degeneracy", "passk", "rank", "replay", "report", "claims", "compare", "check"}
+    analyses = {"degeneracy", "passk", "rank", "replay", "report", "claims", "compare", "check", "spike"}
     assert set(COMMANDS) == {"demo", "train", "explain", *analyses}
 
 

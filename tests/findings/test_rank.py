@@ -5,7 +5,7 @@ from dataclasses import replace
 from gradscope.estimate import Estimate
 from gradscope.findings.rank import rank_findings, size_findings
 from gradscope.results.rank import RankComparison
-from gradscope.results.rank_curves import RankCurvePoint, SizeChange
+from gradscope.results.ranks.curves import RankCurvePoint, SizeChange
 from tests.render.examples import rank_report, weight_report
 
 REPORT = rank_report()

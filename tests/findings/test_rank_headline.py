@@ -9,7 +9,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.rank import norm_findings
 from gradscope.findings.rank_headline import MOST_FINDINGS, NORM_MATCHES, rank_headline
 from gradscope.results.rank import RankReport
-from gradscope.results.rank_curves import RankCurvePoint
+from gradscope.results.ranks.curves import RankCurvePoint
 from gradscope.results.replay import LogprobDifference
 from tests.render.examples import rank_report, weight_report
 

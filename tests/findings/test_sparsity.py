@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from gradscope.estimate import Estimate
 from gradscope.findings.sparsity import sparsity_findings
-from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.results.ranks.tokens import GradientSparsity
 
 
 def sparsity(step: int, gini: float, tensor: str | None = None, small: Estimate | None = None) -> GradientSparsity:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from gradscope.estimate import Estimate
 from gradscope.findings.tokens import token_findings
-from gradscope.results.rank_curves import TokenRankPoint
-from gradscope.results.rank_tokens import TokenMethod
+from gradscope.results.ranks.curves import TokenRankPoint
+from gradscope.results.ranks.tokens import TokenMethod
 
 
 def point(

@@ -30,7 +30,7 @@ from gradscope.results.passk import (
     Solved,
 )
 from gradscope.results.rank import GradientSpectrum, RankReport, Ranks, SpectrumLabel, StepGeometry
-from gradscope.results.rank_curves import NullRank, RankCurvePoint
+from gradscope.results.ranks.curves import NullRank, RankCurvePoint
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.results.signal import (
     AdvantageMass,
@@ -42,6 +42,14 @@ from gradscope.results.signal import (
     TargetPlan,
 )
 from gradscope.results.source import Quarantine, QuarantineReason, Source
+from gradscope.results.spike import (
+    SpikeMetric,
+    SpikeRemoval,
+    SpikeReport,
+    SpikeRollout,
+    SpikeTensor,
+    SpikeToken,
+)
 
 HOSTILE = "<script>[red]\x1b[31mred\u202egnp"
 """A name as a log may hold it: HTML, rich markup, a terminal escape and a right-to-left override."""
@@ -627,4 +635,55 @@ def claims_report() -> ClaimsReport:
         skipped={7: "the weights before step 7 are not on disk"},
         engine={"engine": "loop"},
         findings=("Of 4 claims this run supports 1, contradicts 1 and cannot tell 2.",),
+    )
+
+
+def spike_report() -> SpikeReport:
+    """A step that stands out, one rollout of hostile name that repeats itself and makes most of it."""
+    exact, none = Estimate.exact, Estimate.undefined_because("the completion is shorter than 4")
+    return SpikeReport(
+        source=source(),
+        step=37,
+        was_named=False,
+        metrics=(
+            SpikeMetric(
+                name="grad_norm",
+                value=exact(14.2),
+                typical=exact(1.2, num_units=50),
+                deviation=exact(6.1, num_units=50),
+                by_chance=exact(3.7, num_units=50),
+                is_unusual=True,
+            ),
+        ),
+        course={step: 14.2 if step == 37 else 1.2 + 0.1 * math.sin(step) for step in range(1, 61)},
+        grad_norm=exact(14.2, num_units=4),
+        rollouts=tuple(
+            SpikeRollout(
+                group_id=HOSTILE if sample == 3 else "37/p0",
+                sample=sample,
+                reward=None if sample == 1 else float(sample == 0),
+                advantage=None if sample == 1 else 1.5 - sample,
+                num_tokens=None if sample == 1 else 20 * sample,
+                repeated_ngrams=repeats,
+                projection_share=exact(share),
+                norm_without=exact(norm),
+            )
+            for sample, repeats, share, norm in [
+                (3, exact(0.83), 0.61, 5.3),
+                (0, exact(0.04), 0.24, 11.0),
+                (2, exact(0.0), 0.18, 12.0),
+                (1, none, -0.03, 14.6),
+            ]
+        ),
+        removals=(SpikeRemoval(num_removed=1, group_id=HOSTILE, sample=3, grad_norm=5.3),),
+        tokens=(
+            SpikeToken(group_id=HOSTILE, sample=3, position=12, text=HOSTILE, norm=2.5, weight=-0.01, entropy=1.25),
+            SpikeToken(group_id="37/p0", sample=0, position=0, text=" the", norm=0.5, weight=0.01, entropy=0.0),
+        ),
+        tensors=(
+            SpikeTensor(tensor="lm_head.weight", norm=11.1, tensor_share=0.61, frac_parameters=0.06),
+            SpikeTensor(tensor=HOSTILE, norm=8.9, tensor_share=0.39, frac_parameters=0.94),
+        ),
+        engine={"engine": "loop"},
+        findings=("Step 37 stands out: grad_norm 14.2.", f"Without rollout 3 of group {HOSTILE} it would be 5.3."),
     )

@@ -6,8 +6,8 @@ import dataclasses
 
 from gradscope.estimate import Estimate
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, KindUpdate, RankReport
-from gradscope.results.rank_curves import TokenRankPoint, WeightRankPoint
-from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.results.ranks.curves import TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 from tests.render import examples
 

@@ -20,6 +20,7 @@ EXPECTED: dict[str, tuple[object, set[str]]] = {
     "rank": (examples.rank_report(), {"rank_curve", "rank_nulls", "rank_sizes", "rank_sparsity", "rank_spectrum"}),
     "weights": (examples.weight_report(), {"rank_layers"}),
     "replay": (examples.replay_report(), {"replay"}),
+    "spike": (examples.spike_report(), {"spike"}),
     "check": (examples.check_report(), set()),
 }
 
@@ -80,3 +81,10 @@ def test_a_logged_norm_that_is_not_finite_is_marked_in_the_figure() -> None:
     assert "logged as NaN or infinity" in [text.get_text() for text in above.texts]
     only = dataclasses.replace(report, steps=(dataclasses.replace(first, recomputed={}, relative_error={}),))
     assert set(draw_figures(only)) == {"replay"}
+
+
+def test_a_step_of_which_nothing_was_logged_has_no_figure_and_one_without_gradients_has_a_course() -> None:
+    report = examples.spike_report()
+    assert draw_figures(dataclasses.replace(report, course={}, metrics=())) == {}
+    drawn = draw_figures(dataclasses.replace(report, removals=(), metrics=()))["spike"]
+    assert len(drawn.axes) == 1

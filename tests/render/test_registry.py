@@ -31,6 +31,7 @@ def test_no_two_rows_share_a_name_or_a_type() -> None:
         (examples.rank_report(), "rank"),
         (examples.passk_report(), "passk"),
         (examples.claims_report(), "claims"),
+        (examples.spike_report(), "spike"),
         (run_report(), "report"),
     ],
 )

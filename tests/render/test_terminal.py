@@ -24,6 +24,7 @@ REPORTS: dict[str, object] = {
     "report": run_report(),
     "check": examples.check_report(),
     "claims": examples.claims_report(),
+    "spike": examples.spike_report(),
 }
 
 

@@ -28,6 +28,7 @@ def reports() -> dict[str, object]:
         "rank": examples.weight_report(),
         "replay": examples.replay_report(),
         "report": run_report(),
+        "spike": examples.spike_report(),
     }
 
 

@@ -20,7 +20,7 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
 from gradscope.results.rank import RowKind
-from gradscope.results.rank_curves import NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.curves import NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.say import number, percent, with_interval
 
 ABOUT_TWO = (1.5, 2.5)

@@ -28,8 +28,8 @@ from gradscope.diagnostics.replay.logprobs import logprob_difference
 from gradscope.errors import GradscopeError
 from gradscope.reason import Reason
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, KindUpdate, StepGeometry
-from gradscope.results.rank_curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
-from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup

@@ -11,7 +11,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.results.rank import GradientSpectrum, RankComparison
-from gradscope.results.rank_curves import SizeChange
+from gradscope.results.ranks.curves import SizeChange
 
 _SAME = 1e-6
 """Ranks whose relative difference is below this differ by arithmetic."""

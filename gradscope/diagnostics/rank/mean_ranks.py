@@ -19,7 +19,7 @@ from gradscope.metrics.gram.spectrum import Array, rank_counts
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means, bootstrap_statistics
 from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.metrics.uncertainty.clusters import cluster_sums
-from gradscope.results.rank_curves import NullRank
+from gradscope.results.ranks.curves import NullRank
 
 _EVERY_GROUP_DEAD = "every group of this step has zero advantage, so its gradient matrix is zero"
 _RANKS = ("effective_rank", "stable_rank", "participation_ratio")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.metrics.gram.sparsity import row_sparsity
-from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.results.ranks.tokens import GradientSparsity
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.weight_spectra import WeightSpectrum

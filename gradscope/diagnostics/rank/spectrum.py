@@ -26,7 +26,7 @@ from gradscope.metrics.gram.spectrum import (
     stable_rank,
 )
 from gradscope.results.rank import GradientSpectrum, Ranks, SpectrumLabel
-from gradscope.results.rank_tokens import TokenRows
+from gradscope.results.ranks.tokens import TokenRows
 
 
 def spectrum_of(

@@ -19,6 +19,7 @@ from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import ReportSection, RunIndex, RunReport, Severity
+from gradscope.results.spike import SpikeReport
 
 _OUTCOMES: dict[str, Severity] = {"pass": "fine", "fail": "problem", "unknown": "unknown"}
 
@@ -70,6 +71,12 @@ def _rank(report: RankReport) -> tuple[ReportSection, ...]:
     return (ReportSection(name="rank", question=question, findings=report.findings, severity="fine"),)
 
 
+def _spike(report: SpikeReport) -> tuple[ReportSection, ...]:
+    severity: Severity = "look" if any(one.is_unusual for one in report.metrics) else "fine"
+    question = f"What happened at step {report.step}?"
+    return (ReportSection(name="spike", question=question, findings=report.findings, severity=severity),)
+
+
 def _index(index: RunIndex) -> tuple[ReportSection, ...]:
     question = "What differs between the runs?"
     return index.sections or (ReportSection(name="runs", question=question, findings=index.findings, severity="fine"),)
@@ -85,4 +92,5 @@ _SECTIONS: dict[type, Callable[[Any], tuple[ReportSection, ...]]] = {
     ReplayReport: lambda report: (replay_answer(report),),
     RunIndex: _index,
     RunReport: lambda report: report.by_severity,
+    SpikeReport: _spike,
 }

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradscope.errors import UsageError, VerificationError
+from gradscope.errors import InputError, UsageError, VerificationError
 from gradscope.gradients.engine_options import Engine, Verify
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.engines.loop import ROW_BYTES, loop_gram, parameter_blocks, row_bytes
@@ -31,11 +31,13 @@ from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
 from gradscope.gradients.processes.group import added_up, from_all, num_connected
+from gradscope.gradients.step.non_finite import first_non_finite
 from gradscope.gradients.step.row_error import relative_row_error
 from gradscope.gradients.step.step_gram import Chosen, StepGram
 from gradscope.gradients.step.verify import verify_gram
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.reason import CAUSES
 from gradscope.rollouts.types import Rollout
 
 __all__ = ["StepGram", "measure_step"]
@@ -66,6 +68,7 @@ def measure_step(
 
     Raises:
         UsageError: There is no such engine.
+        InputError: A log-probability or a gradient is not finite; the message names the first, and where it came from.
         VerificationError: Parameters are missing from the matrix, or it disagrees with the backward pass.
     """
     policy, plan, budget = prepared.policy, prepared.plan, prepared.budget
@@ -92,10 +95,12 @@ def measure_step(
     else:  # layers in parts are put together twice already
         recomputed = None if num_connected() > 1 else recomputed_tokens(policy)
         finished = budget.fit(plan.lengths, attempt, recomputed=recomputed)
-    coverage, gram = finished.coverage(), finished.gram()
+    rollouts = prepared.rollouts
+    logprobs, gram = _on_cpu([finished.logprobs[index] for index in range(len(rollouts))]), finished.gram()
+    _require_finite(prepared, logprobs, gram)
+    coverage = finished.coverage()
     # the checks, and the answer with all that explains it
     verification = budget.fit(plan.lengths, lambda tokens: verify_gram(prepared, gram, batches(tokens), verify))
-    rollouts = prepared.rollouts
     return StepGram(
         step=prepared.step,
         gram=gram,
@@ -104,7 +109,7 @@ def measure_step(
         samples=tuple(rollout.sample for rollout in rollouts),
         rewards=np.array([math.nan if r.reward is None else r.reward for r in rollouts]),
         advantages=_advantages(rollouts),
-        logprobs=_on_cpu([finished.logprobs[index] for index in range(len(rollouts))]),
+        logprobs=logprobs,
         num_inferred_ids=sum(sequence.inferred for sequence in plan.sequences),
         engine=chosen,
         dtype=str(policy.dtype).removeprefix("torch."),
@@ -212,6 +217,20 @@ class _Attempt:
         self._num_done, self._num_tokens = self._num_done + 1, self._num_tokens + len(logprobs)
         total = self._rounds * len(self._plan.sequences)
         self._progress(min(self._num_done, total), total, f"rollouts, {self._num_tokens:,} tokens")
+
+
+def _require_finite(prepared: PreparedStep, logprobs: Sequence[Array], gram: Array) -> None:
+    """Refuse what arithmetic on the rows would turn into NaN."""
+    if all(np.isfinite(row).all() for row in logprobs) and np.isfinite(gram).all():
+        return
+    first = first_non_finite(prepared) if num_connected() == 1 else None  # a part of a model cannot run alone
+    broken = [row.sequence for row, own in zip(prepared.plan.rows, np.diag(gram), strict=True) if not np.isfinite(own)]
+    if first is not None or not broken:
+        where = str(first or "a log-probability is not finite")
+    else:
+        sequence = prepared.plan.sequences[min(broken)]
+        where = f"the gradient of rollout {sequence.sample} of group {sequence.group_id} is not finite"
+    raise InputError(f"Step {prepared.step}: {where}.", hint=CAUSES["overflow"].advice, cause="overflow")
 
 
 def _choose(engine: Engine, prepared: PreparedStep, max_row_bytes: int) -> Chosen:

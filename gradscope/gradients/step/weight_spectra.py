@@ -53,7 +53,7 @@ def measure_weight_spectra(
     Raises:
         InputError: A rollout has no logged advantage.
     """
-    trainable, gradient = prepared.policy.trainable, _step_gradient(prepared)
+    trainable, gradient = prepared.policy.trainable, step_gradient(prepared)
     matrices = [name for name, parameter in trainable.items() if parameter.dim() == 2]
     spectra = []
     for done, name in enumerate(matrices, start=1):
@@ -71,7 +71,7 @@ def measure_weight_spectra(
     return tuple(spectra)
 
 
-def _step_gradient(prepared: PreparedStep) -> dict[str, torch.Tensor]:
+def step_gradient(prepared: PreparedStep) -> dict[str, torch.Tensor]:
     """The gradient of the step's loss by parameter; a parameter that gets none is absent."""
     plan = prepared.plan
     score_rows = list(plan.index("score").values())

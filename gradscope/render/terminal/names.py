@@ -27,6 +27,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "findings",
         "engine",
     ),
+    "spike": ("metrics", "rollouts", "removals", "tokens", "tensors", "findings"),
     "replay": ("steps", "causes", "findings"),
     "claims": ("reasons", "findings"),
     "compare": ("cells", "pairs", "findings"),

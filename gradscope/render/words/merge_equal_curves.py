@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
-from gradscope.results.rank_curves import RankCurvePoint, WeightRankPoint
+from gradscope.results.ranks.curves import RankCurvePoint, WeightRankPoint
 
 _TOLERANCE = 1e-6
 _Point = TypeVar("_Point", bound=RankCurvePoint | WeightRankPoint)

@@ -19,6 +19,7 @@ from gradscope.errors import UsageError
 LISTS = {
     "rank": ("--step", "--advantage", "--group-size", "--show"),
     "replay": ("--step", "--show"),
+    "spike": ("--show",),
     "claims": ("--step", "--samples", "--show"),
     "report": ("--step", "--samples", "--show"),
     "degeneracy": ("--group-size", "--show"),

@@ -20,7 +20,7 @@ SHARED = {
     ),
     "--reader": (
         "Force a reader instead of detecting it.",
-        ("degeneracy", "passk", "rank", "replay", "check", "report", "claims"),
+        ("degeneracy", "passk", "rank", "replay", "check", "report", "claims", "spike"),
     ),
     "--initial-weights": ("The weights before the first update", ("rank", "replay", "check", "report")),
     "--json": ("Print one JSON document and nothing else.", ("degeneracy", "passk", "rank", "compare", "report")),

@@ -10,7 +10,7 @@ from gradscope.diagnostics.check.metric_values import MetricValues
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.rank import RankReport, StepGeometry
-from gradscope.results.rank_curves import RankCurvePoint
+from gradscope.results.ranks.curves import RankCurvePoint
 from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, StepReplay
 from gradscope.results.source import Source
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of

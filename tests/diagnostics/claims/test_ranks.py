@@ -17,7 +17,7 @@ from gradscope.diagnostics.rank.comparison import GroupRank
 from gradscope.diagnostics.rank.weights.weight_curve import ALL_WEIGHTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.results.rank_curves import NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.curves import NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
 from tests.diagnostics.claims.made_up_evidence import Given, between
 from tests.diagnostics.made_up_runs import group_of, run_of
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.scale.__main__ import KINDS, run_of
-from gradscope import measure_claims, measure_rank, replay_run, report_run
+from gradscope import measure_claims, measure_rank, measure_spike, replay_run, report_run
 from gradscope.errors import GradscopeError
 from gradscope.results.envelope import to_jsonable
 from gradscope.rollouts.groups import GroupsOnDisk
@@ -23,6 +23,7 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
     "report": lambda path: report_run(path, gradients=False),
     "claims": lambda path: measure_claims(path, gradients=False),
     "replay": replay_run,
+    "spike": lambda path: measure_spike(path, step=1),
     "rank": lambda path: measure_rank(path, rows="advantage", steps=[1]),
     "rank without weights": lambda path: measure_rank(path, steps=[1]),
 }

@@ -54,6 +54,10 @@ def test_an_undefined_number_is_an_empty_cell_with_its_reason_in_the_next() -> N
         (examples.replay_report(), ["replay_steps"]),
         (examples.check_report(), ["check_verdicts"]),
         (examples.claims_report(), ["claims_claims"]),
+        (
+            examples.spike_report(),
+            ["spike_metrics", "spike_rollouts", "spike_removals", "spike_tokens", "spike_tensors"],
+        ),
     ],
 )
 def test_each_result_has_its_tables(report: object, names: list[str]) -> None:

@@ -16,7 +16,7 @@ from gradscope.diagnostics.rank.rollouts.part_stack import PartStack
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.null_models import NULLS
 from gradscope.metrics.gram.spectrum import Array, rank_counts
-from gradscope.results.rank_curves import NullRank, RankCurvePoint
+from gradscope.results.ranks.curves import NullRank, RankCurvePoint
 
 _EACH_GROUP_ALIKE = "groups weigh alike here, and leaving out a rollout is for parts that weigh alike"
 

@@ -32,7 +32,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import row_norms
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.results.rank import GradientSpectrum, RowKind, SpectrumLabel
-from gradscope.results.rank_curves import RankCurvePoint
+from gradscope.results.ranks.curves import RankCurvePoint
 
 
 def step_spectra(

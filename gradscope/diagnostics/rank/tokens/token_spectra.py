@@ -25,8 +25,8 @@ from gradscope.metrics.gram.null_models import NULLS
 from gradscope.metrics.gram.spectrum import Array, rank_counts
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.results.rank import GradientSpectrum, SpectrumLabel
-from gradscope.results.rank_curves import TokenRankPoint
-from gradscope.results.rank_tokens import TokenRows
+from gradscope.results.ranks.curves import TokenRankPoint
+from gradscope.results.ranks.tokens import TokenRows
 
 if TYPE_CHECKING:
     from gradscope.gradients.tokens.table import TokenTable

@@ -17,7 +17,7 @@ from gradscope.diagnostics.rank.mean_ranks import MeanRanks
 from gradscope.diagnostics.rank.weights.group_combinations import CombinedGroup, CombinedPart
 from gradscope.metrics.gram.null_models import NULLS
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.results.rank_curves import WeightRankPoint
+from gradscope.results.ranks.curves import WeightRankPoint
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.group_weights import GroupWeightRanks

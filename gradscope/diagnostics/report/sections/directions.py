@@ -15,7 +15,7 @@ from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_section
 from gradscope.findings.rank import time_findings
 from gradscope.findings.rank_headline import rank_verdict
-from gradscope.results.rank_curves import RankCurvePoint
+from gradscope.results.ranks.curves import RankCurvePoint
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, Severity
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from gradscope.diagnostics.logged.measure import absence_of
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.logged.policy import LoggedPolicy
 from gradscope.results.passk import PassAtKReport
-from gradscope.results.rank_curves import RankCurvePoint
+from gradscope.results.ranks.curves import RankCurvePoint
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.run import Run

@@ -27,7 +27,7 @@ from gradscope.render.figures.style import (
     tick_at,
 )
 from gradscope.results.rank import RankReport
-from gradscope.results.rank_curves import RankCurvePoint, WeightRankPoint
+from gradscope.results.ranks.curves import RankCurvePoint, WeightRankPoint
 
 _NULLS = ("unweighted", "shuffled", "gaussian")
 _Point = RankCurvePoint | WeightRankPoint

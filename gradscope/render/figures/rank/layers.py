@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from gradscope.catalog.lookup import metric
 from gradscope.render.figures.style import BLUE, INK, ON_COLOR, clear_frame, name_of, new_figure
 from gradscope.results.rank import GradientSpectrum, RankReport
-from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.results.ranks.tokens import GradientSparsity
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)$")
 _FAINTEST = 0.07

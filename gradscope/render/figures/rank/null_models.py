@@ -24,7 +24,7 @@ from gradscope.render.figures.style import (
     new_figure,
 )
 from gradscope.results.rank import RankReport
-from gradscope.results.rank_curves import RankCurvePoint
+from gradscope.results.ranks.curves import RankCurvePoint
 
 _FLOOR = 1e-4
 """Smaller shares of the sum change no effective rank and are not drawn."""

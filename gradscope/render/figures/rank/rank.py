@@ -20,7 +20,7 @@ from gradscope.render.figures.rank.weight_updates import draw_gradients_and_upda
 from gradscope.render.figures.style import INK, SERIES, label_lines, name_of, new_figure, tick_at, tick_steps
 from gradscope.render.words.merge_equal_curves import merge_same
 from gradscope.results.rank import RankReport
-from gradscope.results.rank_curves import RankCurvePoint
+from gradscope.results.ranks.curves import RankCurvePoint
 
 _MOST_PANELS = 12
 

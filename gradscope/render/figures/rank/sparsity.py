@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from gradscope.estimate import Estimate
 from gradscope.render.figures.style import SERIES, label_lines, label_room, new_figure, tick_steps
 from gradscope.results.rank import RankReport
-from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.results.ranks.tokens import GradientSparsity
 
 _LINES = ("zero", "below 1 %", "Hoyer", "Gini")
 _Course = Sequence[tuple[int, Sequence[float | None]]]

@@ -13,7 +13,7 @@ from gradscope.render.words.merge_equal_curves import merge_same
 from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
 from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.rank import GradientSpectrum, StepGeometry
-from gradscope.results.rank_curves import RankCurvePoint
+from gradscope.results.ranks.curves import RankCurvePoint
 
 MOST_ROWS = 24
 """A longer table is cut, and says so; every row is in the JSON and the CSV."""

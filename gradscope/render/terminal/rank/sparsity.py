@@ -11,7 +11,7 @@ from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import Footnotes, format_estimate
 from gradscope.render.words.tensor_names import short_tensor
-from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.results.ranks.tokens import GradientSparsity
 
 _MOST_ROWS = 24
 

@@ -18,7 +18,7 @@ from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate
 from gradscope.results.rank import GradientSpectrum, RankReport, StepGeometry
-from gradscope.results.rank_curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.say import as_ranges, non_finite_word
 
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint

@@ -9,7 +9,7 @@ from rich.table import Table
 from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
-from gradscope.results.rank_curves import TokenRankPoint
+from gradscope.results.ranks.curves import TokenRankPoint
 
 MOST_ROWS = 24
 """A longer table is cut to the last step, and says so; every row is in the JSON and the CSV."""

@@ -11,7 +11,7 @@ from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.merge_equal_curves import merge_same
 from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate
 from gradscope.render.words.tensor_names import short_tensor
-from gradscope.results.rank_curves import WeightRankPoint
+from gradscope.results.ranks.curves import WeightRankPoint
 
 MOST_WEIGHTS = 24
 """A longer table is cut, and says so; every weight is in the JSON and the CSV."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gradscope.estimate import Estimate
-from gradscope.results.rank_tokens import TokenMethod
+from gradscope.results.ranks.tokens import TokenMethod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

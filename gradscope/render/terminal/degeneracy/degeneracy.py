@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import Blocks, Views, answer
-from gradscope.render.terminal.degeneracy_signal import advantage_table, cost_table, target_table, ties_table
+from gradscope.render.terminal.degeneracy.signal import advantage_table, cost_table, target_table, ties_table
 from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
 from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell, plain

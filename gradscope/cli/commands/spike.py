@@ -1,0 +1,74 @@
+"""`gradscope spike`: what happened at the step that stands out?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from gradscope.cli.arguments import options
+from gradscope.cli.arguments.records import with_records
+from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.cli.output.next_commands import further
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.rollouts.read_options import ReadOptions
+
+EXAMPLES = (
+    "gradscope spike my-run",
+    "gradscope spike my-run --step 37",
+    "gradscope spike my-run --step 37 --show rollouts,tokens --output spike",
+)
+COMMON = ("--step", "--max-tokens", "--model", "--initial", "--run-config", "--show", "--output", "--json")
+
+StepOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="The step; the one that stands out most by default.", rich_help_panel="Measure", min=1
+    ),
+]
+TokensOption = Annotated[
+    int,
+    typer.Option(
+        "--max-tokens",
+        metavar="N",
+        help="Tokens whose gradients are computed; 0: none.",
+        rich_help_panel="Measure",
+        min=0,
+    ),
+]
+ShowOption = Annotated[list[str] | None, options.show_option("spike")]
+
+
+@with_records(leave_out=("columns", "unfinished"))  # its question needs the weights again
+def spike(
+    context: typer.Context,
+    run: options.RunArgument,
+    step: StepOption = None,
+    max_tokens: TokensOption = 512,
+    show: ShowOption = None,
+    *,
+    read: ReadOptions,
+    engine: EngineOptions,
+    out: DeliveryOptions,
+) -> None:
+    """Take apart the step whose gradient norm, KL or loss stands out.
+
+    Whether it does, beside the steps around it and beside chance; which rollouts, tokens and layers its gradient is
+    made of, and what its norm would have been without the worst; where it first left the finite numbers. Without the
+    weights before the step, what the log alone tells.
+    """
+    from gradscope.diagnostics.spike.measure import measure_spike
+
+    tables = options.parse_show("spike", show)
+    with delivery(out) as result:
+        with result.progress() as progress:
+            report = measure_spike(
+                run,
+                step=step,
+                tokens=max_tokens,
+                read=read,
+                engine=replace(engine, notice=result.notice),
+                progress=progress,
+            )
+        result.deliver(report, show=tables, then=further(context, tables))

@@ -1,0 +1,121 @@
+"""What is said of a step that was taken apart."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gradscope.results.spike import SpikeMetric, SpikeReport, SpikeRollout
+
+OTHER_GRADIENT = 1e-3
+"""Relative difference from the logged norm from which on the recomputed gradient is another one than the trainer's."""
+LARGE_PART = 5.0
+"""Times the equal share from which on a rollout or a parameter is named."""
+MUCH_REPEATED = 0.5
+"""Share of repeated runs of tokens from which on a text is named."""
+
+
+def spike_findings(report: SpikeReport) -> SpikeReport:
+    """The report with its sentences: whether the step stands out, then what its gradient is made of."""
+    sentences = (_headline(report), *_norms(report), *_rollouts(report), *_repeats(report), *_tensors(report))
+    return replace(report, findings=sentences)
+
+
+def _headline(report: SpikeReport) -> str:
+    broken = [one.name for one in report.metrics if not one.value.is_defined]
+    if broken:
+        return f"Step {report.step} is broken: {_listed(broken)} was logged as no finite number."
+    unusual = [one for one in report.metrics if one.is_unusual]
+    if unusual:
+        return f"Step {report.step} stands out: {'; '.join(_said(one, report) for one in unusual)}."
+    told = [one for one in report.metrics if one.deviation.is_defined]
+    if not told:
+        return f"Whether step {report.step} stands out cannot be told: {_untold(report)}."
+    said = _said(told[0], report)
+    if report.was_named:
+        return f"Step {report.step} does not stand out: {said}."
+    return f"No step stands out; the furthest, step {report.step}, does not either: {said}."
+
+
+def _said(one: SpikeMetric, report: SpikeReport) -> str:
+    values = (one.value.value, one.typical.value, one.deviation.value, one.by_chance.value)
+    value, typical, deviation, by_chance = (0.0 if number is None else number for number in values)
+    times = f", {value / typical:.3g} times" if value > 0 and typical > 0 else ", against"
+    chance = f"chance reaches {by_chance:.1f} in one {'step' if report.was_named else 'run'} of twenty"
+    return (
+        f"{one.name} {value:.3g}{times} the {typical:.3g} of the {one.typical.num_units} steps around it, "
+        f"{deviation:.1f} standard deviations, where {chance}"
+    )
+
+
+def _untold(report: SpikeReport) -> str:
+    if not report.metrics:
+        return "no gradient norm, KL or loss was logged at it"
+    return f"{report.metrics[0].typical.undefined}"
+
+
+def _norms(report: SpikeReport) -> Iterator[str]:
+    if report.grad_norm.value is None:
+        yield f"Its gradient could not be recomputed: {report.grad_norm.undefined}."
+        return
+    logged = next((one.value.value for one in report.metrics if one.name == "grad_norm"), None)
+    if logged is not None and abs(report.grad_norm.value - logged) > OTHER_GRADIENT * abs(logged):
+        yield (
+            f"The recomputed norm is {report.grad_norm.value:.4g}, logged {logged:.4g}: what follows is of another "
+            "gradient than the trainer's; `gradscope replay` says why."
+        )
+
+
+def _rollouts(report: SpikeReport) -> Iterator[str]:
+    if report.grad_norm.value == 0:
+        yield f"Its gradient is zero: none of {len(report.rollouts)} rollouts moves anything."
+    if not report.removals:
+        return
+    number, last = len(report.rollouts), report.removals[-1]
+    typical = next((one.typical.value for one in report.metrics if one.name == "grad_norm"), None)
+    is_above = typical is not None and report.grad_norm.value is not None and report.grad_norm.value > typical
+    first = report.removals[0]
+    yield (
+        f"Without rollout {first.sample} of group {first.group_id} the norm would be {first.grad_norm:.3g} in place of "
+        f"{report.grad_norm.value:.3g}, the other {number - 1} weighed as they were."
+    )
+    if typical is None or not is_above:
+        return
+    if last.grad_norm <= typical:
+        yield f"Without {last.num_removed} of {number} rollouts it is at most that of the steps around it."
+    else:
+        yield (
+            f"A few rollouts do not make it: without {last.num_removed} of {number} the norm is {last.grad_norm:.3g}, "
+            f"the steps around have {typical:.3g}."
+        )
+
+
+def _repeats(report: SpikeReport) -> Iterator[str]:
+    known = [one for one in report.rollouts if one.repeated_ngrams.is_defined]
+    named = [one for one in known[:5] if (one.repeated_ngrams.value or 0.0) >= MUCH_REPEATED]
+    if named:
+        middle = statistics.median(one.repeated_ngrams.value or 0.0 for one in known)
+        yield (
+            f"{_listed([f'{_name(one)} ({one.repeated_ngrams.value:.0%})' for one in named])} mostly repeat runs of "
+            f"four tokens; the median of the step is {middle:.0%}."
+        )
+
+
+def _tensors(report: SpikeReport) -> Iterator[str]:
+    large = [
+        one
+        for one in report.tensors[:3]
+        if one.tensor_share >= LARGE_PART * one.frac_parameters and one.tensor_share >= 0.1
+    ]
+    if large:
+        parts = [f"{one.tensor} {one.tensor_share:.0%} (of the parameters {one.frac_parameters:.1%})" for one in large]
+        yield f"Of the squared norm, {_listed(parts)}."
+
+
+def _name(rollout: SpikeRollout) -> str:
+    return f"rollout {rollout.sample} of group {rollout.group_id}"
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,1 @@
+"""The tables of `gradscope degeneracy`."""

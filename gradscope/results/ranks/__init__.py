@@ -1,0 +1,1 @@
+"""What curves of ranks and rows that are tokens hold."""

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gradscope import measure_spike
+from tests.cli.conftest import Cli
+from tests.contract import missing_fields
+
+
+@pytest.mark.slow
+def test_a_run_of_ours_is_taken_apart(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
+    done = cli("spike", tiny_run, "--step", "2", "-o", tmp_path / "out")
+    assert done.code == 0
+    assert done.out.startswith("Whether step 2 stands out cannot be told: 1 other step")
+    assert "Without rollout " in done.out
+    assert len(done.out.splitlines()) <= 40
+    (command,) = [line.removeprefix("$ gradscope ") for line in done.out.splitlines() if line.startswith("$ ")]
+    more = cli(*shlex.split(command))
+    assert all(title in more.out for title in ("left out", "parameter", "position", "by chance"))
+    assert {"spike.png", "spike.json", "spike_tokens.csv"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    document = json.loads((tmp_path / "out" / "spike.json").read_text())
+    assert missing_fields("spike", document) == []
+
+
+def test_without_weights_the_log_alone_tells(cli: Cli, log: Path) -> None:
+    done = cli("spike", log, "--step", "1", "--json")
+    result = json.loads(done.out)["result"]
+    assert (done.code, result["metrics"], len(result["rollouts"])) == (0, [], 12)
+    assert result["grad_norm"]["undefined"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [((), "No step can stand out"), (("--step", "9"), "has nothing of step 9"), (("--step", "0"), "--step")],
+)
+def test_wrong_input_is_said(cli: Cli, log: Path, options: tuple[str, ...], message: str) -> None:
+    done = cli("spike", log, *options)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert "hint: " in done.err
+
+
+@pytest.mark.slow
+def test_its_parts_add_up_to_the_logged_norm(tiny_run: Path) -> None:
+    report = measure_spike(tiny_run, step=2)
+    logged = next(one.value.value for one in report.metrics if one.name == "grad_norm")
+    assert report.grad_norm.value == pytest.approx(logged, rel=1e-5)
+    assert sum(one.projection_share.value or 0.0 for one in report.rollouts) == pytest.approx(1.0)
+    assert sum(one.tensor_share for one in report.tensors) == pytest.approx(1.0)
+    assert sum(one.norm**2 for one in report.tensors) == pytest.approx((report.grad_norm.value or 0) ** 2, rel=1e-4)
+    assert report.tokens[0].norm >= report.tokens[-1].norm > 0
+    assert report.removals[0].grad_norm < (report.grad_norm.value or 0)
+
+
+@pytest.mark.slow
+def test_weights_that_overflow_are_named_by_rollout_and_module(tiny_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    (weights,) = (run / "checkpoints" / "checkpoint-1").glob("*.safetensors")
+    tensors = load_file(weights)
+    tensors["lm_head.weight"] = torch.full_like(tensors["lm_head.weight"], 3e38)
+    save_file(tensors, weights, metadata={"format": "pt"})
+    report = measure_spike(run, step=2)
+    assert "the output of lm_head is not finite in rollout 0 of group" in str(report.grad_norm.undefined)
