@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from functools import partial
 
 import pytest
 
 from gradscope.catalog.lookup import CATALOG
 from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table
+from gradscope.render.terminal.answer import answer
 from gradscope.render.terminal.explain import metric_list, metric_page
+from gradscope.render.terminal.names import TABLES
+from gradscope.render.words.numbers import Footnotes
+from gradscope.render.words.tones import STYLES, Tone
 from gradscope.results.degeneracy import DegeneracyReport
 from tests.render import examples
 from tests.render.printing import printed
@@ -157,11 +162,30 @@ def test_numbers_that_are_undefined_for_one_reason_share_a_line() -> None:
     assert "pass rate —" not in text
 
 
-@pytest.mark.parametrize(("dead", "style"), [(0.0, "green"), (1.0, "red"), (0.4, "none")])
-def test_the_verdict_has_the_color_of_what_it_says(dead: float, style: str) -> None:
+@pytest.mark.parametrize("show", [(), ("one",), ("all",), ("one", "none")])
+def test_each_view_is_made_once_whatever_is_shown(show: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def view(name: str, notes: Footnotes) -> list[str]:
+        made.append(name)
+        return [] if name == "none" else [f"the table of {name}{notes.number(f'why {name}')}"]
+
+    monkeypatch.setitem(TABLES, "rank", ("one", "two", "none"))  # type: ignore[misc]
+    views = {name: partial(view, name) for name in ("two", "one", "none")}
+    text = printed(answer("rank", ("Verdict.",), (), views=views, show=show))
+    assert sorted(made) == ["none", "one", "two"]
+    assert ("the table of one¹" in text) == ("one" in show or "all" in show)
+    assert ("¹ why one" in text) == ("the table of one¹" in text)
+    assert ("the table of two²" in text) == ("all" in show)
+    assert ("There is no table of none" in text) == ("none" in show)
+    assert ("--show adds" in text) == ("all" not in show)
+
+
+@pytest.mark.parametrize(("dead", "tone"), [(0.0, "fine"), (1.0, "problem"), (0.4, "")])
+def test_the_verdict_has_the_color_of_what_it_says(dead: float, tone: Tone) -> None:
     report = dataclasses.replace(examples.degeneracy_report(), frac_reward_zero_std=Estimate.exact(dead))
     (line, *_) = render_table(report, ("verdict",)).renderables
-    assert str(line.style) == {"green": "bold green", "red": "bold red", "none": "bold"}[style]
+    assert str(line.style) == f"bold {STYLES[tone]}".strip()
 
 
 def test_the_trainers_own_share_has_a_column_only_where_it_was_logged() -> None:

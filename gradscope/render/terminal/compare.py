@@ -8,11 +8,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import STYLES, Blocks, answer
+from gradscope.render.terminal.answer import Blocks, answer
 from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
 from gradscope.render.words.compare_labels import metric_title, pair_label
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import Footnotes, format_estimate
+from gradscope.render.words.tones import STYLES
 from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
 _AT_ONCE = 2
@@ -61,11 +62,11 @@ def _answer(comparison: Comparison) -> Blocks:
         yield from _cells(comparison, notes)
     else:
         pairs = sorted(comparison.pairs, key=_weight)
-        yield cell("Mean difference over seeds [95 % interval]", style="dim")
+        yield cell("Mean difference over seeds [95 % interval]")
         yield _differences(pairs[:_MOST_PAIRS], comparison, notes)
         if len(pairs) > _MOST_PAIRS:
-            yield cell(f"{len(pairs) - _MOST_PAIRS} more differences: --show pairs.", style="dim")
-    yield from (cell(line, style="dim") for line in notes.lines())
+            yield cell(f"{len(pairs) - _MOST_PAIRS} more differences: --show pairs.")
+    yield from map(cell, notes.lines())
 
 
 def _weight(pair: ComparedPair) -> tuple[int, float]:

@@ -57,7 +57,7 @@ def _views(report: DegeneracyReport) -> Views:
     several = len(report.by_step) > 1
     return {
         "shares": lambda notes: [
-            cell(f"p of the i.i.d. prediction: {report.pass_rate_origin}", style="dim"),
+            cell(f"p of the i.i.d. prediction: {report.pass_rate_origin}"),
             _overall(report, notes),
         ],
         "steps": lambda notes: [_by_step(report.by_step, notes)] if several and not _is_windows(report) else [],
@@ -76,7 +76,7 @@ def _is_windows(report: DegeneracyReport) -> bool:
 def _answer(report: DegeneracyReport) -> Blocks:
     notes = Footnotes()
     units = report.frac_reward_zero_std.num_units
-    yield cell(f"Shares of groups [95 % interval over {units:,} prompts]", style="dim")
+    yield cell(f"Shares of groups [95 % interval over {units:,} prompts]")
     yield _shares(report, notes)
     if len(report.by_group_size) > 1:
         yield from (Text(), _by_group_size(report, notes))
@@ -84,7 +84,7 @@ def _answer(report: DegeneracyReport) -> Blocks:
         yield from (Text(), target_table(report.target, notes))
     if _is_windows(report):
         yield from (Text(), _by_step(report.by_step, notes))
-    yield from (cell(line, style="dim") for line in notes.lines())
+    yield from map(cell, notes.lines())
 
 
 def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:

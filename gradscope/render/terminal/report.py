@@ -46,7 +46,7 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
 def _unanswered(sections: Sequence[ReportSection]) -> Blocks:
     names = [section.name for section in sections if section.missing is not None]
     if names:
-        yield cell(f"Not in this log: {', '.join(names)}; the page says what to log.", style="dim")
+        yield cell(f"Not in this log: {', '.join(names)}; the page says what to log.")
 
 
 def report_index_table(index: RunIndex, show: Sequence[str] = ()) -> Group:
@@ -85,9 +85,9 @@ def _runs(index: RunIndex, runs: Sequence[RunSummary]) -> Blocks:
         )
     yield table
     if len(runs) < len(index.runs):
-        yield cell(f"{len(runs)} of {len(index.runs)} runs; --show runs has all.", style="dim")
+        yield cell(f"{len(runs)} of {len(index.runs)} runs; --show runs has all.")
     lines = (*notes.lines(), *(f"not read: {name}: {reason}" for name, reason in index.left_out))
-    yield from (cell(line, style="dim") for line in lines)
+    yield from map(cell, lines)
 
 
 def _paragraph(section: ReportSection) -> Group:

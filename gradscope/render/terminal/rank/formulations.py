@@ -66,7 +66,7 @@ def baselines_table(baselines: Sequence[BaselineNoise], notes: Footnotes) -> Tab
     correlation = baselines[0].reward_norm_correlation
     add_row(
         table,
-        Text("correlation of reward\nand squared norm", style="dim"),
+        Text("correlation of reward\nand squared norm"),
         format_estimate(correlation, notes, "rank"),
         "",
     )

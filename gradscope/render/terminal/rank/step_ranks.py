@@ -61,20 +61,20 @@ def step_ranks(report: RankReport, *, whole: bool = False) -> Iterator[Renderabl
     if not rows:
         return
     shown = rows if whole else evenly(rows)
-    yield cell(f"Effective rank {_WHAT[report.rows]}, advantage {advantage}", style="dim")
+    yield cell(f"Effective rank {_WHAT[report.rows]}, advantage {advantage}")
     yield _table(shown, {step.step: step for step in report.steps})
     if len(shown) < len(rows):
-        yield cell(_rest(rows, shown), style="dim")
+        yield cell(_rest(rows, shown))
     alone = [row.step for row in rows if row.num_live == 1 and row.rank.is_defined and row.rank.interval is None]
     if alone:
         where = f"step{'s' * (len(alone) > 1)} {as_ranges(alone)}"
-        yield cell(f"No interval at {where}: one live group does not tell how groups differ", style="dim")
+        yield cell(f"No interval at {where}: one live group does not tell how groups differ")
     reasons: dict[str, list[int]] = {}
     for row in rows:
         if row.rank.undefined:
             reasons.setdefault(row.rank.undefined.replace(f"step {row.step}", "this step"), []).append(row.step)
     for reason, steps in reasons.items():
-        yield cell(f"No rank at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {reason}", style="dim")
+        yield cell(f"No rank at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {reason}")
 
 
 def _rows(report: RankReport) -> tuple[list[_Row], str]:
