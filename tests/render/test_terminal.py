@@ -356,11 +356,17 @@ def test_a_report_shows_the_course_of_its_first_figure_in_80_columns() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_a_report_counts_what_is_answered_and_names_what_is_not() -> None:
+def test_a_report_says_what_each_answer_asks_for_the_numbers_on_top_and_what_is_not_answered() -> None:
     text = " ".join(printed(render_table(run_report())).split())
-    answered = [section for section in run_report().sections if section.missing is None]
-    assert text.startswith(f"Of {len(run_report().sections)} questions this log answers {len(answered)}. ")
+    assert text.startswith("Of 3 questions this log answers 2 (1 with a problem, 1 to look at). It does not. ")
+    assert "look Half of it, says" in text
+    assert "25.0 % [10.0 %, 40.0 %]" in text
+    assert "→ —¹" in text
+    assert "¹ no samples in" in text
     assert "Not in this log: coverage; the page says what to log." in text
+    sections = " ".join(printed(render_table(run_report(), ("sections",))).split())
+    places = [sections.index(f"{one.severity} {one.question}") for one in run_report().by_severity]
+    assert places == sorted(places)
     nothing = dataclasses.replace(
         run_report(), sections=tuple(section for section in run_report().sections if section.missing is not None)
     )
