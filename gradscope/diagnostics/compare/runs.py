@@ -28,6 +28,7 @@ from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import names_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
+from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run_folder import (
     RunManifest,
     heldout_path,
@@ -75,6 +76,8 @@ class ComparedRun:
     """Rollouts of a group; None where groups are of several sizes."""
     log: Source | None = None
     """What a reader made of the log of a run that is not ours."""
+    rewards: RewardTable | None = None
+    """The groups of that log that have all their rewards."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -220,6 +223,7 @@ def _read_log(path: Path, read: ReadOptions | None) -> ComparedRun:
         kilotokens=None,
         group_size=sizes[0] if len(sizes) == 1 else None,
         log=run.source,
+        rewards=table,
     )
 
 

@@ -21,6 +21,8 @@ _AT_ONCE = 2
 _MOST_PAIRS = 6
 _METRIC, _LABEL = 16, 29
 """Characters of a name, as many as leave room for the numbers in 80 columns."""
+_OVER_PROMPTS = "Difference of the two runs [95 % interval over their prompts]"
+_OVER_SEEDS = "Mean difference over seeds [95 % interval]"
 _ORDER = ("decides", "suggests", "open")
 
 
@@ -62,7 +64,10 @@ def _answer(comparison: Comparison) -> Blocks:
         yield from _cells(comparison, notes)
     else:
         pairs = sorted(comparison.pairs, key=_weight)
-        yield cell("Mean difference over seeds [95 % interval]")
+        within = any(pair.within_runs for pair in pairs)
+        if not _has_several(comparison):
+            yield Text(pair_label(pairs[0], comparison))
+        yield cell(_OVER_PROMPTS if within else _OVER_SEEDS)
         yield _differences(pairs[:_MOST_PAIRS], comparison, notes)
         if len(pairs) > _MOST_PAIRS:
             yield cell(f"{len(pairs) - _MOST_PAIRS} more differences: --show pairs.")
@@ -74,19 +79,30 @@ def _weight(pair: ComparedPair) -> tuple[int, float]:
 
 
 def _differences(pairs: Sequence[ComparedPair], comparison: Comparison, notes: Footnotes) -> Table:
-    columns: list[Column] = [("metric", "left"), ("pair", "left"), ("difference", "left"), ("verdict", "left")]
-    table = new_table(columns)
+    several = _has_several(comparison)
+    label_column: list[Column] = [("pair", "left")] if several else []
+    table = new_table([("metric", "left"), *label_column, ("difference", "left"), ("verdict", "left")])
     for pair in pairs:
-        lines = Text(pair_label(pair, comparison)).split("\n")
-        for line in lines:
-            line.truncate(_LABEL, overflow="ellipsis")
-        label = Text("\n").join(lines)
-        difference = format_estimate(pair.difference, notes, "gap")
-        if pair.difference.interval is None and pair.undefined:
+        shown = pair.within_runs or pair.difference
+        difference = format_estimate(shown, notes, "gap")
+        if shown.interval is None and pair.undefined:
             difference += notes.number(pair.undefined)
         verdict = Text(pair.verdict, style=STYLES["fine"] if pair.verdict == "decides" else "")
-        add_row(table, cell(pair.metric, limit=_METRIC), label, difference, verdict)
+        labels = [_label(pair, comparison)] if several else []
+        add_row(table, cell(pair.metric, limit=_METRIC if several else _LABEL), *labels, difference, verdict)
     return table
+
+
+def _has_several(comparison: Comparison) -> bool:
+    """Whether more than two cells are compared; of two, one line names the pair."""
+    return len({(pair.first, pair.second) for pair in comparison.pairs}) > 1
+
+
+def _label(pair: ComparedPair, comparison: Comparison) -> Text:
+    lines = Text(pair_label(pair, comparison)).split("\n")
+    for line in lines:
+        line.truncate(_LABEL, overflow="ellipsis")
+    return Text("\n").join(lines)
 
 
 def _means(comparison: Comparison, metrics: tuple[str, ...], notes: Footnotes) -> Table:
