@@ -63,7 +63,8 @@ def compare_runs(
         gradients: Whether to recompute gradients at the steps whose weights all runs saved.
         strict: Whether a run that cannot be compared is an error.
         read: How to read logs; a reader that is named reads every run. None: recognize everything.
-        progress: True for a line on stderr, or a callback, told after each run whose gradients were measured.
+        progress: True for a line on stderr, or a callback, told how far reading is, and after each run whose gradients
+            were measured.
 
     Returns:
         The comparison.
@@ -75,7 +76,7 @@ def compare_runs(
     progress = reporter(progress)
     paths = tuple(fetched(path, progress) for path in paths)
     folders = find_runs(paths)
-    runs, left_out = read_runs(folders, read)
+    runs, left_out = read_runs(folders, read, progress)
     reasons = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
     if strict and left_out:
         raise InputError(f"{len(left_out)} runs cannot be compared ({reasons}).", hint="Leave out --strict.")

@@ -22,6 +22,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.incoherence import frac_incoherent
 from gradscope.metrics.outcomes.passk import pass_at_k
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import reward_table, sizes_of
 from gradscope.rollouts.places.fetch import fetched
@@ -127,7 +128,7 @@ def find_runs(paths: Sequence[str | Path]) -> tuple[Path, ...]:
 
 
 def read_runs(
-    folders: Sequence[Path], read: ReadOptions | None = None
+    folders: Sequence[Path], read: ReadOptions | None = None, progress: ProgressCallback = no_progress
 ) -> tuple[tuple[ComparedRun, ...], dict[str, str]]:
     """The runs that are finished, and folder -> reason for those that are left out."""
     runs: list[ComparedRun] = []
@@ -135,7 +136,7 @@ def read_runs(
     for folder in folders:
         try:
             ours = manifest_path(folder).is_file() and (read is None or read.reader is None)
-            runs.append(_read_run(folder) if ours else _read_log(folder, read))
+            runs.append(_read_run(folder) if ours else _read_log(folder, read, progress))
         except GradscopeError as error:
             left_out[as_named(str(folder))] = as_named(error.message.rstrip("."))
     return _told_apart(runs), left_out
@@ -194,9 +195,9 @@ def _read_run(folder: Path) -> ComparedRun:
     )
 
 
-def _read_log(path: Path, read: ReadOptions | None) -> ComparedRun:
+def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) -> ComparedRun:
     """A run of any other reader: its steps from its rollouts, its settings as far as the log tells them."""
-    run = read_run(path, read, rewards_only=True)
+    run = read_run(path, read, rewards_only=True, progress=progress)
     table = reward_table(run.groups)
     table = table.select(table.sums(np.isnan(table.reward)) == 0)
     if not len(table):
