@@ -12,7 +12,7 @@ from gradscope.render.terminal.answer import Blocks, answer
 from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
 from gradscope.render.words.compare_labels import metric_title, pair_label
 from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.numbers import Footnotes, format_estimate
+from gradscope.render.words.numbers import Footnotes, format_estimate, why_alone
 from gradscope.render.words.tones import STYLES
 from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
@@ -116,11 +116,7 @@ def _means(comparison: Comparison, metrics: tuple[str, ...], notes: Footnotes) -
 
 def _mean(one: ComparedCell, metric: str, notes: Footnotes) -> str:
     """A cell's mean; without an interval with the reason."""
-    text = format_estimate(one.metrics[metric], notes, "share")
-    if one.metrics[metric].interval is not None or one.metrics[metric].value is None:
-        return text
-    why = "one run does not tell how runs differ" if len(one.seeds) == 1 else "all runs have this very value"
-    return text + notes.number(f"no interval: {why}")
+    return format_estimate(one.metrics[metric], notes, "share", alone=why_alone(len(one.seeds), "runs"))
 
 
 def _pairs(comparison: Comparison, metric: str, notes: Footnotes) -> Table:
