@@ -82,7 +82,7 @@ def report_runs(
             of how many, and the next one's name.
 
     Returns:
-        One summary a run, and up to four of them side by side.
+        One summary a run, and up to twelve of them side by side.
 
     Raises:
         InputError: A run cannot be read.
