@@ -111,7 +111,7 @@ def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:
         found[_REWARD] = _mean(means, table.prompt)
         last = table.step >= steps[-(-3 * len(steps) // 4) - 1] if len(steps) >= 4 else np.zeros(len(table), bool)
         if last.any():
-            found["mean reward of the last quarter"] = _mean(means[last], table.prompt[last])
+            found["mean reward, last quarter"] = _mean(means[last], table.prompt[last])
         if live_size.any():
             found[_DEAD] = _mean(dead_groups(table)[live_size].astype(np.float64), table.prompt[live_size])
         if (tokens := _tokens(table)) is not None:
@@ -203,7 +203,7 @@ def _said(estimate: Estimate, title: str, *, signed: bool = False) -> str:
     """A number by its own kind: a table of several kinds has no style of its own."""
     if title == _DEAD:
         return f"{with_interval(estimate, points)} points" if signed else with_interval(estimate, percent)
-    return with_interval(estimate, "+.3g" if signed else ".4g")
+    return with_interval(estimate, "+.3g" if signed else ".3g")
 
 
 def _courses(runs: Sequence[NamedRun]) -> ReportSection:
