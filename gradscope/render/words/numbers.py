@@ -15,7 +15,7 @@ Style = Literal["share", "gap", "rank", "norm", "count"]
 UNDEFINED = "—"
 FACTS = "A number of one step or one matrix is a fact about it, and has no interval"
 """What a table says of its numbers that nothing was sampled for."""
-IN_THE_FILES = "Where a column shows no intervals, those of its estimates are in the JSON and the CSV"
+IN_THE_FILES = "Intervals that have no room here are in the JSON and the CSV"
 """What a table says that has no room for all intervals."""
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
