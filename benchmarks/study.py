@@ -214,7 +214,7 @@ def run_study(
     draw: Callable[[Results, Path], None],
     arguments: Sequence[str] | None,
 ) -> int:
-    """Train what is missing, write tables to the page and figures beside it."""
+    """Train what is missing; the first table goes to the page, the others and the figures beside it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", type=Path, required=True, help="the folder of the runs; what is there goes on")
     parser.add_argument("--quick", action="store_true", help="the smoke test")
@@ -241,9 +241,9 @@ def run_study(
         for picture in options.images.glob(f"{study.name}_*.png"):  # the page shows the drawings
             picture.unlink()
     if options.page is not None:
-        before, _, rest = options.page.read_text(encoding="utf-8").partition(begin)
-        _, _, after = rest.partition(end)
-        options.page.write_text(f"{before}{begin}\n\n{tables}\n\n{end}{after}", encoding="utf-8")
+        from study_pages import fill_page  # every run's process imports this file
+
+        fill_page(options.page, begin, end, study.name, tables)
     return 0
 
 

@@ -6,21 +6,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
+from gradscope.render.files.frames import arrow_of, pandas_of, tables_of
 from gradscope.render.registry import draw_figures, spec_of
 from gradscope.render.words.escape import plain
+from gradscope.results.envelope import fields_of
 from gradscope.results.report import Cell, Column, ReportSection, ReportTable, RunIndex, RunReport
 
 if TYPE_CHECKING:
-    import pandas
-    import pyarrow
     from matplotlib.figure import Figure
+
+__all__ = ["arrow_of", "draw_figures", "figure_of", "html_of", "line_of", "pandas_of", "tables_of"]
 
 _SENTENCE = re.compile(r"\. (?=[A-Z])")
 _WIDTH = 240
@@ -45,32 +47,6 @@ def html_of(result: object) -> str:
 
     sections = [_with_table(section, result) for section in sections_of(result)]
     return render_fragment(sections, strip_of(result) if isinstance(result, RunReport) else ())
-
-
-def tables_of(result: object) -> tuple[str, ...]:
-    """Names of the tables that have rows."""
-    from gradscope.render.files.frames import table_names
-
-    return table_names(result)
-
-
-def arrow_of(result: object, table: str | None) -> pyarrow.Table:
-    """One of these tables, as Arrow; None: the first."""
-    from gradscope.render.files.frames import arrow_table
-
-    return arrow_table(result, table)
-
-
-def pandas_of(result: object, table: str | None) -> pandas.DataFrame:
-    """One of these tables, as pandas; None: the first."""
-    from gradscope.render.files.frames import pandas_frame
-
-    return pandas_frame(result, table)
-
-
-def figures_of(result: object) -> dict[str, Figure]:
-    """The figures of a result by name."""
-    return draw_figures(result)
 
 
 def figure_of(result: object, figure: str | None) -> Figure:
@@ -124,15 +100,6 @@ def _table(name: str, records: list[Any]) -> ReportTable:
 
 def _cells(record: Any) -> dict[str, Cell]:
     """The numbers and words of a record itself; what is nested in it is in the data frame."""
-    named = record.items() if isinstance(record, Mapping) else _fields(record)
+    named = record.items() if isinstance(record, Mapping) else fields_of(record)
     texts = {name: ("no", "yes")[value] if isinstance(value, bool) else value for name, value in named}
     return {name: value for name, value in texts.items() if isinstance(value, str | int | float | Estimate)}
-
-
-def _fields(record: Any) -> Iterator[tuple[str, Any]]:
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if field.metadata.get("flattened"):
-            yield from _fields(value)
-        else:
-            yield field.name, value

@@ -32,7 +32,7 @@ class Views(Protocol):
     def pandas_of(self, result: object, table: str | None) -> pandas.DataFrame:
         """One of these tables, as pandas."""
 
-    def figures_of(self, result: object) -> dict[str, Figure]:
+    def draw_figures(self, result: object) -> dict[str, Figure]:
         """Its figures by name."""
 
     def figure_of(self, result: object, figure: str | None) -> Figure:
@@ -111,7 +111,7 @@ class Drawn(Shown):
     @property
     def figure_names(self) -> tuple[str, ...]:
         """Names of the figures, the main one first: those that ``--output`` writes as PNG and SVG."""
-        return tuple(_views().figures_of(self))
+        return tuple(_views().draw_figures(self))
 
     def plot(self, figure: str | None = None) -> Figure:
         """One figure; ``savefig`` writes it.

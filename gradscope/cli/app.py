@@ -36,7 +36,7 @@ def _help(paragraphs: list[str], examples: tuple[str, ...]) -> str:
     """What a command is for, its examples, and the rest."""
     first, *more = (" ".join(paragraph.split()) for paragraph in paragraphs)
     shown = examples_in(examples).replace("[", r"\[")
-    return "\n\n".join([first, f"[not dim][bold]Examples[/bold]\n{shown}[/not dim]", *more])
+    return "\n\n".join([first, f"[bold]Examples[/bold]\n{shown}", *more])
 
 
 app = typer.Typer(

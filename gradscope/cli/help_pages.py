@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from gradscope.cli.output.streams import rendered
 from gradscope.outside.numerals import number_from
+from gradscope.render.words.tones import QUIET, STYLES
 
 HELP_NAMES = ("-h", "--help", "--help-all")
 """All three are one option of the parser; which one was typed decides the page."""
@@ -27,6 +28,14 @@ _WIDEST_VALUE = 18
 """Characters; choices that take more stand behind the sentence."""
 _LISTS = "Lists: 2,4 or the option again. Ranges: 2:4 or 2-4."
 _EVERY_PAGE = "--help: the options most people need; --help-all: every option."
+_LOOKS = {
+    **dict.fromkeys(("STYLE_OPTION", "STYLE_SWITCH", "STYLE_COMMANDS_TABLE_FIRST_COLUMN"), STYLES["unknown"]),
+    **dict.fromkeys(("STYLE_NEGATIVE_OPTION", "STYLE_NEGATIVE_SWITCH"), STYLES["unknown"]),
+    **dict.fromkeys(("STYLE_OPTIONS_PANEL_BORDER", "STYLE_COMMANDS_PANEL_BORDER", "STYLE_OPTION_DEFAULT"), QUIET),
+    **dict.fromkeys(("STYLE_HELPTEXT", "STYLE_TYPES", "STYLE_TYPES_SEPARATOR"), ""),
+    "STYLE_USAGE": "bold",
+}
+"""typer's own styles, several of them too pale to read on white -> ours."""
 
 
 def examples_in(examples: Sequence[str]) -> str:
@@ -68,6 +77,14 @@ class _PlainSwitches:
             if set(HELP_NAMES) & set(one.opts):
                 one.help = _EVERY_PAGE
         return params
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Prints the page in colors that can be read."""
+        from typer import rich_utils
+
+        for name, style in _LOOKS.items():
+            setattr(rich_utils, name, style)
+        super().format_help(ctx, formatter)  # type: ignore[misc]
 
 
 def _in_one_grammar(one: Any) -> Callable[[Any, Any], Any]:
@@ -131,7 +148,7 @@ class _Command(_PlainSwitches, TyperCommand):
 
 def _rows(params: Sequence[Any]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(style=STYLES["unknown"], no_wrap=True)
     table.add_column(ratio=1)
     for one in params:
         table.add_row(Text(_spelled(one)), _in_short(one))

@@ -16,12 +16,22 @@ _SCOPE = (
 def compare_findings(comparison: Comparison) -> tuple[str, ...]:
     """What the tests decide, what they leave open, and what they cannot say, in sentences for people."""
     return (
+        *_two_runs(comparison),
         *_claims(comparison),
         *_caution(comparison),
         *(f"{folder} is left out: {reason}." for folder, reason in comparison.left_out.items()),
         *_open(comparison),
-        *([_SCOPE] if comparison.pairs else []),
+        *([_SCOPE] if any(pair.num_pairs > 1 for pair in comparison.pairs) else []),
     )
+
+
+def _two_runs(comparison: Comparison) -> Iterator[str]:
+    """Of two runs alone how far they differ in what has an interval."""
+    pairs = [(pair, pair.within_runs) for pair in comparison.pairs if pair.within_runs is not None]
+    if pairs:
+        names = {cell.name: ", ".join(cell.runs) for cell in comparison.cells}
+        told = "; ".join(f"{pair.metric} {with_interval(difference, '+.3f')}" for pair, difference in pairs)
+        yield f"{names[pairs[0][0].second]} against {names[pairs[0][0].first]}: {told}."
 
 
 def _claims(comparison: Comparison) -> Iterator[str]:
@@ -63,6 +73,10 @@ def _corrected(p_value: float | None) -> str:
 
 
 def _open(comparison: Comparison) -> Iterator[str]:
+    reasons = {pair.least_detectable.undefined for pair in comparison.pairs}
+    if comparison.pairs and not comparison.num_tests and len(reasons) == 1:
+        yield f"Nothing is decided ({', '.join(map(str, reasons))}): no evidence of equality either."
+        return
     num_pairs = len({(pair.first, pair.second) for pair in comparison.pairs})
     for metric in comparison.metrics:
         undecided = [pair for pair in comparison.pairs if pair.metric == metric and pair.verdict != "decides"]
@@ -98,7 +112,12 @@ def _caution(comparison: Comparison) -> Iterator[str]:
             "samples compare like with like."
         )
     fewest = min(pair.num_pairs for pair in comparison.pairs)
-    if fewest < 2:
+    if any(pair.within_runs for pair in comparison.pairs):
+        yield (
+            "These intervals resample the prompts of the two runs: what another seed would change is in none of them, "
+            "and no test is made."
+        )
+    elif fewest < 2:
         yield (
             "Some cells share fewer than two seeds: their differences have no interval and no test. `gradscope report` "
             "on two such runs has intervals that resample their prompts."

@@ -78,7 +78,7 @@ def degeneracy_findings(
 def _share(report: DegeneracyReport) -> str:
     share = report.frac_reward_zero_std
     num_dead = round((share.value or 0.0) * report.num_groups)
-    text = f"{num_dead} of {report.num_groups} groups ({with_interval(share, percent)}) have equal rewards"
+    text = f"{num_dead:,} of {report.num_groups:,} groups ({with_interval(share, percent)}) have equal rewards"
     kinds = []
     for name, kind in (
         ("all pass", report.frac_all_pass),
@@ -86,7 +86,7 @@ def _share(report: DegeneracyReport) -> str:
         ("tied", report.frac_tied),
     ):
         if kind.value:
-            kinds.append(f"{round(kind.value * report.num_groups)} {name}")
+            kinds.append(f"{round(kind.value * report.num_groups):,} {name}")
     if not num_dead:
         return f"{text}: every group can move the policy."
     return f"{text} and give a group-mean baseline no gradient: {', '.join(kinds)}."
@@ -100,7 +100,7 @@ def _behind_filter(report: DegeneracyReport) -> str:
     known = sum(row.num_sampled is not None for row in found.by_step)
     where = "" if known == len(found.by_step) else f", at the {known} of {len(found.by_step)} steps that tell"
     return (
-        f"Behind the filter: of {found.num_sampled} groups that were sampled {found.num_dead} "
+        f"Behind the filter: of {found.num_sampled:,} groups that were sampled {found.num_dead:,} "
         f"({with_interval(share, percent)}) gave no gradient, by the log's count of dropped groups{where}; "
         f"the {percent(kept.value)} above is of those that were kept."
     )

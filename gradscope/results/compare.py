@@ -27,6 +27,8 @@ class ComparedCell:
     """The other settings in which the compared runs differ."""
     seeds: tuple[int, ...]
     """One run each."""
+    runs: tuple[str, ...] = ()
+    """These runs, by as much of their paths as tells all compared ones apart."""
     metrics: Mapping[str, Estimate]
     """Metric -> mean over the runs, interval by Student's t."""
 
@@ -65,6 +67,9 @@ class ComparedPair:
     """Which test ``p_value`` is of."""
     undefined: str | None
     """Why there is no p-value."""
+    within_runs: Estimate | None = None
+    """Of two runs alone: the difference of a mean over groups, its interval by resampling the prompts of each run, with
+    no word on other seeds. None elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,6 +172,8 @@ class DegeneracyReport(Drawn):
     """Rollouts a group; None when groups differ in size."""
     pass_rate_origin: str
     """Which p the i.i.d. prediction used, in words."""
+    course_pass_rate_origin: str
+    """Which p the predictions of ``by_step`` used, in words: without a given one, that of their own groups."""
     frac_reward_zero_std: Estimate
     """Share of groups with zero reward range."""
     behind_filter: BehindFilter

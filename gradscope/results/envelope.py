@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,7 @@ def to_jsonable(value: Any) -> Any:
         TypeError: Something else is in there: a caller's bug.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        document: dict[str, Any] = {}
-        for field in dataclasses.fields(value):
-            if not field.metadata.get("in_document", True):
-                continue
-            item = to_jsonable(getattr(value, field.name))
-            document |= item if field.metadata.get("flattened") else {field.name: item}
-        return document
+        return {name: to_jsonable(item) for name, item in fields_of(value)}
     if isinstance(value, Mapping):
         return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -60,6 +54,20 @@ def to_jsonable(value: Any) -> Any:
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     raise TypeError(f"{type(value).__name__} does not belong in a result")
+
+
+def fields_of(record: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a dataclass as its document has them, those of a flattened field in its place.
+
+    Yields:
+        Name and value.
+    """
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if field.metadata.get("flattened"):
+            yield from fields_of(value)
+        elif field.metadata.get("in_document", True):
+            yield field.name, value
 
 
 def sha256_of(path: Path) -> str:

@@ -106,6 +106,7 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
         num_rollouts=64 * num_steps,
         group_size=8,
         pass_rate_origin="the mean pass rate of this log",
+        course_pass_rate_origin="the mean of each step",
         frac_reward_zero_std=Estimate(value=0.4125, low=0.331, high=0.488, num_units=128),
         behind_filter=BehindFilter(
             frac_zero_std_sampled=Estimate(value=0.53, low=0.49, high=0.57, num_units=num_steps),

@@ -1,15 +1,27 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 
+from gradscope.diagnostics.degeneracy.course import By
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.estimate import Estimate
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.render.figures.save import save_figure
-from gradscope.render.figures.style import name_of, power_of_ten
+from gradscope.render.figures.style import BLUE, ORANGE, name_of, power_of_ten
+from gradscope.render.files.csv_tables import tidy_tables
+from gradscope.render.files.document import document_of
 from gradscope.render.registry import draw_figures
-from tests.render import examples
+from gradscope.results.envelope import render_json
+from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.render import compare_example, examples, rank_examples
 
 EXPECTED: dict[str, tuple[object, set[str]]] = {
     "degeneracy": (examples.degeneracy_report(), {"degeneracy", "degeneracy_by_group_size", "pass_rates"}),
@@ -88,3 +100,72 @@ def test_a_step_of_which_nothing_was_logged_has_no_figure_and_one_without_gradie
     assert draw_figures(dataclasses.replace(report, course={}, metrics=())) == {}
     drawn = draw_figures(dataclasses.replace(report, removals=(), metrics=()))["spike"]
     assert len(drawn.axes) == 1
+
+
+def drawn(axes: Axes, label: str) -> list[float]:
+    """The heights of the line of a color."""
+    (line,) = (line for line in axes.lines if to_hex(line.get_color()) == label)
+    return [float(value) for value in np.asarray(line.get_ydata())]
+
+
+@pytest.mark.parametrize("base", [None, 0.3, "step"])
+@pytest.mark.parametrize("by", ["step", "window"])
+def test_figures_of_dead_groups_show_the_numbers_of_their_tables_and_name_their_p(base: BasePassRate, by: By) -> None:
+    """Groups of unequal size, whose pass rate rises from step to step: each choice of p gives another prediction."""
+    chance = np.random.default_rng(0)
+    run = run_of(
+        *(
+            group_of(
+                [float(chance.random() < 0.1 + 0.06 * step) for _ in range(4 + place % 3)],
+                step=step,
+                prompt=f"{step}:{place}",
+            )
+            for step in range(1, 13)
+            for place in range(12)
+        )
+    )
+    report = degeneracy_of_run(run, base_pass_rate=base, by=by, group_sizes=(2, 3))
+    tables, figures = tidy_tables(report), draw_figures(report)
+    names = ("degeneracy", "degeneracy_by_group_size", "pass_rates")
+    over_steps, by_size, rates = (figures[name].axes[0] for name in names)
+    course, sizes = tables["degeneracy_by_step"], tables["degeneracy_by_group_size"]
+    assert drawn(over_steps, ORANGE) == [row["iid_prediction"] for row in course]
+    bars = np.array([bar.get_height() for bar in over_steps.patches]).reshape(-1, len(course)).sum(axis=0)
+    assert bars == pytest.approx([row["frac_reward_zero_std"] for row in course])
+    assert sorted(drawn(by_size, ORANGE)) == sorted(row["iid_prediction"] for row in sizes)
+    assert sorted(drawn(by_size, BLUE)) == sorted(row["degeneracy"] for row in sizes)
+    assert drawn(rates, ORANGE) == [row["binomial"] for row in tables["degeneracy_histogram"]]
+    said = {name: " ".join(text.get_text() for text in figure.texts) for name, figure in figures.items()}
+    assert f"p: {report.course_pass_rate_origin}" in said["degeneracy"]
+    assert f"p: {report.pass_rate_origin}" in said["degeneracy_by_group_size"]
+    assert f"p = {report.pass_rate.value:.3g}" in said["pass_rates"]
+
+
+def numbers_in(document: object) -> Iterator[float]:
+    if isinstance(document, dict):
+        yield from (number for value in document.values() for number in numbers_in(value))
+    elif isinstance(document, list):
+        yield from (number for value in document for number in numbers_in(value))
+    elif isinstance(document, int | float) and not isinstance(document, bool):
+        yield float(document)
+
+
+OTHERS = {
+    "formulations": rank_examples.formulation_report(),
+    "gradients and updates": rank_examples.gradient_update_report(),
+    "sparse weights": rank_examples.sparse_weight_report(),
+    "tokens": rank_examples.token_report(),
+    "updates": rank_examples.update_report(),
+    "weights by group": rank_examples.weight_rank_report(),
+    "compare": compare_example.comparison(),
+}
+
+
+@pytest.mark.parametrize("report", [*(report for report, _ in EXPECTED.values()), *OTHERS.values()])
+def test_no_line_shows_a_number_that_the_document_does_not_have(report: object) -> None:
+    known = np.array(sorted(set(numbers_in(json.loads(render_json(document_of(report)))))))
+    for name, figure in draw_figures(report).items():
+        for line in (line for axes in figure.axes for line in axes.lines):
+            data = line.get_xdata() if name == "rank_gradient_update" else line.get_ydata()  # its rows are weights
+            for value in np.asarray(data, dtype=np.float64):
+                assert np.isnan(value) or np.abs(known - value).min() <= 1e-12 * max(1.0, abs(value)), (name, value)

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from functools import partial
 
 import pytest
 
 from gradscope.catalog.lookup import CATALOG
 from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table
+from gradscope.render.terminal.answer import answer
 from gradscope.render.terminal.explain import metric_list, metric_page
-from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.render.terminal.names import TABLES
+from gradscope.render.words.numbers import Footnotes
+from gradscope.render.words.tones import STYLES, Tone
 from tests.render import examples
 from tests.render.printing import printed
 from tests.render.report_example import run_report
@@ -75,100 +79,30 @@ def test_an_answer_fits_one_screen_and_names_every_further_table_that_says_somet
     assert "There is no table" not in more
 
 
-def test_degeneracy_says_shares_kinds_gap_course_and_what_was_asked_for() -> None:
-    text = " ".join(printed(render_table(REPORTS["degeneracy"])).split())
-    for part in (
-        "[95 % interval over 128 prompts]",
-        "160 groups of 8, 1,280 rollouts",
-        "no gradient 0.412 [0.33, 0.49] ▅",
-        "of all sampled 0.530 [0.49, 0.57]",
-        "all fail 0.250 [0.18, 0.32] ▄",
-        "i.i.d. prediction 0.009 [0.008, 0.014] ▁",
-        "Jensen gap +0.404 [+0.32, +0.48]",
-        "a forecast at G = 16 could be anything from 0.05 to 0.81",
-        "resampling 8 0.200 10.90",
-    ):
-        assert part in text
-    assert "tied" not in text
+@pytest.mark.parametrize("show", [(), ("one",), ("all",), ("one", "none")])
+def test_each_view_is_made_once_whatever_is_shown(show: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def view(name: str, notes: Footnotes) -> list[str]:
+        made.append(name)
+        return [] if name == "none" else [f"the table of {name}{notes.number(f'why {name}')}"]
+
+    monkeypatch.setitem(TABLES, "rank", ("one", "two", "none"))  # type: ignore[misc]
+    views = {name: partial(view, name) for name in ("two", "one", "none")}
+    text = printed(answer("rank", ("Verdict.",), (), views=views, show=show))
+    assert sorted(made) == ["none", "one", "two"]
+    assert ("the table of one¹" in text) == ("one" in show or "all" in show)
+    assert ("¹ why one" in text) == ("the table of one¹" in text)
+    assert ("the table of two²" in text) == ("all" in show)
+    assert ("There is no table of none" in text) == ("none" in show)
+    assert ("--show adds" in text) == ("all" not in show)
 
 
-def test_further_tables_of_degeneracy_have_parts_costs_formulations_and_rewards() -> None:
-    text = " ".join(printed(render_table(REPORTS["degeneracy"], ("all",))).split())
-    for part in (
-        "tied, neither pass nor fail 0.000",
-        "with p of each step 0.022 [0.016, 0.034]",
-        "groups to sample for each live one 1.70 [1.49, 1.95]",
-        "grpo 0.240 0.240 0.412",
-        "format 0.200 [0.15, 0.25] 70 41",
-        "p of the i.i.d. prediction: the mean pass rate of this log",
-    ):
-        assert part in text
-
-
-def test_ties_are_part_of_the_answer_where_there_are_any() -> None:
-    tied = dataclasses.replace(examples.degeneracy_report(), frac_tied=examples.around(0.1))
-    assert "tied between 0.100 [0.00, 0.20]" in " ".join(printed(render_table(tied)).split())
-
-
-def test_a_long_run_joins_neighboring_steps() -> None:
-    """The joined share is that of all their groups: each step of the example has as many."""
-    report = examples.degeneracy_report(num_steps=200)
-    text = printed(render_table(report, ("steps",)))
-    rows = [line.split() for line in text.splitlines() if re.match(r" *\d+-\d+ ", line)]
-    assert [row[0] for row in (rows[0], rows[-1])] == ["1-10", "191-200"]
-    assert len(rows) == 20
-    first = [step.frac_reward_zero_std.value for step in report.by_step[:10]]
-    assert rows[0][2] == f"{sum(share for share in first if share is not None) / 10:.3f}"
-    assert "Each row joins about 10 steps" in " ".join(text.split())
-    whole = printed(render_table(examples.degeneracy_report(num_steps=80), ("steps",)))
-    assert "Each row joins" not in whole
-
-
-def test_windows_that_were_asked_for_are_part_of_the_answer() -> None:
-    report = examples.degeneracy_report(num_steps=4)
-    windows = tuple(dataclasses.replace(row, last_step=row.step + 4) for row in report.by_step)
-    text = printed(render_table(dataclasses.replace(report, by_step=windows)))
-    assert re.search(r"\n *1-5 ", text)
-    assert "--show adds shares, cost" in text
-
-
-def without_pass_rate(report: DegeneracyReport, num_steps: int) -> DegeneracyReport:
-    """The first so many steps have none, and neither has the log."""
-    none = Estimate.undefined_because("rewards have no threshold")
-    steps = tuple(
-        dataclasses.replace(row, pass_rate=none) if place < num_steps else row
-        for place, row in enumerate(report.by_step)
-    )
-    return dataclasses.replace(report, by_step=steps, pass_rate=none, iid_prediction=none)
-
-
-def test_what_no_step_has_is_no_column_and_what_some_lack_is_a_dash() -> None:
-    report = examples.degeneracy_report(num_steps=100)
-    text = printed(render_table(without_pass_rate(report, 5), ("steps",)))
-    assert re.search(r"\n *1-5 .* —\n", re.sub(" +\n", "\n", text))
-    text = printed(render_table(without_pass_rate(report, 100), ("steps",)))
-    assert not [
-        line for line in text.splitlines() if re.match(" *1-5 ", line) and ("—" in line or len(line.split()) > 6)
-    ]
-
-
-def test_numbers_that_are_undefined_for_one_reason_share_a_line() -> None:
-    text = " ".join(printed(render_table(without_pass_rate(examples.degeneracy_report(), 0))).split())
-    assert "No pass rate, i.i.d. prediction: rewards have no threshold" in text
-    assert "pass rate —" not in text
-
-
-@pytest.mark.parametrize(("dead", "style"), [(0.0, "green"), (1.0, "red"), (0.4, "none")])
-def test_the_verdict_has_the_color_of_what_it_says(dead: float, style: str) -> None:
+@pytest.mark.parametrize(("dead", "tone"), [(0.0, "fine"), (1.0, "problem"), (0.4, "")])
+def test_the_verdict_has_the_color_of_what_it_says(dead: float, tone: Tone) -> None:
     report = dataclasses.replace(examples.degeneracy_report(), frac_reward_zero_std=Estimate.exact(dead))
     (line, *_) = render_table(report, ("verdict",)).renderables
-    assert str(line.style) == {"green": "bold green", "red": "bold red", "none": "bold"}[style]
-
-
-def test_the_trainers_own_share_has_a_column_only_where_it_was_logged() -> None:
-    text = printed(render_table(REPORTS["degeneracy"], ("steps",)))
-    assert "logged no share" in text.replace("\n", " ")
-    assert "  logged" in text
+    assert str(line.style) == f"bold {STYLES[tone]}".strip()
 
 
 def test_pass_at_k_compares_pair_by_pair() -> None:
@@ -333,11 +267,17 @@ def test_a_report_shows_the_course_of_its_first_figure_in_80_columns() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_a_report_counts_what_is_answered_and_names_what_is_not() -> None:
+def test_a_report_says_what_each_answer_asks_for_the_numbers_on_top_and_what_is_not_answered() -> None:
     text = " ".join(printed(render_table(run_report())).split())
-    answered = [section for section in run_report().sections if section.missing is None]
-    assert text.startswith(f"Of {len(run_report().sections)} questions this log answers {len(answered)}. ")
+    assert text.startswith("Of 3 questions this log answers 2 (1 with a problem, 1 to look at). It does not. ")
+    assert "look Half of it, says" in text
+    assert "25.0 % [10.0 %, 40.0 %]" in text
+    assert "→ —¹" in text
+    assert "¹ no samples in" in text
     assert "Not in this log: coverage; the page says what to log." in text
+    sections = " ".join(printed(render_table(run_report(), ("sections",))).split())
+    places = [sections.index(f"{one.severity} {one.question}") for one in run_report().by_severity]
+    assert places == sorted(places)
     nothing = dataclasses.replace(
         run_report(), sections=tuple(section for section in run_report().sections if section.missing is not None)
     )

@@ -73,4 +73,6 @@ def compare(
             comparison = compare_runs(
                 *runs, ks=budgets, only=vary, gradients=gradients, strict=read.strict, read=read, progress=progress
             )
-        result.deliver(comparison, show=tables, then=[*further(context, tables), ["explain", "paired_difference"]])
+        two = len(runs) == 2 and any(pair.within_runs for pair in comparison.pairs)
+        more = ["report", *runs] if two else ["explain", "paired_difference"]
+        result.deliver(comparison, show=tables, then=[*further(context, tables), more])

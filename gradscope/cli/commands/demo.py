@@ -12,6 +12,7 @@ import typer
 from gradscope.cli.output.streams import show_line
 from gradscope.errors import OutputExistsError
 from gradscope.render.terminal.names import VERDICT
+from gradscope.render.words.tones import STYLES
 
 EXAMPLES = ("gradscope demo", "gradscope demo my-tour")
 COMMON = ("--force",)
@@ -20,6 +21,7 @@ FolderArgument = Annotated[
     Path, typer.Argument(metavar="[DIR]", help="Where the run and all results go.", show_default="gradscope-demo")
 ]
 
+_SENTENCE = f"bold {STYLES['unknown']}"
 _REQUIREMENTS = ("frac_reward_zero_std <= 0.9", "pass@8 >= 0.5", "frac_replay_mismatch@1,21,41 == 0")
 _SIGHTS = (
     ("degeneracy/degeneracy.png", "which groups give no gradient, against independent coin flips"),
@@ -44,7 +46,7 @@ def demo(
         _refuse_existing(folder)
     for sentence, arguments in _tour(folder):
         show_line("")
-        show_line(sentence, style="bold cyan")
+        show_line(sentence, style=_SENTENCE)
         show_line(f"$ {shlex.join(['gradscope', *arguments])}", style="bold")
         show_line("")
         _run(context.obj, [*arguments, "--force"] if force else arguments)
@@ -115,7 +117,10 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
 def _show_sights(folder: Path) -> None:
     """What to look at, the page last; each command prints more where it is typed without ``--show verdict``."""
     show_line("")
-    show_line(f"Without --show {VERDICT} each command prints its table and findings. Look at", style="bold cyan")
+    show_line(
+        f"Without --show {VERDICT} each command prints its table and findings. Look at",
+        style=f"bold {STYLES['unknown']}",
+    )
     for name, words in _SIGHTS:
         if (folder / name).exists():
             show_line(f"{folder / name}: {words}")

@@ -62,7 +62,7 @@ def _lines() -> ProgressCallback:
             begun, first, began_moving = now, done, True
         if now - said < due:
             return
-        estimate = "" if left is None else f"about {_duration(left)} left: "
+        estimate = "" if left is None or left < 1 else f"about {_duration(left)} left: "
         sys.stderr.write(f"{estimate}{int(done)} of {total} {label}\n")
         sys.stderr.flush()
         said, wait = now, LINE_EVERY

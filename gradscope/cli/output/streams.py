@@ -9,9 +9,15 @@ from rich.text import Text
 
 from gradscope.processes import process_index, speaks
 from gradscope.render.words.escape import plain
+from gradscope.render.words.tones import STYLES
 from gradscope.writing import naming
 
-_PREFIXES = {"error:": "bold red", "hint:": "bold cyan", "warning:": "bold yellow", "note:": "bold"}
+_PREFIXES = {
+    "error:": f"bold {STYLES['problem']}",
+    "hint:": f"bold {STYLES['unknown']}",
+    "warning:": f"bold {STYLES['look']}",
+    "note:": "bold",
+}
 
 
 def say(line: str) -> None:

@@ -20,6 +20,7 @@ from gradscope.catalog.lookup import range_of
 from gradscope.copies import as_named
 from gradscope.diagnostics.compare.judgement import judged
 from gradscope.diagnostics.compare.runs import ComparedRun, find_runs, read_runs
+from gradscope.diagnostics.compare.two_runs import with_prompts_resampled
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import compare_findings
@@ -28,6 +29,7 @@ from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, Comparison
 from gradscope.results.source import Source
 from gradscope.rollouts.places.fetch import fetched
+from gradscope.rollouts.places.naming import names_of
 from gradscope.rollouts.read_options import ReadOptions
 
 _WINDOWS = 20
@@ -61,7 +63,8 @@ def compare_runs(
         gradients: Whether to recompute gradients at the steps whose weights all runs saved.
         strict: Whether a run that cannot be compared is an error.
         read: How to read logs; a reader that is named reads every run. None: recognize everything.
-        progress: True for a line on stderr, or a callback, told after each run whose gradients were measured.
+        progress: True for a line on stderr, or a callback, told how far reading is, and after each run whose gradients
+            were measured.
 
     Returns:
         The comparison.
@@ -73,7 +76,7 @@ def compare_runs(
     progress = reporter(progress)
     paths = tuple(fetched(path, progress) for path in paths)
     folders = find_runs(paths)
-    runs, left_out = read_runs(folders, read)
+    runs, left_out = read_runs(folders, read, progress)
     reasons = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
     if strict and left_out:
         raise InputError(f"{len(left_out)} runs cannot be compared ({reasons}).", hint="Leave out --strict.")
@@ -98,9 +101,15 @@ def compare_runs(
     }
     metrics = tuple(dict.fromkeys(name for of_seed in values.values() for run in of_seed.values() for name in run))
     pairs = judged([pair for first, second in asked for pair in _compare(first, second, values)])
+    if len(runs) == 2 and pairs:
+        pairs = with_prompts_resampled(pairs, *(run for of_seed in cells.values() for run in of_seed.values()))
+    names = dict(zip((run.path for run in runs), names_of([run.path for run in runs]), strict=True))
     comparison = Comparison(
         source=_source(paths, runs),
-        cells=tuple(_cell(cell, of_seed, metrics) for cell, of_seed in values.items()),
+        cells=tuple(
+            _cell(cell, values[cell], metrics, [names[of_seed[seed].path] for seed in sorted(of_seed)])
+            for cell, of_seed in cells.items()
+        ),
         pairs=pairs,
         curves=tuple(curve for cell, of_seed in cells.items() for curve in _curves(cell, list(of_seed.values()))),
         metrics=metrics,
@@ -231,13 +240,16 @@ def _metrics_of_both(first: Cell, second: Cell, values: dict[Cell, dict[int, dic
     return [name for name in runs[0] if name not in unlike and all(name in run for run in runs)]
 
 
-def _cell(cell: Cell, of_seed: dict[int, dict[str, float]], metrics: Sequence[str]) -> ComparedCell:
+def _cell(
+    cell: Cell, of_seed: dict[int, dict[str, float]], metrics: Sequence[str], runs: Sequence[str]
+) -> ComparedCell:
     everywhere = [name for name in metrics if all(name in values for values in of_seed.values())]
     return ComparedCell(
         name=cell_name(cell),
         advantage=cell[0],
         settings=dict(cell[1]),
         seeds=tuple(sorted(of_seed)),
+        runs=tuple(runs),
         metrics={
             name: student_mean([values[name] for values in of_seed.values()], within=_range_of(name, of_seed.values()))
             if name in everywhere

@@ -22,12 +22,14 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.incoherence import frac_incoherent
 from gradscope.metrics.outcomes.passk import pass_at_k
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import reward_table, sizes_of
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import names_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
+from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run_folder import (
     RunManifest,
     heldout_path,
@@ -75,6 +77,8 @@ class ComparedRun:
     """Rollouts of a group; None where groups are of several sizes."""
     log: Source | None = None
     """What a reader made of the log of a run that is not ours."""
+    rewards: RewardTable | None = None
+    """The groups of that log that have all their rewards."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -124,7 +128,7 @@ def find_runs(paths: Sequence[str | Path]) -> tuple[Path, ...]:
 
 
 def read_runs(
-    folders: Sequence[Path], read: ReadOptions | None = None
+    folders: Sequence[Path], read: ReadOptions | None = None, progress: ProgressCallback = no_progress
 ) -> tuple[tuple[ComparedRun, ...], dict[str, str]]:
     """The runs that are finished, and folder -> reason for those that are left out."""
     runs: list[ComparedRun] = []
@@ -132,7 +136,7 @@ def read_runs(
     for folder in folders:
         try:
             ours = manifest_path(folder).is_file() and (read is None or read.reader is None)
-            runs.append(_read_run(folder) if ours else _read_log(folder, read))
+            runs.append(_read_run(folder) if ours else _read_log(folder, read, progress))
         except GradscopeError as error:
             left_out[as_named(str(folder))] = as_named(error.message.rstrip("."))
     return _told_apart(runs), left_out
@@ -191,9 +195,9 @@ def _read_run(folder: Path) -> ComparedRun:
     )
 
 
-def _read_log(path: Path, read: ReadOptions | None) -> ComparedRun:
+def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) -> ComparedRun:
     """A run of any other reader: its steps from its rollouts, its settings as far as the log tells them."""
-    run = read_run(path, read, rewards_only=True)
+    run = read_run(path, read, rewards_only=True, progress=progress)
     table = reward_table(run.groups)
     table = table.select(table.sums(np.isnan(table.reward)) == 0)
     if not len(table):
@@ -220,6 +224,7 @@ def _read_log(path: Path, read: ReadOptions | None) -> ComparedRun:
         kilotokens=None,
         group_size=sizes[0] if len(sizes) == 1 else None,
         log=run.source,
+        rewards=table,
     )
 
 

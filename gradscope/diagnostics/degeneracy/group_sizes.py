@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -90,10 +91,10 @@ class GroupSizes:
         return estimate_prediction(drawn, self.overall.pass_rate, self.base)
 
 
-def pass_rate_origin(base_pass_rate: BasePassRate, num_groups: int) -> str:
+def pass_rate_origin(base_pass_rate: BasePassRate | Literal["window"], num_groups: int) -> str:
     """Which p the i.i.d. prediction used, in words that fit into a sentence."""
     if base_pass_rate is None:
         return f"the mean of this log over {num_groups} groups"
-    if base_pass_rate == "step":
-        return "the mean of each step"
+    if isinstance(base_pass_rate, str):
+        return f"the mean of each {base_pass_rate}"
     return f"the given base pass rate, {base_pass_rate:g}"

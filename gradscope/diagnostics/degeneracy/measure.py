@@ -132,6 +132,7 @@ def degeneracy_of_run(
         num_rollouts=int(table.size.sum()),
         group_size=sizes.logged,
         pass_rate_origin=pass_rate_origin(base_pass_rate, len(chosen.table)),
+        course_pass_rate_origin=pass_rate_origin(base_pass_rate or by, len(chosen.table)),
         frac_reward_zero_std=overall.frac_reward_zero_std,
         behind_filter=measure_behind_filter(run, table, reward, resampling),
         frac_all_pass=overall.frac_all_pass,

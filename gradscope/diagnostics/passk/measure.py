@@ -42,7 +42,7 @@ def measure_pass_at_k(
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         read: How to read the files; None: recognize everything.
         resampling: How often, and from which seed.
-        progress: True for a line on stderr, or a callback, told how far the copying of a URL is.
+        progress: True for a line on stderr, or a callback, told how far copying a URL and reading are.
 
     Returns:
         The report.
@@ -56,7 +56,7 @@ def measure_pass_at_k(
     if any(k < 1 for k in ks):
         raise UsageError(f"k is at least 1, got {min(ks)}.", hint="Write --k 1")
     files = [file for path in paths for file in sample_files(path, progress)]
-    samples = [read_samples(file, success_threshold=success_threshold, read=read) for file in files]
+    samples = [read_samples(file, success_threshold=success_threshold, read=read, progress=progress) for file in files]
     return pass_at_k_of_samples(_named_apart(samples), ks=ks, resampling=resampling)
 
 

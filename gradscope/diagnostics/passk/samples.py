@@ -52,7 +52,11 @@ def sample_files(path: str | Path, progress: ProgressCallback = no_progress) -> 
 
 
 def read_samples(
-    path: str | Path, *, success_threshold: float | None = None, read: ReadOptions | None = None
+    path: str | Path,
+    *,
+    success_threshold: float | None = None,
+    read: ReadOptions | None = None,
+    progress: ProgressCallback = no_progress,
 ) -> Samples:
     """Read one file of samples.
 
@@ -61,6 +65,7 @@ def read_samples(
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1. The
             held-out samples of a run of ours say themselves which are correct.
         read: How to read it; None: recognize everything.
+        progress: Told how far a long reading is.
 
     Returns:
         The samples, counted by prompt.
@@ -68,7 +73,7 @@ def read_samples(
     read, file = read or ReadOptions(), fetched(path)
     if read.columns == ColumnNames() and success_threshold is None and _is_heldout(file):
         read = replace(read, columns=ColumnNames(reward="correct"))
-    run = read_run(file, read, rewards_only=True)
+    run = read_run(file, read, rewards_only=True, progress=progress)
     return samples_of_run(run, name=file.name, success_threshold=success_threshold)
 
 

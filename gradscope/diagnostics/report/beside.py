@@ -24,8 +24,10 @@ from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.say import number, percent, points, with_interval
 
-MOST_BESIDE = 4
-"""Runs in one chart: more lines than the dashes and markers that tell them apart cannot be read."""
+MOST_BESIDE = 12
+"""Runs side by side: their rewards are in memory together, and a table of differences has a row a number and run."""
+_IN_A_CHART = 4
+"""Runs in one chart, the first among them: of more lines the dashes and markers cannot be told apart."""
 
 _LOGGED = {
     "grad_norm": "gradient norm, as logged",
@@ -109,7 +111,7 @@ def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:
         found[_REWARD] = _mean(means, table.prompt)
         last = table.step >= steps[-(-3 * len(steps) // 4) - 1] if len(steps) >= 4 else np.zeros(len(table), bool)
         if last.any():
-            found["mean reward of the last quarter"] = _mean(means[last], table.prompt[last])
+            found["mean reward, last quarter"] = _mean(means[last], table.prompt[last])
         if live_size.any():
             found[_DEAD] = _mean(dead_groups(table)[live_size].astype(np.float64), table.prompt[live_size])
         if (tokens := _tokens(table)) is not None:
@@ -151,17 +153,22 @@ _Row = tuple[str, Callable[[float], str], str, Estimate, Estimate, Estimate]
 
 
 def _sentences(first: str, others: Sequence[str], rows: Sequence[_Row]) -> Iterator[str]:
-    """For each other run, what is beyond chance, most important first."""
+    """For each other run, what is beyond chance, most important first; runs without any together at the end."""
+    alike = []
     for other in others:
+        of_run = [row for row in rows if row[2] == other]
         told = [
             f"{title} {with_interval(difference, form)}{' points' if form is points else ''}"
-            for title, form, name, _, _, difference in rows
-            if name == other and _beyond_chance(difference, len(rows))
+            for title, form, _, _, _, difference in of_run
+            if _beyond_chance(difference, len(rows))
         ]
         if told:
             yield f"{other} beside {first}: {'; '.join(told)}."
         else:
-            yield f"{other} beside {first}: none of {len(rows)} differences is beyond chance."
+            alike.append(other)
+    if alike:
+        num = sum(row[2] in alike for row in rows)
+        yield f"{', '.join(alike)} beside {first}: none of {num} differences is beyond chance."
 
 
 def _cautions(runs: Sequence[NamedRun], steps: Sequence[int]) -> Iterator[str]:
@@ -170,7 +177,7 @@ def _cautions(runs: Sequence[NamedRun], steps: Sequence[int]) -> Iterator[str]:
         yield f"Compared over the {len(steps)} steps that all runs have, {steps[0]} to {steps[-1]}."
     sizes = [", ".join(map(str, sizes_of(one.run.groups))) for one in runs]
     if len(set(sizes)) > 1:
-        yield f"Groups have other sizes ({'; '.join(sizes)}), and larger ones are less often without a gradient."
+        yield f"Groups differ in size ({'; '.join(sizes)}), and larger ones are less often without a gradient."
     prompts = [set(reward_table(one.run.groups).prompts) for one in runs]
     shared, every = len(set.intersection(*prompts)), len(set.union(*prompts))
     yield f"{shared:,} of {every:,} prompts are in all of them."
@@ -196,7 +203,7 @@ def _said(estimate: Estimate, title: str, *, signed: bool = False) -> str:
     """A number by its own kind: a table of several kinds has no style of its own."""
     if title == _DEAD:
         return f"{with_interval(estimate, points)} points" if signed else with_interval(estimate, percent)
-    return with_interval(estimate, "+.3g" if signed else ".4g")
+    return with_interval(estimate, "+.3g" if signed else ".3g")
 
 
 def _courses(runs: Sequence[NamedRun]) -> ReportSection:
@@ -208,7 +215,7 @@ def _courses(runs: Sequence[NamedRun]) -> ReportSection:
     for metric, title in _LOGGED.items():
         values = [{s: m[metric] for s, m in one.run.metrics.items() if metric in m} for one in runs]
         drawn.append((f"{title[0].upper()}{title[1:]}", metric, values, None))
-    charts = [_overlaid(runs, *one) for one in drawn if sum(map(bool, one[2])) > 1]
+    charts = [chart for one in drawn if sum(map(bool, one[2])) > 1 for chart in _overlaid(runs, *one)]
     return ReportSection(
         name="courses",
         question="How do the runs go?",
@@ -224,19 +231,24 @@ def _overlaid(
     y_label: str,
     values: Sequence[dict[int, float]],
     y_range: tuple[float, float] | None,
-) -> Chart:
+) -> Iterator[Chart]:
+    """The runs as lines of one scale; more than a chart can hold in several, the first run in each."""
     places = sorted(set().union(*values))
-    return Chart(
-        title=title,
-        kind="lines",
-        places=tuple(places),
-        series=tuple(
-            Series(name=one.name, values=tuple(of_run.get(step) for step in places))
-            for one, of_run in zip(runs, values, strict=True)
-        ),
-        y_label=y_label,
-        y_range=y_range,
-    )
+    known = [value for of_run in values for value in of_run.values() if math.isfinite(value)] or [0.0]
+    first, *others = zip(runs, values, strict=True)
+    batches = [others[start : start + _IN_A_CHART - 1] for start in range(0, len(others), _IN_A_CHART - 1)]
+    for place, batch in enumerate(batches, start=1):
+        yield Chart(
+            title=title if len(batches) == 1 else f"{title}, {place} of {len(batches)}",
+            kind="lines",
+            places=tuple(places),
+            series=tuple(
+                Series(name=one.name, values=tuple(of_run.get(step) for step in places))
+                for one, of_run in (first, *batch)
+            ),
+            y_label=y_label,
+            y_range=y_range or ((min(known), max(known)) if len(batches) > 1 and min(known) < max(known) else None),
+        )
 
 
 def _by_step(run: Run, *, dead: bool) -> dict[int, float]:

@@ -19,7 +19,7 @@ from gradscope.diagnostics.report.beside import MOST_BESIDE, NamedRun, side_by_s
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.trend import trend
-from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
+from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.results.report import RunIndex, RunSummary
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import reward_table
@@ -82,7 +82,7 @@ def report_runs(
             of how many, and the next one's name.
 
     Returns:
-        One summary a run, and up to four of them side by side.
+        One summary a run, and up to twelve of them side by side.
 
     Raises:
         InputError: A run cannot be read.
@@ -116,7 +116,7 @@ def _read(
     for done, (name, path) in enumerate(named.items()):
         progress(done, len(named), name)
         try:
-            run = read_run(path, read, rewards_only=True)
+            run = read_run(path, read, rewards_only=True, progress=part(progress, done, len(named), name))
             summary = _summary(run, name, success_threshold)
         except GradscopeError as error:
             left_out.append((name, error.message))

@@ -6,6 +6,7 @@ They are those of the sections, so each names the section that has the rest.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from gradscope.diagnostics.report.sections import coverage, directions, replayed, signal
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
@@ -13,7 +14,7 @@ from gradscope.diagnostics.report.sections.logged import logged_agreement
 from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
-from gradscope.results.report import KeyNumber
+from gradscope.results.report import KeyNumber, NumberStyle
 
 
 def key_numbers(inputs: ReportInputs) -> tuple[KeyNumber, ...]:
@@ -28,14 +29,16 @@ def key_numbers(inputs: ReportInputs) -> tuple[KeyNumber, ...]:
     return (_dead(inputs), _rank(inputs), _norm(inputs), _mismatch(inputs), _pass_at_k(inputs))
 
 
-def _undefined(reason: str) -> Estimate:
-    return Estimate.undefined_because(reason.rstrip("."))
+def _unknown(name: str, title: str, reason: str, style: NumberStyle) -> KeyNumber:
+    """A number that the log does not tell."""
+    value = Estimate.undefined_because(reason.rstrip("."))
+    return KeyNumber(name=name, title=title, value=value, style=style)
 
 
 def _dead(inputs: ReportInputs) -> KeyNumber:
     report, title = inputs.degeneracy, "groups without a gradient"
     if isinstance(report, Unavailable):
-        return KeyNumber(name=signal.NAME, title=title, value=_undefined(report.reason), style="share")
+        return _unknown(signal.NAME, title, report.reason, "share")
     return KeyNumber(
         name=signal.NAME,
         title=title,
@@ -52,7 +55,7 @@ def _rank(inputs: ReportInputs) -> KeyNumber:
     points = [point for point in inputs.curve if point.effective_rank.is_defined]
     if not points:
         reason = "no recomputed group has a gradient" if inputs.grams else "no gradient was recomputed"
-        return KeyNumber(name=directions.NAME, title=title, value=_undefined(reason), style="rank")
+        return _unknown(directions.NAME, title, reason, "rank")
     last = points[-1]
     course = [point for point in points if point.group_size == last.group_size]
     return KeyNumber(
@@ -69,20 +72,20 @@ def _rank(inputs: ReportInputs) -> KeyNumber:
 def _norm(inputs: ReportInputs) -> KeyNumber:
     report, title = inputs.replay, "gradient norm, error of the replay"
     if isinstance(report, Unavailable):
-        return KeyNumber(name=replayed.NAME, title=title, value=_undefined(report.reason), style="norm")
+        return _unknown(replayed.NAME, title, report.reason, "norm")
     errors = [step.relative_error["grad_norm"] for step in report.steps if "grad_norm" in step.relative_error]
     known = [error for error in errors if math.isfinite(error)]
     matched = sum(error <= report.tolerance for error in known)
-    value = Estimate.exact(max(known), num_units=len(known)) if known else _undefined("no norm was recomputed")
     logged = {step.step: step.logged.get("grad_norm") for step in report.steps}
-    return KeyNumber(
-        name=replayed.NAME,
-        title=title,
-        value=value,
-        style="norm",
+    if all(norm is None for norm in logged.values()):
+        logged = {}
+    number = _unknown(replayed.NAME, title, "no norm was recomputed", "norm")
+    return replace(
+        number,
+        value=Estimate.exact(max(known), num_units=len(known)) if known else number.value,
         note=f"{matched} of {len(errors)} norms match; course: as logged" if errors else "",
-        places=tuple(logged) if any(norm is not None for norm in logged.values()) else (),
-        course=tuple(logged.values()) if any(norm is not None for norm in logged.values()) else (),
+        places=tuple(logged),
+        course=tuple(logged.values()),
     )
 
 
@@ -90,7 +93,7 @@ def _mismatch(inputs: ReportInputs) -> KeyNumber:
     found, title = inputs.logged.sampler, "sampler against trainer"
     if found.overall is None:
         reason = "the log does not hold the log-probabilities of both"
-        return KeyNumber(name=logged_agreement.NAME, title=title, value=_undefined(reason), style="norm")
+        return _unknown(logged_agreement.NAME, title, reason, "norm")
     return KeyNumber(
         name=logged_agreement.NAME,
         title=title,
@@ -108,7 +111,7 @@ def _pass_at_k(inputs: ReportInputs) -> KeyNumber:
     if not isinstance(inputs.passk, Unavailable) and (held_out := _of_samples(inputs.passk, title)) is not None:
         return held_out
     if isinstance(inputs.degeneracy, Unavailable) or inputs.degeneracy.success_threshold is None:
-        return KeyNumber(name=coverage.NAME, title=title, value=_undefined("passes are not known"), style="share")
+        return _unknown(coverage.NAME, title, "passes are not known", "share")
     return _of_groups(inputs.degeneracy, title)
 
 

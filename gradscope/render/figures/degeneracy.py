@@ -42,11 +42,16 @@ def draw_degeneracy(report: DegeneracyReport) -> dict[str, Figure]:
     return figures
 
 
+def _prediction(origin: str) -> str:
+    """The formula of the prediction and its p, which is not the same in every figure."""
+    return f"i.i.d. prediction = {metric('iid_prediction').formula}, p: {origin}"
+
+
 def _over_steps(report: DegeneracyReport) -> Figure:
     whiskers = "; whiskers: 95 %, all kinds together" if len(report.by_step) <= _MOST_WHISKERS else ""
     figure, (axes,) = new_figure(
         "Groups without a gradient, over training",
-        f"{metric('frac_reward_zero_std').formula}{whiskers}\ni.i.d. prediction = {metric('iid_prediction').formula}",
+        f"{metric('frac_reward_zero_std').formula}{whiskers}\n{_prediction(report.course_pass_rate_origin)}",
         right=1.4,
     )
     steps = report.by_step
@@ -98,7 +103,7 @@ def _whiskers(axes: Axes, places: Sequence[int], shares: Sequence[Estimate]) -> 
 def _by_group_size(report: DegeneracyReport) -> Figure:
     figure, (axes,) = new_figure(
         "Groups without a gradient, by group size",
-        f"{metric('degeneracy').formula}, with 95 % intervals\ni.i.d. prediction = {metric('iid_prediction').formula}",
+        f"{metric('degeneracy').formula}, with 95 % intervals\n{_prediction(report.pass_rate_origin)}",
         right=1.4,
     )
     rows = sorted(report.by_group_size, key=lambda row: row.group_size)

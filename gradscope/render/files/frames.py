@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import MissingDependencyError, UsageError
-from gradscope.render.files.csv_tables import tidy_tables
+from gradscope.render.files.csv_tables import Row, tidy_tables
 from gradscope.render.registry import spec_of
 
 if TYPE_CHECKING:
@@ -16,18 +16,22 @@ if TYPE_CHECKING:
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
-def table_names(result: object) -> tuple[str, ...]:
-    """The tables of a result that have rows, in the order of its CSV files; without the command's name in front."""
+def tables_of(result: object) -> tuple[str, ...]:
+    """Names of the tables of a result that have rows, in the order of its CSV files, whose stems hold the command's."""
+    return tuple(_rows_by_table(result))
+
+
+def _rows_by_table(result: object) -> dict[str, list[Row]]:
     prefix = f"{spec_of(result).name}_"
-    return tuple(stem.removeprefix(prefix) for stem in tidy_tables(result))
+    return {stem.removeprefix(prefix): rows for stem, rows in tidy_tables(result).items()}
 
 
-def arrow_table(result: object, name: str | None = None) -> pyarrow.Table:
+def arrow_of(result: object, table: str | None = None) -> pyarrow.Table:
     """One table of a result.
 
     Args:
         result: What a command found.
-        name: One of :func:`table_names`; None: the first.
+        table: One of :func:`tables_of`; None: the first.
 
     Returns:
         A row per thing measured, a column per number. What a trainer logged as NaN or infinity is that number; a column
@@ -38,15 +42,13 @@ def arrow_table(result: object, name: str | None = None) -> pyarrow.Table:
     """
     import pyarrow
 
-    names = table_names(result)
-    wanted = names[0] if name is None and names else name
-    if wanted not in names:
-        kind = type(result).__name__
-        asked = (
-            f"This {kind} has no table with rows" if name is None else f"This {kind} has no table {name!r} with rows"
-        )
-        raise UsageError(f"{asked}.", hint=f"There are: {', '.join(names)}." if names else None)
-    rows = tidy_tables(result)[f"{spec_of(result).name}_{wanted}"]
+    tables = _rows_by_table(result)
+    wanted = next(iter(tables), None) if table is None else table
+    if wanted not in tables:
+        asked = "no table" if table is None else f"no table {table!r}"
+        hint = f"There are: {', '.join(tables)}." if tables else None
+        raise UsageError(f"This {type(result).__name__} has {asked} with rows.", hint=hint)
+    rows = tables[wanted]
     columns = dict.fromkeys(column for row in rows for column in row)
     estimates = {column.removesuffix("_undefined") for column in columns if column.endswith("_undefined")}
     kinds = {f"{name}{end}": pyarrow.float64() for name in estimates for end in ("", "_low", "_high")}
@@ -55,8 +57,8 @@ def arrow_table(result: object, name: str | None = None) -> pyarrow.Table:
     return pyarrow.table({column: pyarrow.array(values, type=kinds.get(column)) for column, values in cells.items()})
 
 
-def pandas_frame(result: object, name: str | None = None) -> pandas.DataFrame:
-    """The same as :func:`arrow_table`, as pandas.
+def pandas_of(result: object, table: str | None = None) -> pandas.DataFrame:
+    """The same as :func:`arrow_of`, as pandas.
 
     Returns:
         The table; an absent number is NaN.
@@ -71,7 +73,7 @@ def pandas_frame(result: object, name: str | None = None) -> pandas.DataFrame:
         raise MissingDependencyError(
             "to_pandas() needs pandas, which is not installed.", hint="Use to_arrow(), or: pip install pandas"
         ) from error
-    frame: pandas.DataFrame = arrow_table(result, name).to_pandas()
+    frame: pandas.DataFrame = arrow_of(result, table).to_pandas()
     return frame
 
 

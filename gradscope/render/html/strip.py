@@ -7,15 +7,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gradscope.estimate import Estimate
 from gradscope.render.html.scale import Scale, place, widened
 from gradscope.render.html.windows import points_of, windows_of
-from gradscope.render.words.numbers import format_number
-from gradscope.results.report import Chart, KeyNumber, NumberStyle, RunReport, Series, Severity
-from gradscope.say import percent
+from gradscope.render.words.key_numbers import key_number_words
+from gradscope.results.report import Chart, KeyNumber, RunReport, Series, Severity
 
 _WIDTH, _HEIGHT = 120.0, 28.0
-_UNKNOWN = "—"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,28 +42,16 @@ def strip_of(report: RunReport) -> tuple[StripItem, ...]:
 
 
 def _item(number: KeyNumber, severity: Severity) -> StripItem:
-    first, then = _text(number.value, number.style), ""
-    if number.then is not None:
-        then = f" → {_text(number.then, number.style)}"
-    ends = number.value.interval if number.then is None else None
+    texts, intervals = zip(*key_number_words(number), strict=True)
     return StripItem(
         anchor=number.name,
         title=number.title,
-        text=f"{first}{then}".replace(" %", "\N{NO-BREAK SPACE}%"),
-        interval="" if ends is None else f"[{_number(ends[0], number.style)}, {_number(ends[1], number.style)}]",
+        text=" → ".join(texts).replace(" %", "\N{NO-BREAK SPACE}%"),
+        interval=" → ".join(filter(None, intervals)),
         note=number.note if number.value.undefined is None else number.value.undefined,
         severity=severity if number.value.is_defined else "unknown",
         line=_line(number),
     )
-
-
-def _text(value: Estimate, style: NumberStyle) -> str:
-    return _UNKNOWN if value.value is None else _number(value.value, style)
-
-
-def _number(value: float, style: NumberStyle) -> str:
-    """A share in per cent, which is how a person says it; the rest as in tables."""
-    return percent(value) if style == "share" else format_number(value, style)
 
 
 def _line(number: KeyNumber) -> Markup:

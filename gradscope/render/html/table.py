@@ -9,7 +9,7 @@ from gradscope.render.html.windows import windowed_table
 from gradscope.render.words.numbers import Footnotes, format_estimate, format_number
 from gradscope.results.report import Cell, Column, ReportTable
 
-_LONG = 24
+_LONG = 30
 """A longer text gets a wide cell, so that it does not stand as a column of single words."""
 
 

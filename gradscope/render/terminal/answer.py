@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,20 +12,17 @@ from gradscope.render.terminal.layout import bullet
 from gradscope.render.terminal.names import ALL, TABLES, VERDICT
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import Footnotes
+from gradscope.render.words.tones import QUIET, STYLES, Tone
 
 Blocks = Iterator[RenderableType]
 Views = Mapping[str, Callable[[Footnotes], Iterable[RenderableType]]]
 """Name -> its tables; none where the result has nothing of it."""
-Tone = Literal["fine", "look", "problem", "unknown", ""]
-
 Item = TypeVar("Item")
 
 MOST_ROWS = 12
 """Of an answer's table; of more, as many are shown and one line counts the rest."""
 MOST_FINDINGS = 3
 """Beside the verdict; more than three are not read."""
-STYLES: Mapping[Tone, str] = {"fine": "green", "look": "yellow", "problem": "red", "unknown": "cyan", "": ""}
-"""The colors of a verdict, the same for every command; its words say the same without color."""
 
 
 def answer(
@@ -60,16 +57,21 @@ def answer(
         return Group(first)
     names = TABLES.get(command, ())
     chosen = [name for name in names if name in show or ALL in show]
-    parts: list[RenderableType] = [first, Text(), *(cell(fact, style="dim") for fact in facts), Text(), *table]
+    parts: list[RenderableType] = [first, Text(), *(cell(fact, style=QUIET) for fact in facts), Text(), *table]
     said = list(findings) if "findings" in chosen else said[:MOST_FINDINGS]
     if said:
         parts += [Text(), *map(bullet, said)]
-    has = {name: any(True for _ in view(Footnotes())) for name, view in views.items()}
-    has["findings"] = len(findings) > len(said)
-    parts += _further({name: views[name] for name in chosen if name in views and (has[name] or ALL not in show)})
-    left = [name for name in names if name not in chosen and has.get(name)]
+    notes = Footnotes()
+    shown = {name: list(views[name](notes if name in chosen else Footnotes())) for name in names if name in views}
+    for name in chosen:
+        if name in shown and (shown[name] or ALL not in show):
+            missing = cell(f"There is no table of {name} in this result.")
+            parts += (part for block in shown[name] or [missing] for part in (Text(), block))
+    parts += footnotes(notes)
+    more = {**shown, "findings": len(findings) > len(said)}
+    left = [name for name in names if name not in chosen and more.get(name)]
     if left:
-        parts += [Text(), cell(f"--show adds {', '.join(left)}; or {ALL}.", style="dim")]
+        parts += [Text(), cell(f"--show adds {', '.join(left)}; or {ALL}.", style=QUIET)]
     return Group(*parts)
 
 
@@ -80,17 +82,7 @@ def evenly(items: Sequence[Item]) -> Sequence[Item]:
     return [items[round(place * (len(items) - 1) / (MOST_ROWS - 1))] for place in range(MOST_ROWS)]
 
 
-def _further(views: Views) -> Blocks:
-    """The tables that were asked for, with one list of footnotes."""
-    notes = Footnotes()
-    for name, view in views.items():
-        blocks = list(view(notes)) or [cell(f"There is no table of {name} in this result.", style="dim")]
-        for block in blocks:
-            yield from (Text(), block)
-    yield from footnotes(notes)
-
-
 def footnotes(notes: Footnotes) -> Blocks:
     """The footnotes of the tables above, behind an empty line; nothing where there are none."""
     if notes.lines():
-        yield from (Text(), *(cell(line, style="dim") for line in notes.lines()))
+        yield from (Text(), *map(cell, notes.lines()))

@@ -8,10 +8,11 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from gradscope.render.terminal.answer import MOST_ROWS, STYLES, Blocks, Tone, answer
+from gradscope.render.terminal.answer import MOST_ROWS, Blocks, answer
 from gradscope.render.terminal.layout import add_row, new_table, source_line
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import UNDEFINED, format_number
+from gradscope.render.words.tones import STYLES, Tone
 from gradscope.render.words.verdict_condition import condition
 from gradscope.results.check import CheckReport, Verdict
 from gradscope.say import with_interval
@@ -63,12 +64,12 @@ def _answer(report: CheckReport) -> Blocks:
         add_row(table, _outcome(verdict), cell(condition(verdict), limit=44), _value(verdict))
     yield table
     if not few:
-        yield cell(f"{len(report.verdicts) - len(shown)} more requirements: --show requirements.", style="dim")
+        yield cell(f"{len(report.verdicts) - len(shown)} more requirements: --show requirements.")
 
 
 def _outcome(verdict: Verdict) -> Text:
     word = Text(verdict.outcome.upper(), style=STYLES[_TONES[verdict.outcome]])
-    return word.append(" (allowed)", style="dim") if verdict.allowed else word
+    return word.append(" (allowed)", style="default") if verdict.allowed else word
 
 
 def _paragraph(verdict: Verdict) -> Group:

@@ -9,10 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import STYLES, Blocks, Tone, answer
+from gradscope.render.terminal.answer import Blocks, answer
 from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import UNDEFINED, format_number
+from gradscope.render.words.tones import STYLES, Tone
 from gradscope.results.claims import ClaimRow, ClaimsReport
 from gradscope.say import as_ranges, with_interval
 
@@ -50,11 +51,10 @@ def _answer(rows: Sequence[ClaimRow]) -> Blocks:
         yield _verdicts(decided[:_MOST_ROWS])
     more = [row.name for row in decided[_MOST_ROWS:]]
     if more:
-        yield cell(f"{len(more)} more are decided: --show reasons.", style="dim")
+        yield cell(f"{len(more)} more are decided: --show reasons.")
     open_ones = [row.name for row in rows if row.verdict == "cannot_tell"]
     if open_ones:
-        text = Text("cannot tell: ", style=STYLES["unknown"])
-        yield text.append_text(cell(", ".join(open_ones), style="dim"))
+        yield Text.assemble(("cannot tell: ", STYLES["unknown"]), cell(", ".join(open_ones)))
 
 
 def _verdicts(rows: Sequence[ClaimRow]) -> Table:
@@ -85,10 +85,10 @@ def _by_sentence(rows: Sequence[ClaimRow]) -> list[list[ClaimRow]]:
 
 
 def _paragraph(rows: Sequence[ClaimRow]) -> Group:
-    lines: list[RenderableType] = [cell(rows[0].claim, style="bold"), cell(rows[0].source, style="dim")]
+    lines: list[RenderableType] = [cell(rows[0].claim, style="bold"), cell(rows[0].source)]
     for row in rows:
         text = Text().append_text(_word(row)).append(f"  {plain(row.metric)}. {plain(row.why)}")
         lines.append(Padding(text, (0, 0, 0, 2)))
     unsettled = dict.fromkeys(row.settle for row in rows if row.verdict == "cannot_tell")
-    lines += [Padding(cell(f"Would settle it: {settle}", style="dim"), (0, 0, 0, 2)) for settle in unsettled]
+    lines += [Padding(cell(f"Would settle it: {settle}"), (0, 0, 0, 2)) for settle in unsettled]
     return Group(*lines)

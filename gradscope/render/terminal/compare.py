@@ -8,11 +8,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import STYLES, Blocks, answer
+from gradscope.render.terminal.answer import Blocks, answer
 from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
 from gradscope.render.words.compare_labels import metric_title, pair_label
 from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.numbers import Footnotes, format_estimate
+from gradscope.render.words.numbers import Footnotes, format_estimate, why_alone
+from gradscope.render.words.tones import STYLES
 from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
 _AT_ONCE = 2
@@ -20,6 +21,8 @@ _AT_ONCE = 2
 _MOST_PAIRS = 6
 _METRIC, _LABEL = 16, 29
 """Characters of a name, as many as leave room for the numbers in 80 columns."""
+_OVER_PROMPTS = "Difference of the two runs [95 % interval over their prompts]"
+_OVER_SEEDS = "Mean difference over seeds [95 % interval]"
 _ORDER = ("decides", "suggests", "open")
 
 
@@ -61,11 +64,14 @@ def _answer(comparison: Comparison) -> Blocks:
         yield from _cells(comparison, notes)
     else:
         pairs = sorted(comparison.pairs, key=_weight)
-        yield cell("Mean difference over seeds [95 % interval]", style="dim")
+        within = any(pair.within_runs for pair in pairs)
+        if not _has_several(comparison):
+            yield Text(pair_label(pairs[0], comparison))
+        yield cell(_OVER_PROMPTS if within else _OVER_SEEDS)
         yield _differences(pairs[:_MOST_PAIRS], comparison, notes)
         if len(pairs) > _MOST_PAIRS:
-            yield cell(f"{len(pairs) - _MOST_PAIRS} more differences: --show pairs.", style="dim")
-    yield from (cell(line, style="dim") for line in notes.lines())
+            yield cell(f"{len(pairs) - _MOST_PAIRS} more differences: --show pairs.")
+    yield from map(cell, notes.lines())
 
 
 def _weight(pair: ComparedPair) -> tuple[int, float]:
@@ -73,19 +79,30 @@ def _weight(pair: ComparedPair) -> tuple[int, float]:
 
 
 def _differences(pairs: Sequence[ComparedPair], comparison: Comparison, notes: Footnotes) -> Table:
-    columns: list[Column] = [("metric", "left"), ("pair", "left"), ("difference", "left"), ("verdict", "left")]
-    table = new_table(columns)
+    several = _has_several(comparison)
+    label_column: list[Column] = [("pair", "left")] if several else []
+    table = new_table([("metric", "left"), *label_column, ("difference", "left"), ("verdict", "left")])
     for pair in pairs:
-        lines = Text(pair_label(pair, comparison)).split("\n")
-        for line in lines:
-            line.truncate(_LABEL, overflow="ellipsis")
-        label = Text("\n").join(lines)
-        difference = format_estimate(pair.difference, notes, "gap")
-        if pair.difference.interval is None and pair.undefined:
+        shown = pair.within_runs or pair.difference
+        difference = format_estimate(shown, notes, "gap")
+        if shown.interval is None and pair.undefined:
             difference += notes.number(pair.undefined)
         verdict = Text(pair.verdict, style=STYLES["fine"] if pair.verdict == "decides" else "")
-        add_row(table, cell(pair.metric, limit=_METRIC), label, difference, verdict)
+        labels = [_label(pair, comparison)] if several else []
+        add_row(table, cell(pair.metric, limit=_METRIC if several else _LABEL), *labels, difference, verdict)
     return table
+
+
+def _has_several(comparison: Comparison) -> bool:
+    """Whether more than two cells are compared; of two, one line names the pair."""
+    return len({(pair.first, pair.second) for pair in comparison.pairs}) > 1
+
+
+def _label(pair: ComparedPair, comparison: Comparison) -> Text:
+    lines = Text(pair_label(pair, comparison)).split("\n")
+    for line in lines:
+        line.truncate(_LABEL, overflow="ellipsis")
+    return Text("\n").join(lines)
 
 
 def _means(comparison: Comparison, metrics: tuple[str, ...], notes: Footnotes) -> Table:
@@ -99,11 +116,7 @@ def _means(comparison: Comparison, metrics: tuple[str, ...], notes: Footnotes) -
 
 def _mean(one: ComparedCell, metric: str, notes: Footnotes) -> str:
     """A cell's mean; without an interval with the reason."""
-    text = format_estimate(one.metrics[metric], notes, "share")
-    if one.metrics[metric].interval is not None or one.metrics[metric].value is None:
-        return text
-    why = "one run does not tell how runs differ" if len(one.seeds) == 1 else "all runs have this very value"
-    return text + notes.number(f"no interval: {why}")
+    return format_estimate(one.metrics[metric], notes, "share", alone=why_alone(len(one.seeds), "runs"))
 
 
 def _pairs(comparison: Comparison, metric: str, notes: Footnotes) -> Table:

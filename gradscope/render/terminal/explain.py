@@ -12,6 +12,7 @@ from rich.text import Text
 from gradscope.catalog.lookup import CATALOG, metric
 from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.words.escape import cell
+from gradscope.render.words.tones import QUIET
 
 _COMMAND = attrgetter("command")
 _DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "neither": "neither end is better"}
@@ -39,6 +40,6 @@ def metric_page(name: str) -> Group:
         ("source", entry.source),
         ("computed by", f"gradscope {entry.command}"),
     ):
-        facts.add_row(Text(label, style="dim"), cell(text))
+        facts.add_row(Text(label, style=QUIET), cell(text))
     head = Text(f"{entry.title} ({name})", style="bold")
     return Group(head, Text(), cell(entry.meaning), Text(), facts)

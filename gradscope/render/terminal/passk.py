@@ -56,16 +56,16 @@ def _pairs(report: PassAtKReport, notes: Footnotes) -> Blocks:
 def _answer(report: PassAtKReport) -> Blocks:
     notes = Footnotes()
     if len(report.tables) == 1:
-        yield cell("[95 % interval over prompts]", style="dim")
+        yield cell("[95 % interval over prompts]")
         (table,) = report.tables
         yield _one(table, notes, evenly(table.rows), named=False)
     elif len(report.tables) <= _MOST_FILES:
-        yield cell("pass@k [95 % interval over prompts]", style="dim")
+        yield cell("pass@k [95 % interval over prompts]")
         yield _by_budget(report, notes)
     else:
-        yield cell("pass@k [95 % interval over prompts]", style="dim")
+        yield cell("pass@k [95 % interval over prompts]")
         yield _by_file(report, notes)
-    yield from (cell(line, style="dim") for line in notes.lines())
+    yield from map(cell, notes.lines())
 
 
 def _by_budget(report: PassAtKReport, notes: Footnotes) -> Table:

@@ -11,11 +11,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import MOST_ROWS, STYLES, Blocks, Tone, answer, evenly
+from gradscope.render.terminal.answer import MOST_ROWS, Blocks, answer, evenly
 from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
 from gradscope.render.terminal.names import ALL
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import Footnotes, format_number
+from gradscope.render.words.tones import STYLES, Tone
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.say import as_ranges, number
 
@@ -70,14 +71,14 @@ def _answer(report: ReplayReport, *, whole: bool) -> Blocks:
     notes = Footnotes()
     if shown:
         yield _steps(shown, notes)
-        yield cell(f"grad_norm matches up to a relative error of {report.tolerance:g}", style="dim")
-    yield from (cell(line, style="dim") for line in notes.lines())
+        yield cell(f"grad_norm matches up to a relative error of {report.tolerance:g}")
+    yield from map(cell, notes.lines())
     seen = {step.step for step in shown}
     left = [step for step in report.steps if step.step not in seen]
     if shown and left:
         counts = Counter(step.verdict for step in left)
         numbers = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
-        yield cell(f"Not shown: {numbers} (--show steps).", style="dim")
+        yield cell(f"Not shown: {numbers} (--show steps).")
     yield from _causes(left, most=_MOST_CAUSES)
 
 
@@ -111,7 +112,7 @@ def _causes(steps: Sequence[StepReplay], *, most: int | None = None) -> Blocks:
         advice = f". {first.advice}" if first.advice else ""
         yield Group(head, Padding(cell(f"{first.cause}{advice}"), (0, 0, 0, 2)))
     if most is not None and len(found) > most:
-        yield cell(f"{len(found) - most} more causes: --show causes.", style="dim")
+        yield cell(f"{len(found) - most} more causes: --show causes.")
 
 
 class _Causes:

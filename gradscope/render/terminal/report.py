@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import MOST_ROWS, Blocks, answer, evenly
+from gradscope.render.terminal.answer import MOST_FINDINGS, MOST_ROWS, Blocks, answer, evenly
 from gradscope.render.terminal.layout import add_row, new_table, source_line
 from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell, plain
+from gradscope.render.words.key_numbers import key_number_words
 from gradscope.render.words.numbers import Footnotes, format_estimate
-from gradscope.results.report import Chart, ReportSection, RunIndex, RunReport, RunSummary
+from gradscope.render.words.tones import STYLES
+from gradscope.results.report import Chart, KeyNumber, ReportSection, RunIndex, RunReport, RunSummary, Severity
 
 _WIDTH, _INDEX_WIDTH = 24, 12
-_LONGEST = 78
+_LONGEST, _TITLE = 78, 38
+_KINDS: Mapping[Severity, str] = {
+    "problem": "with a problem",
+    "look": "to look at",
+    "fine": "fine",
+    "unknown": "undecided",
+}
 
 
 def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
-    """How many questions are answered, the first answers, and what the log cannot tell; the page holds the rest.
+    """How many questions are answered and how, the numbers on top of the page, and the answers that ask for most.
 
     Args:
         report: What was found.
@@ -30,23 +40,55 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     Returns:
         What rich prints.
     """
-    answered = [section for section in report.sections if section.missing is None]
-    counts = f"Of {len(report.sections)} questions this log answers {len(answered)}."
-    first, *more = [section.headline for section in answered] or ["The page says what to log."]
+    answered = [section for section in report.by_severity if section.missing is None]
+    counts = Counter(section.severity for section in answered)
+    kinds = ", ".join(f"{counts[kind]} {word}" for kind, word in _KINDS.items() if counts[kind])
+    said = f"Of {len(report.sections)} questions this log answers {len(answered)}{f' ({kinds})' if kinds else ''}."
+    first = answered[0].headline if answered else "The page says what to log."
     return answer(
         "report",
-        (f"{counts} {first}", *more),
-        _unanswered(report.sections),
+        (f"{said} {first}",),
+        _answer(report, answered[1 : 1 + MOST_FINDINGS]),
         facts=[source_line(report.source)],
-        views={"sections": lambda notes: map(_paragraph, report.sections)},
+        views={"sections": lambda notes: map(_paragraph, report.by_severity)},
         show=show,
+        tone=answered[0].severity if answered else "unknown",
     )
 
 
-def _unanswered(sections: Sequence[ReportSection]) -> Blocks:
-    names = [section.name for section in sections if section.missing is not None]
+def _answer(report: RunReport, sections: Sequence[ReportSection]) -> Blocks:
+    """The numbers that the run is known by, the next answers with their badges, and what the log does not tell."""
+    if report.strip:
+        notes = Footnotes()
+        yield _key_numbers(report.strip, notes)
+        yield from map(cell, notes.lines())
+        yield Text()
+    if sections:
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for section in sections:
+            grid.add_row(_badge(section), cell(section.headline))
+        yield grid
+    names = [section.name for section in report.sections if section.missing is not None]
     if names:
-        yield cell(f"Not in this log: {', '.join(names)}; the page says what to log.", style="dim")
+        yield from (Text(), cell(f"Not in this log: {', '.join(names)}; the page says what to log."))
+
+
+def _key_numbers(numbers: Sequence[KeyNumber], notes: Footnotes) -> Table:
+    """A number a row with what it is held against, and its course from the lowest value to the highest."""
+    table = new_table([("", "left"), ("value", "left"), ("course", "left")])
+    for number in numbers:
+        words = "\n→ ".join(" ".join(filter(None, words)) for words in key_number_words(number))
+        missing = "" if number.value.undefined is None else notes.number(number.value.undefined)
+        known = [value for value in number.course if value is not None and math.isfinite(value)]
+        low, high = (0.0, 1.0) if number.style == "share" else (min(known, default=0.0), max(known, default=0.0))
+        drawn = sparkline(number.course, low=low, high=high, width=_INDEX_WIDTH) if len(known) > 1 else ""
+        title = Text("\n  ").join(cell(part, limit=_TITLE) for part in (number.title, number.note) if part)
+        add_row(table, title, Text(f"{words}{missing}"), drawn)
+    return table
+
+
+def _badge(section: ReportSection) -> Text:
+    return Text(section.severity, style=STYLES[section.severity])
 
 
 def report_index_table(index: RunIndex, show: Sequence[str] = ()) -> Group:
@@ -85,15 +127,15 @@ def _runs(index: RunIndex, runs: Sequence[RunSummary]) -> Blocks:
         )
     yield table
     if len(runs) < len(index.runs):
-        yield cell(f"{len(runs)} of {len(index.runs)} runs; --show runs has all.", style="dim")
+        yield cell(f"{len(runs)} of {len(index.runs)} runs; --show runs has all.")
     lines = (*notes.lines(), *(f"not read: {name}: {reason}" for name, reason in index.left_out))
-    yield from (cell(line, style="dim") for line in lines)
+    yield from map(cell, lines)
 
 
 def _paragraph(section: ReportSection) -> Group:
-    style = "" if section.missing is None else "dim"
-    lines = [cell(section.headline, style=style), *(_curve(chart) for chart in section.charts[:1] if _is_course(chart))]
-    return Group(Text(plain(section.question), style="bold"), *(Padding(line, (0, 0, 0, 2)) for line in lines))
+    lines = [cell(section.headline), *(_curve(chart) for chart in section.charts[:1] if _is_course(chart))]
+    head = Text.assemble(_badge(section), "  ", (plain(section.question), "bold"))
+    return Group(head, *(Padding(line, (0, 0, 0, 2)) for line in lines))
 
 
 def _is_course(chart: Chart) -> bool:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.table import Table
 
-from gradscope.render.terminal.answer import Blocks, Tone, answer
+from gradscope.render.terminal.answer import Blocks, answer
 from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
 from gradscope.render.words.escape import cell
-from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.render.words.numbers import FACTS, UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.render.words.tones import Tone
 from gradscope.results.spike import SpikeReport, SpikeRollout
 
 _MOST_ROLLOUTS = 8
@@ -59,7 +60,8 @@ def _answer(report: SpikeReport) -> Blocks:
     notes = Footnotes()
     if report.rollouts:
         yield _rollouts(report.rollouts[:_MOST_ROLLOUTS], notes)
-    yield from (cell(line, style="dim") for line in notes.lines())
+        notes.remark(FACTS)
+    yield from map(cell, notes.lines())
 
 
 def _more_rollouts(rollouts: Sequence[SpikeRollout], notes: Footnotes) -> Blocks:

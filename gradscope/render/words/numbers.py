@@ -13,6 +13,10 @@ Style = Literal["share", "gap", "rank", "norm", "count"]
 ``count`` a whole number."""
 
 UNDEFINED = "—"
+FACTS = "A number of one step or one matrix is a fact about it, and has no interval"
+"""What a table says of its numbers that nothing was sampled for."""
+IN_THE_FILES = "Intervals that have no room here are in the JSON and the CSV"
+"""What a table says that has no room for all intervals."""
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -34,8 +38,9 @@ class Footnotes:
         return _raised(self._reasons.index(reason) + 1)
 
     def remark(self, sentence: str) -> None:
-        """Adds what no single number points to, such as the rows that a table leaves out."""
-        self._remarks.append(sentence)
+        """Adds what no single number points to, such as the rows that a table leaves out; once."""
+        if sentence not in self._remarks:
+            self._remarks.append(sentence)
 
     def lines(self) -> tuple[str, ...]:
         """The footnotes, a line per reason, numbered as the marks are; then the remarks."""
@@ -72,15 +77,43 @@ def format_number(value: float, style: Style) -> str:
     return f"{value:{sign}.3f}"
 
 
-def format_estimate(estimate: Estimate, notes: Footnotes, style: Style, *, interval: bool = True) -> str:
-    """``0.412 [0.33, 0.49]``, with the interval if asked, or the dash that points to the footnote."""
+def format_estimate(
+    estimate: Estimate, notes: Footnotes, style: Style, *, interval: bool = True, alone: str = ""
+) -> str:
+    """``0.412 [0.33, 0.49]``, with the interval if asked, or the dash that points to the footnote.
+
+    Args:
+        estimate: The number.
+        notes: Takes the reasons.
+        style: How it reads.
+        interval: Whether its interval is shown.
+        alone: Why it has none where it has none; empty where that is said elsewhere.
+
+    Returns:
+        One line.
+    """
     if estimate.value is None:
         return notes.mark(estimate.undefined or "undefined")
     text = format_number(estimate.value, style)
     if not interval or estimate.interval is None:
-        return text
+        return f"{text}{notes.number(f'no interval: {alone}')}" if interval and alone else text
     low, high = (_end(end, estimate.interval, style) for end in estimate.interval)
     return f"{text} [{low}, {high}]"
+
+
+def why_alone(num_units: int, units: str = "live groups") -> str:
+    """Why the mean of some units has no interval: there is one of them, or no two differ.
+
+    Returns:
+        The reason, in a few words.
+
+    Example:
+        >>> why_alone(1), why_alone(3, "runs")
+        ('one live group does not tell how they differ', 'all runs have this very value')
+    """
+    if num_units == 1:
+        return f"one {units.removesuffix('s')} does not tell how they differ"
+    return f"all {units} have this very value"
 
 
 def _end(value: float, interval: tuple[float, float], style: Style) -> str:

@@ -22,6 +22,7 @@ from gradscope.rollouts.readers.parsing.nested_cells import usable_reward
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
+from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.readers.scan.lines import LineColumns
 from gradscope.rollouts.readers.scan.reduction import ColumnLog, FileRow, is_large, reduced_groups
 from gradscope.rollouts.reward_table import RewardTable
@@ -153,10 +154,15 @@ class RowFormat:
     def read(self, request: ReadRequest) -> Run:
         """Read all rows of all files into a run; no usable row at all is an :class:`InputError`."""
         files = self._files(request.path)[: 1 if self.is_one_file else None]
-        reading = Reading(request=request, files=files)
+        by_rows = self.table_of_rows is not None
+        reading = Reading(
+            request=request,
+            files=files,
+            quarantine=WatchedLog(request.progress, files) if by_rows else QuarantineLog(),
+        )
         groups: Sequence[RolloutGroup] | None = self._reduced(reading)
         if groups is None:
-            reading = Reading(request=request, files=files)
+            reading = Reading(request=request, files=files, quarantine=WatchedLog(request.progress, files))
             groups = build_groups(self._records(reading), reading.quarantine)
         run = assemble_groups(
             request,

@@ -64,3 +64,15 @@ def test_minutes_are_told_as_such(seconds: list[float], capsys: pytest.CaptureFi
         seconds[0] += 60
         progress(1, 10, "steps")
     assert capsys.readouterr().err == "about 9 min left: 1 of 10 steps\n"
+
+
+@pytest.mark.parametrize("total", [10_000, 100_000, 10**9])
+def test_an_estimate_below_a_second_is_none(
+    total: int, seconds: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Work that has only begun, or is all but done, after a wait: neither is said to take no time."""
+    with progress_bar(quiet=False) as progress:
+        progress(0, total, "groups")
+        seconds[0] += 60
+        progress(total - 1, total, "groups")
+    assert capsys.readouterr().err == f"{total - 1} of {total} groups\n"

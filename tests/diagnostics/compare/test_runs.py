@@ -91,7 +91,12 @@ def test_two_logs_of_another_reader_are_compared(tmp_path: Path) -> None:
     }
     assert found.source.recognized == "2 runs (generic)"
     assert found.source.files == (str(low), str(high))
-    assert any("`gradscope report` on two such runs" in finding for finding in found.findings)
+    assert found.findings[0].startswith("low/log.jsonl against high/log.jsonl: train_reward -0.625 [")
+    assert "what another seed would change is in none of them" in found.findings[1]
+    assert (
+        found.findings[2]
+        == "Nothing is decided (a decision needs 8 pairs, there are 1): no evidence of equality either."
+    )
 
 
 def test_trl_runs_are_compared_alone_and_in_a_folder(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def run_with(
 
 
 def sections_of(*runs: Run) -> tuple[ReportSection, ReportSection, ReportSection]:
-    found = side_by_side([NamedRun(name=name, run=run) for name, run in zip("ABCD", runs, strict=False)])
+    found = side_by_side([NamedRun(name=name, run=run) for name, run in zip("ABCDEFG", runs, strict=False)])
     differences, courses, settings = found
     return differences, courses, settings
 
@@ -81,7 +81,7 @@ def test_runs_are_compared_where_both_have_steps() -> None:
 
 def test_groups_of_other_sizes_and_shared_prompts_are_said() -> None:
     section, *_ = sections_of(run_with(0.5, size=4), run_with(0.5, size=8))
-    assert any("Groups have other sizes (4; 8)" in finding for finding in section.findings)
+    assert any("Groups differ in size (4; 8)" in finding for finding in section.findings)
     assert section.findings[-1] == "96 of 96 prompts are in all of them."
 
 
@@ -95,6 +95,25 @@ def test_three_runs_have_a_column_for_the_name_and_a_line_each() -> None:
     assert [row[1] for row in section.tables[0].rows[:2]] == ["B", "C"]
     assert [finding[0] for finding in section.findings[:2]] == ["B", "C"]
     assert [series.name for series in courses.charts[0].series] == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize(
+    ("number", "batches"), [(4, ["ABCD"]), (5, ["ABCD", "AE"]), (6, ["ABCD", "AEF"]), (7, ["ABCD", "AEFG"])]
+)
+def test_more_runs_than_a_chart_can_hold_have_several_with_the_first_in_each(number: int, batches: list[str]) -> None:
+    runs = [run_with(0.5, seed=seed, norm=float(seed)) for seed in range(number)]
+    _, courses, _ = sections_of(*runs)
+    for title in ("Mean reward", "Groups without a gradient", "Gradient norm, as logged"):
+        charts = [chart for chart in courses.charts if chart.title.startswith(title)]
+        assert ["".join(series.name for series in chart.series) for chart in charts] == batches
+        assert len({chart.y_range for chart in charts}) == 1
+        assert (title in {chart.title for chart in charts}) == (len(batches) == 1)
+
+
+def test_runs_that_do_not_differ_share_a_sentence_behind_those_that_do() -> None:
+    section, *_ = sections_of(run_with(0.2), run_with(0.2, seed=3), run_with(0.9, seed=4), run_with(0.2, seed=5))
+    assert section.findings[0].startswith("C beside A: mean reward +0.")
+    assert section.findings[1] == "B, D beside A: none of 6 differences is beyond chance."
 
 
 def test_the_trainers_own_metrics_are_compared_where_both_logged_them() -> None:

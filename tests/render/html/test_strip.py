@@ -32,7 +32,7 @@ def test_a_second_number_stands_behind_an_arrow() -> None:
         run_report().strip[1], value=Estimate(value=0.5, low=0.4, high=0.6, num_units=9), then=Estimate.exact(0.75)
     )
     (item,) = strip_of(replace(run_report(), strip=(pair,)))
-    assert (item.text, item.interval) == ("50.0\N{NO-BREAK SPACE}% → 75.0\N{NO-BREAK SPACE}%", "")
+    assert (item.text, item.interval) == ("50.0\N{NO-BREAK SPACE}% → 75.0\N{NO-BREAK SPACE}%", "[40.0 %, 60.0 %]")
 
 
 def test_the_line_has_the_course_without_its_gaps() -> None:

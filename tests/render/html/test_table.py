@@ -24,7 +24,7 @@ def shown(cell: Cell, style: ColumnStyle = "share") -> PageCell:
         (None, "share", PageCell(kind="number", text="")),
         (None, "text", PageCell(kind="text", text="")),
         ("two\nlines", "text", PageCell(kind="text", text="two\nlines")),
-        ("a" * 25, "text", PageCell(kind="text long", text="a" * 25)),
+        ("a" * 31, "text", PageCell(kind="text long", text="a" * 31)),
         ("match", "norm", PageCell(kind="text", text="match")),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table
 from gradscope.render.terminal.names import TABLES
+from gradscope.render.words.numbers import FACTS, IN_THE_FILES
 from gradscope.results.rank import RankReport
 from tests.render import examples
 from tests.render.printing import printed
@@ -29,18 +31,17 @@ def words(report: RankReport, *show: str) -> str:
     return " ".join(printed(render_table(report, show)).split())
 
 
-@pytest.mark.parametrize(
-    "report",
-    [
-        formulation_report(),
-        gradient_update_report(),
-        sparse_weight_report(),
-        token_report(),
-        update_report(),
-        weight_rank_report(),
-    ],
-    ids=["formulations", "gradients and updates", "sparse weights", "tokens", "updates", "weights by group"],
-)
+KINDS = {
+    "formulations": formulation_report(),
+    "gradients and updates": gradient_update_report(),
+    "sparse weights": sparse_weight_report(),
+    "tokens": token_report(),
+    "updates": update_report(),
+    "weights by group": weight_rank_report(),
+}
+
+
+@pytest.mark.parametrize("report", KINDS.values(), ids=KINDS)
 def test_every_kind_of_row_fits_80_columns(report: RankReport) -> None:
     for show in ((), ("all",)):
         text = printed(render_table(report, show))
@@ -236,5 +237,24 @@ def test_a_rank_of_one_live_group_says_why_it_has_no_interval() -> None:
         for p in REPORT.curve
     )
     text = words(dataclasses.replace(REPORT, curve=curve))
-    assert "No interval at step 11: one live group does not tell how groups differ" in text
+    assert "No interval at step 11: one live group does not tell how they differ" in text
     assert "No interval" not in words(REPORT)
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES["rank"] if name not in {"findings", "engine"}])
+@pytest.mark.parametrize("report", KINDS.values(), ids=KINDS)
+def test_a_number_has_an_interval_or_the_table_says_why_not(report: RankReport, name: str) -> None:
+    whole, shown = printed(render_table(report)), printed(render_table(report, (name,)))
+    added = "\n".join(line for line in shown.splitlines() if name == "steps" or line not in whole.splitlines())
+    alone = re.findall(r"(?<![\d.,[-])-?\d+\.\d{2,3}(?![\d\]])(?!,)(?! \[)", added)
+    reasons = (FACTS, IN_THE_FILES, "no interval: ", "No interval at step")
+    assert not alone or any(reason in " ".join(shown.split()) for reason in reasons), alone
+
+
+def test_a_number_that_is_the_same_in_every_group_says_so() -> None:
+    (whole,) = (
+        dataclasses.replace(one, relative_noise={"group_mean": Estimate.exact(0.77)}) for one in REPORT.baselines
+    )
+    text = words(dataclasses.replace(REPORT, baselines=(whole,)), "baselines")
+    assert "group_mean 0.77¹" in text
+    assert "¹ no interval: too few groups have a gradient, or all have this very value" in text

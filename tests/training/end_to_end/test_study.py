@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import subprocess
 import sys
@@ -49,6 +50,15 @@ def test_the_quick_study_fills_its_page(tmp_path: Path, name: str, num_runs: int
     assert begin(name) in published
     shown = {word.split(")")[0] for word in published.split("](images/")[1:]}
     assert {path.name for path in images.glob("*.svg")} == shown
+    assert text.count("### ") == published.count("### ") == 1  # the first table; the others are files beside the page
+    for file in tmp_path.glob("*.csv"):
+        head, *rows = csv.reader(file.read_text().splitlines())
+        assert f"({file.name})" in published
+        assert rows
+        assert all(len(row) == len(head) for row in rows)
+        known = next(csv.reader((REPOSITORY / "docs" / file.name).read_text().splitlines()))
+        assert set(head) <= set(known)  # an interval may be missing where seeds are few
+    assert len(list(tmp_path.glob("*.csv"))) == published.count(".csv)")
 
 
 def test_a_page_without_the_markers_is_refused(tmp_path: Path) -> None:

@@ -97,10 +97,14 @@ def _course(steps: tuple[StepDegeneracy, ...]) -> Chart:
 def _kinds(report: DegeneracyReport) -> ReportTable:
     names = ("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "iid_prediction", "jensen_gap")
     entries = [metric(name) for name in names]
+    origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
     return ReportTable(
         caption=f"The whole log: {report.num_groups:,} groups, intervals resample prompts",
         columns=(Column(title="what"), Column(title="share [95 % interval]", style="share"), Column(title="formula")),
-        rows=tuple((entry.title, getattr(report, entry.name), entry.formula) for entry in entries),
+        rows=tuple(
+            (entry.title, getattr(report, entry.name), f"{entry.formula}{origins.get(entry.name, '')}")
+            for entry in entries
+        ),
     )
 
 

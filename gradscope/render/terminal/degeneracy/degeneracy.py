@@ -15,7 +15,7 @@ from gradscope.render.terminal.degeneracy.signal import advantage_table, cost_ta
 from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
 from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.numbers import UNDEFINED, Footnotes, Style, format_estimate, format_number
+from gradscope.render.words.numbers import IN_THE_FILES, UNDEFINED, Footnotes, Style, format_estimate, format_number
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 
 MOST_STEPS = 80
@@ -57,10 +57,10 @@ def _views(report: DegeneracyReport) -> Views:
     several = len(report.by_step) > 1
     return {
         "shares": lambda notes: [
-            cell(f"p of the i.i.d. prediction: {report.pass_rate_origin}", style="dim"),
+            cell(f"p of the i.i.d. prediction: {report.pass_rate_origin}"),
             _overall(report, notes),
         ],
-        "steps": lambda notes: [_by_step(report.by_step, notes)] if several and not _is_windows(report) else [],
+        "steps": lambda notes: [_by_step(report, notes)] if several and not _is_windows(report) else [],
         "cost": lambda notes: [cost_table(report.starvation, notes)],
         "advantages": lambda notes: [advantage_table(report.advantages, notes)],
         "rewards": lambda notes: [ties_table(report.by_reward, notes)] if report.by_reward else [],
@@ -76,20 +76,22 @@ def _is_windows(report: DegeneracyReport) -> bool:
 def _answer(report: DegeneracyReport) -> Blocks:
     notes = Footnotes()
     units = report.frac_reward_zero_std.num_units
-    yield cell(f"Shares of groups [95 % interval over {units:,} prompts]", style="dim")
+    yield cell(f"Shares of groups [95 % interval over {units:,} prompts]")
     yield _shares(report, notes)
     if len(report.by_group_size) > 1:
         yield from (Text(), _by_group_size(report, notes))
     if report.target is not None:
         yield from (Text(), target_table(report.target, notes))
     if _is_windows(report):
-        yield from (Text(), _by_step(report.by_step, notes))
-    yield from (cell(line, style="dim") for line in notes.lines())
+        yield from (Text(), _by_step(report, notes))
+    yield from map(cell, notes.lines())
 
 
 def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
     """What a person asks first, each beside its course over the steps."""
     steps, several = report.by_step, len(report.by_step) > 1
+    has_one_p = report.course_pass_rate_origin == report.pass_rate_origin
+    predicted = [row.iid_prediction for row in steps] if has_one_p else []
     columns: list[Column] = [("", "left"), ("share", "left")]
     if several:
         columns += [(f"steps {steps[0].step} to {steps[-1].last_step},\nfrom 0 to 1", "left"), ("last", "right")]
@@ -104,7 +106,7 @@ def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
         ("  all fail", report.frac_all_fail, "share", [row.frac_all_fail for row in steps]),
         ("  tied between", report.frac_tied, "share", [row.frac_tied for row in steps]),
         ("pass rate", report.pass_rate, "share", [row.pass_rate for row in steps]),
-        ("i.i.d. prediction", report.iid_prediction, "share", [row.iid_prediction for row in steps]),
+        ("i.i.d. prediction", report.iid_prediction, "share", predicted),
         ("Jensen gap", report.jensen_gap, "gap", []),
     ]
     for name, estimate, style, course in rows:
@@ -177,6 +179,7 @@ def _by_group_size(report: DegeneracyReport, notes: Footnotes) -> Table:
             format_estimate(row.jensen_gap, notes, "gap"),
             row.method,
         )
+    notes.remark(f"i.i.d.: p is {report.pass_rate_origin}; intervals are in the CSV")
     return table
 
 
@@ -193,8 +196,9 @@ def _by_policy(report: DegeneracyReport, notes: Footnotes) -> Table:
     return table
 
 
-def _by_step(steps: Sequence[StepDegeneracy], notes: Footnotes) -> Table:
+def _by_step(report: DegeneracyReport, notes: Footnotes) -> Table:
     """Every step or window, of many steps neighbors together; the last column only where the trainer logged its own."""
+    steps = report.by_step
     whole = len(steps) <= MOST_STEPS
     columns = [
         (title, name, style)
@@ -218,6 +222,9 @@ def _by_step(steps: Sequence[StepDegeneracy], notes: Footnotes) -> Table:
             f"Each row joins about {len(steps) / _JOINED:.0f} steps, a mean over their groups. --by window has "
             "intervals; the JSON and the CSV have each step."
         )
+    if any(name == "iid_prediction" for _, name, _ in columns):
+        notes.remark(f"i.i.d. by step: p is {report.course_pass_rate_origin}")
+    notes.remark(IN_THE_FILES)
     return table
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate
+from gradscope.render.words.numbers import FACTS, IN_THE_FILES, UNDEFINED, Footnotes, format_estimate
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, KindUpdate
 
 _LIKE = {
@@ -22,6 +22,7 @@ _LIKE = {
 }
 """Baseline -> the formulation that has it."""
 _HEADS = ("cosine of groups", "noise within prompts", "critical batch, prompts")
+_ALONE = "too few groups have a gradient, or all have this very value"
 
 
 def updates_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Table:
@@ -33,8 +34,7 @@ def updates_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Tab
         (f"step {step}", "left"),
         ("norm", "right"),
         ("not\ncanceled", "right"),
-        ("between\ngroups", "right"),
-        ("signal\nto noise", "right"),
+        ("signal\nto noise", "left"),
         *((f"cosine,\n{target}", "right") for target in targets),
         (f"cosine,\n{plain(last[0].advantage, limit=8)}", "right"),
     ]
@@ -43,11 +43,10 @@ def updates_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Tab
         with_first = update.cosines.get(last[0].advantage)
         add_row(
             table,
-            cell(update.advantage, limit=14),
+            cell(update.advantage, limit=13),
             format_estimate(update.update_norm, notes, "norm", interval=False),
             format_estimate(update.cancellation, notes, "share", interval=False),
-            format_estimate(update.between_groups, notes, "share", interval=False),
-            format_estimate(update.signal_to_noise, notes, "rank", interval=False),
+            format_estimate(update.signal_to_noise, notes, "rank", alone=_ALONE),
             *(
                 format_estimate(update.alignment[target], notes, "rank", interval=False)
                 if target in update.alignment
@@ -56,6 +55,8 @@ def updates_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Tab
             ),
             UNDEFINED if with_first is None else format_estimate(with_first, notes, "rank", interval=False),
         )
+    notes.remark(FACTS)
+    notes.remark(IN_THE_FILES)
     return table
 
 
@@ -67,8 +68,8 @@ def noise_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Table
         add_row(
             table,
             cell(update.advantage, limit=14),
-            format_estimate(update.group_cosine, notes, "rank"),
-            format_estimate(update.noise_within, notes, "rank"),
+            format_estimate(update.group_cosine, notes, "rank", alone=_ALONE),
+            format_estimate(update.noise_within, notes, "rank", alone=_ALONE),
             _critical_batch(update, notes),
         )
     return table
@@ -79,7 +80,7 @@ def _critical_batch(update: FormulationUpdate, notes: Footnotes) -> str | Text:
     ratio = update.signal_to_noise
     if not update.critical_batch_size.is_defined and ratio.high is not None and ratio.high > 0:
         return f"at least {ratio.num_units / ratio.high:.3g}"
-    return format_estimate(update.critical_batch_size, notes, "norm")
+    return format_estimate(update.critical_batch_size, notes, "norm", alone=_ALONE)
 
 
 def kinds_table(kinds: Sequence[KindUpdate], notes: Footnotes) -> Table:
@@ -104,9 +105,10 @@ def kinds_table(kinds: Sequence[KindUpdate], notes: Footnotes) -> Table:
             f"{part.num_groups} {part.kind.replace('_', '-')}",
             format_estimate(part.norm, notes, "norm", interval=False),
             format_estimate(part.cosine, notes, "rank", interval=False),
-            *(format_estimate(part.alignment[target], notes, "rank") for target in targets),
+            *(format_estimate(part.alignment[target], notes, "rank", alone=_ALONE) for target in targets),
         )
         above = part.advantage
+    notes.remark(FACTS)
     return table
 
 
@@ -114,12 +116,12 @@ def baselines_table(baselines: Sequence[BaselineNoise], notes: Footnotes) -> Tab
     """The noise of the gradient under each baseline relative to leave-one-out, all computed steps together."""
     table = new_table([("baseline", "left"), ("noise", "left"), ("the baseline of", "left")])
     for name, noise in baselines[0].relative_noise.items():
-        add_row(table, name, format_estimate(noise, notes, "rank"), _LIKE[name])
+        add_row(table, name, format_estimate(noise, notes, "rank", alone=_ALONE), _LIKE[name])
     correlation = baselines[0].reward_norm_correlation
     add_row(
         table,
-        Text("correlation of reward\nand squared norm", style="dim"),
-        format_estimate(correlation, notes, "rank"),
+        Text("correlation of reward\nand squared norm"),
+        format_estimate(correlation, notes, "rank", alone=_ALONE),
         "",
     )
     return table

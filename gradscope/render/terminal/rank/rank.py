@@ -67,21 +67,21 @@ def _answer(report: RankReport, *, whole: bool) -> Blocks:
     if report.trajectories:
         notes = Footnotes()
         yield trajectory_table(report.trajectories, notes)
-        yield from (cell(line, style="dim") for line in notes.lines())
+        yield from map(cell, notes.lines())
     yield from step_ranks(report, whole=whole)
     skipped = list(report.skipped.items())
     for step, reason in skipped if whole else skipped[:1]:
-        yield cell(f"Step {step} was left out: {reason}", style="dim")
+        yield cell(f"Step {step} was left out: {reason}")
     if len(skipped) > 1 and not whole:
         others = as_ranges([step for step, _ in skipped[1:]])
-        yield cell(f"So were {others}; --show steps says why.", style="dim")
+        yield cell(f"So were {others}; --show steps says why.")
 
 
 def _formulations(report: RankReport, notes: Footnotes) -> Blocks:
     if report.curve:
         yield ranks_table(report.curve, notes)
     for refusal in _refusals(report.refused):
-        yield cell(f"left out: {', '.join(refusal.names)}. {refusal.kind}", style="dim")
+        yield cell(f"left out: {', '.join(refusal.names)}. {refusal.kind}")
 
 
 def _spectra(report: RankReport, notes: Footnotes) -> Blocks:

@@ -10,7 +10,15 @@ from gradscope.estimate import Estimate
 from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.merge_equal_curves import merge_same
-from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.render.words.numbers import (
+    FACTS,
+    IN_THE_FILES,
+    UNDEFINED,
+    Footnotes,
+    format_estimate,
+    format_number,
+    why_alone,
+)
 from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.rank import GradientSpectrum, StepGeometry
 from gradscope.results.ranks.curves import RankCurvePoint
@@ -48,6 +56,7 @@ def ranks_table(points: Sequence[RankCurvePoint], notes: Footnotes) -> Table:
             of_size = [point for point in curve if point.group_size == group_size]
             label = "" if row else plain(name, limit=13 - len(mark)) + mark
             add_row(table, cell(label, limit=13), *_curve_cells(of_size, last_step, notes))
+    notes.remark(IN_THE_FILES)
     return table
 
 
@@ -60,7 +69,7 @@ def _curve_cells(curve: Sequence[RankCurvePoint], last_step: int, notes: Footnot
     return (
         str(last.group_size),
         f"{last.num_groups - last.num_dead}/{last.num_groups}",
-        format_estimate(last.effective_rank, notes, "rank"),
+        format_estimate(last.effective_rank, notes, "rank", alone=why_alone(last.num_groups - last.num_dead)),
         *_null_cells(nulls, notes),
         format_estimate(last.nulls["gaussian"].ratio, notes, "share", interval=False) if last.nulls else UNDEFINED,
     )
@@ -88,6 +97,7 @@ def spectra_table(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Tabl
             *(format_estimate(rank, notes, "rank", interval=False) for rank in ranks),
             *_null_cells(spectrum.nulls, notes),
         )
+    notes.remark(FACTS)
     _count_the_rest(len(spectra) - len(shown), notes)
     return table
 
@@ -115,6 +125,7 @@ def matrices_table(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Tab
             format_estimate(spectrum.ranks.participation_ratio, notes, "rank", interval=False),
             format_estimate(spectrum.ranks.energy_rank_99, notes, "count", interval=False),
         )
+    notes.remark(FACTS)
     _count_the_rest(len(spectra) - len(shown), notes)
     return table
 
@@ -145,4 +156,6 @@ def geometry_table(steps: Sequence[StepGeometry], notes: Footnotes) -> Table:
             UNDEFINED if step.logged_grad_norm is None else format_number(step.logged_grad_norm, "norm"),
             *(UNDEFINED if s is None else format_estimate(s, notes, "share", interval=False) for s in shares),
         )
+    notes.remark(FACTS)
+    notes.remark(IN_THE_FILES)
     return table

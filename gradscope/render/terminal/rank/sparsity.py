@@ -9,7 +9,7 @@ from rich.table import Table
 from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell
-from gradscope.render.words.numbers import Footnotes, format_estimate
+from gradscope.render.words.numbers import FACTS, Footnotes, format_estimate
 from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.ranks.tokens import GradientSparsity
 
@@ -34,6 +34,7 @@ def sparsity_table(sparsities: Sequence[GradientSparsity], notes: Footnotes) -> 
             *(format_estimate(measure, notes, "share", interval=False) for measure in measures),
             *(() if of_tokens else (sparkline(course, low=0.0, high=1.0, width=6),)),
         )
+    notes.remark(FACTS)
     if len(shown) > _MOST_ROWS:
         notes.remark(f"{len(shown) - _MOST_ROWS} more lines of sparsity are in the JSON and the CSV")
     return table

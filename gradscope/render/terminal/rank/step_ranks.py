@@ -16,7 +16,7 @@ from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import evenly
 from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell
-from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate
+from gradscope.render.words.numbers import FACTS, IN_THE_FILES, UNDEFINED, Footnotes, format_estimate, why_alone
 from gradscope.results.rank import GradientSpectrum, RankReport, StepGeometry
 from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.say import as_ranges, non_finite_word
@@ -61,20 +61,24 @@ def step_ranks(report: RankReport, *, whole: bool = False) -> Iterator[Renderabl
     if not rows:
         return
     shown = rows if whole else evenly(rows)
-    yield cell(f"Effective rank {_WHAT[report.rows]}, advantage {advantage}", style="dim")
+    yield cell(f"Effective rank {_WHAT[report.rows]}, advantage {advantage}")
     yield _table(shown, {step.step: step for step in report.steps})
     if len(shown) < len(rows):
-        yield cell(_rest(rows, shown), style="dim")
-    alone = [row.step for row in rows if row.num_live == 1 and row.rank.is_defined and row.rank.interval is None]
-    if alone:
-        where = f"step{'s' * (len(alone) > 1)} {as_ranges(alone)}"
-        yield cell(f"No interval at {where}: one live group does not tell how groups differ", style="dim")
+        yield cell(_rest(rows, shown))
+    alone: dict[str, list[int]] = {}
+    for row in rows:
+        if row.rank.is_defined and row.rank.interval is None:
+            alone.setdefault("" if row.num_live is None else why_alone(row.num_live), []).append(row.step)
+    for reason, steps in alone.items():
+        yield cell(f"No interval at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {reason}" if reason else FACTS)
+    if any(null is not None and null.interval for row in shown for null in (row.unrelated, row.scores)):
+        yield cell(IN_THE_FILES)
     reasons: dict[str, list[int]] = {}
     for row in rows:
         if row.rank.undefined:
             reasons.setdefault(row.rank.undefined.replace(f"step {row.step}", "this step"), []).append(row.step)
     for reason, steps in reasons.items():
-        yield cell(f"No rank at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {reason}", style="dim")
+        yield cell(f"No rank at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {reason}")
 
 
 def _rows(report: RankReport) -> tuple[list[_Row], str]:

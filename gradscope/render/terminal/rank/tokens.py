@@ -8,7 +8,7 @@ from rich.table import Table
 
 from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell
-from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.render.words.numbers import IN_THE_FILES, UNDEFINED, Footnotes, format_estimate, format_number, why_alone
 from gradscope.results.ranks.curves import TokenRankPoint
 
 MOST_ROWS = 24
@@ -40,9 +40,10 @@ def token_rank_table(points: Sequence[TokenRankPoint], notes: Footnotes) -> Tabl
             str(point.group_size),
             f"{point.num_groups - point.num_dead}/{point.num_groups}",
             UNDEFINED if point.num_rows.value is None else format_number(point.num_rows.value, "count"),
-            format_estimate(point.effective_rank, notes, "rank"),
+            format_estimate(point.effective_rank, notes, "rank", alone=why_alone(point.num_groups - point.num_dead)),
             *(_null_cell(point, name, notes) for name in _NULLS),
         )
+    notes.remark(IN_THE_FILES)
     if len(shown) < len(points):
         notes.remark(f"{len(points) - len(shown)} lines of other steps are in the JSON and the CSV")
     return table

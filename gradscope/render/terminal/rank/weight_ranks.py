@@ -9,7 +9,7 @@ from rich.table import Table
 from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.merge_equal_curves import merge_same
-from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate
+from gradscope.render.words.numbers import IN_THE_FILES, UNDEFINED, Footnotes, format_estimate, why_alone
 from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.ranks.curves import WeightRankPoint
 
@@ -39,8 +39,10 @@ def weight_ranks_table(points: Sequence[WeightRankPoint], notes: Footnotes) -> T
         for row, point in enumerate(sorted(merged, key=lambda point: point.group_size)):
             label = "" if row else plain(name, limit=13 - len(mark)) + mark
             live = f"{point.num_groups - point.num_dead}/{point.num_groups}"
-            rank = format_estimate(point.effective_rank, notes, "rank")
+            alone = why_alone(point.num_groups - point.num_dead)
+            rank = format_estimate(point.effective_rank, notes, "rank", alone=alone)
             add_row(table, cell(label, limit=13), str(point.group_size), live, rank, *_null_cells(point, notes))
+    notes.remark(IN_THE_FILES)
     return table
 
 
@@ -66,6 +68,7 @@ def group_sizes_table(points: Sequence[WeightRankPoint], notes: Footnotes) -> Ta
     for tensor, by_size in list(by_tensor.items())[:MOST_WEIGHTS]:
         cells = (format_estimate(by_size[size].effective_rank, notes, "rank", interval=False) for size in sizes)
         add_row(table, cell(short_tensor(tensor), limit=24), *cells)
+    notes.remark(IN_THE_FILES)
     if len(by_tensor) > MOST_WEIGHTS:
         notes.remark(f"{len(by_tensor) - MOST_WEIGHTS} more weights are in the JSON and the CSV")
     return table

@@ -9,7 +9,7 @@ from rich.table import Table
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.words.escape import cell
-from gradscope.render.words.numbers import Footnotes, Style, format_estimate
+from gradscope.render.words.numbers import FACTS, Footnotes, Style, format_estimate
 from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
@@ -27,6 +27,7 @@ def trajectory_table(trajectories: Sequence[UpdateTrajectory], notes: Footnotes)
     )
     for name, style, measured, walk in rows:
         add_row(table, name, format_estimate(measured, notes, style), format_estimate(walk, notes, style))
+    notes.remark(FACTS)
     return table
 
 
@@ -49,6 +50,7 @@ def gradients_and_updates_table(pairs: Sequence[GradientAndUpdate], notes: Footn
             format_estimate(one.update_top_energy, notes, "share", interval=False),
             format_estimate(one.gaussian, notes, "rank", interval=False),
         )
+    notes.remark(FACTS)
     if len(pairs) > min(len(chosen), _MOST_ROWS):
         left = len(pairs) - min(len(chosen), _MOST_ROWS)
         notes.remark(f"{left} more pairs of a gradient and a change are in the JSON and the CSV")
@@ -76,6 +78,7 @@ def weight_updates_table(updates: Sequence[WeightUpdate], notes: Footnotes) -> T
             top,
             *others,
         )
+    notes.remark(FACTS)
     left = len(updates) - min(len(chosen), _MOST_ROWS)
     if left:
         notes.remark(f"{left} more changes, between neighboring checkpoints among them, are in the JSON and the CSV")

@@ -25,6 +25,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, parse_messages, parse_reward, text_of
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
+from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.run import Run
 
 _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
@@ -52,7 +53,7 @@ def _read(request: ReadRequest) -> Run:
         reward = resolve_columns(columns_in(rows), request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
         return read_flat(request, format="samples", with_steps=False)
-    quarantine = QuarantineLog()
+    quarantine = WatchedLog(request.progress, expand(request.path))
     shapes: Counter[str] = Counter()
     identities: Counter[str] = Counter()
     records = list(_records(request, quarantine, shapes, identities))

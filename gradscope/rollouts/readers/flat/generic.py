@@ -20,6 +20,7 @@ from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand, is_untyped, read_rows, suffix_of
+from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.readers.scan.reduction import is_large, reduced_groups
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
@@ -59,7 +60,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     if is_large(files):
         groups = reduced_groups(column_log(files, flat, names, quarantine), request)
     if groups is None:
-        quarantine = QuarantineLog()
+        quarantine = WatchedLog(request.progress, files)
         groups = build_groups((record for file in files for record in _records(file, flat, quarantine)), quarantine)
     return assemble_groups(
         request,

@@ -26,6 +26,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, text_of
 from gradscope.rollouts.readers.parsing.tables import files_like
+from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.readers.trl.blocks import group_size
 from gradscope.rollouts.readers.trl.rewards import scalar_reward
 from gradscope.rollouts.run import Run, TrainerSettings
@@ -52,7 +53,7 @@ def _read(request: ReadRequest) -> Run:
         InputError: No line can be used, or no column can be a reward function.
     """
     files = _files(request.path)
-    quarantine = QuarantineLog()
+    quarantine = WatchedLog(request.progress, files)
     settings = read_trainer_settings(request.run_config)
     weights: Mapping[str, float] | None = None
     inferred: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, most
-from gradscope.rollouts.readers.parsing.jsonl import BOM, read_bytes
+from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, read_bytes
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 TWICE = "two columns have the name {!r}"
@@ -43,8 +43,9 @@ def read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[
     header: list[str] | None = None
     twice = None
     while (found := lines.row()) is not None:
-        number, cells = found
+        number, cells, num_bytes = found
         location = f"{path}:{number}"
+        quarantine.passed(0 if path.suffix in COMPRESSED else num_bytes)
         if isinstance(cells, str):
             quarantine.add(cells, location)
         elif header is None:
@@ -91,18 +92,20 @@ class _Lines:
             raise csv.Error(f"it is longer than {in_mib(self._most)}")
         return line.decode("utf-8", "surrogateescape")
 
-    def row(self) -> tuple[int, list[str] | str] | None:
-        """The number of the next row's first line, and its cells or why there are none; None after the last row."""
+    def row(self) -> tuple[int, list[str] | str, int] | None:
+        """The number of the next row's first line, its cells or why there are none, its bytes; None after the last."""
         first = self._number + 1
         try:
             cells = next(self._rows)
         except StopIteration:
             return None
         except csv.Error as error:
-            return first, self._given_up(str(error))
+            size = len(self._taken[0])
+            return first, self._given_up(str(error)), size
+        size = self._size
         self._number += len(self._taken)
         self._forget()
-        return first, cells
+        return first, cells, size
 
     def _given_up(self, why: str) -> str:
         """Go on at the line after the one that a row began with."""

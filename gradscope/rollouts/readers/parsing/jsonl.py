@@ -112,8 +112,10 @@ def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dic
         Location and object.
     """
     last = 0
+    packed = path.suffix in COMPRESSED
     try:
         for number, line in enumerate(read_bytes(path), start=1):
+            quarantine.passed(0 if packed else len(line))
             row = parse_line(line.removeprefix(BOM) if number == 1 else line)
             location = f"{path}:{number}"
             if not isinstance(row, str):
@@ -125,6 +127,8 @@ def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dic
                 what = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on."
                 quarantine.lose(InputError(what, hint=raise_limits(path)))
                 return
+        if packed:
+            quarantine.passed(path.stat().st_size, 0)
     except InputError as error:
         quarantine.lose(error)
 

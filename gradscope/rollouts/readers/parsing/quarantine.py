@@ -29,6 +29,9 @@ class QuarantineLog:
         self._by_reason[reason] = (count + 1, first)
         self._files.setdefault(reason, set()).add(location.rpartition(":")[0])
 
+    def passed(self, num_bytes: int, num_rows: int = 1) -> None:
+        """Told by who reads rows how far it is: the bytes of its file that were read, and the rows in them."""
+
     def lose(self, error: InputError) -> None:
         """Set aside a file, or what is left of it, that cannot be read: nobody knows how many rows it has."""
         self._lost.setdefault(error.message, error)

@@ -130,8 +130,9 @@ def parquet_columns(path: Path) -> tuple[str, ...]:
 def _read_parquet(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     with _opened(path) as file:
         twice = twice_in(file.schema_arrow.names)
-        number = 0
+        number, size = 0, path.stat().st_size
         for batch in _batches(path, file):
+            quarantine.passed(size * batch.num_rows // max(file.metadata.num_rows, 1), batch.num_rows)
             for row in batch.to_pylist():
                 number += 1
                 if twice is None:
@@ -186,7 +187,9 @@ def _read_json(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     except ValueError:
         yield from read_jsonl(path, quarantine)
         return
-    for number, row in enumerate(document if isinstance(document, list) else [document], start=1):
+    elements = document if isinstance(document, list) else [document]
+    quarantine.passed(path.stat().st_size, len(elements))
+    for number, row in enumerate(elements, start=1):
         if isinstance(row, dict):
             yield f"{path}:{number}", row
         else:

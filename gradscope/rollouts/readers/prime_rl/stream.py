@@ -19,9 +19,9 @@ from gradscope.rollouts.readers.parsing.counted import REDUCED, SEVERAL, counted
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import mapping_of
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import files_like
+from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.readers.prime_rl.annotations import read_annotations
 from gradscope.rollouts.readers.prime_rl.arrivals import DECIMALS, Arrival, FoundStream, arrivals, is_rounded
 from gradscope.rollouts.readers.prime_rl.episode import AGENTS
@@ -66,7 +66,7 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
     """
     beside = _annotation_files(files)
     found = reduce_stream(request, files, beside) if request.rewards_only and is_large(files) else None
-    found = found or _by_row(files, beside)
+    found = found or _by_row(files, beside, request)
     run = assemble_groups(
         request,
         groups=found.groups,
@@ -94,8 +94,8 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
     return replace(with_prime_rls(request, run), notes=dict(sorted(notes.items())))
 
 
-def _by_row(files: Sequence[Path], beside: Sequence[Path]) -> FoundStream:
-    quarantine, seen = QuarantineLog(), Counter[str]()
+def _by_row(files: Sequence[Path], beside: Sequence[Path], request: ReadRequest) -> FoundStream:
+    quarantine, seen = WatchedLog(request.progress, files), Counter[str]()
     annotations = read_annotations(beside, quarantine)
     rows = (row for file in files for row in read_jsonl(file, quarantine))
     records, divided = _with_one_step(list(arrivals(rows, annotations, quarantine, seen)))

@@ -26,6 +26,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import text_of
 from gradscope.rollouts.readers.parsing.tables import Row, files_like
+from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.readers.prime_rl.batches import STEP, TrainedBatches, batches_in, names_traces
 from gradscope.rollouts.readers.prime_rl.columns import episode_columns, kinds_of_rewards
 from gradscope.rollouts.readers.prime_rl.episode import AGENTS, is_standalone, record_of, trained_traces
@@ -66,7 +67,7 @@ def _read(request: ReadRequest) -> Run:
     everything, effective = _files(request.path, "all"), _files(request.path, "effective")
     files = everything or effective
     batches = effective if everything else ()
-    found = _reduced(files, request) or _by_row(files, batches)
+    found = _reduced(files, request) or _by_row(files, batches, request)
     has_batches = found.trained.traces or (isinstance(found.groups, GroupsOfTable) and names_traces(batches))
     run = assemble_groups(
         request,
@@ -108,8 +109,8 @@ class _Found:
     """What was trained on; empty where nothing but rewards is read."""
 
 
-def _by_row(files: Sequence[Path], batches: Sequence[Path]) -> _Found:
-    found = _Found(groups=(), trained=batches_in(batches))
+def _by_row(files: Sequence[Path], batches: Sequence[Path], request: ReadRequest) -> _Found:
+    found = _Found(groups=(), quarantine=WatchedLog(request.progress, files), trained=batches_in(batches))
     records = (
         record
         for file in files

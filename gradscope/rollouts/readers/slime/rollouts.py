@@ -40,7 +40,9 @@ def _is_of_training(file: Path) -> bool:
 def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The samples of a file, each beside the rollout's number; what is no sample lacks everything a row needs."""
     document = mapping_of(read_archive(file))
-    for number, sample in enumerate(list_of(document.get("samples")), start=1):
+    samples = list_of(document.get("samples"))
+    quarantine.passed(file.stat().st_size, len(samples))
+    for number, sample in enumerate(samples, start=1):
         yield f"{file}:{number}", {"rollout_id": document.get("rollout_id"), "sample": mapping_of(sample)}
 
 

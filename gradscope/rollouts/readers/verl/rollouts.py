@@ -23,6 +23,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, Unusabl
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, parse_reward, text_of
 from gradscope.rollouts.readers.parsing.tables import Row, expand
+from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.readers.scan.reduction import ColumnLog, FileRow, is_large, reduced_groups
 from gradscope.rollouts.readers.verl.columns import line_columns
 from gradscope.rollouts.readers.verl.left_behind import verl_settings, verl_weights
@@ -69,7 +70,7 @@ def _read(request: ReadRequest) -> Run:
     files = tuple(file for file in expand(given) if not is_metrics(file))
     if not files:
         raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
-    found = _reduced(files, request) or _by_row(files)
+    found = _reduced(files, request) or _by_row(files, request)
     named = found.named
     inferred = [*([] if named else [_GROUPED_BY_TEXT]), *([SEVERAL] if found.folded else [])]
     folder = given if given.is_dir() else given.parent
@@ -118,8 +119,8 @@ class _Found:
     """Steps at which a session had several outputs."""
 
 
-def _by_row(files: Sequence[Path]) -> _Found:
-    quarantine = QuarantineLog()
+def _by_row(files: Sequence[Path], request: ReadRequest) -> _Found:
+    quarantine = WatchedLog(request.progress, files)
     rows = [row for file in files for row in read_jsonl(file, quarantine)]
     named = any("uid" in row for _, row in rows)
     sessions = outputs_of_sessions(rows) if named else [[row] for row in rows]
