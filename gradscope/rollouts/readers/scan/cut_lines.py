@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -60,27 +59,6 @@ class Lines:
                 for piece, starts, first in zip(self.pieces, self.starts, self.first[:-1], strict=True)
             ]
         )
-
-    def with_twice(self, word: bytes, is_odd: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Lines in which some letters stand twice or more; where lines have them once it costs one pass.
-
-        Args:
-            word: The letters, which each line has that is not odd.
-            is_odd: Lines that are told already: one without the letters must not make up for one that has them twice.
-
-        Returns:
-            The places of the lines, ascending.
-        """
-        found = []
-        for piece, starts, first in zip(self.pieces, self.starts, self.first[:-1], strict=True):
-            num_lines = len(starts) - 1
-            odd = np.flatnonzero(is_odd[first : first + num_lines]).tolist()
-            in_odd = sum(piece.count(word, *starts[at : at + 2].tolist()) for at in odd)
-            if piece.count(word) - in_odd > num_lines - len(odd):
-                places = np.array([match.start() for match in re.finditer(re.escape(word), piece)], dtype=np.int64)
-                lines, count = np.unique(np.searchsorted(starts, places, side="right") - 1, return_counts=True)
-                found.append(first + lines[count > 1])
-        return np.concatenate([np.zeros(0, dtype=np.int64), *found])
 
     def __len__(self) -> int:
         return int(self.first[-1])

@@ -19,7 +19,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_indices, to_numpy
-from gradscope.rollouts.readers.parsing.jsonl import parse_line
 from gradscope.rollouts.readers.scan.cut_lines import Lines
 from gradscope.rollouts.readers.scan.line_queries import NAME, LineQueries
 from gradscope.rollouts.readers.scan.parts import NOT_COMPARED, REWARD, Part, part_of_rows
@@ -32,8 +31,8 @@ _ABSENT = {"num_tokens": f"{UNKNOWN}::BIGINT", "sample": f"{NOT_COMPARED}::UINTE
 _NONE = np.zeros(0, dtype=np.int64)
 _LARGEST = 10**15 - 1
 """The largest of whole numbers that are read as such: any that a log has, and far from where casts overflow."""
-_NUM_LOOKED_AT = 64
-"""Lines with a key twice that are looked at one by one."""
+_KEY_OF_PATH = re.compile(r'\."(?:[^"\\]|\\.)*"|\.[^.\[]+|\[[0-9]+\]')
+"""A part of a JSON path: a key, with or without quotes, or a place in a list."""
 _DECIMAL_STEP = "[0-9]{1,15}([.]0*)?"
 
 
@@ -80,10 +79,18 @@ class LineColumns:
         return ("reward", *(REWARD + name for name in self.rewards), *self.further, *sample)
 
     @property
-    def keys(self) -> tuple[bytes, ...]:
-        """Keys of a row that are read, as they stand in it."""
-        simple = (re.fullmatch(r'\$\.("[ -~]+?")(\..*)?', path) for path in self.paths)
-        return tuple({found[1].encode(): None for found in simple if found and "\\" not in found[1]})
+    def objects(self) -> tuple[str, ...]:
+        """The JSON paths of the objects that something is read from, the row itself among them."""
+        found = {"$": None}
+        for path in self.paths:
+            keys = list(_KEY_OF_PATH.finditer(path))
+            found |= dict.fromkeys(path[: key.start()] for key in keys if not key[0].startswith("["))
+        return tuple(found)
+
+    @property
+    def keys(self) -> str:
+        """The expression for the keys of these objects, a list each."""
+        return f"TRY(json_keys(line, [{', '.join(map(quoted, self.objects))}]))"
 
     @property
     def query(self) -> str:
@@ -98,9 +105,9 @@ class LineColumns:
         paths = ", ".join(quoted(path) for path in self.paths)
         derived = "".join(f", {expression} AS {name}" for name, expression in self.derived.items())
         return f"""
-            SELECT coalesce(step, 0) AS step, name, prompt, {", ".join((*named, *numbers))},
+            SELECT coalesce(step, 0) AS step, name, prompt, {", ".join((*named, *numbers))}, keys,
                    (NOT coalesce({" AND ".join(("is_plain", *known))}, false))::UTINYINT AS is_odd
-            FROM (SELECT {inner}, {self.plain} AS is_plain
+            FROM (SELECT {inner}, {self.plain} AS is_plain, hash({self.keys}) AS keys
                   FROM (SELECT *{derived}
                         FROM (SELECT *, TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM {NAME})))"""
 
@@ -155,7 +162,9 @@ def scan_lines(
         return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=np.arange(len(lines)))
     is_odd = to_numpy(rows["is_odd"]).astype(np.bool_)
     is_odd[lines.with_commas()] = True
-    is_odd[_with_key_twice(lines, columns.keys, is_odd)] = True
+    keys, first = np.unique(to_numpy(rows["keys"]), return_index=True)
+    one_of_each = lines.to_arrow(file_steps).take(to_indices(first))
+    is_odd |= np.isin(to_numpy(rows["keys"]), keys[_has_key_twice(queries, one_of_each, columns)])
     odd, plain = np.flatnonzero(is_odd), np.flatnonzero(~is_odd)
     if not len(plain):
         return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=odd)
@@ -170,20 +179,11 @@ def scan_lines(
     return ScannedLines(lines=lines, part=part, prompt=prompt, prompt_ids=ids, steps=steps, odd=odd)
 
 
-def _with_key_twice(lines: Lines, keys: Sequence[bytes], is_odd: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Lines that may name one of these keys twice: DuckDB takes the first, the row reader sets the line aside.
-
-    In some formats an object within the row has the same key. Then nearly every line has it twice, and none of the
-    first ones names it twice in one object.
-
-    Returns:
-        The places of the lines, ascending.
-    """
-    found = np.unique(np.concatenate([_NONE, *(lines.with_twice(key, is_odd) for key in keys)]))
-    is_flawed = [isinstance(parse_line(lines[at]), str) for at in found[:_NUM_LOOKED_AT].tolist()]
-    if len(found) <= _NUM_LOOKED_AT:
-        return found[is_flawed] if len(found) else _NONE
-    return found if any(is_flawed) else _NONE
+def _has_key_twice(queries: LineQueries, lines: pa.Table, columns: LineColumns) -> NDArray[np.bool_]:
+    """Whether lines name a key twice: DuckDB takes the first, the row reader sets the line aside."""
+    is_twice = f"list_bool_or([len(one) > list_unique(one) FOR one IN {columns.keys}])"
+    found = queries.rows(f"SELECT coalesce({is_twice}, false)::UTINYINT AS is_twice FROM {NAME}", lines)
+    return to_numpy(found["is_twice"]).astype(np.bool_)
 
 
 def _rows(
