@@ -11,6 +11,7 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def whole(file: Path, chance: random.Random) -> str:
             file.with_name(f"{file.name}.gz").write_bytes(packed[: chance.choice((len(packed), -1, 20))])
             file.unlink()
         case 8:
-            file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(bytes(60 << 20), 9, mtime=0))
+            file.with_name(f"{file.name}.gz").write_bytes(_bomb())
         case 9:
             file.write_bytes(b"\xef\xbb\xbf" + data)
         case 10:
@@ -133,6 +134,12 @@ def whole(file: Path, chance: random.Random) -> str:
         case _:
             shutil.copytree(file.parent, file.parent / "again", symlinks=True)
     return "file"
+
+
+@cache
+def _bomb() -> bytes:
+    """60 KB that unpack to 60 MB of nothing."""
+    return gzip.compress(bytes(60 << 20), 9, mtime=0)
 
 
 def lines(file: Path, chance: random.Random) -> str:

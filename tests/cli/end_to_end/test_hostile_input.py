@@ -366,7 +366,7 @@ def test_documents_of_any_kind_are_refused_or_set_aside(cli: Cli, tmp_path: Path
     document.write_text(text)
     shutil.copytree(LOGS / "trl", trl)
     shutil.copy(document, trl / "trainer_state.json")
-    assert cli("degeneracy", trl).code == 0
+    assert cli("degeneracy", trl).code == 2
     assert cli("check", run, "--require", "pass_rate >= 0", "--baseline", document).code == 2
     assert cli("replay", run, "--run-config", document).code in (1, 2)
     assert cli("train", "--config", document, "--output", tmp_path / "new").code == 2
