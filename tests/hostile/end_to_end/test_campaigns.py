@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.hostile import gate
 from tests.hostile.campaign import Tally
-from tests.hostile.cases import BYTES, run_case, subjects
+from tests.hostile.cases import BYTES, EVALUATIONS, called, run_case, subjects
 from tests.hostile.oracle import counted, difference, write_log
 
 _FEW = ("--kills", "4", "--most", "2", "--seed", "5")
@@ -31,6 +34,35 @@ def test_a_case_can_be_made_again(tmp_path: Path) -> None:
     outcomes = [run_case(7, 3, tmp_path / "case", None) for _ in range(2)]
     assert len({(one.subject, one.damage, one.command, one.code) for one in outcomes}) == 1
     assert len(subjects()) > 30
+
+
+class _TooLongError(BaseException):
+    """What no command turns into an exit code."""
+
+
+@pytest.mark.slow
+def test_any_file_of_a_log_may_be_a_pipe(tmp_path: Path) -> None:
+    def too_long(signum: int, frame: object) -> None:
+        raise _TooLongError
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    try:
+        for subject in subjects():
+            for file in [path for path in [subject, *subject.rglob("*")] if path.is_file()]:
+                place = tmp_path / str(file.relative_to(subject.parent)).replace("/", "-") / subject.name
+                place.parent.mkdir()
+                shutil.copytree(subject, place) if subject.is_dir() else shutil.copy(subject, place)
+                pipe = place / file.relative_to(subject)
+                pipe.unlink()
+                os.mkfifo(pipe)
+                signal.alarm(20)
+                command = "passk" if subject.name.startswith(EVALUATIONS) else "degeneracy"
+                code, _, err = called([command, str(place)])
+                signal.alarm(0)
+                assert code in (0, 2), (pipe, err)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_tally_finds_what_did_not_hold() -> None:
