@@ -35,14 +35,35 @@ def require_readable(folder: Path) -> None:
     for file in sorted(folder.iterdir()):
         require_regular(file)
         if file.suffix == ".json" and file.is_file():
-            try:
-                document = read_json(file)
-            except (OSError, ValueError) as error:
-                raise InputError(
-                    f"{file} is not JSON: {error}.", hint="Copy the file again.", cause=UNREADABLE
-                ) from error
-            if not isinstance(document, (dict, list)):
-                raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
+            _document(file)
+
+
+def read_configuration(file: Path) -> dict[str, Any]:
+    """The fields of a configuration.
+
+    Args:
+        file: A file of JSON in the folder of a model or an adapter.
+
+    Returns:
+        Field -> value.
+
+    Raises:
+        InputError: It cannot be read, or is no object.
+    """
+    document = _document(file)
+    if not isinstance(document, dict):
+        raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
+    return document
+
+
+def _document(file: Path) -> dict[str, Any] | list[Any]:
+    try:
+        document = read_json(file)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} is not JSON: {error}.", hint=_AGAIN, cause=UNREADABLE) from error
+    if not isinstance(document, (dict, list)):
+        raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
+    return document
 
 
 def require_possible(folder: Path) -> None:
@@ -58,9 +79,7 @@ def require_possible(folder: Path) -> None:
     file = folder / "config.json"
     if not file.is_file():
         return
-    config = read_json(file)
-    if not isinstance(config, Mapping):
-        raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
+    config = read_configuration(file)
     quantized = config.get("quantization_config")
     if quantized is not None:
         method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
