@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -332,7 +333,7 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     preload(asked.writer)
     held, wrong = Counter[str](), list[str]()
-    with tempfile.TemporaryDirectory() as place:
+    with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as place:  # what was run until then is told
         options = {"kills": asked.kills, "most": asked.most, "seed": asked.seed, "names": asked.writer}
         for kind, why in run_trials(Path(place), **options):
             held[kind] += not why
