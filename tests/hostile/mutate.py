@@ -251,7 +251,7 @@ def parquet(file: Path, chance: random.Random) -> str:
                 table = table.take(chance.choices(rows, k=chance.choice((0, 1, len(rows), 3 * len(rows)))))
             case _:
                 table = table.set_column(at, name, pa.array([1 << 62] * len(rows)))
-    except (pa.ArrowException, ValueError, IndexError):  # an earlier change left no column, no row or two of one name
+    except (pa.ArrowException, ValueError, LookupError):  # an earlier change left no column, no row or two of one name
         return raw(file, chance)
     sink = io.BytesIO()
     pq.write_table(table, sink)
