@@ -124,7 +124,7 @@ KINDS: dict[str, Damage] = {
     "the file of the required value is damaged": _trl(None, _NORM),
     "a file of values that nothing requires is damaged": _trl(None, _HOLDS),
     "a line of the file of the required value is damaged": _verl("garbage"),
-    "its last line is being written": _verl('{"step": 3, "da', end=""),
+    "the last line of that file is being written": _verl('{"step": 3, "da', end=""),
     "the baseline is not there": _baseline(None),
     "the baseline is cut off": _baseline('{"schema": "gradscope/baseline", "schema'),
     "the baseline holds NaN": _baseline(

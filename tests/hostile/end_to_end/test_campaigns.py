@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -98,6 +99,17 @@ def test_what_is_written_is_whole_whatever_happens() -> None:
     assert "killed at a write: 4 held" in done.stdout
 
 
+def test_each_defect_of_the_attack_has_its_tests() -> None:
+    page = (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([0-9]+) \| [^|]+ \| (.+) \|$", page, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 17))
+    for _, cells in rows:
+        named = re.findall(r"\[`(test_\w+)`\]\(\.\./(tests/\S+\.py)\)", cells)
+        assert named
+        for test, file in named:
+            assert f"def {test}(" in (REPOSITORY / file).read_text(encoding="utf-8"), test
+
+
 def test_the_page_has_the_gate_as_it_is() -> None:
     codes = gate.codes()
     assert gate.table_of(codes) in (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8")
@@ -105,5 +117,5 @@ def test_the_page_has_the_gate_as_it_is() -> None:
     assert passed == {
         "none, and the requirement holds",
         "1 line of 33 is garbage",
-        "a file of values that nothing requires is damaged",
+        "the last line of that file is being written",
     }
