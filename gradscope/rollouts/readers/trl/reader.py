@@ -67,7 +67,7 @@ def _read(request: ReadRequest) -> Run:
     state = read_state(run)
     quarantine = QuarantineLog()
     for file in state.damaged:
-        quarantine.lose(InputError(f"{file} is damaged: what the trainer logged is not known.", hint="Copy it again."))
+        quarantine.lose(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
     settings = with_trl_version(read_trainer_settings(request.run_config), run)
     training, evaluation = split_training(_readable(paths, quarantine, whole=not request.rewards_only), state)
     if not training:
