@@ -172,7 +172,7 @@ class Bench:
                 if "rollouts/step_" in name and "/." not in name and found[name] != whole.get(name)
             ]
             return f"half a file of a step: {wrong}" if wrong else ""
-        extra = [name for name in found if found[name] != self.whole(writer).get(name)]
+        extra = [name for name in found if "/." not in name and found[name] != self.whole(writer).get(name)]
         return f"half a file: {extra}" if extra else ""
 
     def killed(self, writer: Writer, number: int) -> str:
