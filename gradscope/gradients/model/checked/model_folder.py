@@ -61,7 +61,11 @@ def read_configuration(file: Path) -> dict[str, Any]:
 def _document(file: Path) -> dict[str, Any] | list[Any]:
     try:
         document = read_json(file)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InputError(
+            f"{file.parent} has no readable {file.name}: {error.strerror}.", hint=_AGAIN, cause=UNREADABLE
+        ) from error
+    except ValueError as error:
         raise InputError(f"{file} is not JSON: {error}.", hint=_AGAIN, cause=UNREADABLE) from error
     if not isinstance(document, (dict, list)):
         raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
