@@ -57,6 +57,23 @@ def atomic_write(path: Path, data: bytes | str, *, force: bool = False) -> None:
             aside.replace(path)
 
 
+def repeatable(tensors: bytes) -> bytes:
+    """The same file of safetensors with its metadata in order: the library has them in another one each time.
+
+    Args:
+        tensors: What ``safetensors.save`` made.
+
+    Returns:
+        The file's bytes.
+    """
+    end = 8 + int.from_bytes(tensors[:8], "little")
+    header = json.loads(tensors[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the numbers behind it are aligned
+    return len(text).to_bytes(8, "little") + text + tensors[end:]
+
+
 def refuse_existing(path: Path, *, force: bool) -> None:
     """Refuse a place that is taken, before any work.
 

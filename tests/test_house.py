@@ -51,6 +51,7 @@ BOTTOM = {
     f"gradscope.{name}"
     for name in (
         *("copies", "errors", "estimate", "option", "outside.limits", "outside.numerals", "outside.plain_json"),
+        "outside.rules",
         *("processes", "progress", "reason", "say", "shown", "version", "writing"),
     )
 }

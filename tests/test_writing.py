@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from gradscope import writing
 from gradscope.errors import InputError, OutputBusyError, OutputExistsError
@@ -27,6 +29,7 @@ from gradscope.writing import (
     partial_file,
     partial_folder,
     remove_partials,
+    repeatable,
 )
 from tests.conftest import REPOSITORY
 
@@ -228,3 +231,14 @@ def test_a_file_system_without_locks_refuses_nobody(
 def test_the_root_is_no_place() -> None:
     with pytest.raises(OutputExistsError, match="no place to write to"):
         lock_path(Path("/"))
+
+
+def test_a_file_of_tensors_has_the_same_bytes_each_time() -> None:
+    about = {"b": "1", "a": 'é\x01"', "c": "[]"}
+    tensors = {"x": np.arange(3.0), "y": np.zeros((2, 1), np.float32)}
+    files = [repeatable(save(tensors, metadata=about)) for _ in range(10)]
+    assert len(set(files)) == 1
+    length = int.from_bytes(files[0][:8], "little")
+    header = json.loads(files[0][8 : 8 + length])
+    assert (length % 8, list(header["__metadata__"].items())) == (0, sorted(about.items()))
+    assert {name: array.tolist() for name, array in load(files[0]).items()} == {"x": [0, 1, 2], "y": [[0], [0]]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -105,8 +106,9 @@ _add(report.report, _DIAGNOSE, report.EXAMPLES, report.COMMON)
 _add(check.check, _GATE, check.EXAMPLES, check.COMMON, check.SUMMARY)
 
 
+@cache
 def command() -> Any:
-    """The app as one callable; its ``main``, outside standalone mode, raises instead of exiting."""
+    """The app as one callable, made once; its ``main``, outside standalone mode, raises instead of exiting."""
     return typer.main.get_command(app)
 
 

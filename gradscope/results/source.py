@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+CUT_OFF, BLANK = "the last line is cut off", "the line is blank"
+"""Reasons of lines that may be whole a moment later, and that hold nothing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineReason:

@@ -30,6 +30,7 @@ from gradscope.outside.limits import read_whole
 from gradscope.outside.numerals import number_from
 from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.results.envelope import to_jsonable
+from gradscope.results.source import CUT_OFF
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints
 from gradscope.rollouts.run import WeightsRef
 from gradscope.writing import atomic_write, naming
@@ -198,11 +199,11 @@ def _is_text(value: Any) -> bool:
 
 
 def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
-    """Add one step's line to the metrics."""
+    """Add one step's line to the metrics, in place of a last one that was cut off."""
     path = metrics_path(run)
-    cut_off = path.is_file() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
-    with naming(path), path.open("a", encoding="utf-8") as stream:
-        stream.write("\n" * cut_off + metrics_line(step, metrics))
+    with naming(path), path.open("ab") as stream:
+        stream.truncate(path.read_bytes().rfind(b"\n") + 1)
+        stream.write(metrics_line(step, metrics).encode())
 
 
 def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
@@ -231,7 +232,7 @@ def read_metrics(run: Path, quarantine: SetAside | None = None) -> dict[int, dic
                 metrics[step] = values
         except ValueError as error:
             if quarantine is not None:
-                quarantine.add(f"a line of metrics is none: {error}", f"{path}:{number}")
+                quarantine.add(CUT_OFF if number == len(lines) else str(error), f"{path}:{number}")
     return metrics
 
 

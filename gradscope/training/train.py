@@ -19,7 +19,7 @@ from gradscope.processes import num_processes, tell_own_error
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifest_path, read_manifest, write_manifest
 from gradscope.training.run_checks import check_apart, check_free, check_settings, check_task
-from gradscope.training.setup.checkpoints import complete_checkpoints
+from gradscope.training.setup.checkpoints import complete_checkpoints, drop_spent
 from gradscope.training.setup.config import EMBEDDED_MODEL, TrainConfig
 from gradscope.training.setup.processes import (
     SHARDED_LAUNCH,
@@ -80,9 +80,12 @@ def train(
     if num_processes() > 1:
         start_group(on_cpu=_on_cpu(config.device))
     run_everywhere(lambda: check_vllm(config))
-    if not (resume and run_on_main(lambda: is_finished(run, config))):
-        with ExitStack() as held:
-            run_on_main(lambda: held.enter_context(one_writer(run)))
+    finished = resume and run_on_main(lambda: is_finished(run, config))
+    with ExitStack() as held:
+        run_on_main(lambda: held.enter_context(one_writer(run)))
+        if finished:  # but for what it was ended at
+            run_on_main(lambda: drop_spent(run))
+        else:
             if not resume:
                 run_on_main(lambda: _check_output(run, config, force=force))
             task = run_everywhere(lambda: _load_task(config))

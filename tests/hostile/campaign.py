@@ -20,9 +20,11 @@ from typing import Any
 from tests.conftest import REPOSITORY
 from tests.hostile.cases import BYTES, SECONDS, as_line, run_case
 
-CHUNK = 250
+CHUNK = 1000
 """Cases of one process: what a library keeps of the files that it has seen goes with it."""
 _PATIENCE = SECONDS + 15
+_START = 600.0
+"""Seconds until a process is ready: half a minute of imports on a busy machine is no case's fault."""
 _CODE = "from tests.hostile.campaign import work; work()"
 
 
@@ -110,7 +112,7 @@ class _Worker:
         order = {"cases": cases, "seed": seed, "folder": str(place), "model": None if model is None else str(model)}
         with self._process.stdin as stream:
             stream.write(json.dumps(order).encode())
-        self._text, self.has_ended = b"", False
+        self._text, self.has_ended, self._is_ready = b"", False, False
 
     def outcomes(self) -> Iterator[dict[str, Any]]:
         """The cases that ended since the last look; one that was killed, or that killed the process, among them."""
@@ -119,21 +121,19 @@ class _Worker:
             self._text += data
         *lines, self._text = self._text.split(b"\n")
         for line in lines:
-            self.left = self.left[1:]
             self._started = time.monotonic()
-            yield json.loads(line)
+            if self._is_ready:
+                self.left = self.left[1:]
+                yield json.loads(line)
+            self._is_ready = True
         if ended:
             self.has_ended = True
             if self.left and self._process.returncode:
                 yield self._lost(f"the process ended with {self._process.returncode}")
-        elif self.left and time.monotonic() - self._started > _PATIENCE + (30 if self._is_new else 0):
+        elif self.left and time.monotonic() - self._started > (_PATIENCE if self._is_ready else _START):
             self.end()
             self.has_ended = True
             yield self._lost(f"more than {SECONDS:.0f} s")
-
-    @property
-    def _is_new(self) -> bool:
-        return len(self.left) == CHUNK
 
     def _lost(self, why: str) -> dict[str, Any]:
         case, *self.left = self.left
@@ -157,14 +157,16 @@ def _read(descriptor: int) -> bytes:
 
 
 def work() -> None:
-    """What one process does: cases in, a line of JSON a case out."""
+    """What one process does: cases in, an empty line once it is ready, a line of JSON a case out."""
     order = json.load(sys.stdin)
     told = os.fdopen(os.dup(1), "w")
     with open(os.devnull, "w", encoding="utf-8") as nothing:  # what a library prints is no outcome
         os.dup2(nothing.fileno(), 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    import gradscope.gradients.model.policy  # noqa: F401  # half a minute on a busy machine, which is no case's fault
+    import gradscope.gradients.model.policy  # noqa: F401
 
+    told.write("\n")
+    told.flush()
     for case in order["cases"]:
         _forget_peak()
         model = None if order["model"] is None else Path(order["model"])

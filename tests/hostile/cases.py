@@ -1,4 +1,7 @@
-"""A case: a log or a model folder that is damaged, a command that is asked about it, and whether it held."""
+"""A case: a log or a model folder that is damaged, a command that is asked about it, and whether it held.
+
+One case of five is a log of the oracle, with rows that are none in between, whose counts the command has to reach.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -21,6 +24,7 @@ from gradscope.__main__ import main
 from gradscope.rollouts.readers.scan import reduction
 from tests.conftest import REPOSITORY
 from tests.hostile.mutate import damaged
+from tests.hostile.oracle import difference, write_log
 
 LOGS = REPOSITORY / "fixtures" / "logs"
 EVALUATIONS = ("evalplus", "lm_eval", "lighteval", "inspect", "verifiers", "skyrl", "samples", "trials")
@@ -71,7 +75,9 @@ def run_case(seed: int, case: int, folder: Path, model: Path | None) -> Outcome:
     chance = random.Random(f"{seed}/{case}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    of_model = model is not None and chance.random() < 0.04
+    if chance.random() < 0.2:
+        return _counted_case(case, chance, folder)
+    of_model = model is not None and chance.random() < 0.05
     subject = model if model is not None and of_model else chance.choice(subjects())
     place = folder / subject.name
     if subject.is_file():
@@ -85,28 +91,56 @@ def run_case(seed: int, case: int, folder: Path, model: Path | None) -> Outcome:
     arguments = [name, place.name if place.exists() else ".", *options]
     if place.is_dir() and chance.random() < 0.1:
         arguments[1] = "."
+    return _judged(case, arguments, place, is_large=chance.random() < 0.5, subject=subject.name, damage=damage)
+
+
+def _counted_case(case: int, chance: random.Random, folder: Path) -> Outcome:
+    """A log of the oracle: what is used and set aside are its rows, and the groups and dead ones are as it counts."""
+    place = folder / "log.jsonl"
+    write_log(place, chance.getrandbits(64))
+
+    def counts(code: int, out: str) -> str:
+        return difference(place, json.loads(out)["result"] if code == 0 else None)
+
+    is_large = chance.random() < 0.5
+    damage = "large" if is_large else "small"
+    arguments = ["degeneracy", place.name, "--json"]
+    return _judged(case, arguments, place, is_large=is_large, subject="oracle", damage=damage, further=counts)
+
+
+def _judged(
+    case: int,
+    arguments: list[str],
+    place: Path,
+    *,
+    is_large: bool,
+    subject: str,
+    damage: str,
+    further: Callable[[int, str], str] = lambda code, out: "",
+) -> Outcome:
+    """Run a command on what lies at a place, and see whether it held; large: read as large logs are."""
     before = _digest(place)
     start = time.monotonic()
     with pytest.MonkeyPatch.context() as patched:
-        patched.chdir(folder)
+        patched.chdir(place.parent)
         patched.setenv("GRADSCOPE_DEBUG", "1")
-        if chance.random() < 0.5:  # as a large log is read
+        if is_large:
             patched.setattr(reduction, "MIN_BYTES", 0)
         code, out, err = called(arguments)
     seconds = time.monotonic() - start
     wrong = _wrong(arguments, code, out, err, seconds)
     if not wrong and _digest(place) != before:
         wrong = "the input was changed"
-    if not wrong and list(folder.rglob(".*.partial")):
+    if not wrong and list(place.parent.rglob(".*.partial")):
         wrong = "a partial file was left"
     return Outcome(
         case=case,
         code=code,
         seconds=seconds,
-        subject=subject.name,
+        subject=subject,
         damage=damage,
         command=" ".join(arguments),
-        wrong=wrong,
+        wrong=wrong or further(code, out),
     )
 
 

@@ -53,6 +53,18 @@ def _trl(text: str | None, require: Sequence[str]) -> Damage:
     return make
 
 
+def _verl(line: str, end: str = "\n") -> Damage:
+    """verl's folder, whose file of metrics ends in a line."""
+
+    def make(folder: Path) -> Sequence[str]:
+        shutil.copytree(LOGS / "verl_metrics", folder / "run")
+        with (folder / "run" / "experiment.jsonl").open("a") as stream:
+            stream.write(line + end)
+        return ("run", *_NORM)
+
+    return make
+
+
 def _files(cut: int) -> Damage:
     """Ten files of which so many are cut off."""
 
@@ -111,6 +123,8 @@ KINDS: dict[str, Damage] = {
     "the required value was never logged": _trl("null", _NORM),
     "the file of the required value is damaged": _trl(None, _NORM),
     "a file of values that nothing requires is damaged": _trl(None, _HOLDS),
+    "a line of the file of the required value is damaged": _verl("garbage"),
+    "the last line of that file is being written": _verl('{"step": 3, "da', end=""),
     "the baseline is not there": _baseline(None),
     "the baseline is cut off": _baseline('{"schema": "gradscope/baseline", "schema'),
     "the baseline holds NaN": _baseline(

@@ -6,12 +6,16 @@ import json
 import math
 import random
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 BAD_REWARDS = ("null", "NaN", "Infinity", '"x"', "[]", "{}", "1e400", '"1_0"', '"nan"')
 BAD_STEPS = ("-1", "2.9", '"x"', "null", "true", "[]", '"1_0"', "1e400")
 BAD_LINES = ("garbage", "[1]", "null", "3", '{"step": 1, "prompt_id": "p0", "reward": 1', '{"a": 1, "a": 2}', "\x00")
+
+TWICE = ('"step"', '"prompt_id"', '"sample"', '"reward"', '"note"', '"rew\\u0061rd"')
+"""Keys that are put at the end of a row; a row that has no sample then has one."""
 
 
 def write_log(path: Path, seed: int) -> None:
@@ -28,10 +32,9 @@ def write_log(path: Path, seed: int) -> None:
                     reward = chance.choice(BAD_REWARDS)
                 elif chance.random() < 0.04:
                     where = chance.choice(BAD_STEPS)
-                more = ', "reward": 0' if chance.random() < 0.02 else ""
-                lines.append(
-                    f'{{"step": {where}, "prompt_id": "{text}", "sample": {sample}, "reward": {reward}{more}}}'
-                )
+                told = f'"sample": {sample}, ' if chance.random() < 0.9 else ""
+                more = f", {chance.choice(TWICE)}: 0" if chance.random() < 0.03 else ""
+                lines.append(f'{{"step": {where}, "prompt_id": "{text}", {told}"reward": {reward}, "note": 1{more}}}')
                 if chance.random() < 0.03:
                     lines.append(chance.choice(BAD_LINES))
     path.write_text("\n".join(lines) + "\n")
@@ -56,3 +59,16 @@ def counted(path: Path) -> dict[str, Any]:
     whole = [rewards for rewards in groups.values() if None not in rewards and len(rewards) > 1]
     dead = sum(len(set(rewards)) == 1 for rewards in whole)
     return {"rows": num_rows, "used": used, "groups": len(whole), "dead": dead}
+
+
+def difference(path: Path, result: Mapping[str, Any] | None) -> str:
+    """What the result of `degeneracy --json` counts otherwise; None: it was refused, as a log without groups is."""
+    expected = counted(path)
+    if result is None:
+        return f"refused, and there are {expected}" if expected["groups"] else ""
+    if not expected["groups"]:
+        return "read, and no group is whole"
+    used, groups = result["source"]["num_rows"], result["num_groups"]
+    found = {"rows": used + result["quarantined"]["num_rows"], "used": used, "groups": groups}
+    found["dead"] = round(result["frac_reward_zero_std"]["value"] * groups)
+    return "" if found == expected else f"counts {found}, and there are {expected}"

@@ -17,13 +17,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gradscope.__main__ import main
+from tests.hostile.writers import LOG, TRAIN, WRITERS, Writer, preload
 
 SIZES = (0, 1, 100, 1_000, 4_096, 20_000, 100_000, 400_000)
 """Bytes that a file may have where the disk is full."""
@@ -36,53 +37,6 @@ _CHANGING = re.compile(
     rb"|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\+00:00"
 )
 """What two runs of one command tell differently."""
-_TRAIN = (
-    *("train", "--output", "run", "--quiet", "--steps", "3", "--num-prompts", "2", "--group-size", "2"),
-    *("--checkpoint-every", "1", "--heldout-prompts", "2", "--heldout-samples", "2", "--max-completion-length", "8"),
-)
-_LOG = [
-    {"step": step, "prompt_id": f"p{prompt}", "reward": float((prompt * sample + step) % 2), "completion": "x" * sample}
-    for step in (1, 2, 3)
-    for prompt in range(4)
-    for sample in range(4)
-]
-_TRACK = ("--track", "pass_rate", "--baseline", "base.json", "--update-baseline")
-
-
-@dataclass(frozen=True)
-class Writer:
-    """A command that writes, and how the same is made after it was interrupted."""
-
-    name: str
-    arguments: tuple[str, ...]
-    place: str
-    """What it writes, from its folder."""
-    again: Callable[[Path], tuple[str, ...]] = lambda place: ("--force",) if place.exists() else ()
-    """What the same command takes in addition where it was interrupted."""
-
-
-def _to_resume(place: Path) -> tuple[str, ...]:
-    return ("--resume",) if (place / "manifest.json").exists() else ()
-
-
-WRITERS = (
-    Writer("degeneracy --output", ("degeneracy", "log.jsonl", "--output", "out", "--quiet"), "out"),
-    Writer("passk --output", ("passk", "samples.jsonl", "--output", "out", "--quiet"), "out"),
-    Writer("report", ("report", "log.jsonl", "--no-gradients", "--output", "page.html", "--quiet"), "page.html"),
-    Writer("check --update-baseline", ("check", "log.jsonl", *_TRACK, "--quiet"), "base.json"),
-    Writer("train", _TRAIN, "run", _to_resume),
-    Writer("train --lora-rank", (*_TRAIN, "--lora-rank", "2"), "run", _to_resume),
-    Writer("rank --output", ("rank", "run", "--step", "1", "--output", "out", "--quiet"), "out"),
-)
-
-
-def preload(names: Sequence[str]) -> None:
-    """Import what the commands import late, so that a fork need not."""
-    modules = ["cli.app", "diagnostics.report.measure", "diagnostics.check.measure", "render.figures.save"]
-    if not names or any(name.startswith(("rank", "train")) for name in names):
-        modules += ["diagnostics.rank.measure", "training.run_training"]
-    for module in modules:
-        import_module(f"gradscope.{module}")
 
 
 def forked(folder: Path, arguments: Sequence[str], prepare: Callable[[], None] = lambda: None) -> tuple[int, str]:
@@ -159,8 +113,8 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "inputs").mkdir(parents=True)
-        samples = [{name: row[name] for name in ("prompt_id", "reward")} for row in _LOG]
-        for name, rows in (("log", _LOG), ("samples", samples)):
+        samples = [{name: row[name] for name in ("prompt_id", "reward")} for row in LOG]
+        for name, rows in (("log", LOG), ("other", LOG[:-4]), ("samples", samples)):
             (folder / "inputs" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         self._whole: dict[str, dict[str, bytes]] = {}
 
@@ -170,8 +124,7 @@ class Bench:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.folder / "inputs", folder)
         if "run" in writer.arguments[1:2] and not (folder / "run").exists():
-            train = WRITERS[4]
-            assert forked(folder, train.arguments)[0] == 0
+            assert forked(folder, TRAIN)[0] == 0
             shutil.copytree(folder / "run", self.folder / "inputs" / "run")
         if writer.place == "run":
             shutil.rmtree(folder / "run", ignore_errors=True)
@@ -204,11 +157,8 @@ class Bench:
         return f"these are left: {left}" if left else self._inputs(folder, writer)
 
     def _inputs(self, folder: Path, writer: Writer) -> str:
-        changed = [
-            name
-            for name in ("log.jsonl", "samples.jsonl")
-            if state(folder / name) != state(self.folder / "inputs" / name)
-        ]
+        names = [path.name for path in (self.folder / "inputs").iterdir() if path.name != writer.place]
+        changed = [name for name in names if state(folder / name) != state(self.folder / "inputs" / name)]
         return f"the inputs {changed} changed" if changed else ""
 
     def half(self, writer: Writer, folder: Path) -> str:
@@ -222,7 +172,7 @@ class Bench:
                 if "rollouts/step_" in name and "/." not in name and found[name] != whole.get(name)
             ]
             return f"half a file of a step: {wrong}" if wrong else ""
-        extra = [name for name in found if found[name] != self.whole(writer).get(name)]
+        extra = [name for name in found if "/." not in name and found[name] != self.whole(writer).get(name)]
         return f"half a file: {extra}" if extra else ""
 
     def killed(self, writer: Writer, number: int) -> str:
@@ -310,16 +260,10 @@ def _tell_code(folder: Path, arguments: Sequence[str]) -> None:
         file.write(f"{code} ")
 
 
-def trials(bench: Bench, writer: Writer) -> list[tuple[str, Callable[[], str]]]:
-    """Every trial of a command: its name and what runs it."""
-    bench.whole(writer)
+def others(bench: Bench, writer: Writer) -> list[tuple[str, Callable[[], str]]]:
+    """Every trial of a command but being killed: its name and what runs it."""
     folder = bench.fresh(writer)
     found: list[tuple[str, Callable[[], str]]] = [
-        (f"killed at write {at}", lambda at=at: bench.killed(writer, at))  # type: ignore[misc]
-        for at in range(1, count_events(folder, writer.arguments) + 1)
-    ]
-    folder = bench.fresh(writer)
-    found += [
         (f"read {at} finds nothing", lambda at=at: bench.vanished(writer, at))  # type: ignore[misc]
         for at in range(1, count_events(folder, writer.arguments, reads=True) + 1)
     ]
@@ -327,37 +271,75 @@ def trials(bench: Bench, writer: Writer) -> list[tuple[str, Callable[[], str]]]:
     return [*found, ("two at once", lambda: bench.beside(writer)), ("clock backwards", lambda: bench.clock(writer))]
 
 
-def run_trials(folder: Path, *, most: int | None, seed: int, names: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Run the trials of every command, or some of them.
+def moments(
+    bench: Bench, writers: Sequence[Writer], kills: int | None, chance: random.Random
+) -> list[tuple[Writer, int]]:
+    """Where commands are killed: at writes drawn without regard to which, as many of each command as there are.
+
+    Args:
+        bench: Counts the writes.
+        writers: The commands.
+        kills: How many in all; None: each command at each of its writes.
+        chance: Draws them.
 
     Returns:
-        Kind of trial -> what did not hold, an empty text for one that did.
+        A command and the number of its write, a command's together.
+    """
+    left = {writer: list(range(1, count_events(bench.fresh(writer), writer.arguments) + 1)) for writer in writers}
+    taken: dict[Writer, list[int]] = {writer: [] for writer in writers}
+    most = sum(map(len, left.values())) if kills is None else kills
+    while any(left.values()) and sum(map(len, taken.values())) < most:
+        for writer in writers:
+            if left[writer] and sum(map(len, taken.values())) < most:
+                taken[writer].append(left[writer].pop(chance.randrange(len(left[writer]))))
+    return [(writer, number) for writer, numbers in taken.items() for number in numbers]
+
+
+def run_trials(
+    folder: Path, *, kills: int | None, most: int | None, seed: int, names: Sequence[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Run the trials of every command, or some of them.
+
+    Args:
+        folder: Where.
+        kills: How often commands are killed, in all; None: each at each of its writes.
+        most: Other trials of each command; None: all.
+        seed: Draws both.
+        names: Commands; none: all.
+
+    Yields:
+        The kind of a trial and why it did not hold, an empty text where it did.
     """
     bench, chance = Bench(folder), random.Random(seed)
-    found: dict[str, list[str]] = {}
-    for writer in WRITERS:
-        if names and writer.name not in names:
-            continue
-        every = trials(bench, writer)
+    writers = [writer for writer in WRITERS if not names or writer.name in names]
+    for writer in writers:
+        bench.whole(writer)
+    for writer, number in moments(bench, writers, kills, chance):
+        why = bench.killed(writer, number)
+        yield "killed at a write", why and f"{writer.name}, at write {number}: {why}"
+    for writer in writers:
+        every = others(bench, writer)
         for name, run in every if most is None else chance.sample(every, min(most, len(every))):
-            kind = re.sub(r"[0-9,]+ ?", "", name).strip()
             why = run()
-            found.setdefault(kind, []).append(why and f"{writer.name}, {name}: {why}")
-    return found
+            yield re.sub(r"[0-9,]+ ?", "", name).strip(), why and f"{writer.name}, {name}: {why}"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.writes", description=__doc__)
-    parser.add_argument("--most", type=int, help="trials of each command; all by default")
+    parser.add_argument("--kills", type=int, help="in all; each command at each of its writes by default")
+    parser.add_argument("--most", type=int, help="other trials of each command; all by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--writer", action="append", default=[], choices=[writer.name for writer in WRITERS])
     asked = parser.parse_args()
     preload(asked.writer)
-    with tempfile.TemporaryDirectory() as place:
-        result = run_trials(Path(place), most=asked.most, seed=asked.seed, names=asked.writer)
-    for kind, outcomes in result.items():
-        bad = [why for why in outcomes if why]
-        sys.stdout.write(
-            f"{kind}: {len(outcomes)} trials, {len(bad)} did not hold\n" + "".join(f"  {why}\n" for why in bad)
-        )
-    sys.exit(any(why for outcomes in result.values() for why in outcomes))
+    held, wrong = Counter[str](), list[str]()
+    with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as place:  # what was run until then is told
+        options = {"kills": asked.kills, "most": asked.most, "seed": asked.seed, "names": asked.writer}
+        for kind, why in run_trials(Path(place), **options):
+            held[kind] += not why
+            if why:
+                wrong.append(f"{kind}: {why}\n")
+                sys.stderr.write(wrong[-1])
+    sys.stdout.write("".join(f"{kind}: {number} held\n" for kind, number in sorted(held.items())))
+    sys.stdout.write(f"{len(wrong)} did not hold\n{''.join(wrong)}")
+    sys.exit(bool(wrong))

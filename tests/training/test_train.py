@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import types
 from collections.abc import Callable
@@ -82,6 +83,16 @@ def test_finished_run_is_left_alone(short_run: Callable[..., Path]) -> None:
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert train(config_for(run), resume=True) == run
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+@pytest.mark.slow
+def test_a_run_that_was_ended_when_it_was_finished_is_tidied(short_run: Callable[..., Path], tmp_path: Path) -> None:
+    run = shutil.copytree(short_run(**LONG), tmp_path / "run")
+    left = [tmp_path / ".run.lock", run / "checkpoints" / "checkpoint-0" / "rng_state.pth"]
+    for file in left:
+        file.touch()
+    train(config_for(run), resume=True)
+    assert [file for file in left if file.exists()] == []
 
 
 def test_resume_without_a_run(tmp_path: Path) -> None:

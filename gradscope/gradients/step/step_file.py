@@ -19,7 +19,7 @@ from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.step.verify import Verification
 from gradscope.gradients.trained.assumptions import Assumption
 from gradscope.gradients.trained.norms import TrainedNorms
-from gradscope.writing import atomic_write
+from gradscope.writing import atomic_write, repeatable
 
 _ARRAYS = ("gram", "rewards", "advantages", "logprobs")
 _TUPLES = ("group_ids", "samples", "slow_parameters", "notes")
@@ -45,7 +45,7 @@ def write_step_gram(path: Path, gram: StepGram, key: str) -> None:
         "frozen": sorted(gram.assumption.frozen),
     }
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    atomic_write(path, save(whole, metadata={"key": key, "step": json.dumps(rest)}), force=True)
+    atomic_write(path, repeatable(save(whole, metadata={"key": key, "step": json.dumps(rest)})), force=True)
 
 
 def read_step_gram(path: Path, key: str) -> StepGram | None:

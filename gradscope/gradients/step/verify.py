@@ -74,6 +74,7 @@ def verify_gram(
     """
     policy, plan = prepared.policy, prepared.plan
     if not gram.any() and any(bool(weights.any()) for weights in plan.weights):
+        _require_different_tokens(prepared, batches[0])
         names = list(policy.trainable)
         raise VerificationError(
             f"No gradient reaches any of the {len(names)} trainable parameters, {names[0]} the first: the forward pass "
@@ -121,6 +122,19 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
         )
     scale = max(expected, float(np.trace(block)) / len(rows))
     return abs(float(block.sum()) - expected) / scale if scale > 0 else 0.0
+
+
+def _require_different_tokens(prepared: PreparedStep, batch: PaddedBatch) -> None:
+    """Blame the weights where it is them: a norm makes zeros of what is beyond all reason, and all logits are alike."""
+    with torch.no_grad():
+        logprobs = completion_logprobs(prepared.policy.model, batch, prepared.plan.objective.temperature)
+    values = torch.cat([row.flatten() for row in logprobs])
+    if bool((values == values[0]).all()) and len(values) > 1:
+        raise InputError(
+            "The model gives every token the same probability, so that nothing has a gradient.",
+            hint="Look for weights that are damaged: copy the checkpoint again.",
+            cause="weights_unreadable",
+        )
 
 
 def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit: float) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from gradscope.results.rank import GradientSpectrum, RankReport
-from gradscope.writing import atomic_write
+from gradscope.writing import atomic_write, repeatable
 
 
 def write_spectra(report: RankReport, folder: Path) -> list[Path]:
@@ -17,7 +17,8 @@ def write_spectra(report: RankReport, folder: Path) -> list[Path]:
         return []
     path = folder / "rank_spectra.safetensors"
     arrays = {_name(spectrum): np.asarray(spectrum.singular_values) for spectrum in report.spectra}
-    atomic_write(path, save(arrays, metadata={"rows": report.rows, "values": "singular values, descending"}))
+    about = {"rows": report.rows, "values": "singular values, descending"}
+    atomic_write(path, repeatable(save(arrays, metadata=about)))
     return [path]
 
 

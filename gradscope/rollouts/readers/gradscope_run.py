@@ -61,7 +61,8 @@ def _read(request: ReadRequest) -> Run:
     if not files:
         raise InputError(f"{path} holds no rollouts/step_*.parquet.", hint="The run ended before its first step.")
     quarantine = QuarantineLog()
-    metrics = read_metrics(path, quarantine)
+    metrics = read_metrics(path, lines := QuarantineLog())
+    quarantine.lose_metrics(lines)
     groups = read_steps(path, quarantine)
     if not groups:
         quarantine.raise_lost()

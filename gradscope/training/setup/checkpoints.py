@@ -49,11 +49,15 @@ def mark_complete(run: Path, num_updates: int) -> None:
     folder = checkpoint_path(run, num_updates)
     (folder / _UNUSED).unlink(missing_ok=True)
     atomic_write(folder / MARKER, json.dumps({"num_updates": num_updates}) + "\n", force=True)
-    for older in complete_checkpoints(run):
-        if older < num_updates:
-            for pattern in _RESUME_ONLY:
-                for file in checkpoint_path(run, older).glob(pattern):
-                    file.unlink()
+    drop_spent(run)
+
+
+def drop_spent(run: Path) -> None:
+    """Take from all complete checkpoints but the newest what only resuming needs, also where that was interrupted."""
+    for older in complete_checkpoints(run)[:-1]:
+        for pattern in _RESUME_ONLY:
+            for file in checkpoint_path(run, older).glob(pattern):
+                file.unlink()
 
 
 def write_memory(run: Path, num_updates: int, memory: Memory) -> None:
@@ -117,6 +121,7 @@ def rewind(run: Path, num_updates: int) -> None:
     for folder in checkpoints_path(run).glob("checkpoint-*"):
         if folder.name not in complete:
             shutil.rmtree(folder)
+    drop_spent(run)
     for file in step_files(run):
         if int(file.stem.removeprefix("step_")) > num_updates:
             file.unlink()

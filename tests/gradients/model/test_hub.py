@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import socket
 import urllib.error
 import urllib.request
@@ -7,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from gradscope.errors import InputError
 from gradscope.gradients.model import hub
+from gradscope.gradients.model.checkpoint import load_adapter
 from gradscope.gradients.model.hub import require_hub
+from gradscope.rollouts.run import WeightsRef
 from gradscope.training.grpo.policy import load_trained_policy
 
 NAME = "nobody/no-such-model"
@@ -78,3 +83,15 @@ def test_a_folder_and_what_is_no_hub_id_are_not_looked_up(monkeypatch: pytest.Mo
     require_hub(str(tmp_path))
     require_hub("./absent/folder")
     require_hub("/absent")
+
+
+def test_a_hub_is_not_asked_for_what_only_a_file_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answering(monkeypatch, AssertionError("not to be asked"))
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("not to be asked"))
+    weights = WeightsRef(num_updates=1, path=tmp_path, kind="adapter", base=NAME)
+    lora = {"r": 1, "target_modules": ["q_proj"], "peft_type": "LORA", "base_model_name_or_path": NAME}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(lora))
+    save_file({"base_model.model.q_proj.lora_A.weight": torch.zeros(1, 1)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(InputError, match="the hub's cache does not hold it") as caught:
+        load_adapter(weights, None)
+    assert caught.value.hint == f"Name its folder, or let it be downloaded: --model {NAME}"

@@ -106,6 +106,16 @@ def test_a_forward_pass_through_other_weights_is_caught(engine):
         measured_step(policy, tiny_groups(), DAPO, engine=engine)
 
 
+@pytest.mark.parametrize("engine", ["loop", "stream"])
+def test_weights_that_make_all_tokens_alike_are_blamed_themselves(engine):
+    policy = tiny_policy("llama_untied_biases")
+    policy.model.model.layers[0].mlp.down_proj.weight.data.fill_(2e30)  # whose square no float32 holds
+    policy.model.lm_head.bias = None
+    with pytest.raises(InputError, match="gives every token the same probability") as caught:
+        measured_step(policy, tiny_groups(), DAPO, engine=engine)
+    assert caught.value.cause == "weights_unreadable"
+
+
 def test_the_outcome_travels_in_the_result():
     found = measured_step(tiny_policy("gpt2_tied_conv1d"), tiny_groups(), DAPO, engine="stream").verification
     described = found.describe()

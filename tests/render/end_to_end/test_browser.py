@@ -35,9 +35,9 @@ class Seen(NamedTuple):
     urls: set[str]
 
 
-def look_at(text: str, folder: Path) -> Seen:
-    """What the browser makes of a page."""
-    page, log = folder / "report.html", folder / "net.json"
+def look_at(text: str, folder: Path, name: str = "report.html") -> Seen:
+    """What the browser makes of a page, or of an image in SVG."""
+    page, log = folder / name, folder / "net.json"
     page.write_text(text, encoding="utf-8")
     command = [str(BROWSER), *FLAGS, f"--user-data-dir={folder / 'profile'}", f"--log-net-log={log}", "--dump-dom"]
     done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True)

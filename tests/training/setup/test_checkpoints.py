@@ -112,3 +112,14 @@ def test_going_back_changes_no_byte_of_what_stays(tmp_path: Path) -> None:
     assert not [*(tmp_path / "rollouts").iterdir(), *(tmp_path / "checkpoints").iterdir()]
     rewind(tmp_path, 2)
     assert (tmp_path / "metrics.jsonl").read_bytes() == lines[0] + lines[1] + lines[4]
+
+
+def test_what_was_left_of_older_checkpoints_states_goes(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        folder = tmp_path / "checkpoints" / f"checkpoint-{number}"
+        folder.mkdir(parents=True)
+        for name in (MARKER, "model.safetensors", "rng_state.pth"):
+            (folder / name).touch()
+    rewind(tmp_path, 3)
+    assert [path.parent.name for path in tmp_path.rglob("rng_state.pth")] == ["checkpoint-3"]
+    assert len([*tmp_path.rglob("model.safetensors"), *tmp_path.rglob(MARKER)]) == 6

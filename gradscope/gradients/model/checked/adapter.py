@@ -2,7 +2,7 @@
 
 PEFT holds the names of all modules against the expressions in ``target_modules`` and its like. Python's matcher takes
 exponential time for some, such as ``(a*)*b``, and cannot be stopped. Names of modules need none of those, so an
-expression is read where it repeats no group and has few wildcards, and refused otherwise.
+expression is read where it repeats no group and has few wildcards, with letters between them, and refused otherwise.
 """
 
 from __future__ import annotations
@@ -14,38 +14,44 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.checked.loading import UNREADABLE
-from gradscope.outside.plain_json import read_json
+from gradscope.gradients.model.checked.model_folder import read_configuration
+from gradscope.outside.rules import FLAG, TEXT, TEXTS, FieldRule, is_finite, require_fields, whole_from_to
 
 _LARGEST = 1e12
 _MOST_WILDCARDS = 4
 _MOST_LETTERS = 4096
 _ATOM = r"(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.)"
-_REPEATED = re.compile(rf"(?P<atom>{_ATOM})(?P<repeat>[*+]|\{{[0-9]*,[0-9]*\}}|\{{[0-9]+\}})?[?+]?", re.DOTALL)
+_PARTS = re.compile(
+    r"(?P<look>\(\?<?[=!])|(?P<flags>\(\?[a-zA-Z-]+\))|(?P<open>\((?:\?(?:P<\w+>|[a-zA-Z-]*:))?)|(?P<or>\|)"
+    rf"|(?P<atom>{_ATOM})(?P<repeat>[*+]|\{{[0-9]*,[0-9]*\}}|\{{[0-9]+\}})?(?P<after>[?+]?)",
+    re.DOTALL,
+)
 _NARROW = re.compile(r"\\d|\[(?:0-9|\\d)\]|[A-Za-z0-9_]|\\\.")
-"""Atoms that no long part of a module's name is made of: repeating them is cheap."""
-_COUNT = "a whole number from 0 to 65536"
-_NUMBER = "a finite number"
-_TEXTS = "text, a list of texts or null"
-_LIST = "a list of texts or null"
-_FLAG = "true, false or null"
-_TABLE = "an object of numbers or null"
+"""Atoms that no long part of a module's name is made of: repeating them is cheap, and few places have one."""
+_COUNT = whole_from_to(0, 1 << 16)
+_SIZE = FieldRule("a number below 1e12", lambda value: is_finite(value) and abs(value) < _LARGEST)
+_NAMES = FieldRule("text, a list of texts", lambda value: isinstance(value, str) or TEXTS.holds(value)).or_null()
+_TABLE = FieldRule(
+    "an object of numbers", lambda value: isinstance(value, Mapping) and all(map(_SIZE.holds, value.values()))
+).or_null()
 _RULES = {
-    "peft_type": "text",
+    "peft_type": TEXT,
     "r": _COUNT,
-    "lora_alpha": _NUMBER,
-    "lora_dropout": _NUMBER,
-    "target_modules": _TEXTS,
-    "exclude_modules": _TEXTS,
-    "layers_pattern": _TEXTS,
-    "modules_to_save": _LIST,
-    "target_parameters": _LIST,
+    "lora_alpha": _SIZE,
+    "lora_dropout": _SIZE,
+    "target_modules": _NAMES,
+    "exclude_modules": _NAMES,
+    "layers_pattern": _NAMES,
+    "modules_to_save": TEXTS.or_null(),
+    "target_parameters": TEXTS.or_null(),
     "rank_pattern": _TABLE,
     "alpha_pattern": _TABLE,
-    "fan_in_fan_out": _FLAG,
-    "use_dora": _FLAG,
-    "use_rslora": _FLAG,
+    "fan_in_fan_out": FLAG.or_null(),
+    "use_dora": FLAG.or_null(),
+    "use_rslora": FLAG.or_null(),
 }
 """Field -> what it is, where it is there."""
+_AGAIN = "Save the adapter again with save_pretrained()."
 
 
 def read_adapter_config(folder: Path) -> dict[str, Any]:
@@ -61,22 +67,9 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
         InputError: It cannot be read, a field is not what it can be, or an expression may take without end.
     """
     file = folder / "adapter_config.json"
-    try:
-        config = read_json(file)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{folder} has no readable adapter_config.json: {error}", hint="Copy the adapter again.", cause=UNREADABLE
-        ) from error
-    if not isinstance(config, dict):
-        raise InputError(f"{file} is not a JSON object.", hint="Copy the adapter again.", cause=UNREADABLE)
-    for name, rule in _RULES.items():
-        is_zero = name == "r" and config.get("peft_type") == "LORA" and config.get(name) == 0  # other kinds have it
-        if name in config and (is_zero or not _holds(config[name], rule)):
-            raise InputError(
-                f"{file}: {name} is {str(config[name])[:40]!r}, and it can only be {rule}.",
-                hint=_AGAIN,
-                cause=UNREADABLE,
-            )
+    config = read_configuration(file)
+    ranks = {"r": whole_from_to(1, 1 << 16)} if config.get("peft_type") == "LORA" else {}  # other kinds have 0
+    require_fields(config, _RULES | ranks, file, hint=_AGAIN, cause=UNREADABLE)
     for name, pattern in _patterns(config):
         why = why_unbounded(pattern)
         if why is not None:
@@ -86,9 +79,6 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
                 cause=UNREADABLE,
             )
     return config
-
-
-_AGAIN = "Save the adapter again with save_pretrained()."
 
 
 def why_unbounded(pattern: str) -> str | None:
@@ -106,17 +96,44 @@ def why_unbounded(pattern: str) -> str | None:
         return f"has more than {_MOST_LETTERS} letters"
     if re.search(r"\\[1-9]|\(\?P=|\(\?\(", pattern):
         return "refers to a group of its own"
+    if re.search(r"\(\?[a-zA-Z]*x", pattern):
+        return "has the flag x"
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         return f"is none ({error})"
+    return _why_slow(re.sub(r"\(\?#[^)]*\)", "", pattern))
+
+
+def _why_slow(pattern: str) -> str | None:
+    """Why an expression may take long over a name of n letters: each wildcard that may start anywhere is a factor n.
+
+    A wildcard behind another one starts at few places where a letter stands between them whichever way is taken: in
+    each alternative, not in an optional part, and not in what only looks ahead or back.
+
+    Returns:
+        What it does; None where it is read.
+    """
     wildcards, is_beside = 0, False
-    for part in _REPEATED.finditer(pattern):
-        if part["repeat"] is None:
-            is_beside = False
+    groups: list[tuple[bool, bool, bool]] = [(False, False, False)]
+    for part in _PARTS.finditer(pattern):
+        is_narrow = _NARROW.fullmatch(part["atom"] or "") is not None
+        if part["flags"]:
+            continue
+        if part["look"] or part["open"]:
+            groups.append((is_beside, False, part["look"] is not None))
+        elif part["or"]:
+            before, ended_beside, looks = groups[-1]
+            groups[-1] = (before, ended_beside or is_beside, looks)
+            is_beside = before
         elif part["atom"] == ")":
-            return "repeats a group"
-        elif _NARROW.fullmatch(part["atom"]) is None:
+            if part["repeat"]:
+                return "repeats a group"
+            before, ended_beside, looks = groups.pop()
+            is_beside = before if looks else is_beside or ended_beside or (part["after"] == "?" and before)
+        elif part["repeat"] is None:
+            is_beside &= not is_narrow or part["after"] == "?"
+        elif not is_narrow:
             if is_beside:
                 return "has a wildcard beside a wildcard"
             wildcards, is_beside = wildcards + 1, True
@@ -132,25 +149,3 @@ def _patterns(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from (("layers_pattern", pattern) for pattern in ([layers] if isinstance(layers, str) else layers))
     for name in ("rank_pattern", "alpha_pattern"):
         yield from ((name, pattern) for pattern in config.get(name) or ())
-
-
-def _holds(value: Any, rule: str) -> bool:
-    if rule == "text":
-        return isinstance(value, str)
-    if rule == _COUNT:
-        return type(value) is int and 0 <= value <= 1 << 16
-    if rule == _NUMBER:
-        return _is_number(value)
-    if value is None:
-        return True
-    if rule == _FLAG:
-        return isinstance(value, bool)
-    if rule == _TABLE:
-        return isinstance(value, Mapping) and all(map(_is_number, value.values()))
-    is_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
-    return is_list or (rule == _TEXTS and isinstance(value, str))
-
-
-def _is_number(value: Any) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and abs(value) < _LARGEST  # NaN is below nothing

@@ -15,12 +15,14 @@ from gradscope.errors import InputError
 from gradscope.gradients.model.checked.loading import UNREADABLE
 from gradscope.outside.limits import require_regular
 from gradscope.outside.plain_json import parse_json, read_json
+from gradscope.outside.rules import FieldRule, is_finite, require_fields
 from gradscope.rollouts.checkpoint_folders import is_whole
 
 _AGAIN = "Copy the file again."
 _FIT = "The folder's config.json and its weights are not from the same model."
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "position_ids")
 """Ends of names of buffers that older checkpoints hold and that are computed, not read."""
+_SHARE = FieldRule("a number from 0 to 1", lambda value: is_finite(value) and 0 <= value <= 1).or_null()
 
 
 def require_readable(folder: Path) -> None:
@@ -35,14 +37,39 @@ def require_readable(folder: Path) -> None:
     for file in sorted(folder.iterdir()):
         require_regular(file)
         if file.suffix == ".json" and file.is_file():
-            try:
-                document = read_json(file)
-            except (OSError, ValueError) as error:
-                raise InputError(
-                    f"{file} is not JSON: {error}.", hint="Copy the file again.", cause=UNREADABLE
-                ) from error
-            if not isinstance(document, (dict, list)):
-                raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
+            _document(file)
+
+
+def read_configuration(file: Path) -> dict[str, Any]:
+    """The fields of a configuration.
+
+    Args:
+        file: A file of JSON in the folder of a model or an adapter.
+
+    Returns:
+        Field -> value.
+
+    Raises:
+        InputError: It cannot be read, or is no object.
+    """
+    document = _document(file)
+    if not isinstance(document, dict):
+        raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
+    return document
+
+
+def _document(file: Path) -> dict[str, Any] | list[Any]:
+    try:
+        document = read_json(file)
+    except OSError as error:
+        raise InputError(
+            f"{file.parent} has no readable {file.name}: {error.strerror}.", hint=_AGAIN, cause=UNREADABLE
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{file} is not JSON: {error}.", hint=_AGAIN, cause=UNREADABLE) from error
+    if not isinstance(document, (dict, list)):
+        raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
+    return document
 
 
 def require_possible(folder: Path) -> None:
@@ -52,15 +79,13 @@ def require_possible(folder: Path) -> None:
         folder: A model's folder with ``config.json`` and ``*.safetensors``.
 
     Raises:
-        InputError: It is no object, it is of a quantized model, or it declares more layers or a larger embedding than
-            the weights have numbers for.
+        InputError: It is no object, it is of a quantized model, a dropout of it is no share, or it declares more layers
+            or a larger embedding than the weights have numbers for.
     """
     file = folder / "config.json"
     if not file.is_file():
         return
-    config = read_json(file)
-    if not isinstance(config, Mapping):
-        raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
+    config = read_configuration(file)
     quantized = config.get("quantization_config")
     if quantized is not None:
         method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
@@ -73,6 +98,8 @@ def require_possible(folder: Path) -> None:
     shapes = [shape for weights in sorted(folder.glob("*.safetensors")) for shape in _shapes(weights)]
     numbers = sum(map(math.prod, shapes))
     for part in (config, *(config[name] for name in ("text_config",) if isinstance(config.get(name), Mapping))):
+        dropped = {name: _SHARE for name in part if name.endswith(("dropout", "pdrop"))}
+        require_fields(part, dropped, file, hint=_AGAIN, cause=UNREADABLE)
         layers, rows, width = (part.get(name) for name in ("num_hidden_layers", "vocab_size", "hidden_size"))
         if type(layers) is int and layers > len(shapes):
             raise InputError(f"{file} declares {layers:,} layers, and there are {len(shapes)} tensors.", hint=_FIT)

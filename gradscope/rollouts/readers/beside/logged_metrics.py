@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.readers.beside.metric_lines import Metrics, metric_lines
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.run import Run
 
@@ -22,7 +23,10 @@ def with_logged_metrics(request: ReadRequest, run: Run) -> Run:
     events, lines = event_files(folder), folder / "metrics.jsonl"
     if len({file.parent for file in events}) == 1:
         return _with(run, events, _scalars(events))
-    return _with(run, [lines], metric_lines([lines], {})) if lines.is_file() else run
+    if not lines.is_file():
+        return run
+    found = _with(run, [lines], metric_lines([lines], {}, quarantine := QuarantineLog()))
+    return replace(found, source=with_set_aside(found.source, quarantine))
 
 
 def _with(run: Run, files: list[Path], metrics: Metrics) -> Run:

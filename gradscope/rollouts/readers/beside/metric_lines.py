@@ -13,21 +13,25 @@ from gradscope.rollouts.readers.parsing.scalars import logged_numbers
 Metrics = dict[int, dict[str, float]]
 
 
-def metric_lines(files: Iterable[Path], names: Mapping[str, str]) -> Metrics:
+def metric_lines(files: Iterable[Path], names: Mapping[str, str], quarantine: QuarantineLog) -> Metrics:
     """What some files log, several lines a step among them; lines without a step are left out.
 
     Args:
+        files: Files of JSON lines.
         names: The trainer's name of what every trainer logs -> the common name.
+        quarantine: Takes what cannot be read.
 
     Returns:
         Step -> name -> value.
     """
+    lines = QuarantineLog()
     found: Metrics = {}
     for file in files:
-        for _, row in read_jsonl(file, QuarantineLog()):
+        for _, row in read_jsonl(file, lines):
             step = whole_number(row.get("step"))
             if step is not None:
                 found.setdefault(step, {}).update(renamed(logged_numbers(row), names))
+    quarantine.lose_metrics(lines)
     for metrics in found.values():
         metrics.pop("step", None)
     return found

@@ -10,6 +10,7 @@ from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.readers.beside.configuration import trainer_settings
 from gradscope.rollouts.readers.beside.metric_lines import Metrics, metric_lines, renamed
 from gradscope.rollouts.readers.beside.step_weights import CheckpointLayout, numbered_folders, saved_weights
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.run import Run, TrainerSettings
 
@@ -28,11 +29,11 @@ def with_nemo_rls(request: ReadRequest, run: Run) -> Run:
     roots = list(_roots(request.path))
     settings = _settings(request, roots)
     saved = saved_weights(request, _LAYOUT, roots)
-    metrics = _metrics(roots)
+    metrics = _metrics(roots, quarantine := QuarantineLog())
     missing = run.source.missing if metrics else (*run.source.missing, NO_NORMS)
     return replace(
         run,
-        source=replace(run.source, missing=missing),
+        source=with_set_aside(replace(run.source, missing=missing), quarantine),
         metrics=metrics,
         settings=settings,
         weights=saved.weights,
@@ -57,7 +58,7 @@ def _settings(request: ReadRequest, roots: list[Path]) -> TrainerSettings:
     return replace(settings, values={**settings.values, **common})
 
 
-def _metrics(roots: list[Path]) -> Metrics:
+def _metrics(roots: list[Path], quarantine: QuarantineLog) -> Metrics:
     """From TensorBoard's files in the folder or beside it, else from JSON lines under the same names."""
     here, above, *_ = roots
     for root, files in (here, event_files(here)), (above, event_files(above, below=("", "tensorboard"))):
@@ -65,7 +66,7 @@ def _metrics(roots: list[Path]) -> Metrics:
         for file in files:
             for step, scalars in scalars_in(file).items():
                 found.setdefault(step, {}).update(renamed(scalars, _NAMES))
-        found = found or metric_lines(sorted(root.glob("metrics.jsonl")), _NAMES)
+        found = found or metric_lines(sorted(root.glob("metrics.jsonl")), _NAMES, quarantine)
         if any("grad_norm" in metrics for metrics in found.values()):
             return found
     return {}

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import MOST_ROW, in_mib, most, most_unpacked, raise_limits, require_regular
+from gradscope.outside.limits import MOST_ROW, in_mib, most, most_unpacked, open_file, raise_limits
 from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -42,8 +42,8 @@ _CONVERT = "Convert it where inspect_ai is installed: inspect log convert {} --t
 def is_log(path: Path) -> bool:
     """Whether a file is a zip named ``.eval``, or a JSON document with ``eval`` and a list of ``samples``."""
     if path.suffix == SUFFIX:
-        require_regular(path)
-        return zipfile.is_zipfile(path)
+        with open_file(path) as stream:
+            return zipfile.is_zipfile(stream)
     document = _document(path)
     return isinstance(document, dict) and isinstance(document.get("samples"), list) and "eval" in document
 
@@ -61,7 +61,7 @@ def read_archived_samples(path: Path, quarantine: QuarantineLog) -> Iterator[tup
 def has_succeeded(path: Path) -> bool:
     """Whether an ``.eval`` log says that its evaluation succeeded; the header is written last."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
             member = archive.getinfo("header.json")
             _refuse_unreadable(path, [member], [member])
             header = _parse(_inflated(path, archive, member))
@@ -79,7 +79,7 @@ def _document(path: Path) -> Any:
 
 def _members(path: Path) -> Iterator[Any]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
             members = archive.infolist()
             chosen = [member for member in members if _SAMPLE.fullmatch(member.filename)]
             _refuse_unreadable(path, members, chosen)

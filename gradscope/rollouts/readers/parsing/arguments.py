@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from gradscope.errors import InputError
+from gradscope.outside.rules import (
+    ABOVE_ZERO,
+    FROM_ZERO,
+    NUMBER,
+    NUMBERS,
+    OBJECT,
+    TEXT,
+    FieldRule,
+    require_fields,
+    whole_from_to,
+)
 
 _COUNTS = (
     *("gradient_accumulation_steps", "num_iterations", "num_generations", "per_device_train_batch_size"),
@@ -19,16 +28,16 @@ _FROM_ZERO = (
 )
 _NUMBERS = ("entropy_coef", "entropy_target", "off_policy_mask_threshold", "router_aux_loss_coef", "max_grad_norm")
 _TEXTS = ("loss_type", "multi_objective_aggregation", "advantage")
-_RULES: dict[str, str] = {
-    **dict.fromkeys(_COUNTS, "a whole number from 1 on"),
-    **dict.fromkeys(_FROM_ZERO, "a finite number from 0 on"),
-    **dict.fromkeys(_NUMBERS, "a finite number"),
-    **dict.fromkeys(_TEXTS, "text"),
-    "temperature": "a finite number above 0",
-    "reward_weights": "a list of finite numbers",
-    "scale_rewards": "text, true or false",
-    "chat_template_kwargs": "an object",
-    "model_init_kwargs": "an object",
+_RULES: dict[str, FieldRule] = {
+    **dict.fromkeys(_COUNTS, whole_from_to(1)),
+    **dict.fromkeys(_FROM_ZERO, FROM_ZERO),
+    **dict.fromkeys(_NUMBERS, NUMBER),
+    **dict.fromkeys(_TEXTS, TEXT),
+    "temperature": ABOVE_ZERO,
+    "reward_weights": NUMBERS,
+    "scale_rewards": FieldRule("text, true or false", lambda value: isinstance(value, (str, bool))),
+    "chat_template_kwargs": OBJECT,
+    "model_init_kwargs": OBJECT,
 }
 """Argument of TRL's -> what it is where it is not null."""
 
@@ -43,34 +52,5 @@ def require_arguments(values: Mapping[str, Any], origin: str) -> None:
     Raises:
         InputError: One is something else; null is what is not set.
     """
-    for name, rule in _RULES.items():
-        value = values.get(name)
-        if value is not None and not _holds(value, rule):
-            raise InputError(
-                f"{origin}: {name} is {str(value)[:40]!r}, and it can only be {rule}.",
-                hint="Write the arguments as the trainer had them.",
-            )
-
-
-def _holds(value: Any, rule: str) -> bool:
-    match rule:
-        case "text":
-            return isinstance(value, str)
-        case "text, true or false":
-            return isinstance(value, (str, bool))
-        case "an object":
-            return isinstance(value, Mapping)
-        case "a list of finite numbers":
-            return isinstance(value, (list, tuple)) and all(map(_is_finite, value))
-        case "a whole number from 1 on":
-            return type(value) is int and value >= 1
-    if not _is_finite(value):
-        return False
-    return value > 0 if rule.endswith("above 0") else value >= 0 if rule.endswith("from 0 on") else True
-
-
-def _is_finite(value: Any) -> bool:
-    try:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:
-        return False
+    told = {name: value for name, value in values.items() if value is not None}
+    require_fields(told, _RULES, origin, hint="Write the arguments as the trainer had them.")

@@ -19,6 +19,7 @@ import pyarrow as pa
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, Unpacked, in_mib, most, open_file, raise_limits, require_regular
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
+from gradscope.results.source import BLANK, CUT_OFF
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 COMPRESSED = (".gz", ".zst")
@@ -136,7 +137,7 @@ def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dic
 def parse_line(line: bytes) -> dict[str, Any] | str:
     """The object in a line, or why there is none; a line without an end of line is the file's last."""
     if not line.strip():
-        return "the line is blank"
+        return BLANK
     if len(line) > most(MOST_ROW):
         return f"the line is longer than {in_mib(most(MOST_ROW))}"
     try:
@@ -146,5 +147,5 @@ def parse_line(line: bytes) -> dict[str, Any] | str:
     except RefusedJsonError as error:
         return f"the line {error.why}"
     except ValueError:
-        return "the line is not JSON" if line.endswith(b"\n") else "the last line is cut off"
+        return "the line is not JSON" if line.endswith(b"\n") else CUT_OFF
     return row if isinstance(row, dict) else "the line is not a JSON object"

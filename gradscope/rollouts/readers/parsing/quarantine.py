@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gradscope.errors import InputError
-from gradscope.results.source import Quarantine, QuarantineReason
+from gradscope.results.source import BLANK, CUT_OFF, Quarantine, QuarantineReason, Source
 
 BROKEN_ADVANTAGE = "the advantage is not finite"
 """Of a row whose reward can be used; it stays in its group."""
@@ -36,6 +37,18 @@ class QuarantineLog:
         """Set aside a file, or what is left of it, that cannot be read: nobody knows how many rows it has."""
         self._lost.setdefault(error.message, error)
 
+    def lose_metrics(self, lines: QuarantineLog) -> None:
+        """Set lines of metrics aside: nobody knows which numbers of which step they had.
+
+        Args:
+            lines: Took them. A last one that is cut off is left out: it may be being written.
+        """
+        for one in lines.result().reasons:
+            if one.reason not in (CUT_OFF, BLANK):
+                are = "1 line of metrics" if one.num_rows == 1 else f"{one.num_rows:,} lines of metrics"
+                self.lose(InputError(f"{are} cannot be used: {one.reason} ({one.where}).", hint="Copy the file again."))
+        self._lost |= lines._lost
+
     def include(self, other: QuarantineLog, order: Mapping[str, int]) -> None:
         """Count what another set aside, too; ``order`` is that of their files, which tells what came first."""
 
@@ -63,6 +76,17 @@ class QuarantineLog:
         )
         num_rows = sum(reason.num_rows for reason in reasons)
         return Quarantine(num_rows=num_rows, reasons=reasons, lost=tuple(self._lost))
+
+
+def with_set_aside(source: Source, log: QuarantineLog) -> Source:
+    """A source with what was set aside of files beside its rows, too."""
+    before, more = source.quarantined, log.result()
+    quarantined = Quarantine(
+        num_rows=before.num_rows + more.num_rows,
+        reasons=(*before.reasons, *more.reasons),
+        lost=(*before.lost, *more.lost),
+    )
+    return replace(source, quarantined=quarantined)
 
 
 def refuse_quarantined(quarantine: Quarantine) -> None:

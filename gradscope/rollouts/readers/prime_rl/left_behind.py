@@ -11,6 +11,7 @@ from gradscope.rollouts.config_file import flattened
 from gradscope.rollouts.readers.beside.configuration import readable, trainer_settings
 from gradscope.rollouts.readers.beside.metric_lines import metric_lines
 from gradscope.rollouts.readers.beside.step_weights import CheckpointLayout, saved_weights
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.run import Run, TrainerSettings
 
@@ -24,9 +25,10 @@ def with_prime_rls(request: ReadRequest, run: Run) -> Run:
     """The run with its arguments, metrics and weights."""
     folder = _run_folder(request.path)
     saved = saved_weights(request, _LAYOUT, (folder,))
-    metrics = metric_lines(_metrics_files(folder), _NAMES)
+    metrics = metric_lines(_metrics_files(folder), _NAMES, quarantine := QuarantineLog())
     return replace(
         run,
+        source=with_set_aside(run.source, quarantine),
         metrics=metrics,
         settings=_computing_in_bf16(_settings(request, folder)),
         weights=saved.weights,

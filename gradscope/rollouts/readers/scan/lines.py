@@ -30,6 +30,8 @@ _ABSENT = {"num_tokens": f"{UNKNOWN}::BIGINT", "sample": f"{NOT_COMPARED}::UINTE
 _NONE = np.zeros(0, dtype=np.int64)
 _LARGEST = 10**15 - 1
 """The largest of whole numbers that are read as such: any that a log has, and far from where casts overflow."""
+_KEY_OF_PATH = re.compile(r'\."(?:[^"\\]|\\.)*"|\.[^.\[]+|\[[0-9]+\]')
+"""A part of a JSON path: a key, with or without quotes, or a place in a list."""
 _DECIMAL_STEP = "[0-9]{1,15}([.]0*)?"
 
 
@@ -76,6 +78,20 @@ class LineColumns:
         return ("reward", *(REWARD + name for name in self.rewards), *self.further, *sample)
 
     @property
+    def objects(self) -> tuple[str, ...]:
+        """The JSON paths of the objects that something is read from, the row itself among them."""
+        found = {"$": None}
+        for path in self.paths:
+            keys = list(_KEY_OF_PATH.finditer(path))
+            found |= dict.fromkeys(path[: key.start()] for key in keys if not key[0].startswith("["))
+        return tuple(found)
+
+    @property
+    def keys(self) -> str:
+        """The expression for the keys of these objects, a list each."""
+        return f"TRY(json_keys(line, [{', '.join(map(quoted, self.objects))}]))"
+
+    @property
     def query(self) -> str:
         """The query over a block's lines."""
         found = {"step": self.step, "name": self.group, "prompt": f"hash({', '.join(self.prompt)})"}
@@ -90,8 +106,7 @@ class LineColumns:
         return f"""
             SELECT coalesce(step, 0) AS step, name, prompt, {", ".join((*named, *numbers))}, keys,
                    (NOT coalesce({" AND ".join(("is_plain", *known))}, false))::UTINYINT AS is_odd
-            FROM (SELECT {inner}, {self.plain} AS is_plain,
-                         CASE WHEN c IS NOT NULL THEN json_keys(line)::VARCHAR END AS keys
+            FROM (SELECT {inner}, {self.plain} AS is_plain, hash({self.keys}) AS keys
                   FROM (SELECT *{derived}
                         FROM (SELECT *, TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM {NAME})))"""
 
@@ -146,7 +161,9 @@ def scan_lines(
         return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=np.arange(len(lines)))
     is_odd = to_numpy(rows["is_odd"]).astype(np.bool_)
     is_odd[lines.with_commas()] = True
-    is_odd |= _names_twice(rows["keys"])
+    keys, first = np.unique(to_numpy(rows["keys"]), return_index=True)
+    one_of_each = lines.to_arrow(file_steps).take(to_indices(first))
+    is_odd |= np.isin(to_numpy(rows["keys"]), keys[_has_key_twice(queries, one_of_each, columns)])
     odd, plain = np.flatnonzero(is_odd), np.flatnonzero(~is_odd)
     if not len(plain):
         return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=odd)
@@ -161,12 +178,11 @@ def scan_lines(
     return ScannedLines(lines=lines, part=part, prompt=prompt, prompt_ids=ids, steps=steps, odd=odd)
 
 
-def _names_twice(keys: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Whether a line names a key twice, [lines], from DuckDB's text of its keys; commas within a key may fake it."""
-    encoded = keys.combine_chunks().dictionary_encode()  # nearly all lines have the same keys
-    names = [text[1:-1].split(", ") for text in encoded.dictionary.to_pylist()]
-    twice = [at for at, names_of_line in enumerate(names) if len(set(names_of_line)) < len(names_of_line)]
-    return np.isin(to_numpy(encoded.indices.fill_null(-1)), twice)
+def _has_key_twice(queries: LineQueries, lines: pa.Table, columns: LineColumns) -> NDArray[np.bool_]:
+    """Whether lines name a key twice: DuckDB takes the first, the row reader sets the line aside."""
+    is_twice = f"list_bool_or([len(one) > list_unique(one) FOR one IN {columns.keys}])"
+    found = queries.rows(f"SELECT coalesce({is_twice}, false)::UTINYINT AS is_twice FROM {NAME}", lines)
+    return to_numpy(found["is_twice"]).astype(np.bool_)
 
 
 def _rows(

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_numpy
+from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.tables import read_parquet
 from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, NOT_IDS, NOTHING_SAMPLED
@@ -41,12 +42,12 @@ class TokenColumns:
         return cls(read_parquet(path)) if path.is_file() else None
 
     @cached_property
-    def places(self) -> dict[Any, list[int]]:
-        """Sample index -> its rows, several for a sample of several sequences."""
-        found: dict[Any, list[int]] = {}
+    def places(self) -> dict[int | None, list[int]]:
+        """Sample index -> its rows, several for a sample of several sequences; None: of rows without one."""
+        found: dict[int | None, list[int]] = {}
         names = self.table.column_names
         indices = self.table[_INDEX].to_pylist() if _INDEX in names else [None] * self.table.num_rows
-        for at, index in enumerate(indices):
+        for at, index in enumerate(map(whole_number, indices)):
             found.setdefault(index, []).append(at)
         return found
 

@@ -65,8 +65,10 @@ def _read(request: ReadRequest) -> Run:
             hint="Train with GRPOConfig(log_completions=True), TRL 0.28 or newer.",
         )
     state = read_state(run)
-    settings = with_trl_version(read_trainer_settings(request.run_config), run)
     quarantine = QuarantineLog()
+    for file in state.damaged:
+        quarantine.lose(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
+    settings = with_trl_version(read_trainer_settings(request.run_config), run)
     training, evaluation = split_training(_readable(paths, quarantine, whole=not request.rewards_only), state)
     if not training:
         raise InputError(
@@ -244,8 +246,8 @@ def _left_out(training: Sequence[StepFile], evaluation: Sequence[StepFile]) -> l
 def _missing(
     state: TrlState, settings_origin: str | None, groups: Sequence[RolloutGroup], weights: Sequence[WeightsRef]
 ) -> list[str]:
-    sentences = [f"{path} is damaged and was left out." for path in state.damaged]
-    if state.path is None:
+    sentences = []
+    if state.path is None and not state.damaged:
         sentences.append(
             "There is no trainer_state.json: logged metrics are unknown, and evaluation files cannot be told from "
             "training files."

@@ -28,7 +28,7 @@ class TrlState:
     eval_steps: frozenset[int] = frozenset()
     """Steps at which an evaluation was logged: it overwrites the step's file of completions."""
     damaged: tuple[Path, ...] = ()
-    """State files that could not be read."""
+    """State files that could not be read, of which no other one is known to reach as far."""
 
     @property
     def reward_names(self) -> tuple[str, ...]:
@@ -70,6 +70,7 @@ def read_state(run: Path) -> TrlState:
     if not states:
         return TrlState(damaged=tuple(damaged))
     last_step, path, document = max(states, key=lambda entry: entry[0])
+    damaged = [path for path in damaged if not 0 <= _step_of_checkpoint(path) <= last_step]
     return TrlState(
         path=path,
         last_step=last_step,
@@ -88,6 +89,12 @@ def _metrics_of(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
         logged.pop("step", None)
         metrics[step] = {**logged, **metrics.get(step, {})}
     return metrics
+
+
+def _step_of_checkpoint(path: Path) -> int:
+    """The step that the state of a checkpoint reaches to; -1 where the folder does not tell."""
+    step = whole_number(path.parent.name.removeprefix("checkpoint-"))
+    return -1 if step is None else step
 
 
 def _step_of(entry: Mapping[str, Any], key: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.nested_cells import mapping_of, whole_number
+from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.scalars import logged_numbers
 
@@ -44,13 +44,15 @@ def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[s
         The metrics.
     """
     metrics: dict[int, dict[str, float]] = {}
-    for location, row in read_jsonl(file, quarantine):
+    lines = QuarantineLog()
+    for location, row in read_jsonl(file, lines):
         step = whole_number(row.get("step"))
-        if step is None or not mapping_of(row.get("data")):
-            quarantine.add("the line of metrics has no step or no data", location)
+        if step is None or not isinstance(row.get("data"), Mapping):
+            lines.add("it has no step or no data", location)
             continue
         numbers = logged_numbers(row["data"])
         metrics[step] = {COMMON_NAMES.get(name, name): number for name, number in numbers.items()}
+    quarantine.lose_metrics(lines)
     return metrics
 
 

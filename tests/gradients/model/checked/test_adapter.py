@@ -22,7 +22,26 @@ READ = (
     r"(?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:k_proj|v_proj|down_proj).*?)"
     r"|(?:\bmodel\.layers\.[\d]{1,}\.(?:self_attn|mlp)\.(?:(?:k_proj|v_proj)))",
     r"model\.layers\.(1[0-9]|2[0-3])\.self_attn\.q_proj",
+    r"(?i).*(layers|blocks)(?:a|.b).*x{1}_(?P<part>q|k)[.].*z",
+    r".*e.*e.*e.*eQ",
 )
+BETWEEN = (
+    ".",
+    r"\b",
+    "a?",
+    "a*",
+    "(a|)",
+    "(a|.)",
+    "(a)?",
+    "(?!a)",
+    "(?<!a)",
+    "(?P<a>.)",
+    "(?:.)",
+    "(?#a)",
+    "(?i:.)",
+    "[ab]",
+)
+"""What lets two wildcards take the same letters."""
 UNBOUNDED = (
     ("(a*)*b", "repeats a group"),
     (r"^(([a-z_.0-9])+)+$", "repeats a group"),
@@ -31,6 +50,8 @@ UNBOUNDED = (
     (r".*.*.*.*z", "a wildcard beside a wildcard"),
     (r"[a-z]+\w+x", "a wildcard beside a wildcard"),
     (r".*a.*b.*c.*d.*e", "more than 4 wildcards"),
+    *((f".*{between}.*z", "a wildcard beside a wildcard") for between in BETWEEN),
+    ("(?x).* # a\n .*", "has the flag x"),
     (r"(.*)\.\1", "refers to a group"),
     (r"(?P<a>.)(?P=a)", "refers to a group"),
     ("(", "is none"),

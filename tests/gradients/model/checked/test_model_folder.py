@@ -62,6 +62,11 @@ def test_every_file_of_json_is_bounded(folder: Path, name: str, text: str) -> No
         ({"text_config": CONFIG | {"num_hidden_layers": 4}}, "declares 4 layers"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, r"is quantized \(gptq\)"),
         ({"quantization_config": "x"}, "is quantized:"),
+        ({"attention_dropout": 2}, "attention_dropout is '2', and it can only be a number from 0 to 1"),
+        ({"resid_pdrop": -0.1}, "resid_pdrop is '-0.1'"),
+        ({"attn_pdrop": "x"}, "attn_pdrop is 'x'"),
+        ({"hidden_dropout": float("nan")}, "hidden_dropout is 'nan'"),
+        ({"text_config": CONFIG | {"attention_dropout": True}}, "attention_dropout is 'True'"),
     ],
 )
 def test_a_configuration_is_one_of_its_weights(folder: Path, fields: dict[str, Any], why: str) -> None:

@@ -230,6 +230,25 @@ def test_a_key_that_duckdb_takes_for_a_pattern_makes_every_line_odd() -> None:
     assert lines_of_groups(LineQueries(duckdb.connect()), [line()], columns, frozenset()).odd.tolist() == [0]
 
 
+@pytest.mark.parametrize(
+    "more",
+    ['"reward": 0', '"rew\\u0061rd": 0', '"id": 1, "id": 2', '"unread": 1, "unread": 2', '"info": {"x": 1, "x": 2}'],
+)
+def test_a_key_twice_makes_a_line_odd_whatever_the_others_have(more: str) -> None:
+    twice = line()[:-2] + f", {more}}}\n".encode()
+    assert isinstance(parse_line(twice), str)
+    columns = replace(COLUMNS, paths=(*COLUMNS.paths, member("info", "x")))
+    inner = {"step": 1, "group": 2, "reward": 3, "id": 4, "x": 5}
+    others = [line(), line(id=1), *(line(info=inner, unread={"unread": 1}, id=at) for at in range(70))]
+    assert scanned([b"".join([*others, twice, line()])], columns).odd.tolist() == [len(others)]
+
+
+def test_a_key_twice_in_an_object_that_nothing_is_read_from_is_let_pass() -> None:
+    twice = line(info=0).replace(b"0}", b'{"x": 1, "x": 2}}')
+    assert isinstance(parse_line(twice), str)
+    assert scanned([line(info={"x": 1}) + twice], COLUMNS).odd.tolist() == []
+
+
 def test_half_a_surrogate_pair_is_for_the_row_reader() -> None:
     assert scanned([line(x="\ud800") + line()], COLUMNS).odd.tolist() == [0]
 

@@ -29,7 +29,7 @@ def row(index: Any = 0, **cells: Any) -> dict[str, Any]:
     return {"sample_index": index, "group_index": 0, "reward": 1.0, "prompt": "p", "messages": messages, **cells}
 
 
-def columns(index: int | None, **cells: Any) -> dict[str, Any]:
+def columns(index: Any, **cells: Any) -> dict[str, Any]:
     return {"sample_index": index, "response_length": 1, "tokens": [5, 2], "loss_mask": [1], **cells}
 
 
@@ -65,6 +65,13 @@ def test_a_sample_of_several_sequences_counts_once_with_the_tokens_of_all() -> N
 def test_a_part_of_the_sequences_never_passes_for_all(tmp_path: Path, beside: list[dict[str, Any]]) -> None:
     (rollout,) = read(tmp_path, row(), row(), beside=beside).groups[0].rollouts
     assert (rollout.reward, rollout.completion_ids, rollout.earlier) == (1.0, None, ())
+
+
+@pytest.mark.parametrize("index", [[0], {"a": 1}, "x", float("nan"), -1, True])
+def test_an_index_that_is_none_belongs_to_no_sample(tmp_path: Path, index: Any) -> None:
+    run = read(tmp_path, row(), beside=[columns(index)])
+    assert (rewards_of(run), run.groups[0].rollouts[0].completion_ids) == ({"3:0": (1.0,)}, None)
+    assert run.source.quarantined.num_rows == 1
 
 
 def test_without_the_parquet_file_there_are_no_tokens(tmp_path: Path) -> None:

@@ -43,6 +43,16 @@ def test_a_damaged_state_is_named_and_the_next_one_read(tmp_path: Path, content:
     assert found.damaged == (tmp_path / "trainer_state.json",)
 
 
+def test_a_damaged_state_that_a_sound_one_reaches_beyond_costs_nothing(tmp_path: Path) -> None:
+    for name in ("checkpoint-1", "checkpoint-3"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trainer_state.json").write_text("{")
+    write_state(tmp_path, entry(1), entry(2))
+    assert read_state(tmp_path).damaged == (tmp_path / "checkpoint-3" / "trainer_state.json",)
+    write_state(tmp_path, entry(1), entry(3))
+    assert read_state(tmp_path).damaged == ()
+
+
 def test_a_number_that_is_not_finite_is_a_metric_and_text_is_none(tmp_path: Path) -> None:
     write_state(tmp_path, {"step": 1, "kl": float("inf"), "grad_norm": float("nan"), "note": "x", "loss": 10**400})
     (values,) = read_state(tmp_path).metrics.values()

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import REPOSITORY
@@ -21,10 +24,22 @@ def test_metrics_in_the_folder_are_read_and_are_no_rollouts() -> None:
 def test_metrics_beside_the_folder_count_and_a_repeated_step_takes_the_later_line(tmp_path: Path) -> None:
     write_lines(tmp_path / "rollouts/1.jsonl", ROW)
     lines = [{"step": 1, "data": {"a": value}} for value in (1.0, 2.0, float("nan"))]
-    write_lines(tmp_path / "log.jsonl", *lines[:2], {"step": 2, "data": {"a": 3.0, "b": "text"}}, {"step": "x"})
+    write_lines(
+        tmp_path / "log.jsonl", *lines[:2], {"step": 2, "data": {"a": 3.0, "b": "text"}}, {"step": 3, "data": {}}
+    )
     run = read_run(tmp_path / "rollouts")
-    assert run.metrics == {1: {"a": 2.0}, 2: {"a": 3.0}}
-    assert set_aside(run) == {"the line of metrics has no step or no data": 1}
+    assert run.metrics == {1: {"a": 2.0}, 2: {"a": 3.0}, 3: {}}
+    assert (set_aside(run), run.source.quarantined.lost) == ({}, ())
+
+
+@pytest.mark.parametrize("line", [{"step": "x", "data": {"a": 1}}, {"step": 1}, {"step": -1, "data": {}}, [1]])
+def test_a_line_of_metrics_that_is_none_is_lost(tmp_path: Path, line: Any) -> None:
+    write_lines(tmp_path / "rollouts/1.jsonl", ROW)
+    write_lines(tmp_path / "log.jsonl", {"step": 1, "data": {"a": 1.0}}, line)
+    run = read_run(tmp_path / "rollouts")
+    assert (run.metrics, rewards_of(run)) == ({1: {"a": 1.0}}, {"1:a": (1.0,)})
+    (lost,) = run.source.quarantined.lost
+    assert lost.startswith("1 line of metrics cannot be used: ")
 
 
 def test_without_metrics_it_is_said_how_to_get_them(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""What a setting that somebody else wrote can be: a predicate and the words for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradscope.errors import InputError
+
+_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRule:
+    """What a value can be."""
+
+    words: str
+    """Completes "it can only be"."""
+    holds: Callable[[Any], bool]
+
+    def or_null(self) -> FieldRule:
+        """The same, or null."""
+        return FieldRule(f"{self.words} or null", lambda value: value is None or self.holds(value))
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value is a number that a float can hold; true and false are none."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def whole_from_to(low: int, high: int | None = None) -> FieldRule:
+    """A whole number, as an int, within bounds."""
+    words = f"a whole number from {low} {'on' if high is None else f'to {high}'}"
+    return FieldRule(words, lambda value: type(value) is int and low <= value and (high is None or value <= high))
+
+
+TEXT = FieldRule("text", lambda value: isinstance(value, str))
+FLAG = FieldRule("true, false", lambda value: isinstance(value, bool))
+OBJECT = FieldRule("an object", lambda value: isinstance(value, Mapping))
+NUMBER = FieldRule("a finite number", is_finite)
+FROM_ZERO = FieldRule("a finite number from 0 on", lambda value: is_finite(value) and value >= 0)
+ABOVE_ZERO = FieldRule("a finite number above 0", lambda value: is_finite(value) and value > 0)
+NUMBERS = FieldRule(
+    "a list of finite numbers", lambda value: isinstance(value, (list, tuple)) and all(map(is_finite, value))
+)
+TEXTS = FieldRule(
+    "a list of texts", lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)
+)
+
+
+def require_fields(
+    values: Mapping[str, Any],
+    rules: Mapping[str, FieldRule],
+    origin: str | Path,
+    *,
+    hint: str,
+    cause: str | None = None,
+) -> None:
+    """Refuse settings that are not what they can be; a rule of what is not there holds.
+
+    Args:
+        values: Field -> value.
+        rules: Field -> what it can be.
+        origin: Where they come from, for the message.
+        hint: The next step.
+        cause: Of the error.
+
+    Raises:
+        InputError: One is something else.
+    """
+    for name, rule in rules.items():
+        if name in values and not rule.holds(values[name]):
+            raise InputError(
+                f"{origin}: {name} is {str(values[name])[:_SHOWN]!r}, and it can only be {rule.words}.",
+                hint=hint,
+                cause=cause,
+            )
