@@ -55,9 +55,9 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
         How far off it is, or in a few words why that cannot be told.
 
     Example:
-        >>> found = deviation_of({step: 1 + step % 2 for step in range(20)} | {20: 8.0}, 20, num_chosen_from=21)
+        >>> found = deviation_of({step: 1 + step % 2 for step in range(20)} | {20: 60.0}, 20, num_chosen_from=21)
         >>> found.times, found.is_unusual
-        (5.333333333333333, True)
+        (40.0, True)
     """
     finite = {at: value for at, value in values.items() if math.isfinite(value)}
     in_logs = min(finite.values()) >= 0  # a norm of zero, of a step without a live group, is of another kind

@@ -8,6 +8,7 @@ DuckDB lets ``nan`` and ``inf`` in small letters pass, which JSON does not have,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
