@@ -14,6 +14,7 @@ import yaml
 from torch import Tensor
 
 from benchmarks.other_trainers.toy import Sample, Truth, draw, first_model, remember, save, update
+from gradscope.rollouts.event_file import masked_checksum
 
 LOG = "exp_001"
 WIDTH = 24
@@ -261,4 +262,5 @@ def _scalar(step: int, name: str, value: float) -> bytes:
 
 
 def _record(message: bytes) -> bytes:
-    return struct.pack("<Q", len(message)) + b"\0" * 4 + message + b"\0" * 4
+    length = struct.pack("<Q", len(message))
+    return length + struct.pack("<I", masked_checksum(length)) + message + struct.pack("<I", masked_checksum(message))

@@ -1,4 +1,4 @@
-"""Scalars in TensorBoard's event files: records of a length, a checksum and a message of protocol buffers.
+"""Scalars in TensorBoard's event files: records of a length, a message of protocol buffers, and a checksum of each.
 
 Of a message only what a scalar takes is read: its step (field 2) and its summary (5), whose values (1) have a tag (1)
 and a number (2, float32).
@@ -7,13 +7,16 @@ and a number (2, float32).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from gradscope.outside.limits import read_whole
 
 _NUMBER, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 """Wire types: a number in as many bytes as it takes, eight bytes, a length and so many bytes, four bytes."""
+_NONE = 0
+"""The checksum of a writer that makes none."""
 Field = tuple[int, int | bytes]
 
 
@@ -31,31 +34,71 @@ def event_files(folder: Path, *, below: Sequence[str] = ("**",)) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
-def scalars_in(file: Path) -> dict[int, dict[str, float]]:
-    """The scalars of a file; what follows a record that is cut off is left out.
+def scalars_in(file: Path, damaged: Callable[[str], None]) -> dict[int, dict[str, float]]:
+    """The scalars of a file; a last record that is cut off is left out, for it may be being written.
+
+    Args:
+        file: The file.
+        damaged: Told in a few words of each part that cannot be used.
 
     Returns:
         Step -> tag -> value, of a repeated one the later.
     """
     found: dict[int, dict[str, float]] = {}
-    for message in _records(read_whole(file)):
+    for at, message, checksum in _records(read_whole(file), damaged):
         try:
             event = list(_fields(message))
             step = next((value for number, value in event if number == 2 and isinstance(value, int)), 0)
-            found.setdefault(step, {}).update(_values(event))
+            values = dict(_values(event))
         except (IndexError, ValueError, struct.error):
+            damaged(f"the record at byte {at:,} is none")
             continue
+        if values and checksum not in (_NONE, masked_checksum(message)):  # of images, which are not read, it takes long
+            damaged(f"the record at byte {at:,} is not what was written: its checksum is another")
+            continue
+        found.setdefault(step, {}).update(values)
     return {step: values for step, values in found.items() if values}
 
 
-def _records(data: bytes) -> Iterator[bytes]:
+def masked_checksum(data: bytes) -> int:
+    """The CRC-32C of some bytes, rotated and shifted as in TensorFlow's records.
+
+    Returns:
+        32 bits.
+
+    Example:
+        >>> hex(masked_checksum(b"123456789"))
+        '0xc78ab0e5'
+    """
+    table, checksum = _table(), 0xFFFFFFFF
+    for byte in data:
+        checksum = table[(checksum ^ byte) & 0xFF] ^ (checksum >> 8)
+    checksum ^= 0xFFFFFFFF
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@cache
+def _table() -> tuple[int, ...]:
+    table = []
+    for entry in range(256):
+        for _ in range(8):
+            entry = entry >> 1 ^ (0x82F63B78 if entry & 1 else 0)
+        table.append(entry)
+    return tuple(table)
+
+
+def _records(data: bytes, damaged: Callable[[str], None]) -> Iterator[tuple[int, bytes, int]]:
+    """Each record's place, message and checksum; behind a length that is none nothing can be found."""
     at = 0
     while at + 12 <= len(data):
-        (length,) = struct.unpack_from("<Q", data, at)
+        length, of_length = struct.unpack_from("<QI", data, at)
+        if of_length not in (_NONE, masked_checksum(data[at : at + 8])):
+            damaged(f"from byte {at:,} on it cannot be read")
+            return
         end = at + 12 + length
         if end + 4 > len(data):
             return
-        yield data[at + 12 : end]
+        yield at, data[at + 12 : end], struct.unpack_from("<I", data, end)[0]
         at = end + 4
 
 

@@ -20,12 +20,13 @@ def with_logged_metrics(request: ReadRequest, run: Run) -> Run:
     """
     folder = request.path if request.path.is_dir() else request.path.parent
     folder = folder.parent if folder.name == "rollout_data" else folder
-    events, lines = event_files(folder), folder / "metrics.jsonl"
+    events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
     if len({file.parent for file in events}) == 1:
-        return _with(run, events, _scalars(events))
-    if not lines.is_file():
+        found = _with(run, events, _scalars(events, quarantine))
+    elif lines.is_file():
+        found = _with(run, [lines], metric_lines([lines], {}, quarantine))
+    else:
         return run
-    found = _with(run, [lines], metric_lines([lines], {}, quarantine := QuarantineLog()))
     return replace(found, source=with_set_aside(found.source, quarantine))
 
 
@@ -34,9 +35,9 @@ def _with(run: Run, files: list[Path], metrics: Metrics) -> Run:
     return replace(run, source=source, metrics=metrics)
 
 
-def _scalars(files: list[Path]) -> Metrics:
+def _scalars(files: list[Path], quarantine: QuarantineLog) -> Metrics:
     found: Metrics = {}
     for file in files:
-        for step, scalars in scalars_in(file).items():
+        for step, scalars in scalars_in(file, quarantine.of_metrics(file)).items():
             found.setdefault(step, {}).update(scalars)
     return found

@@ -64,7 +64,7 @@ def _metrics(roots: list[Path], quarantine: QuarantineLog) -> Metrics:
     for root, files in (here, event_files(here)), (above, event_files(above, below=("", "tensorboard"))):
         found: dict[int, dict[str, float]] = {}
         for file in files:
-            for step, scalars in scalars_in(file).items():
+            for step, scalars in scalars_in(file, quarantine.of_metrics(file)).items():
                 found.setdefault(step, {}).update(renamed(scalars, _NAMES))
         found = found or metric_lines(sorted(root.glob("metrics.jsonl")), _NAMES, quarantine)
         if any("grad_norm" in metrics for metrics in found.values()):

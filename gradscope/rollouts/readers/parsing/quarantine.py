@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from gradscope.errors import InputError
 from gradscope.results.source import BLANK, CUT_OFF, Quarantine, QuarantineReason, Source
@@ -36,6 +37,10 @@ class QuarantineLog:
     def lose(self, error: InputError) -> None:
         """Set aside a file, or what is left of it, that cannot be read: nobody knows how many rows it has."""
         self._lost.setdefault(error.message, error)
+
+    def of_metrics(self, file: Path) -> Callable[[str], None]:
+        """What takes damage within a file of metrics, in a few words, as a part of the run that cannot be read."""
+        return lambda what: self.lose(InputError(f"{file}: {what}.", hint="Copy the file again."))
 
     def lose_metrics(self, lines: QuarantineLog) -> None:
         """Set lines of metrics aside: nobody knows which numbers of which step they had.

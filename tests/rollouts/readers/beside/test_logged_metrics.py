@@ -29,6 +29,14 @@ def test_tensorboards_files_in_the_folder_are_read(tmp_path: Path, name: str) ->
     assert run.source.files[-1] == str(log / "tensorboard" / "events.out.tfevents.1.host")
 
 
+def test_damage_in_tensorboards_files_is_a_part_that_cannot_be_read(tmp_path: Path) -> None:
+    log = copy_of("slime", tmp_path)
+    file = log / "events.out.tfevents.1.host"
+    file.write_bytes(EVENTS[:-6] + b"?" + EVENTS[-5:])
+    (lost,) = read_run(log).source.quarantined.lost
+    assert lost.startswith(f"{file}: the record at byte ")
+
+
 def test_who_stands_in_slimes_folder_of_rollouts_has_them_too(tmp_path: Path) -> None:
     log = copy_of("slime", tmp_path)
     (log / "metrics.jsonl").write_text(json.dumps({"step": 1, "x": 2}) + "\n")
