@@ -14,14 +14,19 @@ from tests.conftest import REPOSITORY
 _STORES: list[distributed.TCPStore] = []
 
 
+def place_to_meet() -> int:
+    """The port of a new store; it outlives the processes, as the launcher's does."""
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    _STORES.append(store)
+    return int(store.port)
+
+
 def start_processes(size: int, *arguments: str, cwd: Path | None = None) -> list[subprocess.Popen[str]]:
     """One Python a process; localhost is all the network they use."""
-    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    _STORES.append(store)  # where the processes meet; it outlives them, as the launcher's does
     shared = {
         "WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
+        "MASTER_PORT": str(place_to_meet()),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "OMP_NUM_THREADS": "1",
     }

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import Cli, Done
-from tests.gradients.launched import finish, start_processes
+from tests.gradients.launched import finish, place_to_meet, start_processes
 
 pytestmark = pytest.mark.slow  # a run is trained for it, and processes are started
 
@@ -21,15 +21,17 @@ HIDDEN = ("rank", "--step", "1", "--rows", "hidden", "--engine", "stream")
 
 
 _EACH = """
-import contextlib, io, json, sys
+import contextlib, io, json, os, sys
 from gradscope.__main__ import main
 told = sys.stdout
-for arguments in json.loads(sys.argv[1]):
+for port, arguments in json.loads(sys.argv[1]):
+    os.environ["MASTER_PORT"] = str(port)
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         code = main(arguments)
     print(json.dumps([code, out.getvalue(), err.getvalue()]), file=told, flush=True)
 """
-"""Commands one after the other: to start two processes takes longer than most of them."""
+"""Commands one after the other, for to start two processes takes longer than most of them; each meets elsewhere, or
+it would find the addresses of the one before."""
 
 
 def by_two(*arguments: object, timeout: float = 120) -> list[tuple[int, str, str]]:
@@ -53,13 +55,14 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def told(tiny_run: Path, output: Path) -> dict[str, list[Done]]:
-    """What both processes told of each command; what refuses a part on its way, as the report does, comes last."""
+    """What both processes told of each command."""
     commands = {
         "rank": ("rank", tiny_run, *RANK, "--json", "--output", output / "rank"),
         "hidden": (*HIDDEN, tiny_run),
+        "claims": (*CLAIMS, tiny_run),
         "report": ("report", tiny_run, "--step", "1", "--output", output / "report" / "report.html"),
     }
-    words = json.dumps([list(map(str, command)) for command in commands.values()])
+    words = json.dumps([(place_to_meet(), list(map(str, command))) for command in commands.values()])
     done = finish(start_processes(2, "-c", _EACH, words), timeout=240)
     rows = [[Done(*json.loads(line)) for line in out.splitlines()] for _, out, _ in done]
     return {name: list(both) for name, both in zip(commands, zip(*rows, strict=True), strict=True)}
@@ -90,8 +93,7 @@ def test_rank_prints_and_writes_once_what_one_process_does(
 def test_other_commands_and_rows_say_what_one_process_says(
     cli: Cli, tiny_run: Path, told: dict[str, list[Done]], name: str, command: tuple[str, ...]
 ) -> None:
-    done = told[name] if name in told else [Done(*one) for one in by_two(*command, tiny_run)]
-    alone, (main, other) = cli(*command, tiny_run), done
+    alone, (main, other) = cli(*command, tiny_run), told[name]
     assert (main.code, other) == (alone.code, (alone.code, "", ""))
     assert "$ gradscope" not in main.out  # the next command would need the launcher
     said = [text.partition("The gradient of a group has")[0] for text in (main.out, alone.out)]
