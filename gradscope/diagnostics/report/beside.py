@@ -92,8 +92,9 @@ def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSectio
         findings=(*_sentences(first[0], [other for other, _ in others], rows), *_cautions(runs, steps)),
         meaning="Rewards and dead groups: intervals resample the prompts of each run. Metrics as logged: intervals "
         "count as many steps as their correlation leaves. The runs are taken for independent, so with prompts in "
-        "common the differences are surer than that. Said are those that hold for all "
-        f"{len(rows)} looked at (Bonferroni); intervals are of one. What another seed would change is in none of them.",
+        "common the differences are surer than that. The first sentence names those that hold for all "
+        f"{len(rows)} at once (Bonferroni); an interval is of its own difference alone. None of them has in it what "
+        "another seed would change.",
         next_step="To tell a setting from a seed's luck, run each setting with several seeds: gradscope compare pairs "
         "them.",
         tables=(_table(first[0], rows, steps),),
