@@ -24,11 +24,11 @@ FolderArgument = Annotated[
 _SENTENCE = f"bold {STYLES['unknown']}"
 _REQUIREMENTS = ("frac_reward_zero_std <= 0.9", "pass@8 >= 0.5", "frac_replay_mismatch@1,21,41 == 0")
 _SIGHTS = (
-    ("degeneracy/degeneracy.png", "which groups give no gradient, against independent coin flips"),
-    ("passk/passk.png", "what training made of pass@k, before and after"),
-    ("rank/rank_curve.png", "directions a group spans, over checkpoints"),
-    ("weights/rank_weight_sizes.png", "the same of each weight, for one group, against its size"),
-    ("report.html", "all of it on one page: open it in a browser"),
+    ("degeneracy/degeneracy.png", "dead groups, beside coin flips"),
+    ("passk/passk.png", "pass@k before and after training"),
+    ("rank/rank_curve.png", "directions of a group's gradient, by step"),
+    ("weights/rank_weight_sizes.png", "the same, weight by weight"),
+    ("report.html", "all of it on one page, for a browser"),
 )
 
 
@@ -118,7 +118,7 @@ def _show_sights(folder: Path) -> None:
     """What to look at, the page last; each command prints more where it is typed without ``--show verdict``."""
     show_line("")
     show_line(
-        f"Without --show {VERDICT} each command prints its table and findings. Look at",
+        f"Without --show {VERDICT} each command adds its table and findings. To look at:",
         style=f"bold {STYLES['unknown']}",
     )
     for name, words in _SIGHTS:

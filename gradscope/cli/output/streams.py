@@ -9,26 +9,41 @@ from rich.text import Text
 
 from gradscope.processes import process_index, speaks
 from gradscope.render.words.escape import plain
-from gradscope.render.words.tones import STYLES
+from gradscope.render.words.tones import QUIET, STYLES
 from gradscope.writing import naming
 
 _PREFIXES = {
     "error:": f"bold {STYLES['problem']}",
     "hint:": f"bold {STYLES['unknown']}",
     "warning:": f"bold {STYLES['look']}",
-    "note:": "bold",
+    "note:": QUIET,
+    "read ": QUIET,
+    "wrote ": QUIET,
 }
+_PASTED = ("error:", "hint:")
+"""What may hold a command, which stays in one line: a terminal breaks it where it likes, and copies it whole."""
 
 
 def say(line: str) -> None:
-    """Talk to the person: one escaped line on stderr; a leading ``error:``, ``hint:`` or ``note:`` is colored."""
+    """Talk to the person: one escaped line on stderr, which a terminal shows broken between words.
+
+    Args:
+        line: A leading ``error:``, ``hint:``, ``warning:``, ``note:``, ``read`` or ``wrote`` is colored.
+    """
     if not speaks():
         return
     text = Text(plain(line))
     for prefix, style in _PREFIXES.items():
         if line.startswith(prefix):
             text.stylize(style, 0, len(prefix))
-    _console(sys.stderr).print(text, soft_wrap=True)
+    console = _console(sys.stderr)
+    console.print(text, soft_wrap=not console.is_terminal or line.startswith(_PASTED))
+
+
+def pause() -> None:
+    """An empty line between talk and answer where one terminal shows both."""
+    if sys.stdout.isatty() and sys.stderr.isatty():
+        say("")
 
 
 def show_line(line: str, *, style: str = "") -> None:

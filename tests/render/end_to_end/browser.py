@@ -148,7 +148,7 @@ def opened(browser: Browser, page: Path, *, width: int = 1100, scheme: str = "li
     for domain in ("Page", "Runtime", "Log", "Network"):
         tab.call(f"{domain}.enable")
     tab.call("Performance.enable", timeDomain="threadTicks")
-    tab.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+    tab.call("Emulation.setDeviceMetricsOverride", width=width, height=300, deviceScaleFactor=1, mobile=False)
     tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     tab.call("Page.navigate", url=page.resolve().as_uri())
     browser.wait_for("Page.loadEventFired", session)
