@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gradscope.cli.output.streams import show_line
+from gradscope.cli.output.streams import show_command, show_line
 from gradscope.errors import OutputExistsError
 from gradscope.render.terminal.names import VERDICT
 from gradscope.render.words.tones import STYLES
@@ -47,7 +46,7 @@ def demo(
     for sentence, arguments in _tour(folder):
         show_line("")
         show_line(sentence, style=_SENTENCE)
-        show_line(f"$ {shlex.join(['gradscope', *arguments])}", style="bold")
+        show_command(["gradscope", *arguments])
         show_line("")
         _run(context.obj, [*arguments, "--force"] if force else arguments)
     _show_sights(folder)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -47,9 +50,40 @@ def pause() -> None:
 
 
 def show_line(line: str, *, style: str = "") -> None:
-    """Print a command or a path on stdout, in one line whatever its length: it is there to be copied."""
+    """Print a line on stdout, whatever its length: a path, say, which is there to be copied."""
     if process_index() == 0:
         _console(sys.stdout).print(Text(plain(line), style=style), soft_wrap=True)
+
+
+def show_command(words: Sequence[str]) -> None:
+    """Print a command to paste, behind ``$``: in one line, or in those that a narrow terminal holds and a shell joins.
+
+    Args:
+        words: Each word as the program gets it, the program's name first.
+    """
+    console = _console(sys.stdout)
+    if not console.is_terminal:
+        show_line(f"$ {shlex.join(words)}", style="bold")
+        return
+    lines = ["$"]
+    for part in _parts(words):
+        if len(lines[-1]) + len(part) + 3 > console.width and lines[-1].strip():
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {part}"
+    for line in lines:
+        show_line(line, style="bold")
+
+
+def _parts(words: Sequence[str]) -> list[str]:
+    """What stays together: an option and its value."""
+    parts: list[str] = []
+    for before, word in pairwise(["", *words]):
+        if before.startswith("-") and not word.startswith("-"):
+            parts[-1] += f" {shlex.quote(word)}"
+        else:
+            parts.append(shlex.quote(word))
+    return parts
 
 
 def show(renderable: RenderableType) -> None:
