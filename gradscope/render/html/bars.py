@@ -9,9 +9,9 @@ from gradscope.render.words.escape import plain
 from gradscope.results.report import Chart
 
 _WIDTH, _RIGHT = 760.0, 72.0
-_LETTER = 12.0
+_LETTER = 11.0
 """Width of a letter where the style sheet prints text largest, on a phone."""
-_ROW, _BAR = 20.0, 13.0
+_ROW, _BAR = 23.0, 14.0
 _MOST_CHARACTERS = 24
 _AXIS = 22.0
 """Height of the axis's name below the bars."""

@@ -20,7 +20,7 @@ from gradscope.render.words.escape import plain
 from gradscope.results.report import Chart, Series
 from gradscope.say import non_finite_word
 
-FULL = Canvas(width=760.0, height=250.0, left=64.0, right=24.0, top=34.0, bottom=46.0, letter=12.7, most_ticks=8)
+FULL = Canvas(width=760.0, height=250.0, left=72.0, right=24.0, top=34.0, bottom=46.0, letter=12.7, most_ticks=8)
 """As wide as the page."""
 CARD = Canvas(width=280.0, height=140.0, left=36.0, right=12.0, top=12.0, bottom=34.0, letter=7.0, most_ticks=4)
 """One of several side by side, where the title is the name of the vertical axis, too."""
