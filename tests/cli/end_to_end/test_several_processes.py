@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import Cli, Done
-from tests.gradients.launched import finish, place_to_meet, start_processes
+from tests.launched import finish, place_to_meet, start_processes
 
 pytestmark = pytest.mark.slow  # a run is trained for it, and processes are started
 
