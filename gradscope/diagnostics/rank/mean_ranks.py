@@ -70,6 +70,23 @@ class MeanRanks:
             for place, name in enumerate(self.nulls)
         }
 
+    def mean_within(self, values: Array, low: float, high: float) -> Estimate:
+        """The mean of another number of each matrix; undefined without matrices.
+
+        Args:
+            values: [n].
+            low: The least that it can be.
+            high: The most.
+
+        Returns:
+            The mean, with an interval over groups.
+        """
+        if not len(values):
+            return Estimate.undefined_because(_EVERY_GROUP_DEAD)
+        columns, groups = self._weighed(values[:, None])
+        (mean,) = bounded_means(columns, groups, low=low, high=high)
+        return mean
+
     def _mean_ranks(self, ranks: Array) -> tuple[Estimate, ...]:
         columns, groups = self._weighed(ranks)
         return bounded_means(columns, groups, low=1.0, high=float(self.most))
