@@ -266,6 +266,8 @@ def member(file: Path, chance: random.Random) -> str:
             members = {name: archive.read(name) for name in archive.namelist()}
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OSError, EOFError):
         return raw(file, chance)
+    if not members:
+        return raw(file, chance)
     inner = file.with_name(".member.json")
     chosen = chance.choice(sorted(members))
     inner.write_bytes(members[chosen])
