@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -41,3 +43,18 @@ def test_the_energy_of_the_sum_is_that_of_the_rows_themselves(centered: bool) ->
     assert 0.0 <= point.summed_energy.low < point.summed_energy.value < point.summed_energy.high <= 4.0
     (dead,) = step_spectra(make_rows([1, 1], ["a", "a"])[0], "dr_grpo", None, by_group=False)[1]
     assert "zero advantage" in str(dead.summed_energy.undefined)
+
+
+@pytest.mark.parametrize("advantage", ["reinforce", "positive_only"])
+def test_one_score_vector_among_many_has_a_rank_and_no_shuffle(advantage: str) -> None:
+    """As where all completions but one were cut off and are masked."""
+    size = 64
+    rows, scores = make_rows([1.0] + [0.0] * (size - 1), ["a"] * size)
+    scores[1:] = 0.0
+    ((spectrum, *_), (point,)) = step_spectra(
+        dataclasses.replace(rows, gram=scores @ scores.T), advantage, None, by_group=False
+    )
+    assert spectrum.ranks.effective_rank.value == pytest.approx(1.0)
+    assert point.effective_rank.value == pytest.approx(1.0)
+    assert point.nulls["unweighted"].effective_rank.value == pytest.approx(1.0)
+    assert "without a score vector" in str(point.nulls["shuffled"].effective_rank.undefined)
