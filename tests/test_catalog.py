@@ -22,6 +22,7 @@ from gradscope.diagnostics.compare.runs import drawdown
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS
 from gradscope.diagnostics.passk.comparison import compare_samples
+from gradscope.diagnostics.rank.formulations.interference import measure_interference
 from gradscope.diagnostics.rank.formulations.kinds import measure_kinds
 from gradscope.diagnostics.rank.formulations.reward_baselines import baseline_groups, measure_baselines
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
@@ -55,6 +56,7 @@ from gradscope.results.logged.mismatch import MismatchNumbers
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport, Ranks, StepGeometry
 from gradscope.results.ranks.curves import RankCurvePoint
+from gradscope.results.ranks.interference import Interference
 from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import RunReport
@@ -226,6 +228,10 @@ def rank_values(seed: int) -> Iterator[Found]:
     for part in measure_kinds(rows, (LOGGED, "sign", "pass_at_2")):
         yield from (("kinds.norm", part.norm, 0), ("kinds.cosine", part.cosine, 0))
         yield from (("kinds.alignment.pass@k", estimate, 0) for estimate in part.alignment.values())
+    of_steps, of_prompts = measure_interference(rows, (LOGGED, "sign", "pass_at_2"))
+    for step in of_steps:
+        yield from ((f"interference.{name}", getattr(step, name), 0) for name in estimates_of(Interference))
+    yield from (("interference.influence", prompt.influence, 0) for prompt in of_prompts)
     for noise in measure_baselines(baseline_groups(rows)):
         yield from ((name, getattr(noise, name), 0) for name in ("optimal_baseline", "reward_norm_correlation"))
         yield from (("relative_noise", estimate, 0) for estimate in noise.relative_noise.values())

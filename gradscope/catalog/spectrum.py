@@ -67,6 +67,19 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         path="curve.two_direction_energy",
     ),
     _rank_metric(
+        name="summed_energy",
+        title="energy of the sum",
+        formula="|sum g_i|^2 / sum |g_i|^2, mean over groups with a gradient",
+        meaning="What adding up the rows of a group makes of their energy: 1 for unrelated rows, R for R rows that are "
+        "alike, less than 1 where they cancel. Where it does not grow with R, more rollouts add no common direction.",
+        range="[0, R]",
+        better="neither",
+        moved_by="What the rollouts of a prompt have in common; a baseline that makes their advantages add up to zero "
+        "lowers it.",
+        source="Definition; cancellation of the gradients of a group: SALT, arXiv 2606.05800.",
+        path="curve.summed_energy",
+    ),
+    _rank_metric(
         name="numerical_rank",
         title="numerical rank",
         formula="number of s_i > noise_floor",

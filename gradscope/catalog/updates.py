@@ -153,6 +153,54 @@ UPDATE_METRICS: tuple[Metric, ...] = (
 
 _SHARE = "[0, 1]"
 
+INTERFERENCE_METRICS: tuple[Metric, ...] = (
+    _rank_metric(
+        name="interference.frac_hurt",
+        title="pairs that hurt",
+        formula="share of pairs j != k with S_j . C_k < 0, S_j = sum of A_i s_i of group j, C_k the mean score vector "
+        "of the correct rollouts of group k",
+        meaning="How often a step along one prompt's gradient lowers the log-probability of another's correct answers, "
+        "to first order. 0.5 for unrelated prompts.",
+        range="[0, 1]",
+        better="lower",
+        moved_by="Prompts whose answers exclude each other; shared text such as formats moves it down.",
+        source="Negative interference by products of scores: arXiv 2510.02230; share of pairs: definition.",
+    ),
+    _rank_metric(
+        name="interference.cosine",
+        title="cosine with others' correct answers",
+        formula="mean over j != k of S_j . C_k / (|S_j| |C_k|)",
+        meaning="Whether prompts climb the correct answers of the others (above 0) or descend them (below 0).",
+        range="[-1, 1]",
+        better="higher",
+        moved_by="As interference.frac_hurt.",
+        source="Definition; alignment with gradients of held-out prompts: arXiv 2602.21492.",
+    ),
+    _rank_metric(
+        name="interference.transfer",
+        title="transfer",
+        formula="sum over j != k of S_j . C_k / sum over k of S_k . C_k",
+        meaning="What all the other prompts of a step do to a prompt's correct answers, in units of what its own "
+        "gradient does for them. Below 0 the others undo a part of it; its own answers are those that it was "
+        "trained on.",
+        range="(-inf, inf)",
+        better="higher",
+        moved_by="The number of prompts of a step; how much they have in common.",
+        source="Definition.",
+    ),
+    _rank_metric(
+        name="interference.influence",
+        title="influence of a prompt",
+        formula="mean over k != j of S_j . C_k / mean over k of S_k . C_k",
+        meaning="Whether a prompt helps (above 0) or hurts the correct answers of the others of its step; 1 would be "
+        "as much as a prompt does for its own.",
+        range="(-inf, inf)",
+        better="higher",
+        moved_by="The size of its gradient, and what it has in common with the others.",
+        source="Definition; influence of training prompts on held-out ones: arXiv 2602.21492.",
+    ),
+)
+
 WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
     _rank_metric(
         name="update_size",

@@ -98,6 +98,7 @@ SPECS = (
         arrays="files.arrays:write_spectra",
         csv=csv_rows.attributes(
             *("curve", "token_curve", "spectra", "steps", "formulations", "kinds", "shares", "baselines"),
+            *("interference", "influences"),
             *("comparisons", "weight_curve", "size_changes", "sparsity", "updates", "gradient_updates"),
         ),
     ),

@@ -9,6 +9,7 @@ from typing import Literal
 from gradscope.estimate import Estimate
 from gradscope.results.envelope import FLATTENED, NOT_IN_DOCUMENT
 from gradscope.results.ranks.curves import RankCurvePoint, SizeChange, TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.interference import Interference, PromptInfluence
 from gradscope.results.ranks.tokens import GradientSparsity, TokenRows
 from gradscope.results.replay import LogprobDifference
 from gradscope.results.source import Source
@@ -245,6 +246,10 @@ class RankReport(Drawn):
     """By step and advantage."""
     kinds: tuple[KindUpdate, ...] = ()
     """What all-fail, mixed and all-pass groups give to it, of the kinds that there are; rewards of 0 and 1 alone."""
+    interference: tuple[Interference, ...] = ()
+    """By step and advantage, for rewards of 0 and 1: what groups do to each other's correct answers."""
+    influences: tuple[PromptInfluence, ...] = ()
+    """Of each group with a gradient, under the first advantage."""
     shares: tuple[GroupShare, ...] = ()
     """By step and group."""
     baselines: tuple[BaselineNoise, ...] = ()

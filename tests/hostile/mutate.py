@@ -221,7 +221,7 @@ def csv_cell(file: Path, chance: random.Random) -> str:
 def parquet(file: Path, chance: random.Random) -> str:
     """A column dropped, renamed, repeated, of another type or with other cells; rows taken away, turned or repeated."""
     try:
-        table = pq.read_table(file)
+        table = pq.read_table(io.BytesIO(file.read_bytes()))
     except (pa.ArrowException, OSError):
         return raw(file, chance)
     at = chance.randrange(max(1, table.num_columns))
@@ -265,6 +265,8 @@ def member(file: Path, chance: random.Random) -> str:
         with zipfile.ZipFile(file) as archive:
             members = {name: archive.read(name) for name in archive.namelist()}
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OSError, EOFError):
+        return raw(file, chance)
+    if not members:
         return raw(file, chance)
     inner = file.with_name(".member.json")
     chosen = chance.choice(sorted(members))

@@ -431,6 +431,7 @@ def _curve() -> tuple[RankCurvePoint, ...]:
             stable_rank=around(1 + 0.2 * size, 0.1),
             participation_ratio=around(1 + 0.3 * size, 0.1),
             two_direction_energy=Estimate(value=0.9, low=0.8, high=0.95, num_units=11),
+            summed_energy=Estimate(value=1.4, low=1.1, high=1.9, num_units=11),
             profile=profile(size, 0.55),
             nulls=_nulls(size),
         )

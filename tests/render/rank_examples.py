@@ -7,6 +7,7 @@ import dataclasses
 from gradscope.estimate import Estimate
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, KindUpdate, RankReport
 from gradscope.results.ranks.curves import TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.interference import Interference, PromptInfluence
 from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 from tests.render import examples
@@ -64,8 +65,34 @@ def formulation_report() -> RankReport:
         examples.rank_report(),
         formulations=tuple(update(name, step) for step in (1, 41) for name in NAMES),
         kinds=tuple(kind_update(name, kind) for name in NAMES for kind in ("all_fail", "mixed")),
+        interference=tuple(interference(name, step) for step in (1, 41) for name in NAMES),
+        influences=tuple(influence(place) for place in range(13)),
         shares=shares,
         baselines=(noise(),),
+    )
+
+
+def interference(name: str, step: int) -> Interference:
+    return Interference(
+        step=step,
+        advantage=name,
+        frac_hurt=Estimate(value=0.625, low=0.5, high=0.75, num_units=16),
+        cosine=Estimate(value=-0.08, low=-0.15, high=-0.01, num_units=16),
+        transfer=Estimate(value=-0.4, low=-0.75, high=-0.05, num_units=16)
+        if step > 1
+        else Estimate.undefined_because("it hangs on a single group of this step"),
+    )
+
+
+def influence(place: int) -> PromptInfluence:
+    return PromptInfluence(
+        step=41,
+        advantage=NAMES[0],
+        group_id=f"{examples.HOSTILE}{place}",
+        pass_rate=0.5,
+        influence=Estimate(value=place / 10 - 0.65, low=place / 10 - 0.75, high=place / 10 - 0.55, num_units=11)
+        if place
+        else Estimate.undefined_because("no other group has a correct answer"),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine
 from gradscope.diagnostics.rank.comparison import GroupRank, ranks_of_groups
+from gradscope.diagnostics.rank.formulations.interference import measure_interference
 from gradscope.diagnostics.rank.formulations.kinds import measure_kinds
 from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
@@ -29,6 +30,7 @@ from gradscope.errors import GradscopeError
 from gradscope.reason import Reason
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, KindUpdate, StepGeometry
 from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.interference import Interference, PromptInfluence
 from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.run import Run
@@ -60,8 +62,13 @@ class Collected:
     engine: dict[str, object] = field(default_factory=dict)
     """How gradients were computed."""
     formulations: list[FormulationUpdate] = field(default_factory=list)
-    kinds: list[KindUpdate] = field(default_factory=list)
     """The update that each formulation makes."""
+    kinds: list[KindUpdate] = field(default_factory=list)
+    """What each kind of group gives to it."""
+    interference: list[Interference] = field(default_factory=list)
+    """What groups do to each other's correct answers."""
+    influences: list[PromptInfluence] = field(default_factory=list)
+    """What each group does to those of the others."""
     shares: list[GroupShare] = field(default_factory=list)
     """What each group gives to a step's gradient."""
     baseline_groups: list[BaselineGroup] = field(default_factory=list)
@@ -113,6 +120,9 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
         collected.rows.append(rows)
     collected.formulations.extend(measure_formulations(rows, request.advantages))
     collected.kinds.extend(measure_kinds(rows, request.advantages))
+    interference, influences = measure_interference(rows, request.advantages)
+    collected.interference.extend(interference)
+    collected.influences.extend(influences)
     collected.shares.extend(measure_shares(rows))
     collected.baseline_groups.extend(baseline_groups(rows))
     collected.sparsity.extend(token_sparsity(measured.step, measured.answer))

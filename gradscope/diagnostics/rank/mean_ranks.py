@@ -9,7 +9,7 @@ Shapes: n matrices, N singular values of each, D draws of a null.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +22,8 @@ from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.results.ranks.curves import NullRank
 
 _EVERY_GROUP_DEAD = "every group of this step has zero advantage, so its gradient matrix is zero"
+_NO_DRAW = Estimate.undefined_because("every draw of this null deals all advantages to rollouts without a score vector")
+_NO_RANK = NullRank(effective_rank=_NO_DRAW, difference=_NO_DRAW, ratio=_NO_DRAW, two_direction_energy=_NO_DRAW)
 _RANKS = ("effective_rank", "stable_rank", "participation_ratio")
 
 
@@ -51,6 +53,8 @@ class MeanRanks:
         """The same under each null that could be drawn, on the same matrices; empty without matrices."""
         if not len(self.counts) or not self.nulls:
             return {}
+        if not all(np.isfinite(drawn[:, 0]).all() for drawn in self.nulls.values()):
+            return {name: self._only_under(name).null_ranks().get(name, _NO_RANK) for name in self.nulls}
         # all nulls at once: a bootstrap of many columns costs little more than one of one
         ranks = np.column_stack([drawn[:, 0] for drawn in self.nulls.values()])
         own, count, span = self.counts[:, :1], len(self.nulls), self.most - 1.0
@@ -69,6 +73,33 @@ class MeanRanks:
             )
             for place, name in enumerate(self.nulls)
         }
+
+    def _only_under(self, null: str) -> MeanRanks:
+        """The matrices that have a rank under a null."""
+        chosen = np.flatnonzero(np.isfinite(self.nulls[null][:, 0]))
+        return replace(
+            self,
+            counts=self.counts[chosen],
+            nulls={null: self.nulls[null][chosen]},
+            group_ids=[self.group_ids[place] for place in chosen.tolist()],
+        )
+
+    def mean_within(self, values: Array, low: float, high: float) -> Estimate:
+        """The mean of another number of each matrix; undefined without matrices.
+
+        Args:
+            values: [n].
+            low: The least that it can be.
+            high: The most.
+
+        Returns:
+            The mean, with an interval over groups.
+        """
+        if not len(values):
+            return Estimate.undefined_because(_EVERY_GROUP_DEAD)
+        columns, groups = self._weighed(values[:, None])
+        (mean,) = bounded_means(columns, groups, low=low, high=high)
+        return mean
 
     def _mean_ranks(self, ranks: Array) -> tuple[Estimate, ...]:
         columns, groups = self._weighed(ranks)
@@ -93,9 +124,12 @@ def drawn_counts(values: Array) -> Array:
         values: [D, n, N]. A shuffle may deal zeros to all live rows of a matrix: that draw is left out.
 
     Returns:
-        Means over draws, [n, 4].
+        Means over draws, [n, 4]; NaN for a matrix that every draw leaves without a rank.
     """
-    return np.asarray(np.nanmean(rank_counts(values), axis=0), dtype=np.float64)
+    counts = rank_counts(values)
+    is_known = np.isfinite(counts)
+    total, num = np.where(is_known, counts, 0.0).sum(axis=0), is_known.sum(axis=0)
+    return np.asarray(np.divide(total, num, out=np.full(total.shape, np.nan), where=num > 0), dtype=np.float64)
 
 
 def profile(values: ArrayLike) -> tuple[float, ...]:

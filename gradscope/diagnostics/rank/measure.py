@@ -25,6 +25,7 @@ from gradscope.diagnostics.rank.weights.gradient_beside_update import gradients_
 from gradscope.diagnostics.rank.weights.updates import update_report
 from gradscope.errors import InputError, UsageError
 from gradscope.findings.formulations import update_findings
+from gradscope.findings.interference import interference_findings
 from gradscope.findings.rank import rank_findings, size_findings
 from gradscope.findings.rank_headline import rank_headline
 from gradscope.findings.reliability import reliability_findings
@@ -170,6 +171,8 @@ def _report(run: Run, request: RankRequest, collected: Collected, source: Source
         engine=collected.engine,
         formulations=tuple(collected.formulations),
         kinds=tuple(collected.kinds),
+        interference=tuple(collected.interference),
+        influences=tuple(collected.influences),
         shares=tuple(collected.shares),
         baselines=baselines,
         comparisons=comparisons,
@@ -206,4 +209,5 @@ def _sentences(
         checked = rank_findings((), collected.steps, ()) if collected.steps else ()
         return (*seen, *checked, *reliability)
     ranks = rank_findings(collected.curve, collected.steps, collected.spectra, comparisons)
-    return (*ranks, *reliability, *update_findings(collected.formulations, baselines))
+    updates = update_findings(collected.formulations, baselines)
+    return (*ranks, *reliability, *updates, *interference_findings(collected.interference))

@@ -160,12 +160,16 @@ def _multiplied(first: Array, second: Array, degree: int) -> Array:
 
 def _by_division(values: Array, order: int) -> Array:
     """The same from sums of powers; each value's factor is divided out of the product of all."""
-    sums = np.cumprod(np.broadcast_to(values, (order, len(values))), axis=0).sum(axis=1)
+    sums, power = np.empty(order), np.ones(len(values))
+    for place in range(order):
+        power = power * values
+        sums[place] = power.sum()
     whole = np.ones(order + 1)
-    for power in range(1, order + 1):
-        signs = (-1.0) ** np.arange(power)
-        whole[power] = np.sum(signs * whole[power - 1 :: -1][:power] * sums[:power]) / power
-    others = np.ones((len(values), order + 1))
-    for power in range(1, order + 1):
-        others[:, power] = np.maximum(whole[power] - values * others[:, power - 1], 0.0)
-    return np.concatenate([whole[None], others])
+    for degree in range(1, order + 1):
+        signs = (-1.0) ** np.arange(degree)
+        whole[degree] = np.sum(signs * whole[degree - 1 :: -1][:degree] * sums[:degree]) / degree
+    found = np.ones((order + 1, 1 + len(values)))
+    found[:, 0] = whole
+    for degree in range(1, order + 1):
+        found[degree, 1:] = np.maximum(whole[degree] - values * found[degree - 1, 1:], 0.0)
+    return found.T

@@ -23,6 +23,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "geometry",
         "signal",
         "kinds",
+        "interference",
         "baselines",
         "findings",
         "engine",

@@ -49,6 +49,8 @@ class RankCurvePoint:
     """Likewise."""
     two_direction_energy: Estimate
     """Share of sum s^2 in the two largest singular values, averaged likewise; of two rows it is 1."""
+    summed_energy: Estimate
+    """|sum of rows|^2 over the sum of their squared norms, averaged likewise: 1 for unrelated rows."""
     profile: tuple[float, ...] = ()
     """Mean over the live sub-groups of s / sum s, largest first: what the effective rank is the entropy of."""
     nulls: Mapping[str, NullRank] = field(default_factory=dict)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import Cli, Done
-from tests.gradients.launched import finish, place_to_meet, start_processes
+from tests.launched import finish, place_to_meet, start_processes
 
 pytestmark = pytest.mark.slow  # a run is trained for it, and processes are started
 
@@ -75,10 +75,10 @@ def test_rank_prints_and_writes_once_what_one_process_does(
     (main, other) = told["rank"]
     assert (main.code, other) == (0, (0, "", ""))
     said = [
-        [line for line in err.replace(str(place), "").splitlines() if not line.startswith("about ")]
+        [line for line in err.replace(str(place), "").splitlines() if line.startswith(("read ", "note", "wrote "))]
         for err, place in ((main.err, output), (alone.err, tmp_path))
-    ]  # how long it takes differs
-    assert said[0] == said[1]
+    ]  # how often it tells how far it is differs
+    assert said[0] == said[1] != []
     names = [sorted(str(file.relative_to(of)) for file in (of / "rank").rglob("*")) for of in (output, tmp_path)]
     assert names[0] == names[1]
     assert not list(output.glob(".*"))

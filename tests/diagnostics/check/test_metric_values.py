@@ -61,6 +61,7 @@ def rank_report() -> RankReport:
             stable_rank=estimate,
             participation_ratio=estimate,
             two_direction_energy=Estimate.exact(0.9),
+            summed_energy=Estimate.exact(1.5),
         )
 
     geometry = StepGeometry(

@@ -32,7 +32,7 @@ def point(size: int, rank: Estimate, *, step: int = 1, kind: type = RankCurvePoi
     null = NullRank(effective_rank=around(4.0), difference=UNKNOWN, ratio=around(0.5), two_direction_energy=UNKNOWN)
     fields = {"step": step, "advantage": ADVANTAGE, "group_size": size, "num_groups": 12, "num_dead": 0}
     ranked = {"effective_rank": rank, "stable_rank": rank, "participation_ratio": rank, "two_direction_energy": rank}
-    own = {"given_prompts": rank} if kind is RankCurvePoint else {}
+    own = {"given_prompts": rank, "summed_energy": rank} if kind is RankCurvePoint else {}
     nulls = {"gaussian": null} if rank.is_defined else {}
     return kind(**fields, **ranked, **own, **more, nulls=nulls)
 

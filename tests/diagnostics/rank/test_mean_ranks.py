@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -54,3 +56,18 @@ def test_draws_without_a_rank_are_left_out() -> None:
     drawn = np.array([[[1.0, 1.0]], [[0.0, 0.0]]])
     assert drawn_counts(drawn).tolist() == [[2.0, 2.0, 2.0, 1.0]]
     assert profile(drawn[1]) == ()
+
+
+def test_a_matrix_that_every_draw_leaves_empty_is_left_out_of_that_null_alone() -> None:
+    drawn = np.array([[EQUAL, [0.0] * 4, ONE]] * 3)
+    found = drawn_counts(drawn)
+    assert np.isnan(found).any(axis=1).tolist() == [False, True, False]
+    mean = mean_of([EQUAL, ONE, EQUAL], ["a", "b", "c"])
+    whole = {"gaussian": mean.counts, "unweighted": mean.counts}
+    nulls = dataclasses.replace(mean, nulls={**whole, "shuffled": found}).null_ranks()
+    assert nulls["shuffled"].effective_rank.value == pytest.approx(2.5)  # of the first and the third
+    assert nulls["shuffled"].difference.value == pytest.approx(1.5)
+    assert nulls["gaussian"].effective_rank.value == nulls["unweighted"].effective_rank.value == pytest.approx(3.0)
+    nowhere = dataclasses.replace(mean, nulls={**whole, "shuffled": np.full((3, 4), np.nan)}).null_ranks()["shuffled"]
+    for estimate in (nowhere.effective_rank, nowhere.difference, nowhere.ratio, nowhere.two_direction_energy):
+        assert "to rollouts without a score vector" in str(estimate.undefined)

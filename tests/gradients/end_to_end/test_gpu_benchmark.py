@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,18 +11,13 @@ import pytest
 import torch
 
 from tests.conftest import REPOSITORY
+from tests.forked import ForkedPython
 
 SCRIPT = REPOSITORY / "benchmarks" / "gpu.py"
 
 
-def start(output: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPT), "--output", str(output), *arguments],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(output: Path, *arguments: str) -> ForkedPython:
+    return ForkedPython([str(SCRIPT), "--output", str(output), *arguments])
 
 
 @pytest.fixture

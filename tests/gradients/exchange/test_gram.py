@@ -13,8 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from gradscope.gradients.exchange.gram import own_batches
 from tests.gradients.exchange.cases import CASES, LONG, measured, save_models
-from tests.gradients.launched import finish, start_processes
 from tests.gradients.models import DAPO, prepared, tiny_groups, tiny_policy
+from tests.launched import finish, start_processes
 
 THREE = (
     "llama_untied_biases",

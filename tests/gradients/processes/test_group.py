@@ -17,7 +17,7 @@ from gradscope.gradients.processes.group import (
     num_connected,
     of_one_mind,
 )
-from tests.gradients.launched import finish, start_processes
+from tests.launched import finish, start_processes
 
 START = """
 import os, signal, sys

@@ -63,6 +63,15 @@ def test_kinds_of_groups_that_give_nothing_are_left_out() -> None:
     assert "grpo 3 all-fail" not in text
 
 
+def test_prompts_that_help_and_hurt_stand_at_the_ends_of_a_ranking() -> None:
+    text = words(formulation_report(), "interference")
+    assert "-0.40 [-0.75, -0.05]" in text
+    assert text.index("0.55 [0.45, 0.65]") < text.index("0.15 [0.05, 0.25]") < text.index("-0.15 [-0.25, -0.05]")
+    assert "-0.55 [-0.65, -0.45]" in text
+    assert "0.05 [-0.05, 0.15]" not in text
+    assert "2 more between them are in the files (--output)" in text
+
+
 def test_a_critical_batch_that_is_not_known_says_the_least_it_can_be() -> None:
     report = formulation_report()
     known = words(report, "signal")
@@ -194,7 +203,8 @@ def test_steps_that_were_left_out_are_named_and_their_reasons_shown_when_asked()
 
 
 def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
-    assert "--show adds formulations, spectra, geometry, signal, kinds, baselines, engine; or all." in words(REPORT)
+    offered = "formulations, spectra, geometry, signal, kinds, interference, baselines, engine"
+    assert f"--show adds {offered}; or all." in words(REPORT)
     assert "There is no table of tokens in this result." in words(REPORT, "tokens")
     assert not [part for part in ("--show adds", "There is no table") if part in words(REPORT, "all")]
     many = dataclasses.replace(REPORT, findings=tuple("ABCDEFG"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +17,7 @@ from gradscope.training.grid import cell_command
 from gradscope.training.setup.checkpoints import MARKER, complete_checkpoints
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.train import train
-from tests.conftest import REPOSITORY
+from tests.forked import ForkedPython
 from tests.training.interrupted import LONG, assert_same_run, config_for
 
 pytestmark = pytest.mark.slow  # whole runs of TRL
@@ -29,14 +27,9 @@ FORMULATIONS = ("spo", "token_critic")  # each keeps more than weights
 
 
 @contextmanager
-def running(config: TrainConfig, *, resume: bool) -> Iterator[subprocess.Popen[bytes]]:
+def running(config: TrainConfig, *, resume: bool) -> Iterator[ForkedPython]:
     """A process that trains; killed at the end of the block."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gradscope", *cell_command(config, resume=resume), "--quiet"],
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = ForkedPython(["-m", "gradscope", *cell_command(config, resume=resume), "--quiet"])
     try:
         yield process
     finally:
@@ -44,7 +37,7 @@ def running(config: TrainConfig, *, resume: bool) -> Iterator[subprocess.Popen[b
         assert process.wait() == -signal.SIGKILL, "it had ended by itself"
 
 
-def wait_for(reached: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def wait_for(reached: Callable[[], bool], process: ForkedPython) -> None:
     end = time.monotonic() + PATIENCE
     while not reached() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.002)
@@ -73,7 +66,7 @@ def kill_inside_a_checkpoint(config: TrainConfig) -> None:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainConfig]:
-    """A run of each formulation, killed twice; side by side, because most of the time is imports."""
+    """A run of each formulation, killed twice; side by side."""
     folder = tmp_path_factory.mktemp("killed")
     configs = {name: config_for(folder / name, advantage=name) for name in FORMULATIONS}
 

@@ -19,7 +19,7 @@ from gradscope.training.setup.config import TrainConfig
 from gradscope.training.setup.provenance import SHARDED_NOTE
 from gradscope.training.tasks.load import load_task
 from gradscope.training.train import resume_command
-from tests.training.two_processes import start
+from tests.launched import by_two
 
 SCRIPT = """
 import os, sys
@@ -42,9 +42,7 @@ SETTINGS = [*SIZES, "--heldout-samples", "4", "--checkpoint-every", "2", "--devi
 
 def launched(folder: Path, *arguments: str, until: int = 0) -> tuple[int, str]:
     (folder / "script.py").write_text(SCRIPT)
-    process = start(folder, "script.py", str(until), "--output", "run", *arguments)
-    said = process.communicate(timeout=300)[0]
-    return process.returncode, said
+    return by_two(folder, "script.py", str(until), "--output", "run", *arguments)
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from gradscope import measure_rank, replay_run
 from gradscope.errors import GradscopeError
 from gradscope.rollouts.run_folder import read_metrics
 from gradscope.rollouts.store import read_steps
+from tests.launched import by_two
 from tests.training.recording.recorded import record
 from tests.training.stock import answer
-from tests.training.two_processes import start
 
 SCRIPT = """
 import sys
@@ -88,9 +88,8 @@ def test_several_processes_measure_what_they_update_and_do_not_notice(way: str, 
     """The main process measures the rollouts of both; the norm is that which the trainer logs."""
     (tmp_path / "script.py").write_text(SCRIPT)
     for name, every in (("with", 1), ("without", 0)):
-        process = start(tmp_path, "script.py", name, way, trained, str(every))
-        said = process.communicate(timeout=300)[0]
-        assert process.returncode == 0, said
+        code, said = by_two(tmp_path, "script.py", name, way, trained, str(every))
+        assert code == 0, said
     run = tmp_path / "with" / "run"
     metrics = read_metrics(run)
     assert sorted(metrics) == [1, 2]

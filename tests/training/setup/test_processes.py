@@ -19,11 +19,13 @@ from gradscope.training.grid import train_grid
 from gradscope.training.setup import processes
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.train import resume_command, train
+from tests.launched import by_two
 from tests.training.conftest import SHORT
 from tests.training.two_processes import start
 
 SIZES = ["--num-prompts", "4", "--group-size", "4", "--train-prompts", "8", "--heldout-prompts", "2", "--steps", "6"]
 SETTINGS = [*SIZES, "--heldout-samples", "4", "--checkpoint-every", "2", "--device", "cpu"]
+TRAIN = ["-m", "gradscope", "train", "--output", "run"]
 RECORDED = """
 import sys
 from pathlib import Path
@@ -35,16 +37,10 @@ train(trainer)
 """
 
 
-def launched(folder: Path, *arguments: str) -> tuple[int, str]:
-    process = start(folder, "-m", "gradscope", "train", *arguments)
-    said = process.communicate(timeout=300)[0]
-    return process.returncode, said
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    code, said = launched(folder, "--output", "run", *SETTINGS)
+    code, said = by_two(folder, *TRAIN, *SETTINGS)
     assert code == 0, said
     assert said.count("wrote the run run") == 1
     return folder / "run"
@@ -74,7 +70,7 @@ def test_the_norm_of_both_is_reproduced(whole: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(whole: Path, tmp_path: Path) -> None:
-    process = start(tmp_path, "-m", "gradscope", "train", "--output", "run", *SETTINGS)
+    process = start(tmp_path, *TRAIN, *SETTINGS)
     deadline = time.monotonic() + 120
     while not step_path(tmp_path / "run", 3).exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -83,7 +79,7 @@ def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(whole: Path, tmp
     assert process.returncode != 0
     assert said.count("stopped; continue with `torchrun --nproc-per-node 2 -m gradscope train --resume") == 1
     assert said.count("interrupted") == 1
-    code, said = launched(tmp_path, "--output", "run", "--resume", *SETTINGS)
+    code, said = by_two(tmp_path, *TRAIN, "--resume", *SETTINGS)
     assert code == 0, said
     for step in range(1, 7):
         assert step_path(tmp_path / "run", step).read_bytes() == step_path(whole, step).read_bytes()
@@ -99,8 +95,9 @@ def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(whole: Path, tmp
 
 @pytest.mark.slow
 def test_what_is_wrong_is_told_once_and_ends_both(whole: Path) -> None:
-    code, said = launched(whole.parent, "--output", "run", *SETTINGS)
-    assert code != 0
+    process = start(whole.parent, *TRAIN, *SETTINGS)
+    said = process.communicate(timeout=300)[0]
+    assert process.returncode != 0
     assert said.count("error: run already exists.") == 1
     assert "exitcode  : 2" in said  # the other ends likewise, or by the launcher
 
@@ -108,9 +105,8 @@ def test_what_is_wrong_is_told_once_and_ends_both(whole: Path) -> None:
 @pytest.mark.slow
 def test_a_script_of_ones_own_is_recorded_by_its_main_process(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(RECORDED)
-    process = start(tmp_path, "script.py")
-    said = process.communicate(timeout=300)[0]
-    assert process.returncode == 0, said
+    code, said = by_two(tmp_path, "script.py")
+    assert code == 0, said
     groups = read_steps(tmp_path / "run")
     assert [group.group_id for group in groups[:4]] == [f"00001-{place:03d}" for place in range(4)]
     assert all(len({rollout.prompt_ids for rollout in group.rollouts}) == 1 for group in groups)

@@ -54,6 +54,7 @@ def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool =
         num_groups=len(stack.parts),
         num_dead=int(np.sum(~stack.is_live)),
         **means,
+        summed_energy=mean.mean_within(stack.summed_energy[is_ranked], 0.0, float(stack.weights.shape[1])),
         given_prompts=given_prompts,
         profile=profile(stack.values[is_ranked]),
         nulls={name: _with_profile(nulls.get(name), drawn.get(name)) for name in NULLS} if drawn else {},

@@ -42,6 +42,13 @@ class PartStack:
         return singular_values_from_grams(center_grams(self.gradients) if self.centered else self.gradients)
 
     @property
+    def summed_energy(self) -> Array:
+        """|sum of rows|^2 over the sum of their squared norms, [n]; NaN for a part without a gradient."""
+        energy = np.trace(self.gradients, axis1=1, axis2=2)
+        total = np.clip(self.gradients.sum(axis=(1, 2)), 0.0, None)
+        return np.asarray(np.divide(total, energy, out=np.full(len(energy), np.nan), where=energy > 0))
+
+    @property
     def is_live(self) -> NDArray[np.bool_]:
         """Which parts have an advantage that is not zero, [n]."""
         return np.asarray(np.any(self.weights != 0, axis=1))

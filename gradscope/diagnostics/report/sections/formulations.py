@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED
 from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.rank.formulations.interference import measure_interference
 from gradscope.diagnostics.rank.formulations.kinds import measure_kinds
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations
-from gradscope.diagnostics.rank.null_values import null_values
+from gradscope.diagnostics.rank.null_values import mean_null_ranks, null_values
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_section
@@ -23,7 +24,7 @@ from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import batch_norm, gradient_gram, row_norms
 from gradscope.metrics.gram.row_shares import cosine_of_updates
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, effective_ranks, singular_values_from_gram
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, singular_values_from_gram
 from gradscope.results.report import Cell, Chart, Column, ColumnStyle, ReportSection, ReportTable, Series
 
 Array = NDArray[np.float64]
@@ -56,7 +57,12 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         next_step=_next_step(rows),
         command=inputs.command("rank", "--advantage", "all"),
         charts=_chart(rows),
-        tables=(_table(rows, [step.step for step in steps]), *_noise_table(steps), *_kinds_table(steps[-1], names)),
+        tables=(
+            _table(rows, [step.step for step in steps]),
+            *_noise_table(steps),
+            *_kinds_table(steps[-1], names),
+            *_interference_table(steps[-1], names),
+        ),
     )
 
 
@@ -100,7 +106,8 @@ def _null_ranks(rows: StepRows, parts: Sequence[SubGroup], by_group: Sequence[Ar
         num_columns=rows.num_parameters,
         centered=False,
     )
-    return tuple(Estimate.exact(float(np.mean(effective_ranks(values[name])))) for name in _NULLS)
+    ranks = mean_null_ranks(values)
+    return tuple(ranks[name] for name in _NULLS)
 
 
 def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
@@ -202,6 +209,27 @@ def _kinds_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...
                 )
                 for part in parts
             ),
+        ),
+    )
+
+
+def _interference_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...]:
+    """What the prompts of the last step do to each other's correct answers, where that is defined."""
+    found, _ = measure_interference(rows, names)
+    known = [of for of in found if of.transfer.is_defined or of.frac_hurt.is_defined]
+    if not known:
+        return ()
+    return (
+        ReportTable(
+            caption=f"Step {rows.step} between prompts: pairs that hurt = {metric('interference.frac_hurt').formula}; "
+            f"transfer = {metric('interference.transfer').formula}",
+            columns=(
+                Column(title="advantage"),
+                Column(title="pairs that hurt", style="share"),
+                Column(title="cosine", style="gap"),
+                Column(title="transfer", style="gap"),
+            ),
+            rows=tuple((of.advantage, of.frac_hurt, of.cosine, of.transfer) for of in known),
         ),
     )
 

@@ -13,6 +13,7 @@ from gradscope.render.terminal.answer import Blocks, answer
 from gradscope.render.terminal.layout import source_line
 from gradscope.render.terminal.names import ALL
 from gradscope.render.terminal.rank.formulations import baselines_table, kinds_table, noise_table, updates_table
+from gradscope.render.terminal.rank.interference import influences_table, interference_table
 from gradscope.render.terminal.rank.ranks import geometry_table, matrices_table, ranks_table, spectra_table
 from gradscope.render.terminal.rank.sparsity import sparsity_table
 from gradscope.render.terminal.rank.step_ranks import step_ranks
@@ -132,6 +133,13 @@ def _kinds(report: RankReport, notes: Footnotes) -> Blocks:
         yield kinds_table(report.kinds, notes)
 
 
+def _interference(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.interference:
+        yield interference_table(report.interference, notes)
+    if any(row.influence.is_defined for row in report.influences):
+        yield influences_table(report.influences, notes)
+
+
 def _baselines(report: RankReport, notes: Footnotes) -> Blocks:
     if report.baselines:
         yield baselines_table(report.baselines, notes)
@@ -152,6 +160,7 @@ _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
     "geometry": _geometry,
     "signal": _signal,
     "kinds": _kinds,
+    "interference": _interference,
     "baselines": _baselines,
     "engine": _engine,
 }

@@ -26,11 +26,13 @@ from gradscope.results.ranks.curves import RankCurvePoint
 MOST_ROWS = 24
 """A longer table is cut, and says so; every row is in the JSON and the CSV."""
 
-_NULL_TITLES = {"unweighted": "scores", "shuffled": "shuffled", "gaussian": "unre-\nlated"}
+_NULL_TITLES = {"unweighted": "scores", "shuffled": "shuf-\nfled", "gaussian": "unre-\nlated"}
 """Columns of the null models: the same matrix without what the rank might be due to. ``signs`` is ``scores`` but for
 rollouts of zero advantage, and stands in the JSON."""
 _RATIO_TITLE = "ratio"
 """Column of the rank over that of unrelated rows of the same norms."""
+_SUM_TITLE = "sum"
+"""Column of the squared norm of the sum of a group's rows over the sum of their squared norms."""
 
 _SPARSITY = ("sparsity.zero_groups", "sparsity.small_rows", "sparsity.gini")
 """Catalogue names of the last three columns of a step's geometry."""
@@ -44,7 +46,7 @@ def ranks_table(points: Sequence[RankCurvePoint], notes: Footnotes) -> Table:
         ("size", "right"),
         ("live", "right"),
         (f"rank, step {last_step}", "left"),
-        *((title, "right") for title in (*_NULL_TITLES.values(), _RATIO_TITLE)),
+        *((title, "right") for title in (*_NULL_TITLES.values(), _RATIO_TITLE, _SUM_TITLE)),
     ]
     table = new_table(columns)
     for (name, *others), curve in merge_same(points):
@@ -64,7 +66,7 @@ def _curve_cells(curve: Sequence[RankCurvePoint], last_step: int, notes: Footnot
     last = curve[-1]
     if last.step != last_step:
         none = notes.mark(f"no group of {last.group_size} at step {last_step}")
-        return (str(last.group_size), "0", none, *[UNDEFINED] * (len(_NULL_TITLES) + 1))
+        return (str(last.group_size), "0", none, *[UNDEFINED] * (len(_NULL_TITLES) + 2))
     nulls = {name: null.effective_rank for name, null in last.nulls.items()}
     return (
         str(last.group_size),
@@ -72,6 +74,7 @@ def _curve_cells(curve: Sequence[RankCurvePoint], last_step: int, notes: Footnot
         format_estimate(last.effective_rank, notes, "rank", alone=why_alone(last.num_groups - last.num_dead)),
         *_null_cells(nulls, notes),
         format_estimate(last.nulls["gaussian"].ratio, notes, "share", interval=False) if last.nulls else UNDEFINED,
+        format_estimate(last.summed_energy, notes, "rank", interval=False) if last.nulls else UNDEFINED,
     )
 
 

@@ -150,6 +150,7 @@ def _batches(
         left -= batch.nbytes
         if left < 0:
             raise InputError(f"{path} unpacks to more than {in_mib(most_unpacked(path))}.", hint=raise_limits(path))
+        batch.validate(full=True)  # else text that is not UTF-8 fails where a row of it is made
         yield batch
 
 

@@ -70,6 +70,21 @@ def test_each_kind_of_group_says_what_it_gives() -> None:
     assert len(formulations_section(inputs_of(RUN, grams=[fractions])).tables) == 2
 
 
+def test_prompts_that_work_against_each_other_are_told() -> None:
+    """Each group's right answer lies across the gradients of the two others, one of which pulls away from it."""
+    rows = [[2.0, 1.0], [0.0, 0.0], [-1.0, 1.0], [0.0, 0.0], [1.0, 2.0], [0.0, 0.0]]
+    rewards = [1, 0, 1, 0, 1, 0]
+    gram = gram_of(rows, list("aabbcc"), rewards=rewards, advantages=[1, -1] * 3)
+    table = formulations_section(inputs_of(RUN, grams=[gram])).tables[-1]
+    assert [column.title for column in table.columns] == ["advantage", "pairs that hurt", "cosine", "transfer"]
+    found = {row[0]: row[1:] for row in table.rows}
+    hurt, _, transfer = found["logged"]
+    assert hurt.value == pytest.approx(2 / 6)  # a and b
+    assert transfer.value == pytest.approx(2 * (-1 + 4 + 1) / (5 + 2 + 5))
+    assert found["sign"][0] == hurt  # the same advantages
+    assert {"grpo", "dr_grpo", "rloo"} <= set(found)
+
+
 def test_nearest_and_farthest_formulation_are_named() -> None:
     gram = gram_of(ROWS, ["a", "a", "b", "b"], rewards=[1, 0, 1, 1], advantages=[1, -1, 0, 0])
     (finding,) = formulations_section(inputs_of(RUN, grams=[gram])).findings

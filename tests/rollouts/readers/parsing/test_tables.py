@@ -76,6 +76,32 @@ def test_a_parquet_whose_names_are_no_text_is_set_aside(tmp_path: Path) -> None:
     assert "is not a readable Parquet file" in log.result().lost[0]
 
 
+_LATIN = b"caf\xe9"
+_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("cell", "kind"),
+    [
+        (_LATIN, pa.string()),
+        (_LATIN, pa.large_string()),
+        ([b"a", _LATIN], pa.list_(pa.string())),
+        ({"role": b"user", "content": _LATIN}, _MESSAGE),
+        ([{"role": b"user", "content": _LATIN}], pa.list_(_MESSAGE)),
+        ([[b"a"], [_LATIN]], pa.list_(pa.list_(pa.string()))),
+    ],
+    ids=str,
+)
+def test_text_that_is_not_utf_8_makes_a_parquet_unreadable_wherever_it_is(
+    tmp_path: Path, cell: object, kind: pa.DataType
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": pa.array([cell]).cast(kind, safe=False)}), path)
+    with pytest.raises(InputError, match="not a readable Parquet file"):
+        read_parquet(path)
+    assert rows(path)[0] == []
+
+
 def test_a_parquet_that_names_a_column_twice_is_no_table(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["step", "step"]), tmp_path / "a.parquet")
     with pytest.raises(InputError, match="two columns have the name 'step'"):

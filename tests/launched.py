@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from torch import distributed
 
-from tests.conftest import REPOSITORY
+from tests.forked import ForkedPython
 
 _STORES: list[distributed.TCPStore] = []
 
@@ -21,33 +18,31 @@ def place_to_meet() -> int:
     return int(store.port)
 
 
-def start_processes(size: int, *arguments: str, cwd: Path | None = None) -> list[subprocess.Popen[str]]:
+def start_processes(size: int, *arguments: str, cwd: Path | None = None) -> list[ForkedPython]:
     """One Python a process; localhost is all the network they use."""
     shared = {
         "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(place_to_meet()),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "OMP_NUM_THREADS": "1",
     }
-    return [
-        subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=cwd or REPOSITORY,
-            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": str(REPOSITORY)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+    return [ForkedPython(arguments, shared | rank, cwd) for rank in ranks]
 
 
-def finish(processes: list[subprocess.Popen[str]], timeout: float = 240) -> list[tuple[int, str, str]]:
+def finish(processes: list[ForkedPython], timeout: float = 240) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of each; none is left behind."""
     try:
-        said = [process.communicate(timeout=timeout) for process in processes]
+        said = [process.communicate(timeout) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [(process.returncode, out, err) for process, (out, err) in zip(processes, said, strict=True)]
+    return [(process.wait(), out, err) for process, (out, err) in zip(processes, said, strict=True)]
+
+
+def by_two(folder: Path, *arguments: str) -> tuple[int, str]:
+    """The exit code of two processes, of one that failed where one did, and what both said."""
+    done = finish(start_processes(2, *arguments, cwd=folder))
+    return max((code for code, _, _ in done), key=abs), "".join(out + err for _, out, err in done)

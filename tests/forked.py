@@ -1,0 +1,111 @@
+"""Python processes that start in a moment: forked from a server that has imported what takes seconds to import."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import multiprocessing
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["gradscope.cli.app", "gradscope.training.train", "gradscope.training.grpo.trainer"])
+
+
+@functools.cache
+def _folder() -> str:
+    """What the processes say goes into files here."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    return folder
+
+
+class ForkedPython:
+    """What ``python ARGUMENTS`` would be; it is used like a :class:`subprocess.Popen` of text.
+
+    Args:
+        arguments: ``-m MODULE``, ``-c CODE`` or a script, and what comes after it.
+        environment: Variables beside ours.
+        cwd: Where it runs; by default in the repository.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> None:
+        self.arguments = tuple(arguments)
+        self._said = Path(tempfile.mkdtemp(dir=_folder()))
+        told = dict(os.environ | {"PYTHONPATH": str(REPOSITORY)} | (environment or {}))
+        self._process = _SERVER.Process(
+            target=_run, args=(self.arguments, told, str(cwd or REPOSITORY), str(self._said))
+        )
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self.arguments, timeout or 0.0, *map(self._text, ("stdout", "stderr")))
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        self.wait(timeout)
+        return self._text("stdout"), self._text("stderr")
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+        self._process.join()
+
+    def _text(self, name: str) -> str:
+        file = self._said / name
+        return file.read_text() if file.exists() else ""
+
+
+def _run(arguments: Sequence[str], environment: Mapping[str, str], cwd: str, said: str) -> None:
+    """In the new process: become what was asked for."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(Path(said) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
+    try:
+        _start(*arguments)
+    finally:
+        atexit._run_exitfuncs()  # a process of this kind ends without them
+
+
+def _start(first: str, *others: str) -> None:
+    if first == "-c":
+        code, *rest = others
+        sys.argv = ["-c", *rest]
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    elif first == "-m":
+        module, *rest = others
+        sys.argv = [module, *rest]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [first, *others]
+        sys.path.insert(0, str(Path(first).resolve().parent))
+        runpy.run_path(first, run_name="__main__")
