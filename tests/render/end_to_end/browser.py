@@ -48,6 +48,30 @@ class Figures(NamedTuple):
     sheets: int
 
 
+class Seen(NamedTuple):
+    """What a browser of its own made of a page, with every request that its network log holds."""
+
+    dom: str
+    console: list[str]
+    urls: set[str]
+
+
+def look_at(text: str, folder: Path, name: str = "report.html") -> Seen:
+    """What the browser makes of a page, or of an image in SVG."""
+    page, log = folder / name, folder / "net.json"
+    page.write_text(text, encoding="utf-8")
+    command = [
+        *(str(PROGRAM), *FLAGS, f"--user-data-dir={folder / 'profile'}"),
+        *("--enable-logging=stderr", f"--log-net-log={log}", "--dump-dom"),
+    ]
+    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+    events = [event.get("params", {}) for event in json.loads(log.read_text(encoding="utf-8"))["events"]]
+    # the browser's own requests (updates) have "not an origin" as their initiator
+    asked = [event for event in events if "url" in event and event.get("initiator", "not an origin") != "not an origin"]
+    return Seen(dom=done.stdout, console=console, urls={str(event["url"]) for event in asked})
+
+
 class Browser:
     """One Chromium, told over a pipe what to do (the DevTools protocol)."""
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -15,11 +12,12 @@ from gradscope.render.html.index_page import render_index
 from gradscope.render.html.page import render_page
 from tests.render.end_to_end.browser import (
     AUDIT,
-    FLAGS,
     PROGRAM,
     VIEWS,
     Browser,
+    Seen,
     judged,
+    look_at,
     opened,
     started,
 )
@@ -36,28 +34,6 @@ pytestmark = [
 def browser() -> Iterator[Browser]:
     with started() as browser:
         yield browser
-
-
-class Seen(NamedTuple):
-    dom: str
-    console: list[str]
-    urls: set[str]
-
-
-def look_at(text: str, folder: Path, name: str = "report.html") -> Seen:
-    """What the browser makes of a page, or of an image in SVG."""
-    page, log = folder / name, folder / "net.json"
-    page.write_text(text, encoding="utf-8")
-    command = [
-        *(str(PROGRAM), *FLAGS, f"--user-data-dir={folder / 'profile'}"),
-        *("--enable-logging=stderr", f"--log-net-log={log}", "--dump-dom"),
-    ]
-    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
-    console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
-    events = [event.get("params", {}) for event in json.loads(log.read_text(encoding="utf-8"))["events"]]
-    # the browser's own requests (updates) have "not an origin" as their initiator
-    asked = [event for event in events if "url" in event and event.get("initiator", "not an origin") != "not an origin"]
-    return Seen(dom=done.stdout, console=console, urls={str(event["url"]) for event in asked})
 
 
 @pytest.fixture(scope="module")
