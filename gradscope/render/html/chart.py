@@ -20,7 +20,7 @@ from gradscope.render.words.escape import plain
 from gradscope.results.report import Chart, Series
 from gradscope.say import non_finite_word
 
-FULL = Canvas(width=760.0, height=250.0, left=72.0, right=24.0, top=34.0, bottom=46.0, letter=12.7, most_ticks=8)
+FULL = Canvas(width=760.0, height=258.0, left=72.0, right=24.0, top=34.0, bottom=54.0, letter=12.7, most_ticks=8)
 """As wide as the page."""
 CARD = Canvas(width=280.0, height=140.0, left=36.0, right=12.0, top=12.0, bottom=34.0, letter=7.0, most_ticks=4)
 """One of several side by side, where the title is the name of the vertical axis, too."""
@@ -119,7 +119,7 @@ def _numbers(chart: Chart) -> list[float]:
 def _frame(chart: Chart, across: Scale, up: Scale, canvas: Canvas) -> Markup:
     """Grid, ticks and the names of both axes."""
     start, end, floor = place(across.start), place(across.end), up(up.low)
-    middle, below = place((across.start + across.end) / 2), place(floor + 0.87 * canvas.bottom)
+    middle, below = place((across.start + across.end) / 2), place(floor + 0.9 * canvas.bottom)
     grid = Markup(
         '<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"/>'
         '<text class="tick" x="{}" y="{y}" dy="4" text-anchor="end">{:g}</text>'
@@ -134,7 +134,7 @@ def _frame(chart: Chart, across: Scale, up: Scale, canvas: Canvas) -> Markup:
                 for value in ticks(up.low, up.high)
             ),
             *(
-                label.format(place(across(value)), place(floor + 0.4 * canvas.bottom), f"{value:g}")
+                label.format(place(across(value)), place(floor + 0.48 * canvas.bottom), f"{value:g}")
                 for value in _step_ticks(chart, across, canvas)
             ),
             axis.format(start, end, y=place(floor)),

@@ -50,7 +50,7 @@ def test_shares_stand_on_each_other() -> None:
     assert [len(bars) for bars in layers] == [12, 12, 12]
     first = [[float(part) for part in re.findall(r"M[\d.]+,([\d.]+)h[\d.]+V([\d.]+)", bars[0])[0]] for bars in layers]
     assert [below for below, _ in first[1:]] == [above for _, above in first[:-1]]
-    assert first[0][0] - first[-1][1] == pytest.approx(0.6 * (FULL.height - 80), abs=0.15)
+    assert first[0][0] - first[-1][1] == pytest.approx(0.6 * (FULL.height - FULL.top - FULL.bottom), abs=0.15)
 
 
 @pytest.mark.parametrize("values", [(None, None), (0.0, 0.0), (5.0, 5.0), (-3.0, None)])
