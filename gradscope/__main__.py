@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import typer
 
+from gradscope.cli.blas import patient_threads
 from gradscope.errors import GradscopeError, LaunchError, VerificationError
 from gradscope.processes import num_processes, tell_own_error
 from gradscope.writing import naming
@@ -45,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _print_anything()
+    patient_threads()
     try:
         return _run_command(arguments)
     except (KeyboardInterrupt, typer.Abort):

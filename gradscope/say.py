@@ -98,9 +98,9 @@ def percent(share: float) -> str:
 
     Example:
         >>> percent(0.4906), percent(0.0001), percent(0.0)
-        ('49.1 %', 'less than 0.1 %', '0.0 %')
+        ('49.1 %', '<0.1 %', '0.0 %')
     """
-    return "less than 0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
+    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
 
 
 def points(difference: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import isfinite
 from typing import Any, ClassVar, get_args, get_type_hints
 
@@ -74,8 +75,10 @@ class _PlainSwitches:
         for one in params:
             if getattr(one, "is_flag", False):
                 one.metavar = ""
+            if one.param_type_name == "argument":
+                one.get_usage_pieces = partial(_metavar_alone, one)
             if set(HELP_NAMES) & set(one.opts):
-                one.help = _EVERY_PAGE
+                one.help, one.opts = _EVERY_PAGE, [*HELP_NAMES[1:], HELP_NAMES[0]]  # typer's order changes
         return params
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -85,6 +88,11 @@ class _PlainSwitches:
         for name, style in _LOOKS.items():
             setattr(rich_utils, name, style)
         super().format_help(ctx, formatter)  # type: ignore[misc]
+
+
+def _metavar_alone(one: Any, ctx: Any) -> list[str]:
+    """An argument in the line of usage, whose own brackets and dots say what typer's would say again."""
+    return [str(one.metavar)]
 
 
 def _in_one_grammar(one: Any) -> Callable[[Any, Any], Any]:
@@ -125,11 +133,19 @@ class _Command(_PlainSwitches, TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Prints the page that was asked for."""
-        if ctx.meta.get("help_all"):
-            super().format_help(ctx, formatter)
-            formatter.write(rendered(_names(self.params)))
-        else:
-            formatter.write(rendered(self._first_page(ctx)))
+        formatter.write(rendered(self._every_option(ctx) if ctx.meta.get("help_all") else self._first_page(ctx)))
+
+    def _every_option(self, ctx: Any) -> RenderableType:
+        panels: dict[str, list[Any]] = {}
+        for one in self.get_params(ctx):
+            own = "Arguments" if one.param_type_name == "argument" else "Options"
+            panels.setdefault(one.rich_help_panel or own, []).append(one)
+        return Group(
+            Text(self.get_usage(ctx), style="bold"),
+            Text.from_markup(f"{self.help}\n"),
+            *(_panel(_rows(params, _in_full), title) for title, params in panels.items()),
+            _names(self.params),
+        )
 
     def _first_page(self, ctx: Any) -> RenderableType:
         chosen = [one for one in self.params if one.param_type_name == "argument"]
@@ -141,26 +157,44 @@ class _Command(_PlainSwitches, TyperCommand):
             Text(),
             Text("Examples", style="bold"),
             Text(examples_in(self.examples[:_FIRST_EXAMPLES])),
-            Panel(_rows(chosen), title="Common", subtitle=everything, title_align="left", subtitle_align="left"),
+            _panel(_rows(chosen, _in_short), "Common", everything),
             *([Text(_LISTS)] if any(_is_list(one) for one in chosen) else []),
         )
 
 
-def _rows(params: Sequence[Any]) -> Table:
+def _panel(rows: Table, title: str, subtitle: str | None = None) -> Panel:
+    return Panel(rows, title=title, subtitle=subtitle, title_align="left", subtitle_align="left", border_style=QUIET)
+
+
+def _rows(params: Sequence[Any], told: Callable[[Any], str]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(style=STYLES["unknown"], no_wrap=True)
     table.add_column(ratio=1)
     for one in params:
-        table.add_row(Text(_spelled(one)), _in_short(one))
+        table.add_row(Text(_spelled(one)), Text(told(one)))
     return table
 
 
-def _in_short(one: Any) -> Text:
+def _in_short(one: Any) -> str:
     """The first sentence of an option's help, and its choices where they are too many for the left."""
     sentence, _, _ = Text.from_markup(one.help or "").plain.partition(". ")
     sentence, _, _ = sentence.partition("; ")
-    choices = one.metavar.replace("|", ", ") if _is_wide(one) else ""
-    return Text(f"{sentence.rstrip('.')}: {choices}." if choices else f"{sentence.rstrip('.')}.")
+    return f"{sentence.rstrip('.')}: {_choices(one)}." if _is_wide(one) else f"{sentence.rstrip('.')}."
+
+
+def _in_full(one: Any) -> str:
+    """All of an option's help, its choices where they are too many for the left, its other names and its default."""
+    known = [f"One of {_choices(one)}."] if _is_wide(one) else []
+    others = [flag for flag in one.opts[1:] if flag.startswith("--")]
+    known += [f"Also {', '.join(others)}."] if others and not set(HELP_NAMES) & set(others) else []
+    default = one.show_default if isinstance(one.show_default, str) else one.default
+    if one.show_default and not isinstance(default, bool) and default not in (None, (), []):
+        known.append(f"[default: {default}]")
+    return " ".join([Text.from_markup(one.help or "").plain, *known])
+
+
+def _choices(one: Any) -> str:
+    return str(one.metavar).replace("|", ", ")
 
 
 def _is_wide(one: Any) -> bool:

@@ -115,7 +115,7 @@ def _gap(report: DegeneracyReport) -> str:
         f"Independent rollouts with one pass rate ({report.pass_rate_origin}) would make {percent(predicted.value)} "
         f"of groups degenerate; the gap is {with_interval(gap, points)} points"
     )
-    if report.relative_gap.is_defined:
+    if report.relative_gap.is_defined and gap.value >= 0:
         text += f", {with_interval(report.relative_gap, _times)} times the prediction"
     if not (parts.between_prompts.is_defined and parts.over_time.is_defined) or len(report.by_step) < 2:
         return f"{text}."

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gradscope.cli.app import command
-from gradscope.cli.commands import check, compare, degeneracy, demo, explain, passk, rank, replay, report, train
+from gradscope.cli.commands import (
+    check,
+    claims,
+    compare,
+    degeneracy,
+    demo,
+    explain,
+    passk,
+    rank,
+    replay,
+    report,
+    spike,
+    train,
+)
 from tests.cli.conftest import Cli
+from tests.conftest import REPOSITORY
 
-MODULES = (check, compare, degeneracy, demo, explain, passk, rank, replay, report, train)
+MODULES = (check, claims, compare, degeneracy, demo, explain, passk, rank, replay, report, spike, train)
 EXAMPLES = [example for module in MODULES for example in module.EXAMPLES]
 COMMANDS: dict[str, Any] = command().commands
 
@@ -72,3 +87,19 @@ def test_the_help_names_the_exit_codes(cli: Cli) -> None:
 def test_brackets_in_help_are_not_markup(cli: Cli) -> None:
     assert "[tool.gradscope.check]" in " ".join(cli("check", "--help-all").out.split())
     assert "[default: grpo]" in " ".join(cli("train", "--help-all").out.split())
+
+
+PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((REPOSITORY / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_of_a_page_parses(page: Path) -> None:
+    """What is shown as typed, in a block or as a cell of a table; dots stand for a value."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", "")
+    typed = re.findall(r"^(?:\$ |    )gradscope (.+)$", text, flags=re.MULTILINE)
+    typed += re.findall(r"\| `gradscope ([a-z]+ [^`]+)` \|", text)
+    for line in typed:
+        name, *arguments = shlex.split(line.replace(" ...", " x"), comments=True)
+        if "$" not in line and ";" not in line:
+            with COMMANDS[name].make_context(name, arguments) as context:
+                assert context.params

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gradscope.cli.blas import one_blas_thread
+from gradscope.cli.blas import one_blas_thread, patient_threads
 
 
 def test_linear_algebra_takes_one_thread_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -12,3 +12,16 @@ def test_linear_algebra_takes_one_thread_unless_told_otherwise(monkeypatch: pyte
     monkeypatch.setenv("MKL_NUM_THREADS", "4")
     one_blas_thread()
     assert (os.environ["OPENBLAS_NUM_THREADS"], os.environ["MKL_NUM_THREADS"]) == ("1", "4")
+
+
+@pytest.mark.parametrize("told", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])
+def test_threads_sleep_soon_while_they_wait_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "")  # so that what is set below is taken back
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(told, "ACTIVE")
+    patient_threads()
+    assert os.environ.get("GOMP_SPINCOUNT") == ("ACTIVE" if told == "GOMP_SPINCOUNT" else None)
+    monkeypatch.delenv(told)
+    patient_threads()
+    assert os.environ["GOMP_SPINCOUNT"] == "3000"

@@ -52,6 +52,22 @@ def test_everything_has_every_option_and_the_names_that_options_take(cli: Cli) -
     assert f"--reader: {', '.join(reader.name for reader in FORMATS)}" in text
 
 
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_option_is_whole_with_its_names_choices_and_default(cli: Cli, name: str) -> None:
+    page = cli(name, "--help-all").out
+    assert max(map(len, page.splitlines())) <= 80
+    assert "…" not in page
+    assert re.fullmatch(rf"Usage: gradscope {name} \[OPTIONS\]( \[?[A-Z_]+\]?(\.\.\.)?)?", page.splitlines()[0])
+    told = " ".join(line.strip("│ ") for line in page.splitlines())
+    for one in COMMANDS[name].params:
+        assert all(flag in told for flag in one.opts if flag.startswith("--"))
+        assert all(word in told for word in (one.metavar or "").split("|"))
+        assert not one.help or " ".join(one.help.replace("\\[", "[").split()) in told
+    if name == "rank":
+        assert told.count("[default: auto]") == 4
+        assert "[default: None]" not in told
+
+
 def test_a_long_example_goes_on_behind_a_backslash() -> None:
     shown = examples_in(["gradscope rank my-run " + "--step 1 " * 10 + "--json"])
     assert max(map(len, shown.splitlines())) <= 78

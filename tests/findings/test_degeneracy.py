@@ -54,6 +54,8 @@ def test_a_gap_over_a_prediction_of_zero_has_no_ratio() -> None:
     assert "the gap is +40.4 [+32.0, +48.0] points." in said(report)
     small = replace(report, relative_gap=Estimate(value=0.062, low=-0.01, high=0.134))
     assert "[+32.0, +48.0] points, 0.062 [-0.01, 0.13] times the prediction." in said(small)
+    fewer = replace(small, jensen_gap=Estimate(value=-0.5, low=-0.8, high=0.2))
+    assert "the gap is -50.0 [-80.0, +20.0] points." in said(fewer)
 
 
 @pytest.mark.parametrize("part", ["between_prompts", "over_time"])

@@ -82,7 +82,7 @@ def test_remedies_stand_beside_each_other() -> None:
     doubled = size(16, Estimate(value=0.3, low=0.0002, high=0.4))
     assert remedy_finding(REPORT, doubled) == (
         "Resampling dead groups until the batch is full takes 1.70 times the rollouts; groups of 16 take twice as many "
-        "and are forecast to leave 30.0 % [less than 0.1 %, 40.0 %] dead."
+        "and are forecast to leave 30.0 % [<0.1 %, 40.0 %] dead."
     )
     alone = "Resampling dead groups until the batch is full takes 1.70 times the rollouts."
     assert remedy_finding(REPORT, None) == remedy_finding(REPORT, size(16, NOTHING)) == alone

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gradscope.cli.output.streams import show_line
+from gradscope.cli.output.streams import show_command, show_line
 from gradscope.errors import OutputExistsError
 from gradscope.render.terminal.names import VERDICT
 from gradscope.render.words.tones import STYLES
@@ -24,11 +23,11 @@ FolderArgument = Annotated[
 _SENTENCE = f"bold {STYLES['unknown']}"
 _REQUIREMENTS = ("frac_reward_zero_std <= 0.9", "pass@8 >= 0.5", "frac_replay_mismatch@1,21,41 == 0")
 _SIGHTS = (
-    ("degeneracy/degeneracy.png", "which groups give no gradient, against independent coin flips"),
-    ("passk/passk.png", "what training made of pass@k, before and after"),
-    ("rank/rank_curve.png", "directions a group spans, over checkpoints"),
-    ("weights/rank_weight_sizes.png", "the same of each weight, for one group, against its size"),
-    ("report.html", "all of it on one page: open it in a browser"),
+    ("degeneracy/degeneracy.png", "dead groups, beside coin flips"),
+    ("passk/passk.png", "pass@k before and after training"),
+    ("rank/rank_curve.png", "directions of a group's gradient, by step"),
+    ("weights/rank_weight_sizes.png", "the same, weight by weight"),
+    ("report.html", "all of it on one page, for a browser"),
 )
 
 
@@ -47,7 +46,7 @@ def demo(
     for sentence, arguments in _tour(folder):
         show_line("")
         show_line(sentence, style=_SENTENCE)
-        show_line(f"$ {shlex.join(['gradscope', *arguments])}", style="bold")
+        show_command(["gradscope", *arguments])
         show_line("")
         _run(context.obj, [*arguments, "--force"] if force else arguments)
     _show_sights(folder)
@@ -118,7 +117,7 @@ def _show_sights(folder: Path) -> None:
     """What to look at, the page last; each command prints more where it is typed without ``--show verdict``."""
     show_line("")
     show_line(
-        f"Without --show {VERDICT} each command prints its table and findings. Look at",
+        f"Without --show {VERDICT} each command adds its table and findings. To look at:",
         style=f"bold {STYLES['unknown']}",
     )
     for name, words in _SIGHTS:

@@ -11,7 +11,7 @@ import typer
 from gradscope.cli.arguments.lists import parse_counts, parse_names, parse_numbers
 from gradscope.cli.output.next_commands import show_next
 from gradscope.cli.output.progress import progress_bar
-from gradscope.cli.output.streams import say, show
+from gradscope.cli.output.streams import pause, say, show
 from gradscope.errors import UsageError
 from gradscope.outside.plain_json import parse_json
 from gradscope.processes import process_index
@@ -193,6 +193,7 @@ def _show_answer(folder: Path, config: TrainConfig) -> None:
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
 
+    pause()
     reports = [measure_pass_at_k(folder)] if config.heldout_prompts else []
     for report in (*reports, measure_degeneracy(folder)):
         show(render_table(report, [VERDICT]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import typer
 from gradscope.cli.output.next_commands import show_next
 from gradscope.cli.output.output_folder import staged_folder, unfinished_folder, unfinished_path
 from gradscope.cli.output.progress import progress_bar
-from gradscope.cli.output.streams import say, write_data
+from gradscope.cli.output.streams import pause, say, write_data
 from gradscope.cli.output.streams import show as print_result
 from gradscope.option import Option
 from gradscope.processes import num_processes, process_index
@@ -99,6 +100,8 @@ class Delivery:
         elif printed is not None:
             write_data(printed)
         else:
+            if not self.quiet:
+                pause()
             print_result(render_table(result, show))
             if then and VERDICT not in show:
                 show_next(*then)
@@ -163,9 +166,16 @@ def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
         except BaseException:
             _say_what_is_kept(unfinished, quiet=quiet)
             raise
-        names = sorted(str(file.relative_to(staging)) for file in staging.rglob("*") if file.is_file())
-    if not quiet and names:
-        say(f"wrote {output}: {', '.join(names)}")
+        files = sorted(file.relative_to(staging) for file in staging.rglob("*") if file.is_file())
+    if not quiet and files:
+        say(f"wrote {output}: {_named(files)}")
+
+
+def _named(files: Sequence[Path]) -> str:
+    """A few files by their names; of many the JSON documents, and how many there are of each other kind."""
+    few = files if len(files) <= _MOST_NAMED else [file for file in files if file.suffix == ".json"]
+    kinds = Counter(file.suffix.removeprefix(".") for file in files if file not in few)
+    return ", ".join([*map(str, few), *(f"{number} {kind}" for kind, number in sorted(kinds.items()))])
 
 
 def _say_what_is_kept(folder: Path, *, quiet: bool) -> None:

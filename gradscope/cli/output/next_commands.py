@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 import typer
 
-from gradscope.cli.output.streams import show_line
+from gradscope.cli.output.streams import show_command, show_line
 from gradscope.processes import num_processes
 from gradscope.render.terminal.names import ALL
 
@@ -48,7 +47,7 @@ def further(context: typer.Context, show: Sequence[str]) -> list[list[str]]:
 
 
 def show_next(*commands: Sequence[str]) -> None:
-    """Print commands, each on a line of its own whatever its length; of several processes none, they have a launcher.
+    """Print commands to paste; of several processes none, they have a launcher.
 
     Args:
         commands: The words behind ``gradscope``, each command one argument.
@@ -56,4 +55,4 @@ def show_next(*commands: Sequence[str]) -> None:
     if num_processes() == 1:
         show_line("")
         for words in commands:
-            show_line(f"$ {shlex.join(['gradscope', *words])}", style="bold")
+            show_command(["gradscope", *words])

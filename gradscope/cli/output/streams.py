@@ -2,39 +2,88 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from gradscope.processes import process_index, speaks
 from gradscope.render.words.escape import plain
-from gradscope.render.words.tones import STYLES
+from gradscope.render.words.tones import QUIET, STYLES
 from gradscope.writing import naming
 
 _PREFIXES = {
     "error:": f"bold {STYLES['problem']}",
     "hint:": f"bold {STYLES['unknown']}",
     "warning:": f"bold {STYLES['look']}",
-    "note:": "bold",
+    "note:": QUIET,
+    "read ": QUIET,
+    "wrote ": QUIET,
 }
+_PASTED = ("error:", "hint:")
+"""What may hold a command, which stays in one line: a terminal breaks it where it likes, and copies it whole."""
 
 
 def say(line: str) -> None:
-    """Talk to the person: one escaped line on stderr; a leading ``error:``, ``hint:`` or ``note:`` is colored."""
+    """Talk to the person: one escaped line on stderr, which a terminal shows broken between words.
+
+    Args:
+        line: A leading ``error:``, ``hint:``, ``warning:``, ``note:``, ``read`` or ``wrote`` is colored.
+    """
     if not speaks():
         return
     text = Text(plain(line))
     for prefix, style in _PREFIXES.items():
         if line.startswith(prefix):
             text.stylize(style, 0, len(prefix))
-    _console(sys.stderr).print(text, soft_wrap=True)
+    console = _console(sys.stderr)
+    console.print(text, soft_wrap=not console.is_terminal or line.startswith(_PASTED))
+
+
+def pause() -> None:
+    """An empty line between talk and answer where one terminal shows both."""
+    if sys.stdout.isatty() and sys.stderr.isatty():
+        say("")
 
 
 def show_line(line: str, *, style: str = "") -> None:
-    """Print a command or a path on stdout, in one line whatever its length: it is there to be copied."""
+    """Print a line on stdout, whatever its length: a path, say, which is there to be copied."""
     if process_index() == 0:
         _console(sys.stdout).print(Text(plain(line), style=style), soft_wrap=True)
+
+
+def show_command(words: Sequence[str]) -> None:
+    """Print a command to paste, behind ``$``: in one line, or in those that a narrow terminal holds and a shell joins.
+
+    Args:
+        words: Each word as the program gets it, the program's name first.
+    """
+    console = _console(sys.stdout)
+    if not console.is_terminal:
+        show_line(f"$ {shlex.join(words)}", style="bold")
+        return
+    lines = ["$"]
+    for part in _parts(words):
+        if len(lines[-1]) + len(part) + 3 > console.width and lines[-1].strip():
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {part}"
+    for line in lines:
+        show_line(line, style="bold")
+
+
+def _parts(words: Sequence[str]) -> list[str]:
+    """What stays together: an option and its value."""
+    parts: list[str] = []
+    for before, word in pairwise(["", *words]):
+        if before.startswith("-") and not word.startswith("-"):
+            parts[-1] += f" {shlex.quote(word)}"
+        else:
+            parts.append(shlex.quote(word))
+    return parts
 
 
 def show(renderable: RenderableType) -> None:

@@ -92,8 +92,9 @@ def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSectio
         findings=(*_sentences(first[0], [other for other, _ in others], rows), *_cautions(runs, steps)),
         meaning="Rewards and dead groups: intervals resample the prompts of each run. Metrics as logged: intervals "
         "count as many steps as their correlation leaves. The runs are taken for independent, so with prompts in "
-        "common the differences are surer than that. Said are those that hold for all "
-        f"{len(rows)} looked at (Bonferroni); intervals are of one. What another seed would change is in none of them.",
+        "common the differences are surer than that. The first sentence names those that hold for all "
+        f"{len(rows)} at once (Bonferroni); an interval is of its own difference alone. None of them has in it what "
+        "another seed would change.",
         next_step="To tell a setting from a seed's luck, run each setting with several seeds: gradscope compare pairs "
         "them.",
         tables=(_table(first[0], rows, steps),),
@@ -174,7 +175,9 @@ def _sentences(first: str, others: Sequence[str], rows: Sequence[_Row]) -> Itera
 def _cautions(runs: Sequence[NamedRun], steps: Sequence[int]) -> Iterator[str]:
     longest = max(len(one.run.steps) for one in runs)
     if len(steps) < longest:
-        yield f"Compared over the {len(steps)} steps that all runs have, {steps[0]} to {steps[-1]}."
+        ends = f"at step {steps[0]}, the only one" if len(steps) == 1 else f"over the {len(steps)} steps"
+        where = "" if len(steps) == 1 else f", {steps[0]} to {steps[-1]}"
+        yield f"Compared {ends} that all runs have{where}."
     sizes = [", ".join(map(str, sizes_of(one.run.groups))) for one in runs]
     if len(set(sizes)) > 1:
         yield f"Groups differ in size ({'; '.join(sizes)}), and larger ones are less often without a gradient."
@@ -192,8 +195,9 @@ def _table(first: str, rows: Sequence[_Row], steps: Sequence[int]) -> ReportTabl
         for title, _, other, before, after, difference in rows
     ]
     names = ("what", *(("run",) * many), first, "the run" if many else others[0] if others else "", "difference")
+    over = f"Over {len(steps)} steps" if len(steps) > 1 else f"Step {steps[0]}"
     return ReportTable(
-        caption=f"Over {len(steps)} steps, 95 % intervals; difference: the later run minus {first}",
+        caption=f"{over}, 95 % intervals; difference: the later run minus {first}",
         columns=tuple(Column(title=name) for name in names),
         rows=tuple(cells),
     )

@@ -14,25 +14,28 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from gradscope.render.html.bars import draw_bars
-from gradscope.render.html.scale import Scale, place, ticks, widened
+from gradscope.render.html.scale import Canvas, Scale, place, ticks, widened
 from gradscope.render.html.windows import Point, Window, points_of, windows_of
 from gradscope.render.words.escape import plain
 from gradscope.results.report import Chart, Series
 from gradscope.say import non_finite_word
 
-WIDTH, HEIGHT = 760.0, 250.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 34.0, 46.0
+FULL = Canvas(width=760.0, height=258.0, left=72.0, right=24.0, top=34.0, bottom=54.0, letter=12.7, most_ticks=8)
+"""As wide as the page."""
+CARD = Canvas(width=280.0, height=140.0, left=36.0, right=12.0, top=12.0, bottom=34.0, letter=7.0, most_ticks=4)
+"""One of several side by side, where the title is the name of the vertical axis, too."""
 _MOST_MARKERS = 60
 _NUM_STYLES = 4
 
 
-def drawing(chart: Chart, identity: str, finding: str = "") -> Markup:
+def drawing(chart: Chart, identity: str, finding: str = "", *, small: bool = False) -> Markup:
     """A chart as an ``svg`` element.
 
     Args:
         chart: What to draw.
         identity: The id of the element outside that holds its title.
         finding: What it shows, in a sentence, for readers who do not see it.
+        small: Whether it is one of several side by side.
 
     Returns:
         The drawing; of one over numbers with its values as data.
@@ -42,9 +45,9 @@ def drawing(chart: Chart, identity: str, finding: str = "") -> Markup:
         described = Markup('<desc id="{}-finding">{}</desc>').format(plain(identity), plain(finding))
     labels = Markup(' aria-describedby="{}-finding"').format(plain(identity)) if finding else Markup("")
     head = Markup('role="img" aria-labelledby="{}"').format(plain(identity)) + labels
-    return (
-        draw_bars(chart, head, described) if chart.kind == "bars" else _over_numbers(chart, identity, head, described)
-    )
+    if chart.kind == "bars":
+        return draw_bars(chart, head, described)
+    return _over_numbers(chart, identity, head, described, CARD if small else FULL)
 
 
 def legend(chart: Chart, identity: str) -> Markup:
@@ -79,28 +82,31 @@ def _layer_class(series: Series, index: int) -> str:
     return f"b{index % 3}" if series.kind is None else series.kind
 
 
-def _over_numbers(chart: Chart, identity: str, head: Markup, described: Markup) -> Markup:
+def _over_numbers(chart: Chart, identity: str, head: Markup, described: Markup, canvas: Canvas) -> Markup:
     """Lines or stacked bars over a number."""
     windows = windows_of(chart)
     half = 0.5 if chart.kind == "stack" else 0.0
     low, high = windows[0].low - half, windows[-1].high + half
-    across = Scale(
-        low=low if low < high else low - 1, high=high if low < high else high + 1, start=_LEFT, end=WIDTH - _RIGHT
-    )
     bottom, top = chart.y_range or widened(_numbers(chart))
-    up = Scale(low=bottom, high=top, start=HEIGHT - _BOTTOM, end=_TOP)
+    across = Scale(
+        low=low if low < high else low - 1,
+        high=high if low < high else high + 1,
+        start=canvas.room_left([f"{value:g}" for value in ticks(bottom, top)]),
+        end=canvas.width - canvas.right,
+    )
+    up = Scale(low=bottom, high=top, start=canvas.height - canvas.bottom, end=canvas.top)
     body = _stack(chart, windows, across, up, identity) if chart.kind == "stack" else _lines(chart, windows, across, up)
     return Markup(
         '<svg viewBox="0 0 {:g} {:g}" {} tabindex="0" data-over="{}" data-x="{}" data-ends="{}">{}{}{}</svg>'
     ).format(
-        WIDTH,
-        HEIGHT,
+        canvas.width,
+        canvas.height,
         head,
         plain(chart.x_label),
         " ".join(window.name for window in windows),
-        f"{across.low:g} {across.high:g} {across.start:g} {across.end:g} {_TOP:g} {HEIGHT - _BOTTOM:g}",
+        f"{across.low:g} {across.high:g} {across.start:g} {across.end:g} {up.end:g} {up.start:g}",
         described,
-        _frame(chart, across, up),
+        _frame(chart, across, up, canvas),
         body,
     )
 
@@ -110,9 +116,10 @@ def _numbers(chart: Chart) -> list[float]:
     return [value for value in values if math.isfinite(value)] or [0.0, 1.0]
 
 
-def _frame(chart: Chart, across: Scale, up: Scale) -> Markup:
+def _frame(chart: Chart, across: Scale, up: Scale, canvas: Canvas) -> Markup:
     """Grid, ticks and the names of both axes."""
     start, end, floor = place(across.start), place(across.end), up(up.low)
+    middle, below = place((across.start + across.end) / 2), place(floor + 0.9 * canvas.bottom)
     grid = Markup(
         '<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"/>'
         '<text class="tick" x="{}" y="{y}" dy="4" text-anchor="end">{:g}</text>'
@@ -127,24 +134,24 @@ def _frame(chart: Chart, across: Scale, up: Scale) -> Markup:
                 for value in ticks(up.low, up.high)
             ),
             *(
-                label.format(place(across(value)), place(floor + 18), f"{value:g}")
-                for value in _step_ticks(chart, across)
+                label.format(place(across(value)), place(floor + 0.48 * canvas.bottom), f"{value:g}")
+                for value in _step_ticks(chart, across, canvas)
             ),
             axis.format(start, end, y=place(floor)),
-            label.format(place((across.start + across.end) / 2), place(floor + 40), plain(chart.x_label)),
+            label.format(middle, below, plain(chart.x_label)),
             name if chart.y_label else "",
         )
     )
 
 
-def _step_ticks(chart: Chart, across: Scale) -> list[float]:
+def _step_ticks(chart: Chart, across: Scale, canvas: Canvas) -> list[float]:
     """The places themselves where they are few and far apart, else round whole numbers."""
     steps = [float(step) for step in chart.places]
     places = [across(step) for step in steps]
     gaps = [after - before for before, after in pairwise(places)]
-    if len(steps) <= 10 and (not gaps or min(gaps) >= 40):
+    if len(steps) <= 10 and (not gaps or min(gaps) >= canvas.letter * (1 + max(len(f"{step:g}") for step in steps))):
         return steps
-    return [value for value in ticks(across.low, across.high, most=8) if value == int(value)]
+    return [value for value in ticks(across.low, across.high, most=canvas.most_ticks) if value == int(value)]
 
 
 def _lines(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Markup:

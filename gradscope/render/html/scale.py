@@ -27,6 +27,32 @@ class Scale:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canvas:
+    """The size of a drawing in its own units, which a browser scales, and the room around what is drawn."""
+
+    width: float
+    """From edge to edge."""
+    height: float
+    """From top to bottom."""
+    left: float
+    """Room for the ticks of the vertical axis; more where their labels are longer."""
+    right: float
+    """Room for half of the last tick's label."""
+    top: float
+    """Room for the vertical axis's name."""
+    bottom: float
+    """Room for ticks and the name of the horizontal axis."""
+    letter: float
+    """Width of a digit where the style sheet prints text largest, on a phone or on paper."""
+    most_ticks: int
+    """Labels that fit side by side below."""
+
+    def room_left(self, labels: Sequence[str]) -> float:
+        """Where the drawing begins, so that none of these labels is cut off."""
+        return max(self.left, self.letter * max(map(len, labels), default=0) + 8.0)
+
+
 def widened(values: Sequence[float]) -> tuple[float, float]:
     """Ends of a scale that hold all numbers, and zero where it is near.
 

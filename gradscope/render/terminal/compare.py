@@ -37,11 +37,12 @@ def compare_table(comparison: Comparison, show: Sequence[str] = ()) -> Group:
         What rich prints.
     """
     cells = "1 cell" if len(comparison.cells) == 1 else f"{len(comparison.cells)} cells"
+    tested = [f"{cells}, {comparison.num_tests} tests"] if comparison.num_tests else []
     return answer(
         "compare",
         comparison.findings or ("Nothing could be compared.",),
         _answer(comparison),
-        facts=[source_line(comparison.source), f"{cells}, {comparison.num_tests} tests"],
+        facts=[source_line(comparison.source), *tested],
         findings=comparison.findings[1:],
         views={
             "cells": lambda notes: _cells(comparison, notes) if comparison.pairs else (),

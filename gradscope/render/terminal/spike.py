@@ -12,7 +12,7 @@ from gradscope.render.terminal.layout import Column, add_row, new_table, source_
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import FACTS, UNDEFINED, Footnotes, format_estimate, format_number
 from gradscope.render.words.tones import Tone
-from gradscope.results.spike import SpikeReport, SpikeRollout
+from gradscope.results.spike import SpikeReport
 
 _MOST_ROLLOUTS = 8
 """Of the answer; all are in ``--show rollouts``."""
@@ -37,8 +37,8 @@ def spike_table(report: SpikeReport, show: Sequence[str] = ()) -> Group:
         facts=[source_line(report.source)],
         findings=report.findings[1:],
         views={
-            "metrics": lambda notes: [_metrics(report, notes)] if report.metrics else [],
-            "rollouts": lambda notes: _more_rollouts(report.rollouts, notes),
+            "metrics": lambda notes: [_metrics(report, notes)] if report.metrics and _is_recomputed(report) else [],
+            "rollouts": lambda notes: _more_rollouts(report, notes),
             "removals": lambda notes: [_removals(report)] if report.removals else [],
             "tokens": lambda notes: [_tokens(report)] if report.tokens else [],
             "tensors": lambda notes: [_tensors(report)] if report.tensors else [],
@@ -56,27 +56,38 @@ def _tone(report: SpikeReport) -> Tone:
     return "fine" if any(one.deviation.is_defined for one in report.metrics) else "unknown"
 
 
+def _is_recomputed(report: SpikeReport) -> bool:
+    """Whether the rollouts have parts of the gradient; where they have none, their order says nothing."""
+    return any(one.projection_share.is_defined for one in report.rollouts)
+
+
 def _answer(report: SpikeReport) -> Blocks:
     notes = Footnotes()
-    if report.rollouts:
-        yield _rollouts(report.rollouts[:_MOST_ROLLOUTS], notes)
+    if _is_recomputed(report):
+        yield cell("Rollouts by their share of the gradient")
+        yield _rollouts(report, _MOST_ROLLOUTS, notes)
         notes.remark(FACTS)
+    elif report.metrics:
+        yield _metrics(report, notes)
     yield from map(cell, notes.lines())
 
 
-def _more_rollouts(rollouts: Sequence[SpikeRollout], notes: Footnotes) -> Blocks:
+def _more_rollouts(report: SpikeReport, notes: Footnotes) -> Blocks:
     """Those beyond the answer's, as many as a screen bears."""
-    if len(rollouts) > _MOST_ROLLOUTS:
-        yield _rollouts(rollouts[:_MOST_SHOWN], notes)
-        if len(rollouts) > _MOST_SHOWN:
-            notes.remark(f"{len(rollouts) - _MOST_SHOWN} more rollouts: --output DIR writes all.")
+    in_answer = _MOST_ROLLOUTS if _is_recomputed(report) else 0
+    if len(report.rollouts) > in_answer:
+        yield _rollouts(report, _MOST_SHOWN, notes)
+        if len(report.rollouts) > _MOST_SHOWN:
+            notes.remark(f"{len(report.rollouts) - _MOST_SHOWN} more rollouts: --output DIR writes all.")
 
 
-def _rollouts(rollouts: Sequence[SpikeRollout], notes: Footnotes) -> Table:
+def _rollouts(report: SpikeReport, most: int, notes: Footnotes) -> Table:
     columns: list[Column] = [("group", "left"), ("sample", "right"), ("reward", "right"), ("advantage", "right")]
-    columns += [("tokens", "right"), ("repeated\n4-grams", "right"), ("share of\ngradient", "right")]
-    table = new_table([*columns, ("norm\nwithout", "right")])
-    for one in rollouts:
+    columns += [("tokens", "right"), ("repeated\n4-grams", "right")]
+    if recomputed := _is_recomputed(report):
+        columns += [("share of\ngradient", "right"), ("norm\nwithout", "right")]
+    table = new_table(columns)
+    for one in report.rollouts[:most]:
         add_row(
             table,
             cell(one.group_id, limit=14),
@@ -85,8 +96,11 @@ def _rollouts(rollouts: Sequence[SpikeRollout], notes: Footnotes) -> Table:
             UNDEFINED if one.advantage is None else format_number(one.advantage, "gap"),
             UNDEFINED if one.num_tokens is None else f"{one.num_tokens:,}",
             format_estimate(one.repeated_ngrams, notes, "share"),
-            format_estimate(one.projection_share, notes, "gap"),
-            format_estimate(one.norm_without, notes, "norm"),
+            *(
+                (format_estimate(one.projection_share, notes, "gap"), format_estimate(one.norm_without, notes, "norm"))
+                if recomputed
+                else ()
+            ),
         )
     return table
 

@@ -28,14 +28,16 @@ def pair_label(pair: ComparedPair, comparison: Comparison) -> str:
     """A pair by what differs.
 
     Returns:
-        ``sign - grpo``, and below it ``at learning_rate 0.0002`` where more than the formulation varies; two cells that
-        differ in several things by their names.
+        ``sign - grpo``, and below it ``at learning_rate 0.0002`` where more than the formulation varies; logs that tell
+        no setting, and two cells that differ in several things, by their names.
     """
     cells = {cell.name: cell for cell in comparison.cells}
     first, second = cells[pair.first], cells[pair.second]
     if pair.changed == "advantage":
         names = plain(second.advantage, limit=_NAME), plain(first.advantage, limit=_NAME)
         head, common = " - ".join(names), _settings(first)
+    elif pair.changed == "run":
+        head, common = f"{second.settings['run']} - {first.settings['run']}", _settings(first, without="run")
     elif ", " in pair.changed:
         return f"{plain(second.name, limit=_LIMIT - 2)} -\n  {plain(first.name, limit=_LIMIT - 2)}"
     else:

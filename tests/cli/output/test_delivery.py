@@ -46,12 +46,23 @@ def test_quiet_leaves_stderr_empty(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_files_are_named_as_they_stand_in_their_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_of_many_files_the_document_is_named_and_the_others_are_counted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     deliver(output=tmp_path / "out")
-    written = sorted(path.name for path in (tmp_path / "out").iterdir())
+    kinds = [path.suffix for path in (tmp_path / "out").iterdir()]
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("wrote ")]
-    assert line == f"wrote {tmp_path / 'out'}: {', '.join(written)}"
-    assert "degeneracy.json" in written
+    counts = ", ".join(f"{kinds.count(f'.{kind}')} {kind}" for kind in ("csv", "png", "svg"))
+    assert line == f"wrote {tmp_path / 'out'}: degeneracy.json, {counts}"
+
+
+def test_few_files_are_named_as_they_stand_in_their_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with delivery(DeliveryOptions(output=tmp_path / "out")) as result:
+        assert result.staging is not None
+        (result.staging / "deep").mkdir()
+        for name in ("b.csv", "deep/a.csv"):
+            (result.staging / name).touch()
+    assert capsys.readouterr().err == f"wrote {tmp_path / 'out'}: b.csv, deep/a.csv\n"
 
 
 @pytest.mark.parametrize(("num_steps", "words"), [(1, "the 1 finished step in "), (2, "the 2 finished steps in ")])

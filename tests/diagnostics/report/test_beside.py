@@ -74,6 +74,9 @@ def test_runs_are_compared_where_both_have_steps() -> None:
     assert any("over the 5 steps that all runs have, 1 to 5" in finding for finding in section.findings)
     assert courses.charts[0].places == tuple(range(1, 13))
     assert courses.charts[0].series[0].values[5:] == (None,) * 7
+    single, *_ = sections_of(run_with(0.5, steps=1), run_with(0.5, steps=12))
+    assert "Compared at step 1, the only one that all runs have." in single.findings
+    assert single.tables[0].caption.startswith("Step 1, 95 % intervals")
     late = run_of(*(replace(group, step=group.step + 50) for group in run_with(0.5).groups))
     apart, *_ = sections_of(run_with(0.5), late)
     assert "no step in common" in str(apart.missing)

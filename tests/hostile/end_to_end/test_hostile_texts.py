@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.hostile.cases import called
-from tests.render.end_to_end.test_browser import BROWSER, look_at
+from tests.render.end_to_end.browser import PROGRAM, look_at
 
 _RUN = "console.error('ran');fetch('http://127.0.0.1:9/ran')"
 TEXTS = (
@@ -106,7 +106,7 @@ def test_no_element_of_a_page_is_a_logs(shown: Path, page: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="needs a Chromium (Debian's package chromium)")
+@pytest.mark.skipif(PROGRAM is None, reason="needs a Chromium (Debian's package chromium)")
 @pytest.mark.parametrize("page", ["page.html", "index.html"])
 def test_no_text_runs_or_loads_in_a_browser(shown: Path, tmp_path: Path, page: str) -> None:
     seen = look_at((shown / page).read_text(encoding="utf-8"), tmp_path)
@@ -114,7 +114,7 @@ def test_no_text_runs_or_loads_in_a_browser(shown: Path, tmp_path: Path, page: s
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="needs a Chromium (Debian's package chromium)")
+@pytest.mark.skipif(PROGRAM is None, reason="needs a Chromium (Debian's package chromium)")
 def test_no_image_runs_or_loads_in_a_browser(shown: Path, tmp_path: Path) -> None:
     images = sorted([*(shown / "charts").rglob("*.svg"), *(shown / "out").rglob("*.svg")])
     assert images

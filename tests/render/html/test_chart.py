@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gradscope.render.html.chart import HEIGHT, WIDTH, drawing, legend
+from gradscope.render.html.chart import CARD, FULL, drawing, legend
 from gradscope.results.report import Chart, Series
 from tests.render.report_example import run_report
 
@@ -50,7 +50,7 @@ def test_shares_stand_on_each_other() -> None:
     assert [len(bars) for bars in layers] == [12, 12, 12]
     first = [[float(part) for part in re.findall(r"M[\d.]+,([\d.]+)h[\d.]+V([\d.]+)", bars[0])[0]] for bars in layers]
     assert [below for below, _ in first[1:]] == [above for _, above in first[:-1]]
-    assert first[0][0] - first[-1][1] == pytest.approx(0.6 * (HEIGHT - 80), abs=0.15)
+    assert first[0][0] - first[-1][1] == pytest.approx(0.6 * (FULL.height - FULL.top - FULL.bottom), abs=0.15)
 
 
 @pytest.mark.parametrize("values", [(None, None), (0.0, 0.0), (5.0, 5.0), (-3.0, None)])
@@ -62,7 +62,7 @@ def test_flat_and_empty_lines_are_drawn(values: tuple[float | None, ...]) -> Non
 def test_one_step_has_a_place() -> None:
     chart = Chart(title="t", kind="lines", places=(7.0,), series=(Series(name="s", values=(1.0,)),))
     (circle,) = drawn(chart).iter("circle")
-    assert 0 < float(circle.get("cx", 0)) < WIDTH
+    assert 0 < float(circle.get("cx", 0)) < FULL.width
 
 
 def test_a_value_that_is_not_finite_is_marked_at_the_edge_and_breaks_the_line() -> None:
@@ -71,7 +71,7 @@ def test_a_value_that_is_not_finite_is_marked_at_the_edge_and_breaks_the_line() 
     svg = drawn(chart)
     marks = [element for element in svg.iter("text") if element.get("class") == "not-finite"]
     assert [mark[0].text for mark in marks] == ["grad_norm: NaN at 1", "grad_norm: -Infinity at 3"]
-    assert float(marks[0].get("y", 0)) < HEIGHT / 2 < float(marks[1].get("y", 0)) < HEIGHT
+    assert float(marks[0].get("y", 0)) < FULL.height / 2 < float(marks[1].get("y", 0)) < FULL.height
     assert [element.get("points", "").count(",") for element in svg.iter("polyline")] == [1, 1, 1]
 
 
@@ -82,6 +82,19 @@ def test_a_drawing_says_what_it_shows_to_those_who_do_not_see_it(chart: Chart) -
     assert description.text == "It falls."
     assert svg.get("aria-describedby") == description.get("id") == "a-1-finding"
     assert "<desc" not in drawing(chart, "a-1")
+
+
+def test_long_labels_get_the_room_that_they_need() -> None:
+    """On a phone a digit is as wide as `letter`; labels end six units before the axis."""
+    for small, canvas in ((False, FULL), (True, CARD)):
+        for top in (1.0, 2.5e-4, 31_000_000.0):
+            values = Series(name="s", values=(0.0, top))
+            chart = Chart(title="t", kind="lines", places=(1, 2), series=(values,))
+            svg = ElementTree.fromstring(drawing(chart, "a", small=small))
+            labels = [text for text in svg.iter("text") if text.get("text-anchor") == "end"]
+            assert labels
+            assert all(float(one.get("x", 0)) > canvas.letter * len(one.text or "") for one in labels)
+            assert float(svg.get("viewBox", "").split()[2]) == canvas.width
 
 
 def test_axes_have_names_and_the_values_stand_beside_the_lines() -> None:

@@ -6,6 +6,7 @@ import re
 
 from gradscope.estimate import Estimate
 from gradscope.render.files.csv_tables import tidy_tables
+from gradscope.render.html.chart import CARD
 from gradscope.render.html.index_page import render_index
 from gradscope.results.report import RunIndex, RunSummary
 from tests.render.examples import source
@@ -47,8 +48,8 @@ def test_every_run_has_the_curves_that_its_log_holds() -> None:
 def test_a_kind_of_curve_has_one_scale_on_all_runs() -> None:
     ends = [points.split()[-1].split(",")[1] for points in re.findall(r'class="line s0" points="([^"]*)"', PAGE)]
     highest_of_quiet, highest_of_loud = float(ends[1]), float(ends[4])
-    assert highest_of_loud == 34.0
-    assert highest_of_quiet == 34.0 + 0.75 * (250 - 80)
+    assert highest_of_loud == CARD.top
+    assert highest_of_quiet == CARD.top + 0.75 * (CARD.height - CARD.top - CARD.bottom)
 
 
 def test_names_of_folders_stay_text() -> None:

@@ -16,6 +16,14 @@ def test_a_pair_is_called_by_what_differs() -> None:
     assert pair_label(by_form, report).endswith("\n  at learning_rate 0.0001")
 
 
+def test_logs_that_tell_no_setting_are_called_by_their_names() -> None:
+    report = comparison()
+    first, second, *_ = report.cells
+    cells = tuple(replace(cell, settings={"run": name}) for cell, name in ((first, "a/run"), (second, "b/run")))
+    pair = replace(report.pairs[0], first=first.name, second=second.name, changed="run")
+    assert pair_label(pair, replace(report, cells=cells)) == "b/run - a/run"
+
+
 def test_a_label_escapes_names_and_keeps_to_its_lines() -> None:
     report = comparison()
     for pair in report.pairs:

@@ -72,7 +72,8 @@ def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
     try:
         by_group = advantages_of(rows, parts, name)
     except GradscopeError as error:
-        return (Estimate.undefined_because(error.message.rstrip(".")),) * (4 + len(_NULLS))
+        reason = error.message.rstrip(".").replace(f" '{name}'", " such")  # one for all that have the same
+        return (Estimate.undefined_because(reason),) * (4 + len(_NULLS))
     weights = np.zeros(len(rows.group_ids))
     for part, values in zip(parts, by_group, strict=True):
         weights[part.index] = values
@@ -119,14 +120,15 @@ def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
 
 
 def _findings(rows: list[_Row], num_steps: int) -> tuple[str, ...]:
+    steps = "1 step" if num_steps == 1 else f"{num_steps} steps"
     cosines = {
         str(row[0]): row[2].value for row in rows[1:] if isinstance(row[2], Estimate) and row[2].value is not None
     }
     if not cosines:
-        return (f"The gradients of {len(rows) - 1} formulations were formed at {num_steps} steps; see the table.",)
+        return (f"The gradients of {len(rows) - 1} formulations were formed at {steps}; see the table.",)
     near, far = max(cosines, key=lambda name: cosines[name]), min(cosines, key=lambda name: cosines[name])
     return (
-        f"On the same rollouts of {num_steps} steps, {far} would have gone farthest from the logged update (cosine "
+        f"On the same rollouts of {steps}, {far} would have gone farthest from the logged update (cosine "
         f"{cosines[far]:.3f}), {near} nearest to it ({cosines[near]:.3f}).",
     )
 

@@ -146,7 +146,8 @@ def _quarters(lengths: RunLengths, inputs: ReportInputs) -> ReportTable:
         if not len(part):
             continue
         ends = f"{apart[part].min():+.1f} to {apart[part].max():+.1f}"
-        rows.append((name, ends, float(above[part].mean()), _sum_of(shares, lengths, part)))
+        mean = round(float(above[part].mean()), 12) + 0.0  # what is left of equal numbers is no -6e-18
+        rows.append((name, ends, mean, _sum_of(shares, lengths, part)))
     return ReportTable(
         caption="All rollouts by length; both numbers minus the mean of the rollout's group; share of the gradient = "
         f"{metric('projection_share').formula}, mean over the recomputed steps",

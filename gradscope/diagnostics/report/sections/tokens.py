@@ -202,7 +202,7 @@ def _largest(rollouts: Sequence[RolloutTokens]) -> ReportTable:
         (
             f"{rollout.group_id} #{rollout.sample}",
             int(token) + 1,
-            rollout.texts[token],
+            rollout.texts[token] if rollout.texts[token].strip() else repr(rollout.texts[token]),
             "more likely" if rollout.weights[token] < 0 else "less likely",
             float(rollout.norms[token]),
             float(rollout.entropies[token]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.signal import dead_groups
@@ -91,12 +91,17 @@ def _severity(counts: Counter[str]) -> Severity:
 def _findings(counts: Counter[str], kinds: dict[int, str]) -> tuple[str, ...]:
     total = len(kinds)
     good = counts["learning"] + counts["on-policy"]
-    sentences = [f"{good} of {total} steps have a gradient from live groups."]
-    for kind in ("not finite", "suspect", "dead batch", "other terms", "on-policy"):
-        if counts[kind]:
-            first = next(step for step, other in kinds.items() if other == kind)
-            sentences.append(f"{counts[kind]} of {total} steps (first: step {first}): {_KINDS[kind]}.")
-    return tuple(sentences)
+    odd, healthy = ("not finite", "suspect", "dead batch", "other terms"), ("on-policy",)
+
+    def told(names: Sequence[str]) -> list[str]:
+        first = {name: next((step for step, kind in kinds.items() if kind == name), None) for name in names}
+        return [
+            f"{counts[name]} of {total} steps (first: step {first[name]}): {_KINDS[name]}."
+            for name in names
+            if counts[name]
+        ]
+
+    return (*told(odd), f"{good} of {total} steps have a gradient from live groups.", *told(healthy))
 
 
 def _next_step(counts: Counter[str], inputs: ReportInputs) -> str:

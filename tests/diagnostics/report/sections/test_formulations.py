@@ -88,13 +88,13 @@ def test_prompts_that_work_against_each_other_are_told() -> None:
 def test_nearest_and_farthest_formulation_are_named() -> None:
     gram = gram_of(ROWS, ["a", "a", "b", "b"], rewards=[1, 0, 1, 1], advantages=[1, -1, 0, 0])
     (finding,) = formulations_section(inputs_of(RUN, grams=[gram])).findings
-    assert finding.startswith("On the same rollouts of 1 steps, ")
+    assert finding.startswith("On the same rollouts of 1 step, ")
     assert finding.endswith("nearest to it (1.000).")
 
 
 def test_a_formulation_that_needs_other_rewards_says_so_in_every_number() -> None:
     rows = rows_of(rewards=[1, 0, 0.5, 0.5])
-    assert len(set(rows["sign"][1:])) == 1
+    assert len({*rows["sign"][1:], *rows["positive_only"][1:]}) == 1  # one footnote for all of them
     assert isinstance(rows["sign"][1], Estimate)
     assert rows["sign"][1].undefined
     assert rows["dr_grpo"][1].value == pytest.approx(0.5 * 2**0.5)

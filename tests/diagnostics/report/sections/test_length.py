@@ -85,6 +85,12 @@ def test_quarters_of_length_have_their_part_of_the_gradient() -> None:
     assert [row[3] for row in rows] == pytest.approx([0.1, 0.2, 0.3, 0.4])
 
 
+def test_equal_rewards_leave_no_rounding_behind() -> None:
+    groups = [group((1, 2, 3), (0.1, 0.1, 0.1), prompt="p"), group((4, 5, 7), (0, 0, 1), prompt="q")]
+    rows = length_section(inputs_of(run_of(*groups))).tables[0].rows
+    assert sum(abs(row[2]) < 1e-9 for row in rows) == sum(str(row[2]) == "0.0" for row in rows) > 0
+
+
 def test_without_gradients_the_parts_are_undefined_and_without_text_the_section() -> None:
     rows = length_section(inputs_of(run_of(group((2, 4), (1, 0))))).tables[0].rows
     assert rows[0][3] == Estimate.undefined_because("no gradient was recomputed")

@@ -57,6 +57,11 @@ def test_norms_are_summed_by_place_and_by_entropy() -> None:
     assert [row[4] for row in by_entropy] == pytest.approx([0.7, 0.15, 0.1, 0.05])
 
 
+def test_a_token_that_is_white_space_can_be_seen() -> None:
+    section = section_of(rollout([1.0, 2.0], [0.5, 0.4], texts=(" ", "\n")))
+    assert [row[2] for row in section.tables[1].rows] == [repr("\n"), repr(" ")]
+
+
 def test_the_largest_tokens_are_listed_with_their_part_and_direction() -> None:
     made = rollout([1.0, 0.0, 3.0], [0.5, 0.4, 0.3], weights=[-1.0, 0.0, 2.0], shares=np.array([1.25, 0.0, -0.25]))
     section = section_of(made)

@@ -34,7 +34,7 @@ def test_findings_count_kinds_and_name_the_first_step() -> None:
     groups = [group_of(rewards, step=step) for step, rewards in ((1, LIVE), (2, DEAD), (3, LIVE), (4, LIVE))]
     metrics = {1: {"grad_norm": 0.5}, 2: {"grad_norm": 0.0}, 3: {"grad_norm": 0.0}, 4: {"grad_norm": 0.4, "loss": 0.0}}
     section = zero_loss_section(inputs_of(run_of(*groups, metrics=metrics)))
-    good, suspect, dead, on_policy = section.findings
+    suspect, dead, good, on_policy = section.findings
     assert good == "2 of 4 steps have a gradient from live groups."
     assert suspect.startswith("1 of 4 steps (first: step 3): no gradient although a group has unequal rewards")
     assert dead.startswith("1 of 4 steps (first: step 2): no gradient, and none was due")
@@ -60,6 +60,6 @@ def test_a_norm_that_is_not_finite_comes_first_and_is_drawn() -> None:
     groups = [group_of(LIVE, step=step) for step in (1, 2, 3)]
     metrics = {1: {"grad_norm": 0.5}, 2: {"grad_norm": math.nan}, 3: {"grad_norm": 0.0}}
     section = zero_loss_section(inputs_of(run_of(*groups, metrics=metrics)))
-    assert section.findings[1].startswith("1 of 3 steps (first: step 2): the trainer logged NaN or infinity")
+    assert section.findings[0].startswith("1 of 3 steps (first: step 2): the trainer logged NaN or infinity")
     assert section.next_step.startswith("Look at the first step that is not finite")
     assert str(section.charts[0].series[0].values) == "(0.5, nan, 0.0)"

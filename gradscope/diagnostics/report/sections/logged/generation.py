@@ -36,7 +36,9 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
 
 
 def _findings(overall: GenerationNumbers) -> Iterator[str]:
-    if overall.frac_truncated.is_defined:
+    if overall.frac_truncated.value == 0:
+        yield "No completion was cut off at the length limit."
+    elif overall.frac_truncated.is_defined:
         yield f"{with_interval(overall.frac_truncated, percent)} of completions were cut off at the length limit."
     else:
         yield f"Truncation is not known: {overall.frac_truncated.undefined}."

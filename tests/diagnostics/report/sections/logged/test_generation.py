@@ -40,6 +40,13 @@ def test_the_trainers_share_alone() -> None:
     assert section.next_step == "Nothing to do."
 
 
+def test_a_share_that_is_zero_throughout_has_no_interval_around_it() -> None:
+    groups = [group_of([1, 0], step=step) for step in range(1, 12)]
+    metrics = {step: {"completions/clipped_ratio": 0.0} for step in range(1, 12)}
+    section = generation_section(inputs_of(run_of(*groups, metrics=metrics)))
+    assert section.findings == ("No completion was cut off at the length limit.",)
+
+
 def test_a_log_without_any_says_what_to_log() -> None:
     section = generation_section(inputs_of(run_of(group_of([1, 0]))))
     assert section.missing is not None
