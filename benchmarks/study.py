@@ -46,7 +46,7 @@ LEVEL = 0.05
 """A corrected p-value up to this decides."""
 POWER = 0.8
 """How often the least detectable effect would be decided."""
-RATES = {"1e-4": 1e-4, "3e-4": 3e-4, "1e-3": 1e-3}
+RATES = {"3e-5": 3e-5, "1e-4": 1e-4, "3e-4": 3e-4, "1e-3": 1e-3}
 """Learning rates among which a pilot chooses."""
 PASS_AT_1 = "pass@1"
 """What the pilot chooses by."""

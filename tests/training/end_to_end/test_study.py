@@ -90,7 +90,12 @@ def test_the_pilot_chooses_the_rate_with_the_highest_pass_rate(scripts: Any, tmp
     study = scripts("study")
     design = small(study)
     for arm, rate, seed in design.choosing_cells:
-        train(design, tmp_path, (arm, rate, seed), {"1e-4": 3, "3e-4": 5 - 2 * (arm == "better"), "1e-3": seed}[rate])
+        train(
+            design,
+            tmp_path,
+            (arm, rate, seed),
+            {"3e-5": 2, "1e-4": 3, "3e-4": 5 - 2 * (arm == "better"), "1e-3": seed}[rate],
+        )
     runs = study.Runs.read(design, tmp_path, design.choosing_cells, {})
     assert not runs.num_missing
     assert {arm for arm, _, _ in design.choosing_cells} == {"base", "better"}
@@ -169,11 +174,11 @@ def test_the_quick_study_fills_its_page(tmp_path: Path) -> None:
     page, images = page_of(tmp_path, "study_sign"), tmp_path / "images"
     arguments = ("--quick", "--output", tmp_path / "runs", "--page", page, "--images", images)
     early = run_study("study_sign", *arguments)
-    assert (early.returncode, early.stderr) == (1, "6 runs of the pilot are missing: run it first, with --pilot\n")
+    assert (early.returncode, early.stderr) == (1, "8 runs of the pilot are missing: run it first, with --pilot\n")
     pilot = run_study("study_sign", *arguments, "--pilot")
     assert pilot.returncode == 0, pilot.stderr
-    assert pilot.stdout.count("wrote ") == 6
-    assert "6 of 6 runs of the pilot are finished." in page.read_text()
+    assert pilot.stdout.count("wrote ") == 8
+    assert "8 of 8 runs of the pilot are finished." in page.read_text()
     done = run_study("study_sign", *arguments)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("wrote ") == 4
