@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,8 @@ from gradscope.advantages.token import return_to_go
 from gradscope.diagnostics.rank.collected import Collected
 from gradscope.diagnostics.rank.request import RankRequest
 from gradscope.diagnostics.rank.several import collect_kinds
-from gradscope.diagnostics.rank.weights.weight_curve import ALL_WEIGHTS
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.paired import least_detectable_mean, sign_flip_p_value, student_mean
 from gradscope.progress import no_progress
 from gradscope.results.rank import RowKind
@@ -94,130 +92,129 @@ def _with_credit(group: RolloutGroup, credits: Sequence[NDArray[np.float64]]) ->
     return replace(group, rollouts=tuple(replace(r, token_advantages=tuple(own.tolist())) for r, own in rollouts))
 
 
-def labeled(groups: Sequence[RolloutGroup], size: int, label: Label, seed: int) -> tuple[RolloutGroup, ...]:
-    """Groups cut into sub-groups, each with labels of its own; a sub-group is called by its prompt and its number.
-
-    A prompt whose rewards are all equal has no gradient by the outcome, and gets none by any label: the prompts are the
-    same throughout.
-
-    Returns:
-        The sub-groups, those of a prompt in a row.
-    """
-    rng = np.random.default_rng([seed, size])
+def labeled(group: RolloutGroup, size: int, label: Label) -> tuple[RolloutGroup, ...]:
+    """A prompt's rollouts cut into sub-groups, in the order in which they were sampled, each with its own labels."""
+    rng = np.random.default_rng([crc32(group.prompt_id.encode()), size])
     parts = []
-    for group in groups:
-        own = label if len(set(group.rewards)) > 1 else by_outcome
-        for start in range(0, group.size, size):
-            name = f"{group.prompt_id}/{start // size}"
-            rollouts = tuple(replace(one, group_id=name) for one in group.rollouts[start : start + size])
-            parts.append(own(replace(group, group_id=name, rollouts=rollouts), rng))
+    for start in range(0, group.size, size):
+        name = f"{group.prompt_id}/{start // size}"
+        rollouts = tuple(replace(one, group_id=name) for one in group.rollouts[start : start + size])
+        parts.append(label(replace(group, group_id=name, rollouts=rollouts), rng))
     return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One matrix of every sub-group of one size under one kind of labels."""
+class Ranks:
+    """Effective ranks of one matrix of one prompt, means over its live sub-groups of one size."""
 
-    ranks: Mapping[str, Sequence[float]]
-    """Prompt -> effective ranks of its live sub-groups."""
-    point: Point
-    """Means over all live sub-groups, with their nulls."""
+    own: float
+    """Under the labels."""
+    scores: float
+    """Of the scores alone."""
+    unrelated: float
+    """Of unrelated rows of the same norms."""
 
-    @property
-    def rank(self) -> Estimate:
-        """Mean over live sub-groups; the interval resamples prompts."""
-        values = [(rank, prompt) for prompt, ranks in self.ranks.items() for rank in ranks]
-        return bootstrap_mean([rank for rank, _ in values], [prompt for _, prompt in values], share=False)
 
-    def null(self, name: str) -> float | None:
-        """The mean rank under a null."""
-        return self.point.nulls[name].effective_rank.value if name in self.point.nulls else None
+Cell = tuple[str, str, int]
+"""A matrix, a kind of labels and R."""
 
 
 @dataclass(frozen=True)
 class Table:
     """Everything that was measured."""
 
-    by_matrix: Mapping[str, Mapping[tuple[str, int], Measured]]
-    """Matrix -> labels and R -> ranks."""
+    by_cell: Mapping[Cell, Mapping[str, Ranks]]
+    """Matrix, labels and R -> prompt -> ranks; the same prompts everywhere."""
 
     @property
-    def largest(self) -> int:
-        """The rollouts of a whole group."""
-        return max(size for _, size in self.by_matrix[_ALL])
+    def matrices(self) -> tuple[str, ...]:
+        """Rows of rollouts, rows of tokens, dL/dW."""
+        names = dict.fromkeys(matrix for matrix, _, _ in self.by_cell)
+        return tuple(sorted(names, key=lambda name: (name.startswith("dL"), name.startswith("tokens"))))
 
-    @cached_property
-    def changes(self) -> NDArray[np.float64]:
-        """Rank of dL/dW of a prompt's whole group by labels of single steps minus by the outcome's, [n]."""
-        of = self.by_matrix[_ALL]
-        one, other = of[PER_STEP, self.largest].ranks, of[OUTCOME, self.largest].ranks
-        return np.array([one[prompt][0] - other[prompt][0] for prompt in one if prompt in other])
+    def values(self, cell: Cell, of: str = "own") -> NDArray[np.float64]:
+        """Ranks, or those of a null, by prompt; [n]."""
+        return np.array([getattr(ranks, of) for ranks in self.by_cell[cell].values()])
+
+    def changes(self, size: int) -> NDArray[np.float64]:
+        """Rank of dL/dW of a prompt's whole group by labels of single steps minus by the outcome's; [n]."""
+        return self.values((_ALL, PER_STEP, size)) - self.values((_ALL, OUTCOME, size))
 
 
 def measure(run: Run, step: int, sizes: Sequence[int], labels: Sequence[str], kinds: Sequence[RowKind]) -> Table:
-    """Kinds of matrices under kinds of labels at every size."""
-    groups, engine = run.groups_at(step), EngineOptions(device="cpu")
-    found: dict[str, dict[tuple[str, int], Measured]] = {}
-    for label in labels:
-        for size in sizes:
-            cut = replace(run, groups=labeled(groups, size, LABELS[label], seed=0))
-            # a matrix of rows of tokens by all parameters costs N^2 P, and signs and owners do not bear on its rank
-            asked = [kind for kind in kinds if kind != "token" or label in (OUTCOME, PER_STEP)]
-            requests = [_request(kind) for kind in asked]
-            collected = collect_kinds(cut, [step], requests, engine, no_progress, most=_MOST_TOKENS)
-            for kind in asked:
-                for matrix, one in _matrices(kind, collected[kind]):
-                    found.setdefault(matrix, {})[label, size] = one
-            print(f"measured {label}, R = {size}", flush=True)
-    return Table(found)
+    """Kinds of matrices under kinds of labels at every size, prompt by prompt.
 
-
-def _request(kind: RowKind) -> RankRequest:
-    return RankRequest(
-        rows=kind, advantages=(LOGGED,), group_sizes=(), paired=False, centered=False, seed=0, output=None
+    Returns:
+        The ranks of the prompts that have one in every cell.
+    """
+    found: dict[Cell, dict[str, Ranks]] = {}
+    for group in run.groups_at(step):
+        if len(set(group.rewards)) > 1:
+            # a prompt by itself is a step of one prompt: its matrices need no other's
+            values = {**run.settings.values, "generation_batch_size": group.size}
+            alone = replace(run, settings=replace(run.settings, values=values), metrics={})
+            for label in labels:
+                for size in sizes:
+                    cut = replace(alone, groups=labeled(group, size, LABELS[label]))
+                    # rows of tokens by all parameters cost N^2 P, and whom labels reward does not bear on their rank
+                    asked = [kind for kind in kinds if kind != "token" or label in (OUTCOME, PER_STEP)]
+                    for matrix, ranks in _ranks(cut, step, asked):
+                        found.setdefault((matrix, label, size), {})[group.prompt_id] = ranks
+            print(f"measured {group.prompt_id}", flush=True)
+    everywhere = set.intersection(*(set(of) for of in found.values()))
+    return Table(
+        {cell: {prompt: ranks for prompt, ranks in of.items() if prompt in everywhere} for cell, of in found.items()}
     )
 
 
-def _matrices(kind: RowKind, collected: Collected) -> Iterator[tuple[str, Measured]]:
+def _ranks(run: Run, step: int, kinds: Sequence[RowKind]) -> Iterator[tuple[str, Ranks]]:
+    """The matrices of one prompt under one kind of labels at one size, as far as some sub-group has a gradient."""
+    requests = [
+        RankRequest(rows=kind, advantages=(LOGGED,), group_sizes=(), paired=False, centered=False, seed=0, output=None)
+        for kind in kinds
+    ]
+    collected = collect_kinds(run, [step], requests, EngineOptions(device="cpu"), no_progress, most=_MOST_TOKENS)
+    for kind in kinds:
+        if collected[kind].skipped:
+            raise SystemExit(f"{run.path}: {collected[kind].skipped}")
+        for matrix, point in _points(kind, collected[kind]):
+            nulls = [point.nulls[name].effective_rank.value for name in ("unweighted", "gaussian") if point.nulls]
+            if point.effective_rank.value is not None and None not in nulls:
+                yield matrix, Ranks(own=point.effective_rank.value, scores=nulls[0] or 0.0, unrelated=nulls[1] or 0.0)
+
+
+def _points(kind: RowKind, collected: Collected) -> Iterator[tuple[str, Point]]:
     """The matrices of one kind, by name."""
     space = {"rollout": "parameters", "token": "parameters", "hidden": "hidden state", "logit": "logits"}.get(kind, "")
     for point in collected.curve if kind != "token" else ():
-        yield f"rollouts, {space}", _measured(collected, "rollout", point)
+        yield f"rollouts, {space}", point
     for token_point in collected.token_curve:
-        yield f"tokens, {space}", _measured(collected, "token", token_point)
+        yield f"tokens, {space}", token_point
     for weight_point in collected.weight_curve:
         if weight_point.tensor is None:
-            yield _ALL, _measured(collected, ALL_WEIGHTS, weight_point)
+            yield _ALL, weight_point
         elif "lm_head" in weight_point.tensor:
-            yield _HEAD, _measured(collected, weight_point.tensor, weight_point)
+            yield _HEAD, weight_point
 
 
-def _measured(collected: Collected, matrix: str, point: Point) -> Measured:
-    ranks: dict[str, list[float]] = {}
-    for one in collected.group_ranks:
-        if one.matrix == matrix:
-            ranks.setdefault(one.group_id.rpartition("/")[0], []).append(one.rank)
-    return Measured(ranks=ranks, point=point)
-
-
-def power(table: Table, num_prompts: int) -> str:
+def power(changes: NDArray[np.float64]) -> str:
     """What so many prompts decide, at the spread seen."""
-    spread, seen = float(table.changes.std(ddof=1)), f"{len(table.changes)} prompts"
-    if 2 / 2**num_prompts > LEVEL:
+    spread, seen = float(changes.std(ddof=1)), f"{len(changes)} prompts"
+    if 2 / 2 ** len(changes) > LEVEL:
         return f"{seen}, SD of a difference {spread:.3f}; so few decide nothing"
-    least = spread * least_detectable_mean(num_prompts, LEVEL, POWER)
+    least = spread * least_detectable_mean(len(changes), LEVEL, POWER)
     return f"{seen}, SD of a difference {spread:.3f}, least detectable difference {least:.3f}"
 
 
-def decided(table: Table) -> str:
+def decided(table: Table, size: int) -> str:
     """The one test."""
-    p_value, mean = sign_flip_p_value(table.changes), student_mean(table.changes)
+    changes = table.changes(size)
+    p_value, mean = sign_flip_p_value(changes), student_mean(changes)
     assert p_value is not None, "there are prompts with unequal rewards"
     verdict = "not decided" if p_value > LEVEL else "higher" if (mean.value or 0.0) > 0 else "lower"
     return (
-        f"Effective rank of {_ALL}, R = {table.largest}, {PER_STEP} minus {OUTCOME}: {_spelled(mean, '+.3f')}, "
-        f"p = {p_value:.4f} by sign flips over {len(table.changes)} prompts: **{verdict}**. "
-        f"({power(table, len(table.changes))}.)"
+        f"Effective rank of {_ALL}, R = {size}, {PER_STEP} minus {OUTCOME}: {_spelled(mean, '+.3f')}, "
+        f"p = {p_value:.4f} by sign flips: **{verdict}** ({power(changes)})."
     )
 
 
@@ -227,13 +224,17 @@ def ranks_table(table: Table, sizes: Sequence[int]) -> str:
         f"| matrix | R | {' | '.join(LABELS)} | scores alone | unrelated rows |",
         "|---|--:|" + "--:|" * (len(LABELS) + 2),
     ]
-    for matrix, of in table.by_matrix.items():
+    for matrix in table.matrices:
         for size in sizes:
-            cells = [_spelled(of[label, size].rank, ".2f") if (label, size) in of else "—" for label in LABELS]
-            nulls = [of[OUTCOME, size].null(name) for name in ("unweighted", "gaussian")]
-            cells += ["—" if null is None else f"{null:.2f}" for null in nulls]
-            lines.append(f"| {matrix} | {size} | {' | '.join(cells)} |")
+            cells = [(matrix, label, size) for label in LABELS]
+            own = [_spelled(_mean(table.values(cell)), ".2f") if cell in table.by_cell else "—" for cell in cells]
+            nulls = [f"{table.values(cells[0], of).mean():.2f}" for of in ("scores", "unrelated")]
+            lines.append(f"| {matrix} | {size} | {' | '.join((*own, *nulls))} |")
     return "\n".join(lines)
+
+
+def _mean(ranks: NDArray[np.float64]) -> Estimate:
+    return student_mean(ranks, within=(1.0 - 1e-5, np.inf))
 
 
 def _spelled(estimate: Estimate, form: str) -> str:
@@ -251,11 +252,11 @@ def draw(table: Table, sizes: Sequence[int], stem: Path) -> None:
     from gradscope.render.figures.style import MUTED, SERIES, figure_style, new_figure
 
     with figure_style():
-        num_prompts = len(table.changes)
+        num_prompts = len(table.changes(sizes[-1]))
         figure, panels = new_figure(
             "Effective rank of a group's gradient by its size R",
-            f"The same rollouts of the same {num_prompts} prompts at every R; means over live sub-groups, 95 % "
-            "intervals over prompts. Gray: unrelated rows of the same norms (dotted), scores alone (dashed), and 2",
+            f"The same rollouts of the same {num_prompts} prompts at every R; means with Student's 95 % interval over "
+            "prompts. Gray: unrelated rows of the same norms (dotted), scores alone (dashed), and 2",
             width=8.4,
             height=5.6,
             rows=2,
@@ -264,19 +265,18 @@ def draw(table: Table, sizes: Sequence[int], stem: Path) -> None:
             hspace=0.42,
             panel_titles=True,
         )
-        order = sorted(table.by_matrix, key=lambda name: (name.startswith("dL"), name.startswith("tokens")))
-        for axes, matrix in zip(panels, order, strict=False):
-            of = table.by_matrix[matrix]
+        for axes, matrix in zip(panels, table.matrices, strict=True):
             axes.set_title(matrix, loc="left", fontsize=8.5)
             axes.axhline(2, color=MUTED, linewidth=0.6)
-            for null, line in (("gaussian", ":"), ("unweighted", "--")):
-                axes.plot(sizes, [of[OUTCOME, size].null(null) for size in sizes], line, color=MUTED, linewidth=1.2)
+            for null, line in (("unrelated", ":"), ("scores", "--")):
+                means = [table.values((matrix, OUTCOME, size), null).mean() for size in sizes]
+                axes.plot(sizes, means, line, color=MUTED, linewidth=1.2)
             for label, (color, line, marker) in zip(LABELS, SERIES, strict=True):
-                if (label, sizes[0]) in of:
-                    ranks = [of[label, size].rank for size in sizes]
+                if (matrix, label, sizes[0]) in table.by_cell:
+                    ranks = [_mean(table.values((matrix, label, size))) for size in sizes]
                     axes.plot(sizes, [r.value for r in ranks], color=color, linestyle=line, marker=marker, label=label)
-                    ends = [(r.low, r.high) if r.interval else (r.value, r.value) for r in ranks]
-                    axes.fill_between(sizes, *zip(*ends, strict=True), color=color, alpha=0.12, linewidth=0)
+                    low, high = zip(*((r.low or r.value, r.high or r.value) for r in ranks), strict=True)
+                    axes.fill_between(sizes, low, high, color=color, alpha=0.12, linewidth=0)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log", base=2)
             for axis, ticks in ((axes.xaxis, sizes), (axes.yaxis, [2**power for power in range(9)])):
@@ -318,10 +318,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         table = measure(read_run(folder), step, sizes, tuple(LABELS), _KINDS)
     part = "pilot" if options.pilot else "tables"
-    text = f"{power(table, len(table.changes))}."
+    text = f"{power(table.changes(sizes[-1])).capitalize()}."
     if not options.pilot:
-        shown = "### Every matrix, effective rank\n\nIntervals resample prompts.\n\n" + ranks_table(table, sizes)
-        text = f"### What is decided\n\n{decided(table)}\n\n{ranks_table(table, (sizes[0], sizes[-1]))}\n\n{shown}"
+        text = "\n\n".join(
+            [
+                f"### What is decided\n\n{decided(table, sizes[-1])}",
+                "Shown beside it, and not tested: ranks at the smallest and the largest R, means over prompts.",
+                ranks_table(table, (sizes[0], sizes[-1])),
+                f"### Effective rank at every R\n\n{ranks_table(table, sizes)}",
+            ]
+        )
     print(text)
     if options.images is not None and not options.pilot:
         options.images.mkdir(parents=True, exist_ok=True)
