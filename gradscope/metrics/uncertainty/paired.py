@@ -138,8 +138,8 @@ def equivalence_p_value(differences: ArrayLike, margin: float) -> float | None:
 
     Each is the test of sign flips, of the differences as seen from one end of the margin: it assumes that differences
     are as likely above their center as below it. Failing to reject zero is no evidence of equality; this is.
-    Rare collapses deceive it: ten pairs of which each collapses with probability 1/10, so that the mean is at an end of a
-    margin of one standard deviation, are called equivalent 36 times in 100 (normal differences: 5).
+    Rare collapses deceive it: ten pairs of which each collapses with probability 1/10, so that the mean is at an end of
+    a margin of one standard deviation, are called equivalent 36 times in 100 (normal differences: 5).
 
     Args:
         differences: Second minus first, [n].
