@@ -11,6 +11,7 @@ Run ``python benchmarks/study_rank.py --output DIR --page docs/study_rank.md --i
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,6 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.group import dr_grpo
 from gradscope.advantages.registry import LOGGED
 from gradscope.advantages.token import return_to_go
 from gradscope.diagnostics.rank.collected import Collected
@@ -45,17 +45,16 @@ _STEP = 11
 _MOST_TOKENS = 4096
 """More than a prompt's 64 rollouts have: every token is a row."""
 OUTCOME, PER_STEP = "outcome", "per step"
+PER_STEP_DEALT = "per step, dealt anew"
+_NULLS = {"outcome, dealt anew": "shuffled", "scores alone": "unweighted", "unrelated rows": "gaussian"}
+"""What stands beside the outcome's rank, by the names of the package's null models."""
+LABELS = (OUTCOME, PER_STEP, "outcome, dealt anew", PER_STEP_DEALT)
+TOKEN_SIZES = (2, 8, 64)
+"""Sizes at which rows of tokens by all parameters are measured under labels of single steps."""
 _HEAD, _ALL = "dL/dW, output head", "dL/dW, mean over weights"
 
 Label = Callable[[RolloutGroup, np.random.Generator], RolloutGroup]
 Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
-
-
-def by_outcome(group: RolloutGroup, _: np.random.Generator) -> RolloutGroup:
-    """Each rollout's reward minus the mean of the sub-group's."""
-    advantages = dr_grpo(np.array(group.rewards, dtype=np.float64)).tolist()
-    rollouts = zip(group.rollouts, advantages, strict=True)
-    return replace(group, rollouts=tuple(replace(r, advantage=a, token_advantages=None) for r, a in rollouts))
 
 
 def by_step(group: RolloutGroup, _: np.random.Generator) -> RolloutGroup:
@@ -70,21 +69,7 @@ def by_step_dealt(group: RolloutGroup, rng: np.random.Generator) -> RolloutGroup
     return _with_credit(group, np.split(dealt, np.cumsum([len(own) for own in credits])[:-1]))
 
 
-def by_outcome_dealt(group: RolloutGroup, rng: np.random.Generator) -> RolloutGroup:
-    """The outcomes of the sub-group, dealt anew among its rollouts."""
-    order = rng.permutation(group.size)
-    labeled = by_outcome(group, rng)
-    advantages = [labeled.rollouts[place].advantage for place in order]
-    rollouts = zip(labeled.rollouts, advantages, strict=True)
-    return replace(labeled, rollouts=tuple(replace(rollout, advantage=own) for rollout, own in rollouts))
-
-
-LABELS: Mapping[str, Label] = {
-    OUTCOME: by_outcome,
-    PER_STEP: by_step,
-    "outcome, dealt anew": by_outcome_dealt,
-    "per step, dealt anew": by_step_dealt,
-}
+BY_TOKEN: Mapping[str, Label] = {PER_STEP: by_step, PER_STEP_DEALT: by_step_dealt}
 
 
 def _with_credit(group: RolloutGroup, credits: Sequence[NDArray[np.float64]]) -> RolloutGroup:
@@ -103,28 +88,16 @@ def labeled(group: RolloutGroup, size: int, label: Label) -> tuple[RolloutGroup,
     return tuple(parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
-    """Effective ranks of one matrix of one prompt, means over its live sub-groups of one size."""
-
-    own: float
-    """Under the labels."""
-    scores: float
-    """Of the scores alone."""
-    unrelated: float
-    """Of unrelated rows of the same norms."""
-
-
 Cell = tuple[str, str, int]
-"""A matrix, a kind of labels and R."""
+"""A matrix, a kind of labels or a null, and R."""
 
 
 @dataclass(frozen=True)
 class Table:
     """Everything that was measured."""
 
-    by_cell: Mapping[Cell, Mapping[str, Ranks]]
-    """Matrix, labels and R -> prompt -> ranks; the same prompts everywhere."""
+    by_cell: Mapping[Cell, Mapping[str, float]]
+    """Matrix, labels or null, and R -> prompt -> mean rank over its live sub-groups; the same prompts everywhere."""
 
     @property
     def matrices(self) -> tuple[str, ...]:
@@ -132,55 +105,86 @@ class Table:
         names = dict.fromkeys(matrix for matrix, _, _ in self.by_cell)
         return tuple(sorted(names, key=lambda name: (name.startswith("dL"), name.startswith("tokens"))))
 
-    def values(self, cell: Cell, of: str = "own") -> NDArray[np.float64]:
-        """Ranks, or those of a null, by prompt; [n]."""
-        return np.array([getattr(ranks, of) for ranks in self.by_cell[cell].values()])
+    def values(self, *cell: str | int) -> NDArray[np.float64]:
+        """Ranks by prompt, [n]; empty where a matrix is not measured there."""
+        matrix, label, size = cell
+        return np.array([*self.by_cell.get((str(matrix), str(label), int(size)), {}).values()])
 
     def changes(self, size: int) -> NDArray[np.float64]:
         """Rank of dL/dW of a prompt's whole group by labels of single steps minus by the outcome's; [n]."""
-        return self.values((_ALL, PER_STEP, size)) - self.values((_ALL, OUTCOME, size))
+        return self.values(_ALL, PER_STEP, size) - self.values(_ALL, OUTCOME, size)
 
 
-def measure(run: Run, step: int, sizes: Sequence[int], labels: Sequence[str], kinds: Sequence[RowKind]) -> Table:
-    """Kinds of matrices under kinds of labels at every size, prompt by prompt.
+def measure(run: Run, step: int, sizes: Sequence[int], kept: Path, *, only_weights: bool) -> Table:
+    """Every matrix under every kind of labels at every size, prompt by prompt.
+
+    Args:
+        sizes: Sizes of sub-groups, the whole group's last.
+        kept: The folder of a file for each prompt; what is there is not measured again.
+        only_weights: Leave out all but dL/dW, and labels that are dealt anew.
 
     Returns:
         The ranks of the prompts that have one in every cell.
     """
-    found: dict[Cell, dict[str, Ranks]] = {}
+    kept.mkdir(parents=True, exist_ok=True)
+    by_prompt: dict[str, dict[Cell, float]] = {}
     for group in run.groups_at(step):
         if len(set(group.rewards)) > 1:
-            # a prompt by itself is a step of one prompt: its matrices need no other's
-            values = {**run.settings.values, "generation_batch_size": group.size}
-            alone = replace(run, settings=replace(run.settings, values=values), metrics={})
-            for label in labels:
-                for size in sizes:
-                    cut = replace(alone, groups=labeled(group, size, LABELS[label]))
-                    # rows of tokens by all parameters cost N^2 P, and whom labels reward does not bear on their rank
-                    asked = [kind for kind in kinds if kind != "token" or label in (OUTCOME, PER_STEP)]
-                    for matrix, ranks in _ranks(cut, step, asked):
-                        found.setdefault((matrix, label, size), {})[group.prompt_id] = ranks
-            print(f"measured {group.prompt_id}", flush=True)
-    everywhere = set.intersection(*(set(of) for of in found.values()))
-    return Table(
-        {cell: {prompt: ranks for prompt, ranks in of.items() if prompt in everywhere} for cell, of in found.items()}
-    )
+            file = kept / f"{crc32(group.prompt_id.encode()):08x}.json"
+            if not file.is_file():
+                found = [[*cell, rank] for cell, rank in _of_prompt(run, step, group, sizes, only_weights)]
+                file.write_text(json.dumps(found), encoding="utf-8")
+                print(f"measured {group.prompt_id}", flush=True)
+            rows = json.loads(file.read_text(encoding="utf-8"))
+            by_prompt[group.prompt_id] = {(matrix, label, size): rank for matrix, label, size, rank in rows}
+    cells = dict.fromkeys(cell for of in by_prompt.values() for cell in of)
+    whole = [prompt for prompt, of in by_prompt.items() if cells.keys() == of.keys()]
+    return Table({cell: {prompt: by_prompt[prompt][cell] for prompt in whole} for cell in cells})
 
 
-def _ranks(run: Run, step: int, kinds: Sequence[RowKind]) -> Iterator[tuple[str, Ranks]]:
-    """The matrices of one prompt under one kind of labels at one size, as far as some sub-group has a gradient."""
+def _of_prompt(
+    run: Run, step: int, group: RolloutGroup, sizes: Sequence[int], only_weights: bool
+) -> Iterator[tuple[Cell, float]]:
+    """The ranks of one prompt, as a step of its own: its matrices need no other's."""
+    values = {**run.settings.values, "generation_batch_size": group.size}
+    alone = replace(run, settings=replace(run.settings, values=values), metrics={}, groups=(group,))
+    kinds: tuple[RowKind, ...] = ("weight",) if only_weights else _KINDS
+    for matrix, point in _measured(alone, step, "dr_grpo", sizes[:-1], kinds):
+        nulls = {name: point.nulls[null].effective_rank.value for name, null in _NULLS.items() if null in point.nulls}
+        for label, rank in {OUTCOME: point.effective_rank.value, **nulls}.items():
+            if rank is not None and (point.group_size in sizes):
+                yield (matrix, label, point.group_size), rank
+    for label in (PER_STEP,) if only_weights else BY_TOKEN:
+        for size in sizes:
+            # rows of tokens by all parameters cost N^2 P, and whom labels reward does not bear on their rank
+            asked = [kind for kind in kinds if kind != "token" or (label == PER_STEP and size in TOKEN_SIZES)]
+            cut = replace(alone, groups=labeled(group, size, BY_TOKEN[label]))
+            for matrix, point in _measured(cut, step, LOGGED, (), asked):
+                if point.effective_rank.value is not None:
+                    yield (matrix, label, size), point.effective_rank.value
+
+
+def _measured(
+    run: Run, step: int, advantage: str, sizes: Sequence[int], kinds: Sequence[RowKind]
+) -> Iterator[tuple[str, Point]]:
+    """The mean ranks of every kind of matrix under one formulation, at the logged size and others."""
     requests = [
-        RankRequest(rows=kind, advantages=(LOGGED,), group_sizes=(), paired=False, centered=False, seed=0, output=None)
+        RankRequest(
+            rows=kind,
+            advantages=(advantage,),
+            group_sizes=tuple(sizes),
+            paired=False,
+            centered=False,
+            seed=0,
+            output=None,
+        )
         for kind in kinds
     ]
     collected = collect_kinds(run, [step], requests, EngineOptions(device="cpu"), no_progress, most=_MOST_TOKENS)
     for kind in kinds:
-        if collected[kind].skipped:
-            raise SystemExit(f"{run.path}: {collected[kind].skipped}")
-        for matrix, point in _points(kind, collected[kind]):
-            nulls = [point.nulls[name].effective_rank.value for name in ("unweighted", "gaussian") if point.nulls]
-            if point.effective_rank.value is not None and None not in nulls:
-                yield matrix, Ranks(own=point.effective_rank.value, scores=nulls[0] or 0.0, unrelated=nulls[1] or 0.0)
+        if collected[kind].skipped or collected[kind].refused:
+            raise SystemExit(f"{run.path}: {collected[kind].skipped or collected[kind].refused}")
+        yield from _points(kind, collected[kind])
 
 
 def _points(kind: RowKind, collected: Collected) -> Iterator[tuple[str, Point]]:
@@ -220,16 +224,12 @@ def decided(table: Table, size: int) -> str:
 
 def ranks_table(table: Table, sizes: Sequence[int]) -> str:
     """Ranks by matrix, R and labels."""
-    lines = [
-        f"| matrix | R | {' | '.join(LABELS)} | scores alone | unrelated rows |",
-        "|---|--:|" + "--:|" * (len(LABELS) + 2),
-    ]
+    columns = (*LABELS, "scores alone", "unrelated rows")
+    lines = [f"| matrix | R | {' | '.join(columns)} |", "|---|--:|" + "--:|" * len(columns)]
     for matrix in table.matrices:
         for size in sizes:
-            cells = [(matrix, label, size) for label in LABELS]
-            own = [_spelled(_mean(table.values(cell)), ".2f") if cell in table.by_cell else "—" for cell in cells]
-            nulls = [f"{table.values(cells[0], of).mean():.2f}" for of in ("scores", "unrelated")]
-            lines.append(f"| {matrix} | {size} | {' | '.join((*own, *nulls))} |")
+            means = [_mean(table.values(matrix, name, size)) for name in columns]
+            lines.append(f"| {matrix} | {size} | {' | '.join(_spelled(mean, '.2f') for mean in means)} |")
     return "\n".join(lines)
 
 
@@ -268,15 +268,16 @@ def draw(table: Table, sizes: Sequence[int], stem: Path) -> None:
         for axes, matrix in zip(panels, table.matrices, strict=True):
             axes.set_title(matrix, loc="left", fontsize=8.5)
             axes.axhline(2, color=MUTED, linewidth=0.6)
-            for null, line in (("unrelated", ":"), ("scores", "--")):
-                means = [table.values((matrix, OUTCOME, size), null).mean() for size in sizes]
-                axes.plot(sizes, means, line, color=MUTED, linewidth=1.2)
-            for label, (color, line, marker) in zip(LABELS, SERIES, strict=True):
-                if (matrix, label, sizes[0]) in table.by_cell:
-                    ranks = [_mean(table.values((matrix, label, size))) for size in sizes]
-                    axes.plot(sizes, [r.value for r in ranks], color=color, linestyle=line, marker=marker, label=label)
+            looks = [("unrelated rows", MUTED, ":", ""), ("scores alone", MUTED, "--", "")]
+            looks += [(label, *look) for label, look in zip(LABELS, SERIES, strict=True)]
+            for name, color, line, marker in looks:
+                shown = [size for size in sizes if len(table.values(matrix, name, size))]
+                ranks = [_mean(table.values(matrix, name, size)) for size in shown]
+                label = name if color != MUTED else None
+                axes.plot(shown, [r.value for r in ranks], color=color, linestyle=line, marker=marker, label=label)
+                if label is not None and ranks:
                     low, high = zip(*((r.low or r.value, r.high or r.value) for r in ranks), strict=True)
-                    axes.fill_between(sizes, low, high, color=color, alpha=0.12, linewidth=0)
+                    axes.fill_between(shown, low, high, color=color, alpha=0.12, linewidth=0)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log", base=2)
             for axis, ticks in ((axes.xaxis, sizes), (axes.yaxis, [2**power for power in range(9)])):
@@ -313,10 +314,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         device="cpu",
     )
     (folder,) = train_grid([config], num_processes=1, resume=True)
-    if options.pilot:
-        table = measure(read_run(folder), step, sizes[-1:], (OUTCOME, PER_STEP), ("weight",))
-    else:
-        table = measure(read_run(folder), step, sizes, tuple(LABELS), _KINDS)
+    asked = sizes[-1:] if options.pilot else sizes
+    table = measure(read_run(folder), step, asked, folder / "ranks", only_weights=options.pilot)
     part = "pilot" if options.pilot else "tables"
     text = f"{power(table.changes(sizes[-1])).capitalize()}."
     if not options.pilot:
