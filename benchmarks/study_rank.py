@@ -285,8 +285,9 @@ def draw(table: Table, sizes: Sequence[int], stem: Path) -> None:
                 axis.set_minor_locator(NullLocator())
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         highest = max(axes.get_ylim()[1] for axes in panels)
-        for axes in panels:
+        for place, axes in enumerate(panels):
             axes.set_ylim(0.95, highest)
+            axes.tick_params(labelleft=place % 4 == 0)
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="lower center", ncols=len(names), frameon=False, fontsize=8.5)
         save_figure(figure, stem)
