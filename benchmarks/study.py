@@ -1,18 +1,19 @@
-"""What the studies share: runs that differ in one thing, paired differences from a baseline, tables for a page.
+"""What the studies share: a plan that is fixed before its runs exist, runs in pairs, exact tests, tables for a page.
 
-A study is a grid of blocks (a task, a group size), arms (what is compared; the first is the baseline), conditions (a
-learning rate, a control) and seeds. Runs of a block, condition and seed share weights, prompts, order and sampler seed,
-so an arm and the baseline are compared in pairs. All tests of a study are one family under Holm's correction.
+A study asks one question. Its arms differ in one thing, and the runs of a seed share weights, prompts, order and
+sampler seed, so that arms are compared in pairs. What it decides are its claims, each one test, all of them one family
+under Holm's correction; everything else is shown with its interval and decides nothing. Learning rates, and the spread
+from which the plan's power is computed, come from a pilot on other seeds. Nothing is tested before all runs are in.
 
 Shapes: n seeds.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,53 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.compare.runs import ComparedRun, read_runs
 from gradscope.diagnostics.compare.runs import drawdown as reward_drawdown
+from gradscope.diagnostics.passk.samples import read_samples
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.paired import holm, paired_t_p_value, student_mean
-from gradscope.training.grid import train_grid
+from gradscope.metrics.uncertainty.paired import (
+    equivalence_p_value,
+    holm,
+    least_detectable_mean,
+    least_detectable_share,
+    least_margin,
+    sign_flip_p_value,
+    student_mean,
+)
+from gradscope.rollouts.run_folder import heldout_path
 from gradscope.training.setup.config import TrainConfig
 
 Settings = Mapping[str, Any]
 """Fields of a configuration that differ from the study's base."""
-Place = tuple[str, str]
-"""A block and a condition."""
+Cell = tuple[str, str, int]
+"""An arm, a learning rate and a seed: one run."""
+Number = Callable[[ComparedRun], float | None]
+"""A number of a run; None where it has none."""
 LEVEL = 0.05
-"""A corrected p-value below this decides."""
-_QUICK: Settings = {"steps": 4, "checkpoint_every": 4}
+"""A corrected p-value up to this decides."""
+POWER = 0.8
+"""How often the least detectable effect would be decided."""
+RATES = {"3e-5": 3e-5, "1e-4": 1e-4, "3e-4": 3e-4, "1e-3": 1e-3}
+"""Learning rates among which a pilot chooses."""
+PASS_AT_1 = "pass@1"
+"""What the pilot chooses by."""
+_QUICK: Settings = {"steps": 4, "checkpoint_every": 4, "heldout_prompts": 8}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One test that was planned: an arm against another, by one number of each run."""
+
+    arm: str
+    """What is changed."""
+    baseline: str
+    """Against what."""
+    metric: str
+    """By which number."""
+    reported: str
+    """What is said of it elsewhere."""
+    margin: float | None = None
+    """Where the claim is that nothing changes: differences up to this are none. None: the test is for a difference."""
+    is_share: bool = False
+    """Whether the number is yes or no, of each run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,159 +79,203 @@ class Study:
     """The script's name, which its page's markers bear."""
     base: Settings
     """What all runs share."""
-    blocks: Mapping[str, Settings]
-    """Name -> settings of a block."""
     arms: Mapping[str, Settings]
-    """Name -> settings of an arm; the first is the baseline."""
-    conditions: Mapping[str, Settings]
-    """Name -> settings of a condition."""
-    metrics: Mapping[str, Callable[[ComparedRun], float | None]]
-    """Title -> number of a run; None where a run has none."""
-    seeds: Sequence[int] = range(5)
-    """Seeds."""
-    only: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-    """Arm -> the blocks that it is part of; an arm that is not named is part of all."""
+    """Name -> settings of an arm."""
+    against: Mapping[str, str]
+    """Arm -> the arm that it is compared with."""
+    claims: tuple[Claim, ...]
+    """What is decided, one family of tests."""
+    metrics: Mapping[str, Number]
+    """Title -> number of a run."""
+    rate_of: Mapping[str, str]
+    """Arm -> the arm whose best learning rate in the pilot it takes, often itself."""
+    pilot_metrics: Mapping[str, Number] = dataclasses.field(default_factory=dict)
+    """Title -> what the pilot shows of each arm beside the number that it chooses by."""
+    seeds: Sequence[int] = range(100, 120)
+    """Seeds of the study."""
+    pilot_seeds: Sequence[int] = range(4)
+    """Seeds of the pilot, which are no others' than its own."""
 
     @property
     def quick(self) -> Study:
-        """The smoke test: the first block, the first condition, two seeds, a few steps."""
-        (block, where), *_ = self.blocks.items()
-        (condition, settings), *_ = self.conditions.items()
+        """The smoke test: the arms of the claims, one seed of the pilot and two of the study, a few steps."""
+        named = {name for claim in self.claims for name in (claim.arm, claim.baseline)}
         return dataclasses.replace(
             self,
             base={**self.base, **_QUICK},
-            blocks={block: {**where, "heldout_prompts": 8}},
-            conditions={condition: settings},
-            seeds=(0, 1),
+            arms={arm: settings for arm, settings in self.arms.items() if arm in named},
+            against={arm: other for arm, other in self.against.items() if {arm, other} <= named},
+            seeds=(100, 101),
+            pilot_seeds=(0,),
         )
+
+    def cell(self, output: Path, arm: str, rate: str, seed: int) -> TrainConfig:
+        """The configuration of one run."""
+        folder = output / f"{arm} {rate}".replace(" ", "-").replace(",", "") / f"seed{seed}"
+        settings = {**self.base, **self.arms[arm], "learning_rate": RATES[rate], "seed": seed, "output": str(folder)}
+        return TrainConfig.from_json({**settings, "device": "cpu"})
+
+    def cells(self, rates: Mapping[str, str]) -> tuple[Cell, ...]:
+        """Every run of the study, seed by seed."""
+        return tuple((arm, rates[arm], seed) for seed in self.seeds for arm in self.arms)
 
     @property
-    def places(self) -> tuple[Place, ...]:
-        """Blocks and conditions."""
-        return tuple((block, condition) for block in self.blocks for condition in self.conditions)
+    def choosing_cells(self) -> tuple[Cell, ...]:
+        """The runs of the pilot that choose learning rates."""
+        arms = [arm for arm in self.arms if arm in self.rate_of.values()]
+        return tuple((arm, rate, seed) for seed in self.pilot_seeds for arm in arms for rate in RATES)
 
-    def arms_of(self, block: str) -> tuple[str, ...]:
-        """The arms of a block, the baseline first."""
-        return tuple(arm for arm in self.arms if block in self.only.get(arm, (block,)))
-
-    def cell(self, output: Path, place: Place, arm: str, seed: int) -> TrainConfig:
-        """The configuration of one run."""
-        block, condition = place
-        folder = output / _file_name(block) / _file_name(f"{arm} {condition} seed{seed}")
-        settings = {**self.base, **self.blocks[block], **self.arms[arm], **self.conditions[condition]}
-        return TrainConfig.from_json({**settings, "seed": seed, "output": str(folder), "device": "cpu"})
-
-    def cells(self, output: Path) -> tuple[TrainConfig, ...]:
-        """Every run."""
-        return tuple(
-            self.cell(output, place, arm, seed)
-            for place in self.places
-            for seed in self.seeds
-            for arm in self.arms_of(place[0])
-        )
+    def spread_cells(self, rates: Mapping[str, str]) -> tuple[Cell, ...]:
+        """The runs of the pilot that tell the spread of what is tested."""
+        arms = dict.fromkeys(name for claim in self.claims for name in (claim.arm, claim.baseline))
+        return tuple((arm, rates[arm], seed) for seed in self.pilot_seeds for arm in arms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """An arm against the baseline on one metric."""
+class Judged:
+    """A claim and what its test says."""
 
-    place: Place
-    """Where."""
-    arm: str
-    """Which arm."""
-    metric: str
-    """Of what."""
+    claim: Claim
+    """The claim."""
     estimate: Estimate
-    """Mean over seeds of arm minus baseline."""
+    """Mean over seeds of arm minus baseline, with Student's 95 % interval."""
+    p_value: float | None
+    """Of sign flips, or of the two one-sided tests of an equivalence."""
     p_holm: float | None
-    """Of the paired t test, corrected for all tests of the study."""
+    """Corrected for all claims of the study."""
+    least: float | None
+    """The least effect that is decided four times in five, or the least margin within which equal arms are shown
+    equivalent four times in five, at the spread seen; None where no effect of these seeds could be."""
 
     @property
-    def decided(self) -> bool:
-        """Whether the corrected test decides."""
-        return self.p_holm is not None and self.p_holm < LEVEL
+    def verdict(self) -> str:
+        """What the test decides, in a word or two."""
+        if self.p_holm is None or self.p_holm > LEVEL:
+            return "not decided"
+        if self.claim.margin is not None:
+            return f"within {self.claim.margin:g} of it"
+        return "higher" if (self.estimate.value or 0.0) > 0 else "lower"
 
 
-class Results:
-    """The finished runs of a study.
+@dataclass(frozen=True)
+class Runs:
+    """The finished runs of a study, or of its pilot."""
 
-    Args:
-        study: The design.
-        output: Where its runs are.
-    """
+    study: Study
+    """The design."""
+    by_cell: Mapping[Cell, ComparedRun]
+    """The runs."""
+    planned: Sequence[Cell]
+    """Those that the plan asks for."""
+    rates: Mapping[str, str]
+    """Arm -> its learning rate; of a pilot that is not finished none."""
 
-    def __init__(self, study: Study, output: Path) -> None:
-        self.study = study
-        self._runs: dict[tuple[Place, str, int], ComparedRun] = {}
-        for place in study.places:
-            for arm in study.arms_of(place[0]):
-                for seed in study.seeds:
-                    (run,), _ = read_runs([Path(study.cell(output, place, arm, seed).output)])
-                    self._runs[place, arm, seed] = run
-        self.differences = self._differences()
+    @classmethod
+    def read(cls, study: Study, folder: Path, planned: Sequence[Cell], rates: Mapping[str, str]) -> Runs:
+        """The runs that are there, and finished."""
+        found: dict[Cell, ComparedRun] = {}
+        for cell in planned:
+            output = Path(study.cell(folder, *cell).output)
+            if output.is_dir() and (runs := read_runs([output])[0]):
+                found[cell] = runs[0]
+        return cls(study, found, planned, rates)
 
-    def runs(self, place: Place, arm: str) -> list[ComparedRun]:
-        """The runs of an arm, seed by seed."""
-        return [self._runs[place, arm, seed] for seed in self.study.seeds]
+    @property
+    def num_missing(self) -> int:
+        """Runs that are not finished."""
+        return len(self.planned) - len(self.by_cell)
 
-    def mean(self, place: Place, arm: str, metric: str) -> Estimate:
-        """A metric's mean over seeds."""
-        values = [self.study.metrics[metric](run) for run in self.runs(place, arm)]
-        return student_mean([value for value in values if value is not None])
+    def best_rates(self) -> dict[str, str]:
+        """The rule: of each arm the rate with the highest mean pass@1 over the pilot's seeds; of equal ones the lower.
 
-    def difference(self, place: Place, arm: str, metric: str) -> Difference:
-        """An arm against the baseline."""
-        return next(d for d in self.differences if (d.place, d.arm, d.metric) == (place, arm, metric))
+        Returns:
+            Arm -> rate.
+        """
+        chooses = {arm: self.study.rate_of[arm] for arm in self.study.arms}
+        best = {arm: max(RATES, key=lambda rate: self._mean_pass(arm, rate)) for arm in chooses.values()}
+        return {arm: best[other] for arm, other in chooses.items()}
 
-    def _differences(self) -> tuple[Difference, ...]:
-        baseline, *_ = self.study.arms
-        return correct(
-            {
-                (place, arm, metric): self.changes(place, arm, metric)
-                for place in self.study.places
-                for arm in self.study.arms_of(place[0])
-                for metric in self.study.metrics
-                if arm != baseline
-            }
+    def _mean_pass(self, arm: str, rate: str) -> float:
+        return float(np.mean([*self.values(arm, PASS_AT_1, rate).values()]))
+
+    def values(self, arm: str, metric: str, rate: str | None = None) -> dict[int, float]:
+        """Seed -> a number of an arm's runs, at its own rate unless another is named."""
+        wanted, numbers = rate or self.rates.get(arm), self._numbers(metric)
+        return {seed: number for (own, at, seed), number in numbers.items() if (own, at) == (arm, wanted)}
+
+    def changes(self, arm: str, baseline: str, metric: str) -> NDArray[np.float64]:
+        """Arm minus baseline of each seed that both have; [n]."""
+        one, other = self.values(arm, metric), self.values(baseline, metric)
+        return np.array([one[seed] - other[seed] for seed in one if seed in other])
+
+    def runs(self, arm: str) -> list[ComparedRun]:
+        """The runs of an arm at its own rate, seed by seed."""
+        return [run for (own, _, _), run in self.by_cell.items() if own == arm]
+
+    @cached_property
+    def judged(self) -> tuple[Judged, ...]:
+        """Every claim."""
+        changes = [self.changes(claim.arm, claim.baseline, claim.metric) for claim in self.study.claims]
+        p_values = [_p_value(claim, change) for claim, change in zip(self.study.claims, changes, strict=True)]
+        rows = zip(self.study.claims, changes, p_values, holm(p_values), strict=True)
+        return tuple(
+            Judged(
+                claim=claim,
+                estimate=student_mean(change),
+                p_value=p,
+                p_holm=corrected,
+                least=least_effect(claim, change, len(change), len(changes)),
+            )
+            for claim, change, p, corrected in rows
         )
 
-    def changes(self, place: Place, arm: str, metric: str) -> NDArray[np.float64]:
-        """Arm minus baseline of each seed, as far as both runs have the metric; [n]."""
-        baseline, *_ = self.study.arms
-        of = self.study.metrics[metric]
-        pairs = zip(self.runs(place, arm), self.runs(place, baseline), strict=True)
-        changes = [(of(run), of(other)) for run, other in pairs]
-        return np.array([one - other for one, other in changes if one is not None and other is not None])
+    def _numbers(self, metric: str) -> dict[Cell, float]:
+        known = self._known
+        if metric not in known:
+            number = {**self.study.pilot_metrics, **self.study.metrics}[metric]
+            of = ((key, number(run)) for key, run in self.by_cell.items())
+            known[metric] = {key: value for key, value in of if value is not None}
+        return known[metric]
+
+    @cached_property
+    def _known(self) -> dict[str, dict[Cell, float]]:
+        return {}
 
 
-def correct(changes: Mapping[tuple[Place, str, str], NDArray[np.float64]]) -> tuple[Difference, ...]:
-    """Differences as one family of tests.
+def _p_value(claim: Claim, change: NDArray[np.float64]) -> float | None:
+    return sign_flip_p_value(change) if claim.margin is None else equivalence_p_value(change, claim.margin)
+
+
+def least_effect(claim: Claim, change: NDArray[np.float64], num_pairs: int, num_tests: int) -> float | None:
+    """What a number of pairs decides four times in five as the smallest of so many p-values, at a spread.
 
     Args:
-        changes: Place, arm and metric -> arm minus baseline of each seed, [n].
+        change: Differences that the spread is taken from, [n].
+        num_pairs: Pairs that are tested.
+        num_tests: Claims of the family.
 
     Returns:
-        The differences, in order.
+        A difference, a share, or for an equivalence the least margin; None where no pairs tell the spread, or so few
+        are tested that none decides.
     """
-    p_values = holm([paired_t_p_value(change) if len(change) else None for change in changes.values()])
-    return tuple(
-        Difference(place=place, arm=arm, metric=metric, estimate=student_mean(change), p_holm=p)
-        for ((place, arm, metric), change), p in zip(changes.items(), p_values, strict=True)
-    )
+    level, fewest = LEVEL / num_tests, 2 if claim.margin is None else 1
+    if claim.is_share:
+        return least_detectable_share(num_pairs, level, POWER)
+    if len(change) < 2 or level < fewest / 2**num_pairs:
+        return None
+    least = least_detectable_mean if claim.margin is None else least_margin
+    return float(change.std(ddof=1)) * least(num_pairs, level, POWER)
 
 
-def _file_name(text: str) -> str:
-    return text.replace("=", "").replace(" ", "-")
-
-
-def held_out(k: int) -> Callable[[ComparedRun], float | None]:
+def held_out(k: int) -> Number:
     """Pass@k on the held-out prompts after training."""
     return lambda run: run.values((k,)).get(f"pass@{k}")
 
 
-def train_reward(run: ComparedRun) -> float:
-    """Mean train reward."""
-    return float(run.reward.mean())
+def held_out_before(run: ComparedRun) -> float:
+    """Pass@1 on the held-out prompts before training."""
+    samples = read_samples(heldout_path(run.path, "before"))
+    return float((samples.num_correct / samples.num_samples).mean())
 
 
 def dead_groups(run: ComparedRun) -> float:
@@ -206,110 +286,3 @@ def dead_groups(run: ComparedRun) -> float:
 def drawdown(run: ComparedRun) -> float:
     """Largest fall of the train reward."""
     return reward_drawdown(run.reward)
-
-
-def run_study(
-    study: Study,
-    render: Callable[[Results], str],
-    draw: Callable[[Results, Path], None],
-    arguments: Sequence[str] | None,
-) -> int:
-    """Train what is missing; the first table goes to the page, the others and the figures beside it."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--output", type=Path, required=True, help="the folder of the runs; what is there goes on")
-    parser.add_argument("--quick", action="store_true", help="the smoke test")
-    parser.add_argument("--jobs", type=int, help="runs at once")
-    parser.add_argument("--page", type=Path, help="the page to put the tables into")
-    parser.add_argument("--images", type=Path, help="the folder to put the figures into")
-    options = parser.parse_args(arguments)
-    begin, end = f"<!-- tables of benchmarks/{study.name}.py -->", "<!-- end of tables -->"
-    if options.page is not None and begin not in options.page.read_text(encoding="utf-8"):
-        parser.error(f"{options.page} has no line {begin!r}")
-    design = study.quick if options.quick else study
-    train_grid(
-        design.cells(options.output),
-        num_processes=options.jobs,
-        resume=True,
-        on_cell=lambda run: print(f"wrote {run}", flush=True),
-    )
-    results = Results(design, options.output)
-    tables = render(results)
-    print(tables)
-    if options.images is not None:
-        options.images.mkdir(parents=True, exist_ok=True)
-        draw(results, options.images)
-        for picture in options.images.glob(f"{study.name}_*.png"):  # the page shows the drawings
-            picture.unlink()
-    if options.page is not None:
-        from study_pages import fill_page  # every run's process imports this file
-
-        fill_page(options.page, begin, end, study.name, tables)
-    return 0
-
-
-def table_of_means(results: Results, place_title: str) -> str:
-    """Means over seeds with their intervals, a row for each block, condition and arm."""
-    metrics = list(results.study.metrics)
-    lines = [f"| {place_title} | arm | " + " | ".join(metrics) + " |", "|---|---|" + "--:|" * len(metrics)]
-    for place in results.study.places:
-        for arm in results.study.arms_of(place[0]):
-            cells = [format_mean(results.mean(place, arm, metric)) for metric in metrics]
-            lines.append(f"| {', '.join(place)} | {arm} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def table_of_differences(results: Results, place_title: str, differences: Sequence[Difference] | None = None) -> str:
-    """Each arm minus the baseline, with 95 % intervals; bold where the corrected test decides."""
-    metrics = list(results.study.metrics)
-    baseline, *_ = results.study.arms
-    rows: dict[tuple[Place, str], list[str]] = {}
-    for difference in results.differences if differences is None else differences:
-        rows.setdefault((difference.place, difference.arm), []).append(format_difference(difference))
-    lines = [
-        f"| {place_title} | arm - {baseline} | " + " | ".join(metrics) + " |",
-        "|---|---|" + "--:|" * len(metrics),
-        *(f"| {', '.join(place)} | {arm} | {' | '.join(cells)} |" for (place, arm), cells in rows.items()),
-    ]
-    return "\n".join(lines)
-
-
-def count_tests(results: Results, differences: Sequence[Difference] | None = None) -> str:
-    """How many tests there were, and how many decide."""
-    made = results.differences if differences is None else differences
-    tests = [difference for difference in made if difference.p_holm is not None]
-    return (
-        f"{len(tests)} paired t tests, {len(results.study.seeds)} seeds each; "
-        f"{sum(difference.decided for difference in tests)} decide at 0.05 after Holm's correction for all of them."
-    )
-
-
-def differences_and_means(
-    results: Results, *, against: str, place_title: str, between: Sequence[str] = ()
-) -> list[str]:
-    """The two tables that every page ends with, and what a study has to say between them."""
-    return [
-        f"### Differences from {against}",
-        count_tests(results) + " Decided ones are bold.",
-        table_of_differences(results, place_title),
-        *between,
-        "### Means over seeds, ± half of the 95 % interval",
-        table_of_means(results, place_title),
-    ]
-
-
-def format_mean(mean: Estimate) -> str:
-    """A mean and half its interval's width."""
-    if mean.value is None:
-        return "—"
-    half = "" if mean.high is None else f" ± {mean.high - mean.value:.3f}"
-    return f"{mean.value:.3f}{half}"
-
-
-def format_difference(difference: Difference) -> str:
-    """A difference with its interval, bold where it is decided."""
-    estimate = difference.estimate
-    if estimate.value is None:
-        return "—"
-    reach = "" if estimate.low is None else f" [{estimate.low:+.3f}, {estimate.high:+.3f}]"
-    text = f"{estimate.value:+.3f}{reach}"
-    return f"**{text}**" if difference.decided else text

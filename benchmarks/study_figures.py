@@ -1,4 +1,4 @@
-"""Figures of the studies: a panel for each block, a line for each arm, means over seeds with their uncertainty."""
+"""Figures of the studies: courses over the steps, and the difference of every pair of runs."""
 
 from __future__ import annotations
 
@@ -7,83 +7,73 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
-from study import Difference, Results
+from numpy.typing import NDArray
+from study import Judged, Runs
 
 from gradscope.diagnostics.compare.runs import ComparedRun
+from gradscope.metrics.uncertainty.paired import student_mean
 from gradscope.render.figures.save import save_figure
-from gradscope.render.figures.style import BLUE, MUTED, SERIES, figure_style, label_room, new_figure
+from gradscope.render.figures.style import BLUE, INK, MUTED, SERIES, figure_style, label_room, new_figure
 
-_COLUMNS = 3
-_PANEL = 1.75
-"""Inches of a row of panels."""
-_WINDOWS = 10
+_WINDOWS = 20
 """Points of a curve over the steps."""
-_SERIES: Mapping[str, Callable[[ComparedRun], np.ndarray]] = {
+_SERIES: Mapping[str, Callable[[ComparedRun], NDArray[np.float64]]] = {
     "dead groups": lambda run: run.degenerate,
     "reward": lambda run: run.reward,
 }
 
 
-def draw_steps(results: Results, stem: Path, *, series: str, condition: str) -> None:
-    """A quantity over the steps of training."""
-
-    def draw(axes: Axes, block: str, arm: str, look: tuple[str, str, str]) -> None:
-        runs = results.runs((block, condition), arm)
-        windows = np.array_split(np.arange(len(runs[0].reward)), min(_WINDOWS, len(runs[0].reward)))
-        table = np.array([[_SERIES[series](run)[window].mean() for window in windows] for run in runs])
-        steps = [float(window.mean()) + 1 for window in windows]
-        axes.plot(steps, table.mean(axis=0), color=look[0], linestyle=look[1])
-        axes.fill_between(steps, table.min(axis=0), table.max(axis=0), color=look[0], alpha=0.12, linewidth=0)
-
-    with figure_style():
-        figure = _panels(
-            results,
-            f"{series.capitalize()} over the steps, learning rate {condition}",
-            f"Mean over {len(results.study.seeds)} seeds; bands from the lowest to the highest seed",
-            draw,
-        )
-        _save(figure, stem, x="step", y=series)
-
-
-def draw_rates(results: Results, stem: Path, *, metric: str, rates: Mapping[str, float]) -> None:
-    """A metric after training by learning rate."""
-
-    def draw(axes: Axes, block: str, arm: str, look: tuple[str, str, str]) -> None:
-        means = [results.mean((block, condition), arm, metric) for condition in rates]
-        values = [mean.value for mean in means]
-        low = [mean.value if mean.low is None else mean.low for mean in means]
-        high = [mean.value if mean.high is None else mean.high for mean in means]
-        axes.plot(list(rates.values()), values, color=look[0], linestyle=look[1], marker=look[2])
-        axes.fill_between(list(rates.values()), low, high, color=look[0], alpha=0.12, linewidth=0)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(FixedLocator(list(rates.values())))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-"))
-
-    with figure_style():
-        figure = _panels(
-            results,
-            f"{metric.capitalize()} by learning rate",
-            f"Mean over {len(results.study.seeds)} seeds; bands: Student's 95 % interval",
-            draw,
-        )
-        _save(figure, stem, x="learning rate", y=metric)
-
-
-def draw_forest(results: Results, stem: Path, *, arms: Sequence[str], metrics: Sequence[str]) -> None:
-    """Arms against the baseline: a column for each metric, a row for each arm, block and condition."""
-    baseline, *_ = results.study.arms
-    rows = [(place, arm) for arm in arms for place in results.study.places if arm in results.study.arms_of(place[0])]
-    labels = [", ".join([*([arm] if len(arms) > 1 else []), *place]) for place, arm in rows]
+def draw_steps(runs: Runs, stem: Path, *, arms: Sequence[str], series: Sequence[str]) -> None:
+    """Quantities over the steps of training: a panel for each, a line for each arm that there is."""
+    arms = [arm for arm in arms if arm in runs.study.arms]
     with figure_style():
         figure, panels = new_figure(
-            f"{arms[0] if len(arms) == 1 else 'Each arm'} minus {baseline}",
-            f"Paired difference over {len(results.study.seeds)} seeds with Student's 95 % interval; filled: below 0.05 "
-            "after Holm's correction for all tests of the study",
+            f"{' and '.join(series).capitalize()} over the steps",
+            f"Mean over {len(runs.study.seeds)} seeds with Student's 95 % interval",
             width=8.4,
-            height=1.5 + 0.17 * len(rows),
+            height=3.1,
+            columns=len(series),
+            right=0.25,
+            panel_titles=True,
+        )
+        for axes, name in zip(panels, series, strict=True):
+            axes.set_title(name, loc="left", fontsize=9)
+            axes.set_xlabel("step")
+            for arm, (color, line, _) in zip(arms, SERIES, strict=False):
+                steps, table = _course(runs.runs(arm), _SERIES[name])
+                means = [student_mean(column) for column in table.T]
+                axes.plot(steps, table.mean(axis=0), color=color, linestyle=line, label=arm)
+                low, high = zip(*((mean.low or mean.value, mean.high or mean.value) for mean in means), strict=True)
+                axes.fill_between(steps, low, high, color=color, alpha=0.12, linewidth=0)
+        figure.legend(
+            *panels[0].get_legend_handles_labels(), loc="upper right", ncols=len(arms), frameon=False, fontsize=8.5
+        )
+        save_figure(figure, stem)
+
+
+def _course(
+    runs: Sequence[ComparedRun], of: Callable[[ComparedRun], NDArray[np.float64]]
+) -> tuple[list[float], NDArray[np.float64]]:
+    """Steps, [W], and means of windows of them by run, [n, W]."""
+    windows = np.array_split(np.arange(len(runs[0].reward)), min(_WINDOWS, len(runs[0].reward)))
+    return [float(window.mean()) + 1 for window in windows], np.array(
+        [[of(run)[window].mean() for window in windows] for run in runs]
+    )
+
+
+def draw_differences(runs: Runs, stem: Path, *, metrics: Sequence[str]) -> None:
+    """Arms against others: a panel for each number, a row for each pair of arms, a dot for each pair of runs."""
+    rows = list(runs.study.against.items())
+    labels = [f"{arm} - {other}" for arm, other in rows]
+    margins = "; shaded: the margin of an equivalence" if any(one.claim.margin for one in runs.judged) else ""
+    judged = {(one.claim.arm, one.claim.baseline, one.claim.metric): one for one in runs.judged}
+    with figure_style():
+        figure, panels = new_figure(
+            "Each arm minus its baseline",
+            f"A dot a pair of runs ({len(runs.study.seeds)} seeds), means with Student's 95 % interval. Blue: a test "
+            f"of the plan, filled where it decides{margins}",
+            width=8.4,
+            height=1.5 + 0.36 * len(rows),
             columns=len(metrics),
             right=label_room(labels),
             panel_titles=True,
@@ -94,60 +84,23 @@ def draw_forest(results: Results, stem: Path, *, arms: Sequence[str], metrics: S
             axes.axvline(0, color=MUTED, linewidth=0.8)
             axes.grid(visible=False)
             axes.set_yticks([])
+            axes.spines["left"].set_visible(False)
             axes.set_ylim(len(rows) - 0.4, -0.6)
-            for height, (place, arm) in enumerate(rows):
-                _whisker(axes, height, results.difference(place, arm, metric))
-        for height, label in enumerate(labels):
-            panels[-1].text(1.05, height, label, transform=panels[-1].get_yaxis_transform(), fontsize=7.5, va="center")
+            for row, (arm, other) in enumerate(rows):
+                _row(axes, row, runs.changes(arm, other, metric), judged.get((arm, other, metric)))
+        for row, label in enumerate(labels):
+            panels[-1].text(1.05, row, label, transform=panels[-1].get_yaxis_transform(), fontsize=8, va="center")
         save_figure(figure, stem)
 
 
-def _whisker(axes: Axes, row: int, difference: Difference) -> None:
-    estimate = difference.estimate
-    if estimate.value is None:
+def _row(axes: Axes, row: int, changes: NDArray[np.float64], judged: Judged | None) -> None:
+    if not len(changes):
         return
-    if estimate.low is not None and estimate.high is not None:
-        axes.plot([estimate.low, estimate.high], [row, row], color=BLUE, linewidth=1.3)
-    axes.plot([estimate.value], [row], color=BLUE, marker="o", markerfacecolor=BLUE if difference.decided else "white")
-
-
-def _panels(
-    results: Results, title: str, subtitle: str, draw: Callable[[Axes, str, str, tuple[str, str, str]], None]
-) -> Figure:
-    blocks = list(results.study.blocks)
-    columns = min(_COLUMNS, len(blocks))
-    rows = -(-len(blocks) // columns)
-    figure, panels = new_figure(
-        title,
-        subtitle,
-        width=8.4 if columns > 1 else 7.2,
-        height=1.35 + _PANEL * rows,
-        rows=rows,
-        columns=columns,
-        right=0.25,
-        hspace=0.3,
-        panel_titles=True,
-    )
-    for axes in panels[len(blocks) :]:
-        axes.set_visible(False)
-    for axes, block in zip(panels, blocks, strict=False):
-        axes.set_title(block, loc="left", fontsize=9)
-        for arm, look in zip(results.study.arms, SERIES, strict=False):
-            if arm in results.study.arms_of(block):
-                draw(axes, block, arm, look)
-    handles = [
-        figure.axes[0].plot([], [], color=color, linestyle=line, label=arm)[0]
-        for arm, (color, line, _) in zip(results.study.arms, SERIES, strict=False)
-    ]
-    figure.legend(handles=handles, loc="upper right", ncols=len(handles), frameon=False, fontsize=8.5)
-    return figure
-
-
-def _save(figure: Figure, stem: Path, *, x: str, y: str) -> None:
-    shown = [axes for axes in figure.axes if axes.get_visible()]
-    for place, axes in enumerate(shown):
-        if place % min(_COLUMNS, len(shown)) == 0:
-            axes.set_ylabel(y)
-        if place >= len(shown) - min(_COLUMNS, len(shown)):
-            axes.set_xlabel(x)
-    save_figure(figure, stem)
+    mean, color = student_mean(changes), INK if judged is None else BLUE
+    if judged is not None and judged.claim.margin is not None:
+        axes.fill_betweenx([row - 0.4, row + 0.4], -judged.claim.margin, judged.claim.margin, color=BLUE, alpha=0.1)
+    axes.plot(changes, np.full(len(changes), row + 0.2), "o", color=MUTED, markersize=2.5, alpha=0.6, linewidth=0)
+    if mean.low is not None:
+        axes.plot([mean.low, mean.high], [row - 0.12, row - 0.12], color=color, linewidth=1.4)
+    is_decided = judged is not None and judged.verdict != "not decided"
+    axes.plot([mean.value], [row - 0.12], color=color, marker="o", markerfacecolor=color if is_decided else "white")

@@ -1,4 +1,4 @@
-"""What a study's page shows of its tables: the first; the others are CSV files beside the page, which names them."""
+"""What a study's page shows of its tables: the first section; the others are CSV files beside it, which it names."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-_CELL = re.compile(
-    r"(?P<decided>\*\*)?(?P<value>[+-]?[\d.]+)(?: \[(?P<low>[^,]+), (?P<high>[^]]+)\]| ± (?P<half>[\d.]+))?"
-)
-
-_ENDS = ("", "_low", "_high", "_half", "_decided")
+_CELL = re.compile(r"(?P<value>[+-]?[\d.]+)(?: \[(?P<low>[^,]+), (?P<high>[^]]+)\]| ± (?P<half>[\d.]+))?")
+_ENDS = ("", "_low", "_high", "_half")
 """What follows a title in the names of its columns."""
-_BOLD = " Decided ones are bold."
 
 
 def shown_and_filed(name: str, tables: str) -> tuple[str, dict[str, str]]:
@@ -22,10 +18,10 @@ def shown_and_filed(name: str, tables: str) -> tuple[str, dict[str, str]]:
 
     Args:
         name: The study's, with which its files begin.
-        tables: Markdown, a section of the third level for each table.
+        tables: Markdown; a section of the third level for each table that is not shown.
 
     Returns:
-        The first section and a line for each of the others; file name -> CSV.
+        What stands before the second section, and a line for each of the others; file name -> CSV.
     """
     first, *others = re.split(r"\n\n(?=### )", tables)
     files: dict[str, str] = {}
@@ -34,7 +30,7 @@ def shown_and_filed(name: str, tables: str) -> tuple[str, dict[str, str]]:
         title, *said, table = section.split("\n\n")
         file = f"{name}_{re.sub('[^a-z]+', '_', title.partition(',')[0].lower()).strip('_')}.csv"
         files[file] = _csv(table)
-        lines.append(" ".join([f"- [{title.removeprefix('### ')}]({file}).", *said]).replace(_BOLD, ""))
+        lines.append(" ".join([f"- [{title.removeprefix('### ')}]({file}).", *said]))
     return "\n\n".join([first, *(["As CSV:", "\n".join(lines)] if lines else [])]), files
 
 
@@ -53,9 +49,8 @@ def _csv(table: str) -> str:
     head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
     records = [dict(_columns(zip(head, row, strict=True))) for row in rows]
     known = {name for record in records for name in record}
-    parts = [part for title in head for part in (title, *title.split(", "))]
-    columns = [f"{part}{end}" for part in dict.fromkeys(parts) for end in _ENDS if f"{part}{end}" in known]
     stream = io.StringIO(newline="")
+    columns = [f"{title}{end}" for title in head for end in _ENDS if f"{title}{end}" in known]
     writer = csv.DictWriter(stream, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
@@ -64,14 +59,9 @@ def _csv(table: str) -> str:
 
 def _columns(cells: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     for title, cell in cells:
-        found = _CELL.fullmatch(cell.removesuffix("**"))
-        titles = title.split(", ")
-        if found is None and len(titles) > 1 and len(parts := cell.split(", ")) == len(titles):
-            yield from zip(titles, parts, strict=True)
-        elif found is None:
+        found = _CELL.fullmatch(cell)
+        if found is None:
             yield title, "" if cell == "—" else cell
         else:
             yield title, found["value"]
             yield from ((f"{title}_{end}", found[end]) for end in ("low", "high", "half") if found[end])
-            if found["decided"]:
-                yield f"{title}_decided", "yes"

@@ -83,7 +83,7 @@ COMPARE_METRICS: tuple[Metric, ...] = (
     _compare_metric(
         name="sign_flip_p_value",
         title="p, sign flips",
-        formula="share of the 2^n sign flips of the differences (100,000 beyond n = 16) whose mean is as far from zero",
+        formula="share of the 2^n sign flips of the differences (100,000 beyond n = 20) whose mean is as far from zero",
         meaning="The same question without the assumption that differences are normal; never below 2 / 2^n.",
         range="(0, 1]",
         better="neither",

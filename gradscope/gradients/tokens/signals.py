@@ -110,8 +110,11 @@ def _token_rows(prepared: PreparedStep, sequence: int, signal: Signal) -> torch.
     with _watched(policy.model, signal) as seen, torch.enable_grad():
         (logprobs,) = completion_logprobs(policy.model, batch, plan.objective.temperature)
     (grad,) = torch.autograd.grad(logprobs.sum(), seen)
-    # the head saw the last prompt token and all of the completion, the last of which predicts nothing
-    return grad.flatten(0, -2)[-len(logprobs) - 1 : -1]
+    # what the head saw ends where the batch does, in the trainer's padding where the sequence stands in it; before that
+    # come the last prompt token and all of the completion, whose last token predicts nothing
+    seen_of_it, ((_, end),) = grad.flatten(0, -2), batch.spans
+    last = len(seen_of_it) - (batch.length - end) - 1
+    return seen_of_it[last - len(logprobs) : last]
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gradscope.errors import InputError
+from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.signals import StepSignals, measure_signals
@@ -54,6 +55,22 @@ def test_rows_are_the_derivatives_by_what_the_head_sees_and_makes(name: str, lor
         np.testing.assert_allclose(gram.gram, expected @ expected.T, rtol=1e-3, atol=1e-5)
     sums = torch.stack([w.double() @ own for w, own in zip(prepared.plan.weights, rows, strict=True)])
     np.testing.assert_allclose(found.score_gram, sums @ sums.T, rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["hidden", "logit"])
+@pytest.mark.parametrize("name", ["llama_untied_biases", "qwen3_gqa_norms", "gemma3_scaled"])
+def test_rows_are_found_in_the_trainers_padding(name: str, kind: str) -> None:
+    """Where a sequence stands in the padding of its batch, its last token is not the batch's last place."""
+    policy = dataclasses.replace(tiny_policy(name), padding=TrainerPadding())
+    prepared = prepare_step(policy, tiny_groups(3, 2), DAPO).framed()
+    assert any(sequence.frame and sequence.length > sequence.num_tokens for sequence in prepared.plan.sequences)
+    found = signals_of(prepared, kind)
+    rows = [plain_rows(prepared, rollout, kind) for rollout in range(6)]
+    sums = torch.stack([w.double() @ own for w, own in zip(prepared.plan.weights, rows, strict=True)])
+    np.testing.assert_allclose(found.score_gram, sums @ sums.T, rtol=1e-3, atol=1e-7)
+    for place, gram in enumerate(found.tokens):
+        expected = torch.cat(rows[2 * place : 2 * place + 2])
+        np.testing.assert_allclose(gram.gram, expected @ expected.T, rtol=1e-3, atol=1e-5)
 
 
 def test_the_logit_rows_are_one_hot_minus_probabilities() -> None:

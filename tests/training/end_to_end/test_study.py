@@ -1,22 +1,155 @@
-"""The quick version of each study: it runs, its tables hold every arm, its figures are drawn, a page takes them in."""
+"""The studies: plans that can be run, tests that are those of the plan, a page that takes in what came out."""
 
 from __future__ import annotations
 
 import csv
+import importlib
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 
+from gradscope.training.run_checks import check_settings
 from tests.conftest import REPOSITORY
+from tests.diagnostics.compared_runs import write_run
 
-pytestmark = pytest.mark.slow
+STUDIES = ("study_sign", "study_five", "study_steps")
+PARTS = {"pilot": "<!-- end of pilot -->", "tables": "<!-- end of tables -->"}
 
-END = "<!-- end of tables -->"
-STUDIES = {"study_sign": 6, "study_steps": 6, "study_five": 16}
-"""Study -> runs of its quick version."""
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Modules of the folder of benchmarks, by name."""
+    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
+    return importlib.import_module
+
+
+def begin(name: str, part: str) -> str:
+    return f"<!-- {part} of benchmarks/{name}.py -->"
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_run_of_a_plan_can_be_made(scripts: Any, tmp_path: Path, name: str) -> None:
+    study, rates = scripts(name).STUDY, scripts("study").RATES
+    assert not set(study.seeds) & set(study.pilot_seeds)
+    chosen = dict.fromkeys(study.arms, next(iter(rates)))
+    cells = (*study.choosing_cells, *study.spread_cells(chosen), *study.cells(chosen))
+    folders = {}
+    for cell in cells:
+        config = study.cell(tmp_path, *cell)
+        check_settings(config)
+        folders[config.output] = cell
+    assert len(folders) == len(set(cells))
+    assert len(study.cells(chosen)) == len(study.arms) * len(study.seeds) == len(study.arms) * 20
+    for claim in study.claims:
+        assert study.against[claim.arm] == claim.baseline
+        assert claim.metric in study.metrics
+
+
+@pytest.mark.parametrize("name", [*STUDIES, "study_rank"])
+def test_the_page_of_a_study_has_its_plan_and_takes_its_tables(name: str) -> None:
+    page = (REPOSITORY / "docs" / f"{name}.md").read_text()
+    assert page.index("## The plan") < page.index(begin(name, "pilot")) < page.index(PARTS["pilot"])
+    assert page.index("## What came out") < page.index(begin(name, "tables")) < page.index(PARTS["tables"])
+    assert all((REPOSITORY / "docs" / file.split(")")[0]).is_file() for file in page.split("](")[1:] if ".csv" in file)
+
+
+def small(study: Any) -> Any:
+    """A study of three arms and five seeds, by the folders of runs that were never trained."""
+    claims = (
+        study.Claim(arm="better", baseline="base", metric="pass@1", reported="higher"),
+        study.Claim(arm="same", baseline="base", metric="pass@1", reported="negligible", margin=0.3),
+        study.Claim(arm="same", baseline="base", metric="fails", reported="fails", is_share=True),
+    )
+    return study.Study(
+        name="study_small",
+        base={"group_size": 4},
+        arms={"base": {}, "better": {"advantage": "sign"}, "same": {"advantage": "rloo"}},
+        against={"better": "base", "same": "base"},
+        claims=claims,
+        metrics={"pass@1": study.held_out(1), "fails": lambda run: float(run.reward[-1] < 0.5)},
+        rate_of={"base": "base", "better": "better", "same": "base"},
+        seeds=range(100, 108),
+    )
+
+
+def train(study: Any, folder: Path, cell: tuple[str, str, int], passes: int) -> None:
+    """The folder of a run whose two held-out prompts have so many passes in eight samples."""
+    settings = study.cell(folder, *cell)
+    correct = (passes // 2, passes - passes // 2)
+    write_run(Path(settings.output), advantage=settings.advantage, seed=settings.seed, correct=correct)
+
+
+def test_the_pilot_chooses_the_rate_with_the_highest_pass_rate(scripts: Any, tmp_path: Path) -> None:
+    study = scripts("study")
+    design = small(study)
+    for arm, rate, seed in design.choosing_cells:
+        train(
+            design,
+            tmp_path,
+            (arm, rate, seed),
+            {"3e-5": 2, "1e-4": 3, "3e-4": 5 - 2 * (arm == "better"), "1e-3": seed}[rate],
+        )
+    runs = study.Runs.read(design, tmp_path, design.choosing_cells, {})
+    assert not runs.num_missing
+    assert {arm for arm, _, _ in design.choosing_cells} == {"base", "better"}
+    assert runs.best_rates() == {"base": "3e-4", "better": "1e-4", "same": "3e-4"}
+
+
+def test_claims_are_judged_as_one_family_by_sign_flips(scripts: Any, tmp_path: Path) -> None:
+    study = scripts("study")
+    design, rates = small(study), dict.fromkeys(("base", "better", "same"), "3e-4")
+    passes = {"base": [2, 3, 2, 3, 2, 3, 2, 3], "better": [6, 6, 5, 7, 4, 6, 7, 5], "same": [2, 3, 3, 2, 2, 3, 2, 4]}
+    for arm, rate, seed in design.cells(rates):
+        train(design, tmp_path, (arm, rate, seed), passes[arm][seed - 100])
+    runs = study.Runs.read(design, tmp_path, design.cells(rates), rates)
+    better, same, fails = runs.judged
+    change = (np.array(passes["better"]) - passes["base"]) / 8
+    flips = [abs(np.dot(signs, change)) for signs in itertools.product([1, -1], repeat=8)]
+    assert better.p_value == np.mean(np.array(flips) >= change.sum() - 1e-9) == 2 / 256
+    assert (better.p_holm, better.verdict) == (pytest.approx(2 / 256 * 2), "higher")
+    assert (same.p_value, same.p_holm, same.verdict) == (1 / 256, pytest.approx(3 / 256), "within 0.3 of it")
+    assert (fails.p_value, fails.verdict, fails.estimate.value) == (1.0, "not decided", 0.0)
+    assert better.estimate.value == pytest.approx(change.mean())
+    text = scripts("study_tables").tables(runs)
+    assert "3 tests, 8 seeds; p-values are Holm's for all 3." in text
+    assert "**within 0.3 of it**" in text
+
+
+def test_nothing_is_tested_before_all_runs_are_in(scripts: Any, tmp_path: Path) -> None:
+    study = scripts("study")
+    design, rates = small(study), dict.fromkeys(("base", "better", "same"), "3e-4")
+    for cell in design.cells(rates)[:-1]:
+        train(design, tmp_path, cell, 4)
+    runs = study.Runs.read(design, tmp_path, design.cells(rates), rates)
+    text = scripts("study_tables").tables(runs)
+    assert text == "23 of 24 runs of the study are finished. Nothing is tested before all are."
+
+
+def test_labels_that_are_dealt_anew_are_the_same_labels(scripts: Any) -> None:
+    rank: ModuleType = scripts("study_rank")
+    from gradscope.rollouts.types import Rollout, RolloutGroup
+
+    rollouts = tuple(
+        Rollout(group_id="g", sample=i, row=i, prompt="p", completion="c", reward=float(i % 3 == 0), token_rewards=own)
+        for i, own in enumerate([(1.0, 0.0), (0.0, 1.0, 1.0), (0.0,), (1.0, 1.0)])
+    )
+    group = RolloutGroup(step=1, group_id="g", prompt_id="p", rollouts=rollouts)
+    parts = {name: rank.labeled(group, 2, label) for name, label in rank.BY_TOKEN.items()}
+    assert [part.group_id for part in parts["per step"]] == ["p/0", "p/1"]
+    for part, dealt in zip(parts["per step"], parts["per step, dealt anew"], strict=True):
+        credits = [[*rollout.token_advantages] for one in (part, dealt) for rollout in one.rollouts]
+        first, second = credits[: len(credits) // 2], credits[len(credits) // 2 :]
+        assert sorted(itertools.chain(*first)) == sorted(itertools.chain(*second))
+        assert [len(own) for own in first] == [len(own) for own in second]
+    # by hand, the first two rollouts: returns (1, 0) and (2, 2, 1), their means (1.5, 1, .5)
+    assert [rollout.token_advantages for rollout in parts["per step"][0].rollouts] == [(-0.5, -1.0), (0.5, 1.0, 0.5)]
 
 
 def run_study(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -25,42 +158,60 @@ def run_study(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def begin(name: str) -> str:
-    return f"<!-- tables of benchmarks/{name}.py -->"
+def page_of(folder: Path, name: str) -> Path:
+    page = folder / "page.md"
+    parts = "\n".join(f"{begin(name, part)}\n\na table of yesterday\n\n{end}\n" for part, end in PARTS.items())
+    page.write_text(f"before\n\n{parts}\nafter\n")
+    return page
 
 
-@pytest.mark.parametrize(("name", "num_runs"), STUDIES.items(), ids=STUDIES)
-def test_the_quick_study_fills_its_page(tmp_path: Path, name: str, num_runs: int) -> None:
-    page, images = tmp_path / "page.md", tmp_path / "images"
-    page.write_text(f"before\n\n{begin(name)}\n\na table of yesterday\n\n{END}\n\nafter\n")
+@pytest.mark.slow
+def test_the_quick_study_fills_its_page(tmp_path: Path) -> None:
+    page, images = page_of(tmp_path, "study_sign"), tmp_path / "images"
     arguments = ("--quick", "--output", tmp_path / "runs", "--page", page, "--images", images)
-    done = run_study(name, *arguments)
+    early = run_study("study_sign", *arguments)
+    assert (early.returncode, early.stderr) == (1, "8 runs of the pilot are missing: run it first, with --pilot\n")
+    pilot = run_study("study_sign", *arguments, "--pilot")
+    assert pilot.returncode == 0, pilot.stderr
+    assert pilot.stdout.count("wrote ") == 8
+    assert "8 of 8 runs of the pilot are finished." in page.read_text()
+    done = run_study("study_sign", *arguments)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("wrote ") == num_runs
+    assert done.stdout.count("wrote ") == 4
     text = page.read_text()
     assert text.startswith("before\n\n")
-    assert text.endswith(f"{END}\n\nafter\n")
+    assert text.endswith(f"{PARTS['tables']}\n\nafter\n")
     assert "yesterday" not in text
-    assert "paired t tests, 2 seeds each" in text
-    if name == "study_sign":  # the others measure or train for longer, and go on the same way
-        again = run_study(name, *arguments)
-        assert "wrote " not in again.stdout
-        assert page.read_text() == text
-    published = (REPOSITORY / "docs" / f"{name}.md").read_text()
-    assert begin(name) in published
-    shown = {word.split(")")[0] for word in published.split("](images/")[1:]}
-    assert {path.name for path in images.glob("*.svg")} == shown
-    assert text.count("### ") == published.count("### ") == 1  # the first table; the others are files beside the page
-    for file in tmp_path.glob("*.csv"):
+    assert "1 test, 2 seeds." in text
+    assert {path.name for path in images.iterdir()} == {"study_sign_steps.svg", "study_sign_differences.svg"}
+    again = run_study("study_sign", *arguments)
+    assert "wrote " not in again.stdout
+    assert page.read_text() == text
+    check_files(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_quick_study_of_ranks_fills_its_page(tmp_path: Path) -> None:
+    page, images = page_of(tmp_path, "study_rank"), tmp_path / "images"
+    done = run_study("study_rank", "--quick", "--output", tmp_path / "runs", "--page", page, "--images", images)
+    assert done.returncode == 0, done.stderr
+    assert "by sign flips: " in page.read_text()
+    assert [path.name for path in images.iterdir()] == ["study_rank_sizes.svg"]
+    check_files(tmp_path)
+
+
+def check_files(folder: Path) -> None:
+    """The tables beside a page are whole."""
+    files = list(folder.glob("*.csv"))
+    assert files
+    for file in files:
         head, *rows = csv.reader(file.read_text().splitlines())
-        assert f"({file.name})" in published
+        assert f"({file.name})" in (folder / "page.md").read_text()
         assert rows
         assert all(len(row) == len(head) for row in rows)
-        known = next(csv.reader((REPOSITORY / "docs" / file.name).read_text().splitlines()))
-        assert set(head) <= set(known)  # an interval may be missing where seeds are few
-    assert len(list(tmp_path.glob("*.csv"))) == published.count(".csv)")
 
 
+@pytest.mark.slow
 def test_a_page_without_the_markers_is_refused(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing\n")
