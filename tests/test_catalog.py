@@ -27,6 +27,8 @@ from gradscope.diagnostics.rank.formulations.reward_baselines import baseline_gr
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
 from gradscope.diagnostics.rank.rollouts.geometry import class_energy
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
+from gradscope.diagnostics.rank.tokens.corrections import correction_effects
+from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
 from gradscope.diagnostics.spike.parts import tensors_of
 from gradscope.estimate import Estimate
 from gradscope.gradients.step.tensor_norms import TensorNorm
@@ -55,6 +57,7 @@ from gradscope.results.logged.mismatch import MismatchNumbers
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport, Ranks, StepGeometry
 from gradscope.results.ranks.curves import RankCurvePoint
+from gradscope.results.ranks.token_parts import CorrectionEffect, TokenKind, TokenKl, TurnShare
 from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import RunReport
@@ -65,6 +68,7 @@ from tests.diagnostics.logged.made_up_tokens import both, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.made_up_runs import samples as samples_of
 from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
+from tests.diagnostics.rank.tokens.made_up_parts import made_up
 
 DIFFERENCES = {"difference"}
 """Differences of two metrics of the catalogue are no metric of their own."""
@@ -120,6 +124,10 @@ def test_parts_of_the_gap_and_sparsity_are_in_the_catalogue() -> None:
         ("entropy", EntropyNumbers),
         ("staleness", StalenessNumbers),
         ("generation", GenerationNumbers),
+        ("token_kinds", TokenKind),
+        ("corrections", CorrectionEffect),
+        ("token_kl", TokenKl),
+        ("turns", TurnShare),
     ],
 )
 def test_every_number_about_the_signal_is_in_the_catalogue(family: str, result: type) -> None:
@@ -311,6 +319,24 @@ def spike_values(seed: int) -> Iterator[Found]:
     yield from (("tensor_share", one.tensor_share, 0) for one in tensors_of(norms))
 
 
+def token_part_values(seed: int) -> Iterator[Found]:
+    made = made_up(seed, num_groups=3 + seed % 3, num_turns=1 + seed % 4, scale=[0.0, 0.1, 1.0, 5.0][seed % 4])
+    groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(made.found.tokens.num_groups)]
+    if not made.found.tokens.weights.any():
+        return
+    parts = {
+        "token_kinds": token_kinds(1, made.found, made.grams),
+        "corrections": correction_effects(1, made.found),
+        "entropy_change": [entropy_change(1, made.found, {})],
+        "token_kl": [token_kl(1, made.found, groups)],
+        "turns": turn_shares(1, made.found),
+    }
+    for family, records in parts.items():
+        for record in records:
+            for name in estimates_of(type(record)) - {"entropy"}:
+                yield f"{family}.{name}", getattr(record, name), 0
+
+
 def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
     """Both ends of a range and whether they belong to it; None where words name it."""
     whole = re.fullmatch(r"(\d) \.\. N, whole", text)
@@ -327,7 +353,7 @@ def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
 
 @cache
 def found_values() -> tuple[Found, ...]:
-    made = (degenerate_values, rank_values, other_values, logged_values, spike_values)
+    made = (degenerate_values, rank_values, other_values, logged_values, spike_values, token_part_values)
     return tuple(found for seed in range(40) for values in made for found in values(seed))
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from gradscope.estimate import Estimate
 from gradscope.results.envelope import FLATTENED, NOT_IN_DOCUMENT
 from gradscope.results.ranks.curves import RankCurvePoint, SizeChange, TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, TokenKind, TokenKl, TurnShare
 from gradscope.results.ranks.tokens import GradientSparsity, TokenRows
 from gradscope.results.replay import LogprobDifference
 from gradscope.results.source import Source
@@ -265,6 +266,18 @@ class RankReport(Drawn):
     """For ``rows = update``: all checkpoints as rows, all matrices together first."""
     gradient_updates: tuple[GradientAndUpdate, ...] = ()
     """For ``rows = weight``: each gradient beside the change of its weight up to the next checkpoint."""
+    corrections: tuple[CorrectionEffect, ...] = ()
+    """For ``rows = token``: what corrections for the engine that sampled make of each step."""
+    token_kinds: tuple[TokenKind, ...] = ()
+    """For ``rows = token``: each step's gradient by advantage sign, probability and entropy of its tokens."""
+    entropy_changes: tuple[EntropyChange, ...] = ()
+    """For ``rows = token``: which way each step moves the entropy."""
+    token_kl: tuple[TokenKl, ...] = ()
+    """For ``rows = token``: the tokens of each step beside the reference policy."""
+    turns: tuple[TurnShare, ...] = ()
+    """For ``rows = token``: the part of each turn in a step's gradient."""
+    missing_parts: Mapping[str, str] = field(default_factory=dict)
+    """For ``rows = token``: which of these some step does not have, by the name of its table, with the reason."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""
     headline: tuple[str, ...] = field(default=(), metadata=NOT_IN_DOCUMENT)

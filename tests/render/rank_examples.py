@@ -7,6 +7,7 @@ import dataclasses
 from gradscope.estimate import Estimate
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, KindUpdate, RankReport
 from gradscope.results.ranks.curves import TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, KlToken, TokenKind, TokenKl, TurnShare
 from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 from tests.render import examples
@@ -101,6 +102,97 @@ def sparsity(step: int, tensor: str | None = None) -> GradientSparsity:
 def token_report() -> RankReport:
     bare = dataclasses.replace(examples.rank_report(), rows="token", curve=(), spectra=())
     return dataclasses.replace(bare, sparsity=tuple(sparsity(step) for step in (1, 21, 41)))
+
+
+def token_kind(**kind: object) -> TokenKind:
+    alone = {"sign": None, "probability": None, "entropy": None, **kind}
+    return TokenKind(
+        step=41,
+        num_tokens=120,
+        frac_tokens=Estimate(value=0.19, low=0.1, high=0.28, num_units=16),
+        energy_share=Estimate(value=0.61, low=0.4, high=0.82, num_units=16),
+        gradient_share=Estimate(value=-0.12, low=-0.31, high=0.07, num_units=16),
+        cosine=Estimate.exact(-0.25),
+        **alone,
+    )
+
+
+def correction(name: str, step: int = 41) -> CorrectionEffect:
+    return CorrectionEffect(
+        step=step,
+        correction=name,
+        units="sequences" if name.startswith("sequence") else "tokens",
+        kept=Estimate(value=0.93, low=0.9, high=0.96, num_units=16),
+        ess=Estimate(value=0.41, low=0.3, high=0.52, num_units=16),
+        chi2=Estimate(value=1.25, low=-0.2, high=2.7, num_units=16),
+        norm_ratio=Estimate(value=1.31, low=1.1, high=1.52, num_units=16),
+        cosine=Estimate(value=0.8123, low=0.7, high=0.92, num_units=16),
+        unbiased_cosine=Estimate.undefined_because("a ratio of this step is beyond 1e30"),
+    )
+
+
+def entropy_change(step: int) -> EntropyChange:
+    return EntropyChange(
+        step=step,
+        entropy=Estimate(value=0.104, low=0.08, high=0.13, num_units=16),
+        rate=Estimate.exact(-0.04913),
+        cosine=Estimate(value=-0.36, low=-0.66, high=-0.06, num_units=16),
+        covariance=Estimate(value=0.0426, low=0.02, high=0.0652, num_units=16),
+        logged=0.104,
+        logged_next=0.0917,
+    )
+
+
+def turn(number: int) -> TurnShare:
+    return TurnShare(
+        step=41,
+        turn=number,
+        and_later=number == 8,
+        num_rollouts=64,
+        frac_tokens=Estimate.exact(0.25),
+        gradient_share=Estimate(value=0.4, low=0.1, high=0.7, num_units=16),
+        cosine=Estimate(value=0.8, low=0.5, high=1.0, num_units=16),
+    )
+
+
+def kl(step: int) -> TokenKl:
+    token = KlToken(
+        group_id=f"{step}:{examples.HOSTILE}",
+        sample=3,
+        position=11,
+        text=examples.HOSTILE,
+        logprob=-12.25,
+        reference=-0.5,
+        k1=-11.75,
+        k3=126_742.0,
+    )
+    known = Estimate(value=0.0123, low=0.001, high=0.0236, num_units=16)
+    return TokenKl(step=step, k1=known, k3=known, top_share=Estimate.exact(0.83), top=(token, token))
+
+
+def token_parts_report() -> RankReport:
+    """A step's gradient by its tokens, with all tables that there are."""
+    bounds = ((0.0, 0.25), (0.25, 0.75), (0.75, 1.0))
+    cells = tuple(
+        token_kind(sign=sign, probability=pair, entropy=entropy)
+        for sign in ("positive", "negative")
+        for pair in bounds
+        for entropy in ("top_fifth", "rest")
+    )
+    names = ("none", "token_ratio", "tis", "icepop", "token_mask", "sequence_truncate", "sequence_mask")
+    return dataclasses.replace(
+        token_report(),
+        token_kinds=(
+            token_kind(sign="positive"),
+            token_kind(probability=bounds[0]),
+            token_kind(entropy="rest"),
+            *cells,
+        ),
+        corrections=tuple(correction(name, step) for step in (1, 41) for name in (*names, "sequence_ratio", "trained")),
+        entropy_changes=tuple(entropy_change(step) for step in range(1, 42)),
+        token_kl=tuple(kl(step) for step in (1, 41)),
+        turns=(turn(1), turn(2), turn(8)),
+    )
 
 
 def sparse_weight_report() -> RankReport:

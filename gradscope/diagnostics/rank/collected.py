@@ -20,6 +20,7 @@ from gradscope.diagnostics.rank.rollouts.gram_file import write_gram
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.rank.sparsity import token_sparsity, weight_sparsity
+from gradscope.diagnostics.rank.tokens.gathered_parts import GatheredParts
 from gradscope.diagnostics.rank.tokens.token_spectra import RowGram, token_spectra
 from gradscope.diagnostics.rank.weights.weight_curve import weight_curve, weight_group_ranks
 from gradscope.diagnostics.rank.weights.weight_question import WeightAnswer
@@ -68,6 +69,8 @@ class Collected:
     """What baselines are judged by."""
     sparsity: list[GradientSparsity] = field(default_factory=list)
     """Of tokens and of entries."""
+    parts: GatheredParts = field(default_factory=GatheredParts)
+    """Of rows that are tokens: the gradient by kinds of tokens, turns and corrections."""
     rows: list[StepRows] = field(default_factory=list)
     """The rollouts' Gram matrices, where rows are rollouts."""
 

@@ -21,6 +21,7 @@ from gradscope.diagnostics.rank.comparison import compare_formulations, compare_
 from gradscope.diagnostics.rank.formulations.reward_baselines import measure_baselines
 from gradscope.diagnostics.rank.request import RankRequest, known_advantages, possible_sizes
 from gradscope.diagnostics.rank.several import row_question
+from gradscope.diagnostics.rank.tokens.parts_question import PartsQuestion
 from gradscope.diagnostics.rank.weights.gradient_beside_update import gradients_and_updates
 from gradscope.diagnostics.rank.weights.updates import update_report
 from gradscope.errors import InputError, UsageError
@@ -29,6 +30,7 @@ from gradscope.findings.rank import rank_findings, size_findings
 from gradscope.findings.rank_headline import rank_headline
 from gradscope.findings.reliability import reliability_findings
 from gradscope.findings.sparsity import sparsity_findings
+from gradscope.findings.token_parts import correction_findings, entropy_findings, kind_findings, turn_findings
 from gradscope.findings.tokens import signal_findings, token_findings
 from gradscope.findings.weights import gradient_update_findings, weight_rank_findings
 from gradscope.gradients.engine_options import EngineOptions
@@ -135,8 +137,11 @@ def measure_rank(
         chosen = computable_steps(run) or chosen
     # step by step, as soon as each is measured
     question = row_question(request, tokens or MOST_TOKENS, sketch)
+    if rows == "token" and question is not None:
+        question = PartsQuestion(rows=question)
     for measured in measure_steps(run, chosen, engine, progress, question):
-        examine_step(run, measured, request, collected)
+        of_rows = collected.parts.take(run, measured) if rows == "token" else measured
+        examine_step(run, of_rows, request, collected)
     if not collected.steps:
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:3])
         first = next(iter(collected.skipped.values()))
@@ -178,6 +183,12 @@ def _report(run: Run, request: RankRequest, collected: Collected, source: Source
         size_changes=changes,
         sparsity=tuple(collected.sparsity),
         gradient_updates=beside,
+        corrections=tuple(collected.parts.corrections),
+        token_kinds=tuple(collected.parts.kinds),
+        entropy_changes=tuple(collected.parts.entropy),
+        token_kl=tuple(collected.parts.kl),
+        turns=tuple(collected.parts.turns),
+        missing_parts=collected.parts.missing,
         findings=(
             *size_findings(changes),
             *_sentences(request, collected, comparisons, baselines),
@@ -195,7 +206,15 @@ def _sentences(
 ) -> tuple[str, ...]:
     reliability = reliability_findings(collected.spectra, collected.steps, collected.engine)
     if request.rows == "token":
-        seen = (*token_findings(collected.token_curve), *sparsity_findings(collected.sparsity))
+        parts = collected.parts
+        seen = (
+            *token_findings(collected.token_curve),
+            *correction_findings(parts.corrections),
+            *kind_findings(parts.kinds),
+            *entropy_findings(parts.entropy),
+            *turn_findings(parts.turns),
+            *sparsity_findings(collected.sparsity),
+        )
         return (*seen, *rank_findings((), collected.steps, ()), *reliability)
     if request.rows == "weight":
         seen = weight_rank_findings(collected.weight_curve)
