@@ -23,7 +23,7 @@ def correction_effects(step: int, found: WeighedTokens) -> list[CorrectionEffect
 
 
 def _effect(step: int, found: WeighedTokens, name: str, factors: Array) -> CorrectionEffect:
-    from gradscope.gradients.tokens.corrections import UNBIASED, UNCORRECTED
+    from gradscope.gradients.tokens.sums.corrections import UNBIASED, UNCORRECTED
 
     tokens = found.tokens
     by_sequence = name in found.by_sequence

@@ -22,7 +22,7 @@ from gradscope.progress import ProgressCallback, no_progress
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.tokens.counted_tokens import CountedTokens
+    from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
 
 MOST_TURNS = 8
 """Turns with a row of their own; later ones are in the last."""
@@ -72,7 +72,7 @@ class PartsQuestion:
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
     ) -> tuple[tuple[Any, ...], WeighedTokens | None]:
         """Both; None for the sums where advantages were not logged or the gradient is zero."""
-        from gradscope.gradients.tokens.counted_tokens import counted_tokens
+        from gradscope.gradients.tokens.sums.counted_tokens import counted_tokens
 
         rows, whole = self.rows.measure(prepared, gram, progress), gram.policy_gram
         tokens = counted_tokens(prepared, gram) if whole is not None and whole.sum() > 0 else None
@@ -82,7 +82,7 @@ class PartsQuestion:
 def _weighed(
     prepared: PreparedStep, gram: StepGram, tokens: CountedTokens, progress: ProgressCallback
 ) -> WeighedTokens:
-    from gradscope.gradients.tokens.token_sums import measure_token_sums
+    from gradscope.gradients.tokens.sums.token_sums import measure_token_sums
 
     cells = token_cells(tokens.advantages, tokens.logprobs, tokens.entropies)
     factors, by_sequence = _factors(prepared, tokens)
@@ -119,7 +119,7 @@ def turn_masks(tokens: CountedTokens) -> dict[int, NDArray[np.bool_]]:
 
 def _factors(prepared: PreparedStep, tokens: CountedTokens) -> tuple[dict[str, Array], frozenset[str]]:
     """What each correction multiplies the tokens by, and which are of sequences."""
-    from gradscope.gradients.tokens.corrections import CORRECTIONS, corrected
+    from gradscope.gradients.tokens.sums.corrections import CORRECTIONS, corrected
 
     if tokens.sampler is None:
         return {}, frozenset()

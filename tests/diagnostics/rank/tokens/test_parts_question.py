@@ -17,9 +17,9 @@ from gradscope.errors import VerificationError
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.plan.sampler import SamplerCorrection
 from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.tokens import token_sums
+from gradscope.gradients.tokens.sums import token_sums
 from tests.gradients.models import DAPO, naive_token_rows, tiny_groups, tiny_policy, weight_of
-from tests.gradients.tokens.test_counted_tokens import changed
+from tests.gradients.tokens.sums.test_counted_tokens import changed
 
 ROWS = SimpleNamespace(measure=lambda prepared, gram, progress: ("rows",))
 

@@ -26,7 +26,7 @@ from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
 from gradscope.gradients.processes.sharding import require_one_process
-from gradscope.gradients.tokens.counted_tokens import CountedTokens
+from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 

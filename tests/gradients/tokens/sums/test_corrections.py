@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from gradscope.gradients.tokens.corrections import CORRECTIONS, corrected
-from gradscope.gradients.tokens.counted_tokens import CountedTokens
+from gradscope.gradients.tokens.sums.corrections import CORRECTIONS, corrected
+from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
 
 
 def table(logprobs: list[float], rollouts: list[int], **others: object) -> CountedTokens:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gradscope.gradients.plan.sampler import SamplerCorrection
-from gradscope.gradients.tokens.counted_tokens import CountedTokens
+from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
 from gradscope.metrics.gram.spectrum import Array
 
 UNCORRECTED = "none"

@@ -11,9 +11,9 @@ import torch
 
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.tokens import token_sums
-from gradscope.gradients.tokens.counted_tokens import CountedTokens, counted_tokens
-from gradscope.gradients.tokens.token_sums import measure_token_sums
+from gradscope.gradients.tokens.sums import token_sums
+from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens, counted_tokens
+from gradscope.gradients.tokens.sums.token_sums import measure_token_sums
 from tests.gradients.models import ARCHITECTURES, DAPO, naive_token_rows, relative, tiny_groups, tiny_policy
 
 NUM_WEIGHTINGS = 3

@@ -12,7 +12,7 @@ import pytest
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.plan.sampler import SamplerCorrection
 from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.tokens.counted_tokens import CountedTokens, counted_tokens
+from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens, counted_tokens
 from gradscope.rollouts.types import RolloutGroup
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy, weight_of
 
