@@ -29,11 +29,17 @@ from gradscope.diagnostics.rank.rollouts.geometry import class_energy
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.rank.tokens.corrections import correction_effects
 from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
+from gradscope.diagnostics.rank.weights.adapter_states import adapter_states
+from gradscope.diagnostics.rank.weights.module_shares import module_shares
+from gradscope.diagnostics.rank.weights.optimizer_question import optimizer_steps
 from gradscope.diagnostics.spike.parts import tensors_of
 from gradscope.estimate import Estimate
+from gradscope.gradients.model.checkpoint_tensors import Checkpoint
+from gradscope.gradients.step.optimizer_steps import MatrixSteps
 from gradscope.gradients.step.tensor_norms import TensorNorm
 from gradscope.metrics.gram.alignment import expected_updates
 from gradscope.metrics.gram.geometry import batch_norm, cancellation
+from gradscope.metrics.gram.matrix_frames import frame_of, principal_angle, spectrum_drift
 from gradscope.metrics.gram.removal import norms_without
 from gradscope.metrics.gram.row_shares import cosine_of_updates, cosines_to_sum, top_share
 from gradscope.metrics.gram.sparsity import row_sparsity, zero_groups
@@ -74,8 +80,12 @@ DIFFERENCES = {"difference"}
 """Differences of two metrics of the catalogue are no metric of their own."""
 
 
-NULLS = {"gaussian", "principal_null"}
+NULLS = {"gaussian", "principal_null", "spectrum_drift_null", "principal_angle_null"}
 """What a number would be by chance; the entry of the number says how."""
+
+
+ADAPTER = ("a_norm", "b_norm", "product_size", "alignment")
+"""Numbers of an adapter with an entry of their own; its rank is an effective rank."""
 
 
 def estimates_of(result: type) -> set[str]:
@@ -337,6 +347,27 @@ def token_part_values(seed: int) -> Iterator[Found]:
                 yield f"{family}.{name}", getattr(record, name), 0
 
 
+def weight_values(seed: int) -> Iterator[Found]:
+    rng = np.random.default_rng(seed)
+    before, change = rng.normal(size=(5, 4)), rng.normal(size=(5, 4)) * rng.choice([0.0, 1e-9, 0.1, 10.0])
+    frames = frame_of(before), frame_of(before + change)
+    yield "spectrum_drift", spectrum_drift(*frames, float(np.linalg.norm(change))), 0
+    yield "principal_angle", principal_angle(*frames), 0
+    up, down = rng.normal(size=(5, 2)) * rng.choice([0.0, 1.0]), rng.normal(size=(2, 4))
+    held = Checkpoint(num_updates=1, matrices={}, factors={"q": lambda: (down, up)})
+    for state in adapter_states("q", [held], [up @ down], Estimate.exact(2.0)):
+        yield from ((f"adapter.{name}", getattr(state, name), 0) for name in ADAPTER)
+    rows = rng.normal(size=(3, 6))
+    moved = (int(rng.integers(0, 7)), 0, 6)
+    values = (np.ones(2), np.ones(2), np.ones(2))
+    steps = MatrixSteps(tensor="q", num_entries=6, products=rows @ rows.T, singular_values=values, num_moved=moved)
+    for one in optimizer_steps(1, [steps]):
+        yield "optimizers.bfloat16_moved", one.bfloat16_moved, 0
+        yield from (("optimizers.cosines", cosine, 0) for cosine in one.cosines.values())
+    norms = [TensorNorm(tensor=str(at), num_entries=1, norm=norm) for at, norm in enumerate(rng.exponential(size=3))]
+    yield from (("modules.energy_share", one.energy_share, 0) for one in module_shares(1, norms))
+
+
 def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
     """Both ends of a range and whether they belong to it; None where words name it."""
     whole = re.fullmatch(r"(\d) \.\. N, whole", text)
@@ -353,7 +384,7 @@ def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
 
 @cache
 def found_values() -> tuple[Found, ...]:
-    made = (degenerate_values, rank_values, other_values, logged_values, spike_values, token_part_values)
+    made = (degenerate_values, rank_values, other_values, logged_values, spike_values, token_part_values, weight_values)
     return tuple(found for seed in range(40) for values in made for found in values(seed))
 
 

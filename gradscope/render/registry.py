@@ -99,6 +99,7 @@ SPECS = (
         csv=csv_rows.attributes(
             *("curve", "token_curve", "spectra", "steps", "formulations", "kinds", "shares", "baselines"),
             *("comparisons", "weight_curve", "size_changes", "sparsity", "updates", "gradient_updates"),
+            *("adapters", "optimizers", "modules"),
             *("corrections", "token_kinds", "entropy_changes", "token_kl", "turns"),
         ),
     ),

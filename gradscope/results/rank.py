@@ -13,7 +13,14 @@ from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange,
 from gradscope.results.ranks.tokens import GradientSparsity, TokenRows
 from gradscope.results.replay import LogprobDifference
 from gradscope.results.source import Source
-from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
+from gradscope.results.update import (
+    AdapterState,
+    GradientAndUpdate,
+    ModuleShare,
+    OptimizerStep,
+    UpdateTrajectory,
+    WeightUpdate,
+)
 from gradscope.shown import Drawn
 
 RowKind = Literal["rollout", "group", "token", "weight", "hidden", "logit", "advantage", "update"]
@@ -266,6 +273,12 @@ class RankReport(Drawn):
     """For ``rows = update``: all checkpoints as rows, all matrices together first."""
     gradient_updates: tuple[GradientAndUpdate, ...] = ()
     """For ``rows = weight``: each gradient beside the change of its weight up to the next checkpoint."""
+    optimizers: tuple[OptimizerStep, ...] = ()
+    """For ``rows = weight``: what SGD, Adam and Muon would make of each gradient, all matrices together first."""
+    modules: tuple[ModuleShare, ...] = ()
+    """For ``rows = weight``: which kinds of modules each step's gradient is in."""
+    adapters: tuple[AdapterState, ...] = ()
+    """For ``rows = update`` of a LoRA adapter: its factors at each checkpoint."""
     corrections: tuple[CorrectionEffect, ...] = ()
     """For ``rows = token``: what corrections for the engine that sampled make of each step."""
     token_kinds: tuple[TokenKind, ...] = ()

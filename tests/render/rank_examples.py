@@ -9,7 +9,14 @@ from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare,
 from gradscope.results.ranks.curves import TokenRankPoint, WeightRankPoint
 from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, KlToken, TokenKind, TokenKl, TurnShare
 from gradscope.results.ranks.tokens import GradientSparsity
-from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
+from gradscope.results.update import (
+    AdapterState,
+    GradientAndUpdate,
+    ModuleShare,
+    OptimizerStep,
+    UpdateTrajectory,
+    WeightUpdate,
+)
 from tests.render import examples
 
 NAMES = ("logged", "grpo", "sign", examples.HOSTILE)
@@ -218,6 +225,10 @@ def update_report() -> RankReport:
         top_energy=share,
         principal_overlap=share,
         principal_null=share,
+        spectrum_drift=share,
+        spectrum_drift_null=share,
+        principal_angle=Estimate.exact(4.06),
+        principal_angle_null=Estimate.exact(2.94),
         bfloat16_changed=none,
     )
     whole = UpdateTrajectory(
@@ -231,7 +242,54 @@ def update_report() -> RankReport:
         walk_linear_growth=Estimate.exact(0.81),
     )
     bare = dataclasses.replace(examples.weight_report(), rows="update", spectra=(), steps=())
-    return dataclasses.replace(bare, updates=(update, *[dataclasses.replace(update, first=500)]), trajectories=(whole,))
+    return dataclasses.replace(
+        bare,
+        updates=(update, *[dataclasses.replace(update, first=500)]),
+        trajectories=(whole,),
+        adapters=(adapter_state(0), adapter_state(1000)),
+    )
+
+
+def adapter_state(num_updates: int) -> AdapterState:
+    return AdapterState(
+        tensor="model.layers.10.self_attn.q_proj.weight",
+        num_updates=num_updates,
+        rank=8,
+        a_norm=Estimate.exact(1.644),
+        b_norm=Estimate.exact(0.04345),
+        product_size=Estimate.undefined_because("the base model of the adapter is not on this disk"),
+        effective_rank=Estimate.exact(6.44),
+        unrelated_rank=Estimate.exact(7.75),
+        alignment=Estimate.exact(0.366),
+        unrelated_alignment=Estimate.exact(0.35),
+    )
+
+
+def optimizer_steps(step: int) -> tuple[OptimizerStep, ...]:
+    """Of all matrices together and of one."""
+    cosines = {
+        "sgd": {"adam": 0.48, "muon": 0.44},
+        "adam": {"sgd": 0.48, "muon": 0.4},
+        "muon": {"sgd": 0.44, "adam": 0.4},
+    }
+    return tuple(
+        OptimizerStep(
+            step=step,
+            tensor=tensor,
+            optimizer=name,
+            effective_rank=Estimate.exact(11.91),
+            cosines={other: Estimate.exact(value) for other, value in cosines[name].items()},
+            bfloat16_moved=Estimate.exact({"sgd": 0.54, "adam": 0.86, "muon": 0.636}[name]),
+        )
+        for tensor in (None, "lm_head.weight")
+        for name in cosines
+    )
+
+
+def module_shares(step: int) -> tuple[ModuleShare, ...]:
+    kinds = ("output head", "attention", "mlp", "other") if step < 41 else ("output head", "embedding", "attention")
+    quarter = Estimate.exact(0.25)
+    return tuple(ModuleShare(step=step, module=kind, norm=Estimate.exact(0.5), energy_share=quarter) for kind in kinds)
 
 
 def gradient_update_report() -> RankReport:
@@ -248,7 +306,12 @@ def gradient_update_report() -> RankReport:
         gaussian=Estimate.exact(51.53),
     )
     pairs = (dataclasses.replace(pair, step=1), *(dataclasses.replace(pair, tensor=f"{n}.weight") for n in range(40)))
-    return dataclasses.replace(examples.weight_report(), gradient_updates=pairs)
+    return dataclasses.replace(
+        examples.weight_report(),
+        gradient_updates=pairs,
+        optimizers=(*optimizer_steps(1), *optimizer_steps(41)),
+        modules=(*module_shares(1), *module_shares(41)),
+    )
 
 
 def weight_rank_report() -> RankReport:

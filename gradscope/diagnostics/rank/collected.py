@@ -22,15 +22,18 @@ from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.rank.sparsity import token_sparsity, weight_sparsity
 from gradscope.diagnostics.rank.tokens.gathered_parts import GatheredParts
 from gradscope.diagnostics.rank.tokens.token_spectra import RowGram, token_spectra
+from gradscope.diagnostics.rank.weights.module_shares import module_shares
+from gradscope.diagnostics.rank.weights.optimizer_question import optimizer_steps
 from gradscope.diagnostics.rank.weights.weight_curve import weight_curve, weight_group_ranks
 from gradscope.diagnostics.rank.weights.weight_question import WeightAnswer
 from gradscope.diagnostics.rank.weights.weight_spectra import weight_spectra
 from gradscope.diagnostics.replay.logprobs import logprob_difference
 from gradscope.errors import GradscopeError
 from gradscope.reason import Reason
-from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, KindUpdate, StepGeometry
+from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, KindUpdate, RowKind, StepGeometry
 from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.results.ranks.tokens import GradientSparsity
+from gradscope.results.update import ModuleShare, OptimizerStep
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
@@ -71,8 +74,28 @@ class Collected:
     """Of tokens and of entries."""
     parts: GatheredParts = field(default_factory=GatheredParts)
     """Of rows that are tokens: the gradient by kinds of tokens, turns and corrections."""
+    optimizers: list[OptimizerStep] = field(default_factory=list)
+    """Of rows of weights: what optimizers would make of the gradient."""
+    modules: list[ModuleShare] = field(default_factory=list)
+    """Of rows of weights: where the gradient is."""
     rows: list[StepRows] = field(default_factory=list)
     """The rollouts' Gram matrices, where rows are rollouts."""
+
+    def take_parts(self, run: Run, measured: MeasuredStep, rows: RowKind) -> MeasuredStep:
+        """Take in what was asked of a step beside its rows.
+
+        Returns:
+            The step with the answer about its rows alone.
+        """
+        if rows == "token":
+            return self.parts.take(run, measured)
+        if rows != "weight" or not measured.answer:
+            return measured
+        answer, gradient = measured.answer
+        if gradient is not None:
+            self.optimizers.extend(optimizer_steps(measured.step, gradient.steps))
+            self.modules.extend(module_shares(measured.step, gradient.norms))
+        return replace(measured, answer=answer)
 
     def add(self, spectra: Sequence[GradientSpectrum]) -> None:
         """Keep some spectra, and the ranks of the groups among them."""

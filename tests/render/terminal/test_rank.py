@@ -69,6 +69,15 @@ def test_parts_of_a_gradient_stand_in_tables_of_their_own() -> None:
     assert "Parts of a step are those of step 41; 1 other step is in the JSON and the CSV" in text
 
 
+def test_parts_of_weights_stand_in_tables_of_their_own() -> None:
+    text = words(update_report(), "frames", "adapters")
+    assert "10.self_attn.q_proj 0.123 0.123 0.123 4.06 2.94" in text
+    assert "10.self_attn.q_proj 1.644 0.04345 —¹ 8 6.44 7.75 0.366 0.350" in text
+    text = words(gradient_update_report(), "optimizers", "modules")
+    assert "adam 0.48 — 0.40 11.91 0.860" in text
+    assert "1 0.250 — 0.250 0.250 0.250 41 0.250 0.250 0.250 — —" in text
+
+
 def test_a_table_that_is_not_there_says_why_where_that_is_known() -> None:
     report = dataclasses.replace(token_report(), missing_parts={"turns": "step 41: no completion has a second turn"})
     assert "There is no table of turns in this result: step 41: no completion has a second turn." in words(
@@ -227,7 +236,8 @@ def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
 def test_every_name_has_a_table_in_some_result(name: str) -> None:
     token = dataclasses.replace(token_report(), token_curve=(token_point(),))
     longer = dataclasses.replace(long_run(20), findings=tuple("ABCDEFG"))
-    reports = (longer, token, weight_rank_report(), update_report(), token_report(), token_parts_report())
+    made = (weight_rank_report(), update_report(), token_report(), token_parts_report(), gradient_update_report())
+    reports = (longer, token, *made)
     shown = [(words(one, name), words(one)) for one in reports]
     assert any(len(more) > len(less) for more, less in shown if "There is no table" not in more)
 

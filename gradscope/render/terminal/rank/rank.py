@@ -24,6 +24,12 @@ from gradscope.render.terminal.rank.token_parts import (
     turns_table,
 )
 from gradscope.render.terminal.rank.tokens import token_rank_table
+from gradscope.render.terminal.rank.weight_parts import (
+    adapters_table,
+    frames_table,
+    modules_table,
+    optimizers_table,
+)
 from gradscope.render.terminal.rank.weight_ranks import group_sizes_table, weight_ranks_table
 from gradscope.render.terminal.rank.weight_updates import (
     gradients_and_updates_table,
@@ -144,6 +150,26 @@ def _updates(report: RankReport, notes: Footnotes) -> Blocks:
         yield weight_updates_table(report.updates, notes)
 
 
+def _frames(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.updates:
+        yield frames_table(report.updates, notes)
+
+
+def _adapters(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.adapters:
+        yield adapters_table(report.adapters, notes)
+
+
+def _optimizers(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.optimizers:
+        yield optimizers_table(report.optimizers, notes)
+
+
+def _modules(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.modules:
+        yield modules_table(report.modules, notes)
+
+
 def _sparsity(report: RankReport, notes: Footnotes) -> Blocks:
     if report.sparsity:
         yield sparsity_table(report.sparsity, notes)
@@ -186,6 +212,10 @@ _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
     "kl": _kl,
     "turns": _turns,
     "updates": _updates,
+    "frames": _frames,
+    "adapters": _adapters,
+    "optimizers": _optimizers,
+    "modules": _modules,
     "sparsity": _sparsity,
     "geometry": _geometry,
     "signal": _signal,
