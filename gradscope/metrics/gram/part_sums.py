@@ -15,6 +15,8 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import MIN_GROUPS, jackknifed
 from gradscope.metrics.gram.spectrum import Array
 
+_LEAST = 1e-200
+"""Norms and squares below are zero: their ratios would leave floating point."""
 NO_LENGTH = "one of the two sums is zero, and has no direction"
 
 
@@ -130,8 +132,8 @@ def _form(products: Array, first: Array, second: Array) -> Array:
 def _jackknifed(above: Array, below: Array, bounds: tuple[float, float]) -> Estimate:
     """A ratio on all groups, with its interval where every group can be left out, [1 + J] each."""
     num = len(above) - 1
-    if below[0] <= 0:
+    if below[0] <= _LEAST:
         return Estimate.undefined_because(NO_LENGTH, num_units=num)
-    if num < MIN_GROUPS or not np.all(below > 0):
+    if num < MIN_GROUPS or not np.all(below > _LEAST):
         return Estimate.exact(float(np.clip(above[0] / below[0], *bounds)), num_units=num)
     return jackknifed(above / below, bounds=bounds)

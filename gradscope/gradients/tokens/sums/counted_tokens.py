@@ -82,7 +82,8 @@ def counted_tokens(prepared: PreparedStep, step: StepGram) -> CountedTokens | No
 
     logprobs = [torch.tensor(own) for own in step.logprobs]
     sampled = [_sampled(rollout.logprobs, own) for rollout, own in zip(prepared.rollouts, step.logprobs, strict=True)]
-    reference = [completion.reference for completion in plan.completions]
+    has_reference = plan.objective.has_reference  # a KL term to the sampler has none
+    reference = [completion.reference if has_reference else None for completion in plan.completions]
     return CountedTokens(
         rollouts=numbered(lambda at: np.full(len(counted[at]), at)),
         groups=np.unique(numbered(lambda at: np.full(len(counted[at]), of_group[at])), return_inverse=True)[1],

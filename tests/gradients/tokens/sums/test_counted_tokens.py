@@ -98,6 +98,13 @@ def test_the_reference_is_there_with_a_kl_term() -> None:
     assert not np.allclose(found.reference, found.logprobs)
 
 
+def test_a_kl_term_to_the_sampler_has_no_reference() -> None:
+    groups = changed(tiny_groups(2, 2), logprobs=lambda one: (-1.0,) * len(one.completion_ids))
+    found = tokens_of(groups, beta=0.1, kl_to_sampler=True, kl_type="k2")
+    assert found is not None
+    assert found.reference is None
+
+
 @pytest.mark.parametrize("change", ["no advantage", "nothing counts"])
 def test_there_is_no_table_without_advantages_or_tokens(change: str) -> None:
     groups = tiny_groups(1, 2)
