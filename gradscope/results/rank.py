@@ -290,7 +290,7 @@ class RankReport(Drawn):
     turns: tuple[TurnShare, ...] = ()
     """For ``rows = token``: the part of each turn in a step's gradient."""
     missing_parts: Mapping[str, str] = field(default_factory=dict)
-    """For ``rows = token``: which of these some step does not have, by the name of its table, with the reason."""
+    """For ``rows = token`` and ``rows = weight``: what some step lacks of these, by the name of its table, with why."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""
     headline: tuple[str, ...] = field(default=(), metadata=NOT_IN_DOCUMENT)

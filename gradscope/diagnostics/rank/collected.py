@@ -20,7 +20,7 @@ from gradscope.diagnostics.rank.rollouts.gram_file import write_gram
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.rank.sparsity import token_sparsity, weight_sparsity
-from gradscope.diagnostics.rank.tokens.gathered_parts import GatheredParts
+from gradscope.diagnostics.rank.tokens.gathered_parts import NO_GRADIENT, GatheredParts
 from gradscope.diagnostics.rank.tokens.token_spectra import RowGram, token_spectra
 from gradscope.diagnostics.rank.weights.module_shares import module_shares
 from gradscope.diagnostics.rank.weights.optimizer_question import optimizer_steps
@@ -37,6 +37,8 @@ from gradscope.results.update import ModuleShare, OptimizerStep
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
+
+_IN_PARTS = "several processes share the model, and each has a part of every matrix"
 
 
 @dataclass(slots=True)
@@ -73,7 +75,7 @@ class Collected:
     sparsity: list[GradientSparsity] = field(default_factory=list)
     """Of tokens and of entries."""
     parts: GatheredParts = field(default_factory=GatheredParts)
-    """Of rows that are tokens: the gradient by kinds of tokens, turns and corrections."""
+    """Of rows that are tokens: the gradient by kinds of tokens, turns and corrections; of others what is missing."""
     optimizers: list[OptimizerStep] = field(default_factory=list)
     """Of rows of weights: what optimizers would make of the gradient."""
     modules: list[ModuleShare] = field(default_factory=list)
@@ -92,9 +94,13 @@ class Collected:
         if rows != "weight" or not measured.answer:
             return measured
         answer, gradient = measured.answer
+        found: dict[str, Sequence[object]] = {"optimizers": (), "modules": ()}
         if gradient is not None:
-            self.optimizers.extend(optimizer_steps(measured.step, gradient.steps))
-            self.modules.extend(module_shares(measured.step, gradient.norms))
+            self.optimizers.extend(steps := optimizer_steps(measured.step, gradient.steps))
+            self.modules.extend(shares := module_shares(measured.step, gradient.norms))
+            found = {"optimizers": steps, "modules": shares}
+        why = _IN_PARTS if found["modules"] else NO_GRADIENT
+        self.parts.missing.update({name: f"step {measured.step}: {why}" for name, parts in found.items() if not parts})
         return replace(measured, answer=answer)
 
     def add(self, spectra: Sequence[GradientSpectrum]) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.alignment import MIN_GROUPS, jackknifed
-from gradscope.metrics.gram.part_sums import ratio_over_groups
+from gradscope.metrics.gram.part_sums import POSITIVE, SHARE, jackknifed_on, left_out_sums, ratio_over_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +46,16 @@ def weight_estimates(weights: ArrayLike, groups: ArrayLike) -> WeightEstimates:
         np.bincount(index, values) for values in (np.ones(len(f)), (f > 0).astype(np.float64), f, f**2)
     )
     return WeightEstimates(
-        kept=ratio_over_groups(positive, number).within(0.0, 1.0),
+        kept=ratio_over_groups(positive, number),
         ess=_effective_share(total, square, number),
-        chi2=ratio_over_groups(square - number, number, low=-1.0),
+        chi2=ratio_over_groups(square, number, POSITIVE).map(lambda moment: moment - 1.0),
     )
 
 
-def _effective_share(total: np.ndarray, square: np.ndarray, number: np.ndarray) -> Estimate:
-    sums = [np.concatenate([[values.sum()], values.sum() - values]) for values in (total, square, number)]
-    below, num = sums[2] * sums[1], len(number)
+def _effective_share(total: ArrayLike, square: ArrayLike, number: ArrayLike) -> Estimate:
+    sums, squares, numbers = (left_out_sums(values) for values in (total, square, number))
+    below = numbers * squares
     if below[0] <= 0:
-        return Estimate.undefined_because("every weight is zero", num_units=num)
-    if num < MIN_GROUPS or not np.all(below > 0):
-        return Estimate.exact(float(min(sums[0][0] ** 2 / below[0], 1.0)), num_units=num)
-    return jackknifed(np.minimum(sums[0] ** 2 / below, 1.0), bounds=(0.0, 1.0))
+        return Estimate.undefined_because("every weight is zero", num_units=len(below) - 1)
+    with np.errstate(invalid="ignore"):  # a group without which every weight is zero leaves no interval
+        return jackknifed_on(np.minimum(sums**2 / below, 1.0), SHARE)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
+from benchmarks.referee.token_parts import held
 from gradscope.metrics.gram.part_sums import (
+    ANY,
     NO_LENGTH,
+    POSITIVE,
+    jackknifed_on,
     norm_ratio,
     products_without,
     ratio_over_groups,
@@ -47,13 +52,20 @@ def test_each_number_is_that_of_the_vectors_and_its_interval_leaves_groups_out()
         return a @ b / lengths[0] / lengths[1], lengths[0] / lengths[1], a @ b / lengths[1] ** 2
 
     found = (function(products, first, second) for function in (sum_cosine, norm_ratio, sum_share))
-    without = np.array([numbers(group) for group in range(5)])
-    for place, estimate in enumerate(found):
+    without = np.array([numbers(group) for group in (None, *range(5))])
+    ways = ((np.arctanh, np.tanh), (np.log, np.exp), (np.array, np.array))
+    for place, (estimate, (there, back)) in enumerate(zip(found, ways, strict=True)):
         assert estimate.value == pytest.approx(numbers(None)[place])
-        error = np.sqrt(4 / 5 * np.sum((without[:, place] - without[:, place].mean()) ** 2))
-        low, high = estimate.interval
-        assert low == pytest.approx(max(estimate.value - 1.959964 * error, [-1.0, 0.0, -np.inf][place]), rel=1e-5)
-        assert high == pytest.approx(min(estimate.value + 1.959964 * error, [1.0, np.inf, np.inf][place]), rel=1e-5)
+        assert estimate.interval == pytest.approx(interval(there(without[:, place]), back))
+
+
+def interval(values: np.ndarray, back) -> tuple[float, float]:
+    """Student's interval of the jackknife, with Satterthwaite's degrees of freedom."""
+    deviations = values[1:] - values[1:].mean()
+    count = len(deviations)
+    freedom = min(count - 1, 3 * np.sum(deviations**2) ** 2 / np.sum(deviations**4))
+    half = stats.t.ppf(0.975, freedom) * np.sqrt((count - 1) / count * np.sum(deviations**2))
+    return float(back(values[0] - half)), float(back(values[0] + half))
 
 
 def test_parts_add_up_to_the_whole() -> None:
@@ -83,8 +95,26 @@ def test_what_one_group_alone_has_is_given_without_an_interval() -> None:
 def test_a_ratio_over_groups_is_that_of_the_totals() -> None:
     found = ratio_over_groups([1.0, 0.0, 5.0], [2.0, 4.0, 6.0])
     assert found.value == 0.5
-    without = np.array([5 / 10, 6 / 8, 1 / 6])
-    error = np.sqrt(2 / 3 * np.sum((without - without.mean()) ** 2))
-    assert found.high == pytest.approx(0.5 + 1.959964 * error, rel=1e-5)
+    without = np.array([6 / 12, 5 / 10, 6 / 8, 1 / 6])
+    assert found.interval == pytest.approx(interval(np.log(without / (1 - without)), lambda v: 1 / (1 + np.exp(-v))))
     assert ratio_over_groups([0.0], [0.0]).undefined == "there is nothing to average"
-    assert ratio_over_groups([-1.0, -1.0, -2.0], [1.0, 1.0, 1.0], low=-np.inf).value == pytest.approx(-4 / 3)
+    assert ratio_over_groups([-1.0, -1.0, -2.0], [1.0, 1.0, 1.0], ANY).value == pytest.approx(-4 / 3)
+
+
+def test_there_is_no_interval_at_an_end_or_where_no_group_makes_a_difference() -> None:
+    assert ratio_over_groups([1.0, 1.0, 2.0], [1.0, 1.0, 2.0]).interval is None
+    assert ratio_over_groups([1.0, 1.0, 2.0], [2.0, 2.0, 4.0]).interval is None
+    assert ratio_over_groups([1.0, 0.0, 0.0, 0.0], [2.0, 2.0, 4.0, 1.0]).interval is None  # one group has all of it
+
+
+def test_no_interval_leaves_floating_point() -> None:
+    found = jackknifed_on([1e100, 1e-100, 1e100, 1e100], POSITIVE)
+    assert found.interval is not None
+    assert np.isfinite(found.interval).all()
+
+
+@pytest.mark.parametrize(("groups", "tail"), [(8, 0.5), (16, 1.0)])
+def test_intervals_hold_the_truth_as_often_as_is_said(groups: int, tail: float) -> None:
+    shares = held(groups, tail, trials=250, seed=0)
+    assert all(share >= 0.9 for share in shares[:3]), shares
+    assert shares[3] >= 0.83, shares

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gradscope.metrics.gram.part_sums import POSITIVE, SHARE, jackknifed_on
 from gradscope.metrics.sampler.weight_estimates import weight_estimates
 
 
@@ -19,11 +20,11 @@ def test_intervals_leave_groups_out() -> None:
     assert found.kept.value == pytest.approx(5 / 6)
     assert found.ess.value == pytest.approx(5.0**2 / (6 * 6.5))
     assert found.chi2.value == pytest.approx(6.5 / 6 - 1)
-    without = np.array(
-        [weights[groups != group].sum() ** 2 / 4 / np.square(weights[groups != group]).sum() for group in range(3)]
-    )
-    error = np.sqrt(2 / 3 * np.sum((without - without.mean()) ** 2))
-    assert found.ess.low == pytest.approx(found.ess.value - 1.959964 * error, rel=1e-5)
+    without = [weights[groups != group] for group in range(3)]
+    values = [of.sum() ** 2 / len(of) / np.square(of).sum() for of in (weights, *without)]
+    assert found.ess.interval == pytest.approx(jackknifed_on(values, SHARE).interval)
+    moments = [np.square(of).mean() for of in (weights, *without)]
+    assert found.chi2.interval == pytest.approx(np.array(jackknifed_on(moments, POSITIVE).interval) - 1)
 
 
 def test_nothing_is_left_where_all_are_masked() -> None:

@@ -18,7 +18,7 @@ _MISSING: Mapping[str, str] = {
     "turns": "no completion has a second turn: none has tokens that were not sampled between two that were",
     "kl": "the loss has no KL term to a reference policy",
 }
-_NO_GRADIENT = "the step has no gradient, or not every token has a logged advantage"
+NO_GRADIENT = "the step has no gradient, or not every token has a logged advantage"
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class GatheredParts:
         rows, found = measured.answer
         step = measured.step
         if found is None:
-            self.missing |= dict.fromkeys((*_MISSING, "energy", "entropy"), f"step {step}: {_NO_GRADIENT}")
+            self.missing |= dict.fromkeys((*_MISSING, "energy", "entropy"), f"step {step}: {NO_GRADIENT}")
             return replace(measured, answer=rows)
         logged = first_logged(run, METRICS)
         of_step = {

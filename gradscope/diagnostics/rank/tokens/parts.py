@@ -21,7 +21,7 @@ from gradscope.diagnostics.rank.tokens.parts_question import (
     turn_masks,
 )
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.part_sums import ratio_over_groups, sum_cosine, sum_share
+from gradscope.metrics.gram.part_sums import ANY, POSITIVE, ratio_over_groups, sum_cosine, sum_share
 from gradscope.metrics.gram.row_shares import share_of_largest
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.sampler.token_cells import ENTROPIES, PROBABILITIES, SIGNS, TokenCell
@@ -70,7 +70,7 @@ def _kind(step: int, found: WeighedTokens, kind: TokenCell, energy: Array, whole
         entropy=kind.entropy,
         num_tokens=int(mask.sum()),
         frac_tokens=_share_of_tokens(found, mask),
-        energy_share=ratio_over_groups(_by_group(found, energy * mask), _by_group(found, energy)).within(0.0, 1.0),
+        energy_share=ratio_over_groups(_by_group(found, energy * mask), _by_group(found, energy)),
         gradient_share=sum_share(found.products, part, whole),
         cosine=sum_cosine(found.products, part, whole),
     )
@@ -96,7 +96,7 @@ def _by_group(found: WeighedTokens, values: Array) -> Array:
 
 def _share_of_tokens(found: WeighedTokens, mask: NDArray[np.bool_]) -> Estimate:
     ones = np.ones(len(mask))
-    return ratio_over_groups(_by_group(found, ones * mask), _by_group(found, ones)).within(0.0, 1.0)
+    return ratio_over_groups(_by_group(found, ones * mask), _by_group(found, ones))
 
 
 def turn_shares(step: int, found: WeighedTokens) -> list[TurnShare]:
@@ -129,7 +129,7 @@ def entropy_change(step: int, found: WeighedTokens, logged: Mapping[int, float])
     ones = np.ones(len(tokens.groups))
     return EntropyChange(
         step=step,
-        entropy=ratio_over_groups(_by_group(found, tokens.entropies), _by_group(found, ones)),
+        entropy=ratio_over_groups(_by_group(found, tokens.entropies), _by_group(found, ones), POSITIVE),
         rate=Estimate.exact(float(climb @ found.products[0] @ update), num_units=tokens.num_groups),
         cosine=sum_cosine(found.products, climb, update),
         covariance=_covariance(found),
@@ -142,7 +142,7 @@ def _covariance(found: WeighedTokens) -> Estimate:
     tokens = found.tokens
     parts = [tokens.logprobs - tokens.logprobs.mean(), tokens.advantages - tokens.advantages.mean()]
     ones = _by_group(found, np.ones(len(tokens.groups)))
-    return ratio_over_groups(_by_group(found, parts[0] * parts[1]), ones, low=-np.inf)
+    return ratio_over_groups(_by_group(found, parts[0] * parts[1]), ones, ANY)
 
 
 def token_kl(step: int, found: WeighedTokens, groups: Sequence[RolloutGroup]) -> TokenKl | None:
@@ -155,8 +155,8 @@ def token_kl(step: int, found: WeighedTokens, groups: Sequence[RolloutGroup]) ->
     order = np.argsort(-k3, kind="stable")[:MOST_KL_TOKENS].tolist()
     return TokenKl(
         step=step,
-        k1=ratio_over_groups(_by_group(found, k1), _by_group(found, ones), low=-np.inf),
-        k3=ratio_over_groups(_by_group(found, k3), _by_group(found, ones)),
+        k1=ratio_over_groups(_by_group(found, k1), _by_group(found, ones), ANY),
+        k3=ratio_over_groups(_by_group(found, k3), _by_group(found, ones), POSITIVE),
         top_share=share_of_largest(k3, fraction=0.01),
         top=tuple(
             KlToken(

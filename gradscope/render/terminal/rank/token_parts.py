@@ -19,7 +19,7 @@ from gradscope.render.words.numbers import (
 )
 from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, TokenKind, TokenKl, TurnShare
 
-_ALONE = "too few groups have such tokens"
+_ALONE = "too few groups have such tokens, or it is at the end of its range"
 _ENTROPIES = {"top_fifth": "top fifth", "rest": "rest", None: "any"}
 
 
