@@ -9,6 +9,8 @@ from gradscope.say import percent, with_interval
 
 _ALIKE = 0.99
 """Cosine from which on two gradients count as one: they differ by 8 degrees at most."""
+_NEARLY_ALL = 0.99
+"""Share of the tokens from which on a kind of them says nothing."""
 _FEW = 0.5
 """Effective share of the sequences below which whole sequence ratios leave too little to be compared with."""
 
@@ -44,6 +46,7 @@ def kind_findings(kinds: Sequence[TokenKind]) -> tuple[str, ...]:
         f"{with_interval(one.gradient_share, percent)} of the gradient along its own direction."
         for one in last
         for name in _names(one)
+        if (one.frac_tokens.value or 0.0) < _NEARLY_ALL
         if one.energy_share.is_defined and one.gradient_share.is_defined
     )
 

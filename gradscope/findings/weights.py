@@ -20,7 +20,7 @@ from gradscope.say import percent, with_interval
 def weight_update_findings(
     updates: Sequence[WeightUpdate], trajectories: Sequence[UpdateTrajectory], *, of_adapter: bool = False
 ) -> tuple[str, ...]:
-    """What training did to the weights, each number beside its null, in at most four sentences."""
+    """What training did to the weights, each number beside its null, in at most five sentences."""
     whole, last = trajectories[0], max(update.last for update in updates)
     sentences = []
     if whole.top_energy.value is not None and whole.linear_growth.value is not None:
@@ -47,7 +47,17 @@ def weight_update_findings(
             f"On average {share:.1%} of a change lies in the principal directions of the initial weights; a random "
             f"change would have {null:.1%} there."
         )
-    return (*sentences, *_turned(since))
+    return (*sentences, *_turned(since), *_in_bfloat16(since))
+
+
+def _in_bfloat16(since: Sequence[WeightUpdate]) -> tuple[str, ...]:
+    """How many parameters changed where weights are in bfloat16."""
+    entries = [(u.shape[0] * u.shape[1], u.bfloat16_changed.value) for u in since]
+    known = [(number, share) for number, share in entries if share is not None]
+    if not known:
+        return ()
+    share = sum(number * share for number, share in known) / sum(number for number, _ in known)
+    return (f"bfloat16 sees {percent(share)} of the {sum(n for n, _ in known):,} entries of these matrices change.",)
 
 
 def _turned(since: Sequence[WeightUpdate]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from gradscope.render.terminal.answer import evenly
 from gradscope.render.terminal.layout import Column, add_row, new_table
-from gradscope.render.words.escape import cell
+from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import (
     FACTS,
     IN_THE_FILES,
@@ -75,6 +75,7 @@ def corrections_table(effects: Sequence[CorrectionEffect], notes: Footnotes) -> 
             format_estimate(effect.cosine, notes, "share", alone=_ALONE),
             format_estimate(effect.unbiased_cosine, notes, "share", interval=False),
         )
+    notes.remark("f is what a correction multiplies the gradient of a token, or of a whole sequence, by")
     notes.remark(IN_THE_FILES)
     return _said_of_other_steps(table, effects, step, notes)
 
@@ -135,7 +136,7 @@ def kl_tables(kls: Sequence[TokenKl], notes: Footnotes) -> Iterator[Table]:
         numbers = (token.logprob, token.reference, token.k1, token.k3)
         add_row(
             tokens,
-            cell(f"{token.group_id} #{token.sample}", limit=16),
+            cell(f"{plain(token.group_id, limit=12)} #{token.sample}"),
             str(token.position + 1),
             cell(repr(token.text), limit=16),
             *(format_number(value, "norm") for value in numbers),
