@@ -32,7 +32,7 @@ NO_LENGTH = "one of the two sums is zero, and has no direction"
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class OpenScale:
     """Where a number has no ends: the way there and back."""
 
     there: Callable[[Array], Array]
@@ -41,13 +41,13 @@ class Scale:
     """To it."""
 
 
-SHARE = Scale(lambda share: np.asarray(logit(share)), lambda value: float(expit(value)))
+SHARE = OpenScale(lambda share: np.asarray(logit(share)), lambda value: float(expit(value)))
 """From 0 to 1."""
-COSINE = Scale(lambda cosine: np.asarray(np.arctanh(cosine)), math.tanh)
+COSINE = OpenScale(lambda cosine: np.asarray(np.arctanh(cosine)), math.tanh)
 """From -1 to 1."""
-POSITIVE = Scale(lambda ratio: np.asarray(np.log(ratio)), math.exp)
+POSITIVE = OpenScale(lambda ratio: np.asarray(np.log(ratio)), math.exp)
 """From 0 on."""
-ANY = Scale(lambda number: number, float)
+ANY = OpenScale(lambda number: number, float)
 """Any number."""
 
 
@@ -135,7 +135,7 @@ def sum_share(products: Array, part: ArrayLike, whole: ArrayLike) -> Estimate:
     return _jackknifed(_form(products, a, b), _form(products, b, b), ANY)
 
 
-def ratio_over_groups(of_part: ArrayLike, of_all: ArrayLike, scale: Scale = SHARE) -> Estimate:
+def ratio_over_groups(of_part: ArrayLike, of_all: ArrayLike, scale: OpenScale = SHARE) -> Estimate:
     """Ratio of two sums over groups, such as a share of the energy or a mean over tokens.
 
     Args:
@@ -173,7 +173,7 @@ def left_out_sums(values: ArrayLike) -> Array:
     return np.concatenate([[numbers.sum()], numbers.sum() - numbers])
 
 
-def jackknifed_on(values: ArrayLike, scale: Scale) -> Estimate:
+def jackknifed_on(values: ArrayLike, scale: OpenScale) -> Estimate:
     """A number with its interval from what it is without each group.
 
     Args:
@@ -209,7 +209,7 @@ def _form(products: Array, first: Array, second: Array) -> Array:
     return np.asarray(np.einsum("v,jvw,w->j", first, products, second), dtype=np.float64)
 
 
-def _jackknifed(above: Array, below: Array, scale: Scale) -> Estimate:
+def _jackknifed(above: Array, below: Array, scale: OpenScale) -> Estimate:
     """A ratio on all groups, with its interval where every group can be left out, [1 + J] each."""
     if below[0] <= _LEAST:
         return Estimate.undefined_because(NO_LENGTH, num_units=len(above) - 1)
