@@ -28,11 +28,19 @@ from gradscope.diagnostics.rank.formulations.reward_baselines import baseline_gr
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
 from gradscope.diagnostics.rank.rollouts.geometry import class_energy
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
+from gradscope.diagnostics.rank.tokens.corrections import correction_effects
+from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
+from gradscope.diagnostics.rank.weights.adapter_states import adapter_states
+from gradscope.diagnostics.rank.weights.module_shares import module_shares
+from gradscope.diagnostics.rank.weights.optimizer_question import optimizer_steps
 from gradscope.diagnostics.spike.parts import tensors_of
 from gradscope.estimate import Estimate
+from gradscope.gradients.model.checkpoint_tensors import Checkpoint
+from gradscope.gradients.step.optimizer_steps import MatrixSteps
 from gradscope.gradients.step.tensor_norms import TensorNorm
 from gradscope.metrics.gram.alignment import expected_updates
 from gradscope.metrics.gram.geometry import batch_norm, cancellation
+from gradscope.metrics.gram.matrix_frames import frame_of, principal_angle, spectrum_drift
 from gradscope.metrics.gram.removal import norms_without
 from gradscope.metrics.gram.row_shares import cosine_of_updates, cosines_to_sum, top_share
 from gradscope.metrics.gram.sparsity import row_sparsity, zero_groups
@@ -57,6 +65,7 @@ from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifferenc
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport, Ranks, StepGeometry
 from gradscope.results.ranks.curves import RankCurvePoint
 from gradscope.results.ranks.interference import Interference
+from gradscope.results.ranks.token_parts import CorrectionEffect, TokenKind, TokenKl, TurnShare
 from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import RunReport
@@ -67,13 +76,18 @@ from tests.diagnostics.logged.made_up_tokens import both, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.made_up_runs import samples as samples_of
 from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
+from tests.diagnostics.rank.tokens.made_up_parts import made_up
 
 DIFFERENCES = {"difference"}
 """Differences of two metrics of the catalogue are no metric of their own."""
 
 
-NULLS = {"gaussian", "principal_null"}
+NULLS = {"gaussian", "principal_null", "spectrum_drift_null", "principal_angle_null"}
 """What a number would be by chance; the entry of the number says how."""
+
+
+ADAPTER = ("a_norm", "b_norm", "product_size", "alignment")
+"""Numbers of an adapter with an entry of their own; its rank is an effective rank."""
 
 
 def estimates_of(result: type) -> set[str]:
@@ -122,6 +136,10 @@ def test_parts_of_the_gap_and_sparsity_are_in_the_catalogue() -> None:
         ("entropy", EntropyNumbers),
         ("staleness", StalenessNumbers),
         ("generation", GenerationNumbers),
+        ("token_kinds", TokenKind),
+        ("corrections", CorrectionEffect),
+        ("token_kl", TokenKl),
+        ("turns", TurnShare),
     ],
 )
 def test_every_number_about_the_signal_is_in_the_catalogue(family: str, result: type) -> None:
@@ -317,6 +335,45 @@ def spike_values(seed: int) -> Iterator[Found]:
     yield from (("tensor_share", one.tensor_share, 0) for one in tensors_of(norms))
 
 
+def token_part_values(seed: int) -> Iterator[Found]:
+    made = made_up(seed, num_groups=3 + seed % 3, num_turns=1 + seed % 4, scale=[0.0, 0.1, 1.0, 5.0][seed % 4])
+    groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(made.found.tokens.num_groups)]
+    if not made.found.tokens.weights.any():
+        return
+    parts = {
+        "token_kinds": token_kinds(1, made.found, made.grams),
+        "corrections": correction_effects(1, made.found),
+        "entropy_change": [entropy_change(1, made.found, {})],
+        "token_kl": [token_kl(1, made.found, groups)],
+        "turns": turn_shares(1, made.found),
+    }
+    for family, records in parts.items():
+        for record in records:
+            for name in estimates_of(type(record)) - {"entropy"}:
+                yield f"{family}.{name}", getattr(record, name), 0
+
+
+def weight_values(seed: int) -> Iterator[Found]:
+    rng = np.random.default_rng(seed)
+    before, change = rng.normal(size=(5, 4)), rng.normal(size=(5, 4)) * rng.choice([0.0, 1e-9, 0.1, 10.0])
+    frames = frame_of(before), frame_of(before + change)
+    yield "spectrum_drift", spectrum_drift(*frames, float(np.linalg.norm(change))), 0
+    yield "principal_angle", principal_angle(*frames), 0
+    up, down = rng.normal(size=(5, 2)) * rng.choice([0.0, 1.0]), rng.normal(size=(2, 4))
+    held = Checkpoint(num_updates=1, matrices={}, factors={"q": lambda: (down, up)})
+    for state in adapter_states("q", [held], [up @ down], Estimate.exact(2.0)):
+        yield from ((f"adapter.{name}", getattr(state, name), 0) for name in ADAPTER)
+    rows = rng.normal(size=(3, 6))
+    moved = (int(rng.integers(0, 7)), 0, 6)
+    values = (np.ones(2), np.ones(2), np.ones(2))
+    steps = MatrixSteps(tensor="q", num_entries=6, products=rows @ rows.T, singular_values=values, num_moved=moved)
+    for one in optimizer_steps(1, [steps]):
+        yield "optimizers.bfloat16_moved", one.bfloat16_moved, 0
+        yield from (("optimizers.cosines", cosine, 0) for cosine in one.cosines.values())
+    norms = [TensorNorm(tensor=str(at), num_entries=1, norm=norm) for at, norm in enumerate(rng.exponential(size=3))]
+    yield from (("modules.energy_share", one.energy_share, 0) for one in module_shares(1, norms))
+
+
 def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
     """Both ends of a range and whether they belong to it; None where words name it."""
     whole = re.fullmatch(r"(\d) \.\. N, whole", text)
@@ -333,7 +390,7 @@ def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
 
 @cache
 def found_values() -> tuple[Found, ...]:
-    made = (degenerate_values, rank_values, other_values, logged_values, spike_values)
+    made = (degenerate_values, rank_values, other_values, logged_values, spike_values, token_part_values, weight_values)
     return tuple(found for seed in range(40) for values in made for found in values(seed))
 
 

@@ -19,6 +19,7 @@ from gradscope.catalog.groups import GROUP_METRICS, SAMPLE_METRICS
 from gradscope.catalog.logged import LOGGED_METRICS
 from gradscope.catalog.spectrum import NULL_METRICS, SPECTRUM_METRICS
 from gradscope.catalog.spikes import SPIKE_METRICS
+from gradscope.catalog.token_parts import TOKEN_PART_METRICS
 from gradscope.catalog.updates import INTERFERENCE_METRICS, UPDATE_METRICS, WEIGHT_UPDATE_METRICS
 from gradscope.errors import UsageError
 
@@ -31,6 +32,7 @@ FAMILIES: dict[str, tuple[Metric, ...]] = {
     "sparsity": SPARSITY_METRICS,
     "updates": UPDATE_METRICS,
     "interference": INTERFERENCE_METRICS,
+    "token parts": TOKEN_PART_METRICS,
     "weight updates": WEIGHT_UPDATE_METRICS,
     "contributions": CONTRIBUTION_METRICS,
     "spikes": SPIKE_METRICS,

@@ -100,6 +100,8 @@ SPECS = (
             *("curve", "token_curve", "spectra", "steps", "formulations", "kinds", "shares", "baselines"),
             *("interference", "influences"),
             *("comparisons", "weight_curve", "size_changes", "sparsity", "updates", "gradient_updates"),
+            *("adapters", "optimizers", "modules"),
+            *("corrections", "token_kinds", "entropy_changes", "token_kl", "turns"),
         ),
     ),
     ResultSpec(

@@ -10,10 +10,18 @@ from gradscope.estimate import Estimate
 from gradscope.results.envelope import FLATTENED, NOT_IN_DOCUMENT
 from gradscope.results.ranks.curves import RankCurvePoint, SizeChange, TokenRankPoint, WeightRankPoint
 from gradscope.results.ranks.interference import Interference, PromptInfluence
+from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, TokenKind, TokenKl, TurnShare
 from gradscope.results.ranks.tokens import GradientSparsity, TokenRows
 from gradscope.results.replay import LogprobDifference
 from gradscope.results.source import Source
-from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
+from gradscope.results.update import (
+    AdapterState,
+    GradientAndUpdate,
+    ModuleShare,
+    OptimizerStep,
+    UpdateTrajectory,
+    WeightUpdate,
+)
 from gradscope.shown import Drawn
 
 RowKind = Literal["rollout", "group", "token", "weight", "hidden", "logit", "advantage", "update"]
@@ -270,6 +278,24 @@ class RankReport(Drawn):
     """For ``rows = update``: all checkpoints as rows, all matrices together first."""
     gradient_updates: tuple[GradientAndUpdate, ...] = ()
     """For ``rows = weight``: each gradient beside the change of its weight up to the next checkpoint."""
+    optimizers: tuple[OptimizerStep, ...] = ()
+    """For ``rows = weight``: what SGD, Adam and Muon would make of each gradient, all matrices together first."""
+    modules: tuple[ModuleShare, ...] = ()
+    """For ``rows = weight``: which kinds of modules each step's gradient is in."""
+    adapters: tuple[AdapterState, ...] = ()
+    """For ``rows = update`` of a LoRA adapter: its factors at each checkpoint."""
+    corrections: tuple[CorrectionEffect, ...] = ()
+    """For ``rows = token``: what corrections for the engine that sampled make of each step."""
+    token_kinds: tuple[TokenKind, ...] = ()
+    """For ``rows = token``: each step's gradient by advantage sign, probability and entropy of its tokens."""
+    entropy_changes: tuple[EntropyChange, ...] = ()
+    """For ``rows = token``: which way each step moves the entropy."""
+    token_kl: tuple[TokenKl, ...] = ()
+    """For ``rows = token``: the tokens of each step beside the reference policy."""
+    turns: tuple[TurnShare, ...] = ()
+    """For ``rows = token``: the part of each turn in a step's gradient."""
+    missing_parts: Mapping[str, str] = field(default_factory=dict)
+    """For ``rows = token`` and ``rows = weight``: what some step lacks of these, by the name of its table, with why."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""
     headline: tuple[str, ...] = field(default=(), metadata=NOT_IN_DOCUMENT)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from gradscope.estimate import Estimate
 
@@ -26,7 +28,8 @@ class WeightUpdate:
     effective_rank: Estimate
     """exp H(s / sum s)."""
     gaussian: Estimate
-    """The effective rank of a matrix of this shape with independent entries."""
+    """The effective rank of a matrix of this shape with independent entries; of an adapter that of a product of two
+    such factors of its rank."""
     stable_rank: Estimate
     """sum s^2 / s_1^2."""
     top_energy: Estimate
@@ -35,8 +38,42 @@ class WeightUpdate:
     """Share of the change's energy in the principal subspace of W_0."""
     principal_null: Estimate
     """The same of a random change."""
+    spectrum_drift: Estimate
+    """|s(W_last) - s(W_first)|_2 over |W_last - W_first|_F: the part of the change that is in the singular values."""
+    spectrum_drift_null: Estimate
+    """The same of an unrelated change of this size."""
+    principal_angle: Estimate
+    """Degrees by which the principal directions turned."""
+    principal_angle_null: Estimate
+    """The same of an unrelated change of this size."""
     bfloat16_changed: Estimate
     """Share of entries whose bfloat16 rounding changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterState:
+    """One product B A of a LoRA adapter at one checkpoint."""
+
+    tensor: str
+    """The weight that it is added to."""
+    num_updates: int
+    """Updates that it has had."""
+    rank: int
+    """r, the most that its rank can be."""
+    a_norm: Estimate
+    """|A|_F."""
+    b_norm: Estimate
+    """|B|_F: 0 where the adapter does nothing yet."""
+    product_size: Estimate
+    """|s B A|_F over |W|_F of the weight that it is added to."""
+    effective_rank: Estimate
+    """exp H(s / sum s) of B A."""
+    unrelated_rank: Estimate
+    """The effective rank of a product of unrelated factors of these shapes."""
+    alignment: Estimate
+    """|B A|_F over |B|_F |A|_F."""
+    unrelated_alignment: Estimate
+    """The same of unrelated factors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +120,35 @@ class GradientAndUpdate:
     """s_1^2 / sum s^2 of W_b - W_a."""
     gaussian: Estimate
     """The effective rank of a matrix of this shape with independent entries: the null of both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerStep:
+    """The first step of a fresh optimizer from the gradient of a step."""
+
+    step: int
+    """The trainer's step."""
+    tensor: str | None
+    """The parameter's name; None: all matrices together."""
+    optimizer: Literal["sgd", "adam", "muon"]
+    """Which one, as PyTorch has it."""
+    effective_rank: Estimate
+    """exp H(s / sum s) of the step; over all matrices their mean."""
+    cosines: Mapping[str, Estimate]
+    """Optimizer -> cosine of the two steps."""
+    bfloat16_moved: Estimate
+    """Share of entries whose bfloat16 rounding the step changes, at the size of Adam's at the logged learning rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleShare:
+    """The part of one kind of module in the gradient of a step."""
+
+    step: int
+    """The trainer's step."""
+    module: Literal["output head", "embedding", "attention", "mlp", "other"]
+    """Which weights, by their names; ``other`` is norms and what no name tells."""
+    norm: Estimate
+    """Norm of the gradient of these weights."""
+    energy_share: Estimate
+    """Its square over that of the whole gradient."""

@@ -8,8 +8,16 @@ from gradscope.estimate import Estimate
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, KindUpdate, RankReport
 from gradscope.results.ranks.curves import TokenRankPoint, WeightRankPoint
 from gradscope.results.ranks.interference import Interference, PromptInfluence
+from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, KlToken, TokenKind, TokenKl, TurnShare
 from gradscope.results.ranks.tokens import GradientSparsity
-from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
+from gradscope.results.update import (
+    AdapterState,
+    GradientAndUpdate,
+    ModuleShare,
+    OptimizerStep,
+    UpdateTrajectory,
+    WeightUpdate,
+)
 from tests.render import examples
 
 NAMES = ("logged", "grpo", "sign", examples.HOSTILE)
@@ -130,6 +138,97 @@ def token_report() -> RankReport:
     return dataclasses.replace(bare, sparsity=tuple(sparsity(step) for step in (1, 21, 41)))
 
 
+def token_kind(**kind: object) -> TokenKind:
+    alone = {"sign": None, "probability": None, "entropy": None, **kind}
+    return TokenKind(
+        step=41,
+        num_tokens=120,
+        frac_tokens=Estimate(value=0.19, low=0.1, high=0.28, num_units=16),
+        energy_share=Estimate(value=0.61, low=0.4, high=0.82, num_units=16),
+        gradient_share=Estimate(value=-0.12, low=-0.31, high=0.07, num_units=16),
+        cosine=Estimate.exact(-0.25),
+        **alone,
+    )
+
+
+def correction(name: str, step: int = 41) -> CorrectionEffect:
+    return CorrectionEffect(
+        step=step,
+        correction=name,
+        units="sequences" if name.startswith("sequence") else "tokens",
+        kept=Estimate(value=0.93, low=0.9, high=0.96, num_units=16),
+        ess=Estimate(value=0.41, low=0.3, high=0.52, num_units=16),
+        chi2=Estimate(value=1.25, low=-0.2, high=2.7, num_units=16),
+        norm_ratio=Estimate(value=1.31, low=1.1, high=1.52, num_units=16),
+        cosine=Estimate(value=0.8123, low=0.7, high=0.92, num_units=16),
+        unbiased_cosine=Estimate.undefined_because("a ratio of this step is beyond 1e30"),
+    )
+
+
+def entropy_change(step: int) -> EntropyChange:
+    return EntropyChange(
+        step=step,
+        entropy=Estimate(value=0.104, low=0.08, high=0.13, num_units=16),
+        rate=Estimate.exact(-0.04913),
+        cosine=Estimate(value=-0.36, low=-0.66, high=-0.06, num_units=16),
+        covariance=Estimate(value=0.0426, low=0.02, high=0.0652, num_units=16),
+        logged=0.104,
+        logged_next=0.0917,
+    )
+
+
+def turn(number: int) -> TurnShare:
+    return TurnShare(
+        step=41,
+        turn=number,
+        and_later=number == 8,
+        num_rollouts=64,
+        frac_tokens=Estimate.exact(0.25),
+        gradient_share=Estimate(value=0.4, low=0.1, high=0.7, num_units=16),
+        cosine=Estimate(value=0.8, low=0.5, high=1.0, num_units=16),
+    )
+
+
+def kl(step: int) -> TokenKl:
+    token = KlToken(
+        group_id=f"{step}:{examples.HOSTILE}",
+        sample=3,
+        position=11,
+        text=examples.HOSTILE,
+        logprob=-12.25,
+        reference=-0.5,
+        k1=-11.75,
+        k3=126_742.0,
+    )
+    known = Estimate(value=0.0123, low=0.001, high=0.0236, num_units=16)
+    return TokenKl(step=step, k1=known, k3=known, top_share=Estimate.exact(0.83), top=(token, token))
+
+
+def token_parts_report() -> RankReport:
+    """A step's gradient by its tokens, with all tables that there are."""
+    bounds = ((0.0, 0.25), (0.25, 0.75), (0.75, 1.0))
+    cells = tuple(
+        token_kind(sign=sign, probability=pair, entropy=entropy)
+        for sign in ("positive", "negative")
+        for pair in bounds
+        for entropy in ("top_fifth", "rest")
+    )
+    names = ("none", "token_ratio", "tis", "icepop", "token_mask", "sequence_truncate", "sequence_mask")
+    return dataclasses.replace(
+        token_report(),
+        token_kinds=(
+            token_kind(sign="positive"),
+            token_kind(probability=bounds[0]),
+            token_kind(entropy="rest"),
+            *cells,
+        ),
+        corrections=tuple(correction(name, step) for step in (1, 41) for name in (*names, "sequence_ratio", "trained")),
+        entropy_changes=tuple(entropy_change(step) for step in range(1, 42)),
+        token_kl=tuple(kl(step) for step in (1, 41)),
+        turns=(turn(1), turn(2), turn(8)),
+    )
+
+
 def sparse_weight_report() -> RankReport:
     report = examples.weight_report()
     names = [str(spectrum.label.tensor) for spectrum in report.spectra]
@@ -153,6 +252,10 @@ def update_report() -> RankReport:
         top_energy=share,
         principal_overlap=share,
         principal_null=share,
+        spectrum_drift=share,
+        spectrum_drift_null=share,
+        principal_angle=Estimate.exact(4.06),
+        principal_angle_null=Estimate.exact(2.94),
         bfloat16_changed=none,
     )
     whole = UpdateTrajectory(
@@ -166,7 +269,54 @@ def update_report() -> RankReport:
         walk_linear_growth=Estimate.exact(0.81),
     )
     bare = dataclasses.replace(examples.weight_report(), rows="update", spectra=(), steps=())
-    return dataclasses.replace(bare, updates=(update, *[dataclasses.replace(update, first=500)]), trajectories=(whole,))
+    return dataclasses.replace(
+        bare,
+        updates=(update, *[dataclasses.replace(update, first=500)]),
+        trajectories=(whole,),
+        adapters=(adapter_state(0), adapter_state(1000)),
+    )
+
+
+def adapter_state(num_updates: int) -> AdapterState:
+    return AdapterState(
+        tensor="model.layers.10.self_attn.q_proj.weight",
+        num_updates=num_updates,
+        rank=8,
+        a_norm=Estimate.exact(1.644),
+        b_norm=Estimate.exact(0.04345),
+        product_size=Estimate.undefined_because("the base model of the adapter is not on this disk"),
+        effective_rank=Estimate.exact(6.44),
+        unrelated_rank=Estimate.exact(7.75),
+        alignment=Estimate.exact(0.366),
+        unrelated_alignment=Estimate.exact(0.35),
+    )
+
+
+def optimizer_steps(step: int) -> tuple[OptimizerStep, ...]:
+    """Of all matrices together and of one."""
+    cosines = {
+        "sgd": {"adam": 0.48, "muon": 0.44},
+        "adam": {"sgd": 0.48, "muon": 0.4},
+        "muon": {"sgd": 0.44, "adam": 0.4},
+    }
+    return tuple(
+        OptimizerStep(
+            step=step,
+            tensor=tensor,
+            optimizer=name,
+            effective_rank=Estimate.exact(11.91),
+            cosines={other: Estimate.exact(value) for other, value in cosines[name].items()},
+            bfloat16_moved=Estimate.exact({"sgd": 0.54, "adam": 0.86, "muon": 0.636}[name]),
+        )
+        for tensor in (None, "lm_head.weight")
+        for name in cosines
+    )
+
+
+def module_shares(step: int) -> tuple[ModuleShare, ...]:
+    kinds = ("output head", "attention", "mlp", "other") if step < 41 else ("output head", "embedding", "attention")
+    quarter = Estimate.exact(0.25)
+    return tuple(ModuleShare(step=step, module=kind, norm=Estimate.exact(0.5), energy_share=quarter) for kind in kinds)
 
 
 def gradient_update_report() -> RankReport:
@@ -183,7 +333,12 @@ def gradient_update_report() -> RankReport:
         gaussian=Estimate.exact(51.53),
     )
     pairs = (dataclasses.replace(pair, step=1), *(dataclasses.replace(pair, tensor=f"{n}.weight") for n in range(40)))
-    return dataclasses.replace(examples.weight_report(), gradient_updates=pairs)
+    return dataclasses.replace(
+        examples.weight_report(),
+        gradient_updates=pairs,
+        optimizers=(*optimizer_steps(1), *optimizer_steps(41)),
+        modules=(*module_shares(1), *module_shares(41)),
+    )
 
 
 def weight_rank_report() -> RankReport:

@@ -198,6 +198,14 @@ CLAIMS: tuple[Claim, ...] = (
         judge=weights.avoids_principal_directions,
     ),
     Claim(
+        name="weights.singular_values",
+        source="arXiv 2607.19331",
+        claim="The singular values of the weights are inherited; training turns their directions.",
+        metric="part of a change in the singular values beyond that of an unrelated change, mean over weights",
+        settle="The weights before the first update: --initial.",
+        judge=weights.inherits_singular_values,
+    ),
+    Claim(
         name="weights.few_change",
         source="arXiv 2505.11711 (Reinforcement learning finetunes small subnetworks)",
         claim="At most 30 % of the parameters change.",

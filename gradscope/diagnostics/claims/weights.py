@@ -19,6 +19,11 @@ def avoids_principal_directions(evidence: Evidence) -> Judgement:
     return _over_weights(evidence, lambda one: _minus(one.principal_overlap, one.principal_null), (-1.0, 0.0), 0.0)
 
 
+def inherits_singular_values(evidence: Evidence) -> Judgement:
+    """Part of a change that is in the singular values, minus that of an unrelated change of its size."""
+    return _over_weights(evidence, lambda one: _minus(one.spectrum_drift, one.spectrum_drift_null), (-1.0, 0.0), 0.0)
+
+
 def few_parameters_change(evidence: Evidence) -> Judgement:
     """Share of the entries of a weight that change in bfloat16."""
     return _over_weights(evidence, lambda one: one.bfloat16_changed.value, (0.0, FEW_CHANGE), 1.0)

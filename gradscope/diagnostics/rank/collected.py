@@ -21,20 +21,26 @@ from gradscope.diagnostics.rank.rollouts.gram_file import write_gram
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.rank.sparsity import token_sparsity, weight_sparsity
+from gradscope.diagnostics.rank.tokens.gathered_parts import NO_GRADIENT, GatheredParts
 from gradscope.diagnostics.rank.tokens.token_spectra import RowGram, token_spectra
+from gradscope.diagnostics.rank.weights.module_shares import module_shares
+from gradscope.diagnostics.rank.weights.optimizer_question import optimizer_steps
 from gradscope.diagnostics.rank.weights.weight_curve import weight_curve, weight_group_ranks
 from gradscope.diagnostics.rank.weights.weight_question import WeightAnswer
 from gradscope.diagnostics.rank.weights.weight_spectra import weight_spectra
 from gradscope.diagnostics.replay.logprobs import logprob_difference
 from gradscope.errors import GradscopeError
 from gradscope.reason import Reason
-from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, KindUpdate, StepGeometry
+from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, KindUpdate, RowKind, StepGeometry
 from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.results.ranks.interference import Interference, PromptInfluence
 from gradscope.results.ranks.tokens import GradientSparsity
+from gradscope.results.update import ModuleShare, OptimizerStep
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
+
+_IN_PARTS = "several processes share the model, and each has a part of every matrix"
 
 
 @dataclass(slots=True)
@@ -75,8 +81,34 @@ class Collected:
     """What baselines are judged by."""
     sparsity: list[GradientSparsity] = field(default_factory=list)
     """Of tokens and of entries."""
+    parts: GatheredParts = field(default_factory=GatheredParts)
+    """Of rows that are tokens: the gradient by kinds of tokens, turns and corrections; of others what is missing."""
+    optimizers: list[OptimizerStep] = field(default_factory=list)
+    """Of rows of weights: what optimizers would make of the gradient."""
+    modules: list[ModuleShare] = field(default_factory=list)
+    """Of rows of weights: where the gradient is."""
     rows: list[StepRows] = field(default_factory=list)
     """The rollouts' Gram matrices, where rows are rollouts."""
+
+    def take_parts(self, run: Run, measured: MeasuredStep, rows: RowKind) -> MeasuredStep:
+        """Take in what was asked of a step beside its rows.
+
+        Returns:
+            The step with the answer about its rows alone.
+        """
+        if rows == "token":
+            return self.parts.take(run, measured)
+        if rows != "weight" or not measured.answer:
+            return measured
+        answer, gradient = measured.answer
+        found: dict[str, Sequence[object]] = {"optimizers": (), "modules": ()}
+        if gradient is not None:
+            self.optimizers.extend(steps := optimizer_steps(measured.step, gradient.steps))
+            self.modules.extend(shares := module_shares(measured.step, gradient.norms))
+            found = {"optimizers": steps, "modules": shares}
+        why = _IN_PARTS if found["modules"] else NO_GRADIENT
+        self.parts.missing.update({name: f"step {measured.step}: {why}" for name, parts in found.items() if not parts})
+        return replace(measured, answer=answer)
 
     def add(self, spectra: Sequence[GradientSpectrum]) -> None:
         """Keep some spectra, and the ranks of the groups among them."""

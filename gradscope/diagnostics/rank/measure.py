@@ -21,7 +21,9 @@ from gradscope.diagnostics.rank.comparison import compare_formulations, compare_
 from gradscope.diagnostics.rank.formulations.reward_baselines import measure_baselines
 from gradscope.diagnostics.rank.request import RankRequest, known_advantages, possible_sizes
 from gradscope.diagnostics.rank.several import row_question
+from gradscope.diagnostics.rank.tokens.parts_question import PartsQuestion
 from gradscope.diagnostics.rank.weights.gradient_beside_update import gradients_and_updates
+from gradscope.diagnostics.rank.weights.optimizer_question import OptimizerQuestion, learning_rates
 from gradscope.diagnostics.rank.weights.updates import update_report
 from gradscope.errors import InputError, UsageError
 from gradscope.findings.formulations import update_findings
@@ -30,8 +32,9 @@ from gradscope.findings.rank import rank_findings, size_findings
 from gradscope.findings.rank_headline import rank_headline
 from gradscope.findings.reliability import reliability_findings
 from gradscope.findings.sparsity import sparsity_findings
+from gradscope.findings.token_parts import correction_findings, entropy_findings, kind_findings, turn_findings
 from gradscope.findings.tokens import signal_findings, token_findings
-from gradscope.findings.weights import gradient_update_findings, weight_rank_findings
+from gradscope.findings.weights import gradient_update_findings, optimizer_findings, weight_rank_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
 from gradscope.reason import Reason
@@ -136,8 +139,12 @@ def measure_rank(
         chosen = computable_steps(run) or chosen
     # step by step, as soon as each is measured
     question = row_question(request, tokens or MOST_TOKENS, sketch)
+    if question is not None and rows == "token":
+        question = PartsQuestion(rows=question)
+    if question is not None and rows == "weight":
+        question = OptimizerQuestion(rows=question, learning_rates=learning_rates(run))
     for measured in measure_steps(run, chosen, engine, progress, question):
-        examine_step(run, measured, request, collected)
+        examine_step(run, collected.take_parts(run, measured, rows), request, collected)
     if not collected.steps:
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:3])
         first = next(iter(collected.skipped.values()))
@@ -181,6 +188,14 @@ def _report(run: Run, request: RankRequest, collected: Collected, source: Source
         size_changes=changes,
         sparsity=tuple(collected.sparsity),
         gradient_updates=beside,
+        optimizers=tuple(collected.optimizers),
+        modules=tuple(collected.modules),
+        corrections=tuple(collected.parts.corrections),
+        token_kinds=tuple(collected.parts.kinds),
+        entropy_changes=tuple(collected.parts.entropy),
+        token_kl=tuple(collected.parts.kl),
+        turns=tuple(collected.parts.turns),
+        missing_parts=collected.parts.missing,
         findings=(
             *size_findings(changes),
             *_sentences(request, collected, comparisons, baselines),
@@ -198,12 +213,20 @@ def _sentences(
 ) -> tuple[str, ...]:
     reliability = reliability_findings(collected.spectra, collected.steps, collected.engine)
     if request.rows == "token":
-        seen = (*token_findings(collected.token_curve), *sparsity_findings(collected.sparsity))
+        parts = collected.parts
+        seen = (
+            *token_findings(collected.token_curve),
+            *correction_findings(parts.corrections),
+            *kind_findings(parts.kinds),
+            *entropy_findings(parts.entropy),
+            *turn_findings(parts.turns),
+            *sparsity_findings(collected.sparsity),
+        )
         return (*seen, *rank_findings((), collected.steps, ()), *reliability)
     if request.rows == "weight":
         seen = weight_rank_findings(collected.weight_curve)
         ranks = (*seen, *rank_findings((), collected.steps, collected.spectra))
-        return (*ranks, *sparsity_findings(collected.sparsity), *reliability)
+        return (*ranks, *optimizer_findings(collected.optimizers), *sparsity_findings(collected.sparsity), *reliability)
     if request.rows in ("hidden", "logit", "advantage"):
         seen = signal_findings(request.rows, collected.curve, collected.token_curve)
         checked = rank_findings((), collected.steps, ()) if collected.steps else ()

@@ -26,13 +26,24 @@ class GramAccumulator:
 
     Products of float32 slices are formed and added in float64: a float32 Gram sees no singular value below about
     2e-4 of the largest.
+
+    Args:
+        places: Row of the matrix that each row of the step counts to, so that those of one place are summed; None: each
+            is a row of its own.
     """
 
-    def __init__(self, num_rows: int, device: torch.device, slice_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        num_rows: int,
+        device: torch.device,
+        slice_bytes: int | None = None,
+        places: Sequence[int] | None = None,
+    ) -> None:
         self.num_parameters = 0
         """Elements of all parameters that were added."""
         self.device = device
         """Where slices are formed."""
+        self._places = places
         self._lower = torch.zeros(num_rows, num_rows, dtype=torch.float64, device=device)
         self._slice_bytes = slice_bytes or (CUDA_SLICE_BYTES if device.type == "cuda" else SLICE_BYTES)
         self._cast_bytes = self._slice_bytes if device.type == "cuda" else min(self._slice_bytes, CAST_BYTES)
@@ -88,8 +99,9 @@ class GramAccumulator:
             slices = buffer[: self.num_rows * (stop - start) * width].view(self.num_rows, stop - start, width).zero_()
             for rows, factors in parts:
                 for local, row in enumerate(rows):
+                    place = row if self._places is None else self._places[row]
                     for factor in factors:
-                        factor.add_to(local, start, slices[row])
+                        factor.add_to(local, start, slices[place])
             self._lower += self.products(slices.flatten(1))
 
     def add_products(self, products: torch.Tensor) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,15 @@ class Checkpoint:
     """How many optimizer updates it has had."""
     matrices: dict[str, Callable[[], Array]]
     """Tensor -> reads its matrix, [O, I]."""
+    factors: dict[str, Callable[[], tuple[Array, Array]]] = field(default_factory=dict)
+    """Of an adapter: tensor -> reads A, [r, I], and B, [O, r]; the scale is in neither."""
 
 
 def open_checkpoint(weights: WeightsRef) -> Checkpoint:
     """The two-dimensional tensors of a model folder or LoRA adapter, by the model's own names."""
     if weights.kind == "adapter":
-        matrices = _products(weights.path)
-    else:
-        matrices = {name: _reader(file, name) for name, file in _matrices(weights.path).items()}
+        return _adapter(weights)
+    matrices = {name: _reader(file, name) for name, file in _matrices(weights.path).items()}
     return Checkpoint(num_updates=weights.num_updates, matrices=matrices)
 
 
@@ -86,8 +88,9 @@ def _tensor(file: Path, name: str) -> torch.Tensor:
         return tensor
 
 
-def _products(folder: Path) -> dict[str, Callable[[], Array]]:
-    """The matrices s B A of a LoRA adapter, under the names of the weights that they are added to."""
+def _adapter(weights: WeightsRef) -> Checkpoint:
+    """The matrices s B A of a LoRA adapter and their factors, by the names of the weights that they are added to."""
+    folder = weights.path
     config = read_adapter_config(folder)
     scale = _scale(folder, config)
     files = _matrices(folder)
@@ -98,15 +101,20 @@ def _products(folder: Path) -> dict[str, Callable[[], Array]]:
             raise InputError(f"{folder}: {name} is no factor of a LoRA adapter.", hint="Merge it into its base model.")
         modules.setdefault(match[1], {})["A" if ".lora_A" in name else "B"] = name
 
-    def reader(factors: dict[str, str]) -> Callable[[], Array]:
-        def read() -> Array:
-            down, up = (_tensor(files[factors[side]], factors[side]).double() for side in "AB")
-            product = np.asarray(scale * (up @ down).numpy(), dtype=np.float64)
-            return np.ascontiguousarray(product.T) if config.get("fan_in_fan_out") else product
+    def read(factors: dict[str, str]) -> tuple[Array, Array]:
+        down, up = (_tensor(files[factors[side]], factors[side]).double().numpy() for side in "AB")
+        return np.asarray(down, dtype=np.float64), np.asarray(up, dtype=np.float64)
 
-        return read
+    def product(factors: dict[str, str]) -> Array:
+        down, up = read(factors)
+        matrix = scale * (up @ down)
+        return np.ascontiguousarray(matrix.T) if config.get("fan_in_fan_out") else matrix
 
-    return {f"{module}.weight": reader(factors) for module, factors in modules.items()}
+    return Checkpoint(
+        num_updates=weights.num_updates,
+        matrices={f"{module}.weight": partial(product, factors) for module, factors in modules.items()},
+        factors={f"{module}.weight": partial(read, factors) for module, factors in modules.items()},
+    )
 
 
 def _scale(folder: Path, config: dict[str, Any]) -> float:

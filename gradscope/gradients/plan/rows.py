@@ -10,7 +10,7 @@ Shapes: R rollouts, T tokens of a completion, N rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -34,6 +34,8 @@ class Row:
     """Index of its sequence within the step."""
     channel: Channel
     """Which part of the loss it is."""
+    given: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    """Weights of its sequence's outputs that stand in place of the channel's; None: those of the channel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,8 @@ class RowPlan:
         Returns:
             As many weights.
         """
+        if row.given is not None:
+            return sent(row.given, outputs)
         logprobs = self.logprobs(row.sequence, outputs)
         if row.channel == "entropy":
             assert self.entropy_weights is not None, "a plan with entropy rows has their weights"

@@ -5,7 +5,10 @@ One ordinary backward pass over the step's rollouts, as in training; nothing of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import torch
 
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.step.weight_spectra import step_gradient
@@ -23,11 +26,14 @@ class TensorNorm:
     """Norm of its gradient; NaN or infinite where that overflowed."""
 
 
-def measure_tensor_norms(prepared: PreparedStep) -> tuple[TensorNorm, ...]:
+def measure_tensor_norms(
+    prepared: PreparedStep, gradient: Mapping[str, torch.Tensor] | None = None
+) -> tuple[TensorNorm, ...]:
     """Norms of the step's gradient as the optimizer saw it: logged advantages, KL part included.
 
     Args:
         prepared: The step, all of its rollouts with a logged advantage.
+        gradient: The gradient, as ``step_gradient`` returns it; None: it is computed.
 
     Returns:
         One a trainable parameter, in the model's order; their squares add up to the squared norm of the gradient.
@@ -35,7 +41,7 @@ def measure_tensor_norms(prepared: PreparedStep) -> tuple[TensorNorm, ...]:
     Raises:
         InputError: A rollout has no logged advantage.
     """
-    gradient = step_gradient(prepared)
+    gradient = step_gradient(prepared) if gradient is None else gradient
     return tuple(
         TensorNorm(
             tensor=name,

@@ -65,7 +65,7 @@ def measure_rollout_tokens(
     policy, plan = prepared.policy, prepared.plan
     chosen = _as_many(plan, rollouts, most)
     grams = measure_tokens(prepared, step, most=most, seed=seed, rollouts=chosen)
-    entropies = _entropies(policy, plan, chosen, step.batch_tokens)
+    entropies = policy_entropies(policy, plan, chosen, step.batch_tokens)
     of_rollout = {rollout: gram for gram in grams for rollout in np.unique(gram.table.rollouts).tolist()}
     return tuple(
         _tokens(policy.tokenizer, plan, rollout, of_rollout[rollout], entropies[rollout])
@@ -80,7 +80,17 @@ def _as_many(plan: RowPlan, rollouts: Sequence[int], most: int) -> list[int]:
     return list(rollouts[: max(1, int(np.searchsorted(lengths, most, side="right")))])
 
 
-def _entropies(policy: MeasuredPolicy, plan: RowPlan, rollouts: Sequence[int], batch_tokens: int) -> dict[int, Array]:
+def policy_entropies(
+    policy: MeasuredPolicy, plan: RowPlan, rollouts: Sequence[int], batch_tokens: int
+) -> dict[int, Array]:
+    """Entropy of the policy at each completion token of some rollouts of a step, in nats.
+
+    Args:
+        batch_tokens: Most padded tokens of a forward pass.
+
+    Returns:
+        Rollout -> entropies, [T].
+    """
     entropies: dict[int, Array] = {}
     lengths = [plan.sequences[rollout].length for rollout in rollouts]
     for part in split_rows(lengths, batch_tokens):
@@ -106,7 +116,7 @@ def _tokens(tokenizer: Any, plan: RowPlan, rollout: int, gram: TokenGram, entrop
     return RolloutTokens(
         group_id=sequence.group_id,
         sample=sequence.sample,
-        texts=tuple(_text(tokenizer, token) for token in sequence.completion_ids),
+        texts=tuple(token_text(tokenizer, token) for token in sequence.completion_ids),
         is_seen=seen > 0,
         weights=weights,
         norms=norms,
@@ -115,6 +125,6 @@ def _tokens(tokenizer: Any, plan: RowPlan, rollout: int, gram: TokenGram, entrop
     )
 
 
-def _text(tokenizer: Any, token: int) -> str:
+def token_text(tokenizer: Any, token: int) -> str:
     """A token as text, special tokens by their name; a part of a character stays its replacement mark."""
     return f"[{token}]" if tokenizer is None else str(tokenizer.decode([token]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 from rich.console import Group, RenderableType
@@ -34,6 +35,7 @@ def answer(
     findings: Sequence[str] = (),
     views: Views,
     show: Sequence[str] = (),
+    absent: Mapping[str, str] = MappingProxyType({}),
     tone: Tone = "",
 ) -> Group:
     """A result as it is printed.
@@ -46,6 +48,7 @@ def answer(
         findings: All of them, for ``--show findings``.
         views: The further tables.
         show: Names of those to print, ``all`` of them, or the ``verdict`` alone.
+        absent: Name of a further table -> why the result has nothing for it, where that is known.
         tone: What the verdict's color says.
 
     Returns:
@@ -65,7 +68,8 @@ def answer(
     shown = {name: list(views[name](notes if name in chosen else Footnotes())) for name in names if name in views}
     for name in chosen:
         if name in shown and (shown[name] or ALL not in show):
-            missing = cell(f"There is no table of {name} in this result.")
+            why = f": {absent[name]}" if name in absent else ""
+            missing = cell(f"There is no table of {name} in this result{why}.")
             parts += (part for block in shown[name] or [missing] for part in (Text(), block))
     parts += footnotes(notes)
     more = {**shown, "findings": len(findings) > len(said)}

@@ -7,7 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from gradscope.diagnostics.claims.claim import Judgement
-from gradscope.diagnostics.claims.weights import FEW_CHANGE, avoids_principal_directions, few_parameters_change
+from gradscope.diagnostics.claims.weights import (
+    FEW_CHANGE,
+    avoids_principal_directions,
+    few_parameters_change,
+    inherits_singular_values,
+)
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from tests.diagnostics.claims.made_up_evidence import Given
@@ -20,6 +25,8 @@ def change(first: int, last: int, *, overlap: float = 0.1, null: float = 0.1, ch
         last=last,
         principal_overlap=unknown if changed is None else Estimate.exact(overlap),
         principal_null=Estimate.exact(null),
+        spectrum_drift=unknown if changed is None else Estimate.exact(overlap),
+        spectrum_drift_null=Estimate.exact(null),
         bfloat16_changed=unknown if changed is None else Estimate.exact(changed),
     )
 
@@ -49,8 +56,9 @@ def test_few_parameters_are_thirty_per_cent(shares: tuple[float, ...], verdict: 
     ("overlaps", "verdict"),
     [((0.01, 0.02, 0.03), "supported"), ((0.08, 0.1, 0.11), "cannot_tell"), ((0.2, 0.22, 0.21), "contradicted")],
 )
-def test_overlaps_are_held_against_those_of_random_changes(overlaps: tuple[float, ...], verdict: str) -> None:
-    found = judged(avoids_principal_directions, *(change(0, 4, overlap=overlap) for overlap in overlaps))
+@pytest.mark.parametrize("judge", [avoids_principal_directions, inherits_singular_values])
+def test_shares_are_held_against_those_of_random_changes(judge, overlaps: tuple[float, ...], verdict: str) -> None:
+    found = judged(judge, *(change(0, 4, overlap=overlap) for overlap in overlaps))
     assert found.verdict == verdict
     assert found.estimate.value == pytest.approx(sum(overlaps) / 3 - 0.1)
     assert "from 0 to 4 updates, with an interval over 3 weights: other weights, not other runs" in found.why
@@ -64,7 +72,7 @@ def test_only_the_whole_way_counts() -> None:
 
 
 def test_without_initial_weights_nobody_can_tell() -> None:
-    for judge in (few_parameters_change, avoids_principal_directions):
+    for judge in (few_parameters_change, avoids_principal_directions, inherits_singular_values):
         found = judged(judge, change(0, 4), change(0, 4, changed=None))
         assert (found.verdict, found.why) == (
             "cannot_tell",

@@ -101,7 +101,19 @@ def test_weight_rows_are_one_matrix_each(shared_data: Path) -> None:
     energy = sum(sum(v * v for v in s.singular_values) for s in weights.spectra)
     norm = weights.steps[0].grad_norm.value
     assert norm is not None
+    assert sum(one.energy_share.value for one in weights.modules) == pytest.approx(1.0)
+    assert sum(one.norm.value**2 for one in weights.modules) == pytest.approx(norm**2, rel=1e-5)
+    assert {one.optimizer: len(one.cosines) for one in weights.optimizers} == {"sgd": 2, "adam": 2, "muon": 2}
     assert 0.9 * norm**2 < energy <= norm**2 * (1 + 1e-6)
+
+
+def test_a_step_is_taken_apart_by_its_tokens(shared_data: Path) -> None:
+    report = rank_full(shared_data, steps=[16], rows="token", tokens=4, advantages=["logged"])
+    cells = [kind for kind in report.token_kinds if kind.sign and kind.probability and kind.entropy]
+    assert sum(kind.gradient_share.value for kind in cells) == pytest.approx(1.0, rel=1e-6)
+    assert set(report.missing_parts) == {"corrections", "kl", "turns"}  # none was logged, and none is in the loss
+    (entropy,) = report.entropy_changes
+    assert entropy.entropy.value == pytest.approx(entropy.logged, rel=1e-2)  # TRL averages micro-batches
 
 
 def test_group_rows_add_up_to_the_same_gradient(shared_data: Path) -> None:

@@ -24,10 +24,14 @@ from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
 from gradscope.gradients.step.group_weights import Combinations, measure_group_weights
 from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.step.weight_spectra import measure_weight_spectra
+from gradscope.gradients.step.optimizer_steps import measure_optimizer_steps
+from gradscope.gradients.step.weight_spectra import measure_weight_spectra, step_gradient
 from gradscope.gradients.tokens.measure import measure_tokens
 from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
 from gradscope.gradients.tokens.signals import measure_signals
+from gradscope.gradients.tokens.sums.corrections import CORRECTIONS, corrected
+from gradscope.gradients.tokens.sums.counted_tokens import counted_tokens
+from gradscope.gradients.tokens.sums.token_sums import measure_token_sums
 from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms
 from gradscope.gradients.trained.output_layer import is_own_output
 from gradscope.gradients.trained.randomness import is_random
@@ -224,6 +228,24 @@ def signal(kind: Any) -> Callable[[Any], Any]:
     return look
 
 
+def token_sums(max_bytes: int) -> Callable[[Any], Any]:
+    def look(model: Any) -> Any:
+        step = prepared(model, Objective(loss_type="grpo", beta=0.1), reference=model)
+        tokens = counted_tokens(step, measure_step(step))
+        assert tokens is not None
+        rows = np.stack([tokens.weights, corrected(tokens, tokens.sampler, CORRECTIONS["tis"]), tokens.reference])
+        return measure_token_sums(step, tokens, rows, np.array([False, False, True]), max_bytes=max_bytes)
+
+    return look
+
+
+def optimizers(model: Any) -> Any:
+    step = prepared(model)
+    steps = measure_optimizer_steps(step.policy.trainable, step_gradient(step), 1e-3)
+    assert all(np.isfinite(one.products).all() and one.num_moved for one in steps)
+    return np.concatenate([one.products[:2, :2].ravel() for one in steps])  # Muon's own arithmetic is bfloat16
+
+
 def norms(model: Any) -> Any:
     arithmetic = TrainerArithmetic(micro_batch=2, fused_head=False)
     step = prepared(model)
@@ -251,6 +273,9 @@ LOOKS = {
     "weights of groups": ("qwen3_gqa_norms", group_weights),
     "hidden": ("gemma3_scaled", signal("hidden")),
     "logits": ("gemma3_scaled", signal("logit")),
+    "sums of tokens": ("qwen3_gqa_norms", token_sums(2**30)),
+    "sums of tokens by layer": ("qwen3_gqa_norms", token_sums(0)),
+    "optimizers": ("qwen3_gqa_norms", optimizers),
     "norms": ("qwen3_gqa_norms", norms),
     "answers": ("gpt2_tied_conv1d", answers),
 }

@@ -58,3 +58,10 @@ def test_tiles_below_the_diagonal_give_the_whole():
     accumulator.add_rows(rows)
     torch.testing.assert_close(accumulator.gram, rows.double() @ rows.double().t())
     assert torch.equal(accumulator.gram, accumulator.gram.t())
+
+
+def test_rows_of_one_place_are_summed():
+    accumulator = GramAccumulator(2, CPU, places=[1, 0, 1])
+    parts = [((0, 1), [Summed(rows=torch.tensor([[1.0, 2.0], [3.0, 0.0]]))]), ((2,), [Summed(rows=torch.ones(1, 2))])]
+    accumulator.add_parameter(torch.Size([2]), torch.float32, parts)
+    assert accumulator.gram.tolist() == [[9.0, 6.0], [6.0, 13.0]]

@@ -20,6 +20,7 @@ from tests.render.rank_examples import (
     gradient_update_report,
     sparse_weight_report,
     sparsity,
+    token_parts_report,
     token_point,
     token_report,
     update_report,
@@ -36,6 +37,7 @@ KINDS = {
     "gradients and updates": gradient_update_report(),
     "sparse weights": sparse_weight_report(),
     "tokens": token_report(),
+    "token parts": token_parts_report(),
     "updates": update_report(),
     "weights by group": weight_rank_report(),
 }
@@ -54,6 +56,34 @@ def test_formulations_and_baselines_stand_with_their_reasons() -> None:
     assert "its mean over groups is not above its own noise" in text
     assert "0.58 [0.31, 0.86]" in text
     assert "optimal_leave_one_out" in text
+
+
+def test_parts_of_a_gradient_stand_in_tables_of_their_own() -> None:
+    text = words(token_parts_report(), "energy", "corrections", "entropy", "kl", "turns")
+    assert "above 0 0 to 0.25 top fifth 0.190 0.610 -0.12 [-0.31, 0.07] -0.25" in text
+    assert "tis 0.930 0.410 1.250 1.31 0.812 [0.70, 0.92] —¹" in text
+    assert "8 and later 64 0.250 0.40 [0.10, 0.70]" in text
+    assert "41 0.104 -0.04913 -0.36 [-0.66, -0.06]" in text
+    assert "12" in text
+    assert "-12.25 -0.5 -11.75 1.267e+05" in text
+    assert "Parts of a step are those of step 41; 1 other step is in the JSON and the CSV" in text
+
+
+def test_parts_of_weights_stand_in_tables_of_their_own() -> None:
+    text = words(update_report(), "frames", "adapters")
+    assert "10.self_attn.q_proj 0.123 0.123 0.123 4.06 2.94" in text
+    assert "10.self_attn.q_proj 1.644 0.04345 —¹ 8 6.44 7.75 0.366 0.350" in text
+    text = words(gradient_update_report(), "optimizers", "modules")
+    assert "adam 0.48 — 0.40 11.91 0.860" in text
+    assert "1 0.250 — 0.250 0.250 0.250 41 0.250 0.250 0.250 — —" in text
+
+
+def test_a_table_that_is_not_there_says_why_where_that_is_known() -> None:
+    report = dataclasses.replace(token_report(), missing_parts={"turns": "step 41: no completion has a second turn"})
+    assert "There is no table of turns in this result: step 41: no completion has a second turn." in words(
+        report, "turns"
+    )
+    assert "There is no table of kl in this result." in words(report, "kl")
 
 
 def test_kinds_of_groups_that_give_nothing_are_left_out() -> None:
@@ -216,7 +246,8 @@ def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
 def test_every_name_has_a_table_in_some_result(name: str) -> None:
     token = dataclasses.replace(token_report(), token_curve=(token_point(),))
     longer = dataclasses.replace(long_run(20), findings=tuple("ABCDEFG"))
-    reports = (longer, token, weight_rank_report(), update_report(), token_report())
+    made = (weight_rank_report(), update_report(), token_report(), token_parts_report(), gradient_update_report())
+    reports = (longer, token, *made)
     shown = [(words(one, name), words(one)) for one in reports]
     assert any(len(more) > len(less) for more, less in shown if "There is no table" not in more)
 

@@ -9,16 +9,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradscope.diagnostics.rank.weights.adapter_states import adapter_states
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.rank_headline import rank_headline
-from gradscope.findings.weights import weight_update_findings
+from gradscope.findings.weights import adapter_findings, idle_adapter_findings, weight_update_findings
+from gradscope.metrics.gram.matrix_frames import (
+    SingularFrame,
+    frame_of,
+    principal_angle,
+    spectrum_drift,
+    unrelated_matrix,
+)
 from gradscope.metrics.gram.null_models import gaussian_matrix_values
 from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array, effective_rank, singular_values_from_gram, stable_rank
 from gradscope.metrics.gram.weight_update import linear_growth, principal_overlap, random_walk_gram
 from gradscope.progress import ProgressCallback
 from gradscope.results.rank import RankReport
-from gradscope.results.update import UpdateTrajectory, WeightUpdate
+from gradscope.results.update import AdapterState, UpdateTrajectory, WeightUpdate
 from gradscope.rollouts.run import Run, WeightsRef
 
 if TYPE_CHECKING:
@@ -30,7 +38,7 @@ _NO_BASE = "the base model of the adapter is not on this disk; name it with --mo
 
 def update_report(run: Run, progress: ProgressCallback) -> RankReport:
     """The answer of ``rank --rows update``: no rollout is looked at, and no model is run."""
-    updates, trajectories = measure_weight_updates(run.weights, progress)
+    updates, trajectories, adapters = measure_weight_updates(run.weights, progress)
     report = RankReport(
         source=run.source,
         rows="update",
@@ -43,18 +51,23 @@ def update_report(run: Run, progress: ProgressCallback) -> RankReport:
         engine={},
         updates=updates,
         trajectories=trajectories,
-        findings=weight_update_findings(updates, trajectories),
+        adapters=adapters,
+        findings=(
+            *idle_adapter_findings(adapters),
+            *weight_update_findings(updates, trajectories, of_adapter=bool(adapters)),
+            *adapter_findings(adapters),
+        ),
     )
     return replace(report, headline=rank_headline(report))
 
 
 def measure_weight_updates(
     weights: Sequence[WeightsRef], progress: ProgressCallback
-) -> tuple[tuple[WeightUpdate, ...], tuple[UpdateTrajectory, ...]]:
-    """Every change since the first checkpoint and between neighbors, and the trajectory of them.
+) -> tuple[tuple[WeightUpdate, ...], tuple[UpdateTrajectory, ...], tuple[AdapterState, ...]]:
+    """Every change since the first checkpoint and between neighbors, the trajectory of them, and an adapter's factors.
 
     Returns:
-        Changes by tensor, and trajectories: all tensors together first.
+        Changes by tensor, trajectories, all tensors together first, and an adapter's products by tensor.
 
     Raises:
         InputError: There are fewer than two checkpoints of one kind, or they share no matrix.
@@ -70,60 +83,110 @@ def measure_weight_updates(
     base, names = base_matrices(weights[0]), common_tensors(checkpoints)
     if not names:
         raise InputError("The checkpoints share no weight matrix.", hint="Check that they are of one run.")
-    is_adapter = weights[0].kind == "adapter"
     updates: list[WeightUpdate] = []
+    adapters: list[AdapterState] = []
     grams: dict[str, Array] = {}
     for done, name in enumerate(names, start=1):
         initial = base[name]() if name in base else None
         matrices = [checkpoint.matrices[name]() for checkpoint in checkpoints]
-        updates += _changes(name, checkpoints, matrices, initial, is_adapter=is_adapter)
+        updates += _changes(name, checkpoints, matrices, initial)
+        adapters += adapter_states(name, checkpoints, matrices, _size(initial))
         rows = np.stack([(matrix - matrices[0]).ravel() for matrix in matrices[1:]])
         grams[name] = rows @ rows.T
         progress(done, len(names), "tensors")
     times = tuple(checkpoint.num_updates for checkpoint in checkpoints[1:])
     whole = _trajectory(None, np.sum(list(grams.values()), axis=0), times)
-    return tuple(updates), (whole, *(_trajectory(name, gram, times) for name, gram in grams.items()))
+    each = (_trajectory(name, gram, times) for name, gram in grams.items())
+    return tuple(updates), (whole, *each), tuple(adapters)
 
 
 def _changes(
-    name: str, checkpoints: Sequence[Checkpoint], matrices: Sequence[Array], initial: Array | None, *, is_adapter: bool
+    name: str, checkpoints: Sequence[Checkpoint], matrices: Sequence[Array], initial: Array | None
 ) -> Iterator[WeightUpdate]:
     """Since the first checkpoint, then between neighbors that are not that already."""
-    times = [checkpoint.num_updates for checkpoint in checkpoints]
-    pairs = [(0, later) for later in range(1, len(times))]
-    pairs += [pair for pair in pairwise(range(len(times))) if pair not in pairs]
+    pairs = [(0, later) for later in range(1, len(checkpoints))]
+    pairs += [pair for pair in pairwise(range(len(checkpoints))) if pair not in pairs]
+    whole = _whole(checkpoints, matrices, initial)
+    frames = None if whole is None else [frame_of(matrix) for matrix in whole]
     for first, last in pairs:
-        before, after = matrices[first], matrices[last]
-        if is_adapter and initial is not None:
-            before, after = initial + before, initial + after
-        yield _change(name, times[first], times[last], before, after, matrices[last] - matrices[first], initial)
+        change = matrices[last] - matrices[first]
+        values = np.asarray(np.linalg.svd(change, compute_uv=False), dtype=np.float64)
+        rank = min(change.shape)
+        if checkpoints[last].factors:  # a product that was zero adds no directions to the difference
+            rank = min(rank, sum(_rank(checkpoints[at], name) for at in (first, last) if matrices[at].any()))
+        yield WeightUpdate(
+            tensor=name,
+            first=checkpoints[first].num_updates,
+            last=checkpoints[last].num_updates,
+            shape=(change.shape[0], change.shape[1]),
+            singular_values=tuple(float(value) for value in values),
+            effective_rank=effective_rank(values),
+            gaussian=_unrelated_rank(change.shape, rank),
+            stable_rank=stable_rank(values),
+            top_energy=_top(values),
+            **_beside_base(change, initial),
+            **_turned(change, rank, whole, frames, (first, last)),
+        )
 
 
-def _change(
-    name: str, first: int, last: int, before: Array, after: Array, change: Array, initial: Array | None
-) -> WeightUpdate:
-    from gradscope.gradients.model.checkpoint_tensors import changed_in_bfloat16
+def _whole(
+    checkpoints: Sequence[Checkpoint], matrices: Sequence[Array], initial: Array | None
+) -> Sequence[Array] | None:
+    """The weights themselves: of an adapter its base with the product added; None without a base."""
+    if not checkpoints[0].factors:
+        return matrices
+    return None if initial is None else [initial + matrix for matrix in matrices]
 
-    values = np.asarray(np.linalg.svd(change, compute_uv=False), dtype=np.float64)
-    energy = float(np.sum(values**2))
+
+def _rank(checkpoint: Checkpoint, name: str) -> int:
+    return len(checkpoint.factors[name]()[0])
+
+
+def _unrelated_rank(shape: tuple[int, ...], rank: int) -> Estimate:
+    if rank == min(shape):
+        return effective_rank(gaussian_matrix_values(*shape))
+    return effective_rank(frame_of(unrelated_matrix((shape[0], shape[1]), rank)).values[:rank])
+
+
+def _beside_base(change: Array, initial: Array | None) -> dict[str, Estimate]:
+    """What is relative to the weights before training."""
     none = Estimate.undefined_because(_NO_BASE)
     overlap, null = (none, none) if initial is None else principal_overlap(initial, change)
+    return {
+        "update_size": _size(initial).map(lambda size: float(np.linalg.norm(change)) / size),
+        "principal_overlap": overlap,
+        "principal_null": null,
+    }
+
+
+def _size(initial: Array | None) -> Estimate:
+    """Norm of the weights before training."""
     size = 0.0 if initial is None else float(np.linalg.norm(initial))
-    return WeightUpdate(
-        tensor=name,
-        first=first,
-        last=last,
-        shape=(change.shape[0], change.shape[1]),
-        update_size=Estimate.exact(float(np.sqrt(energy)) / size) if size > 0 else none,
-        singular_values=tuple(float(value) for value in values),
-        effective_rank=effective_rank(values),
-        gaussian=effective_rank(gaussian_matrix_values(*change.shape)),
-        stable_rank=stable_rank(values),
-        top_energy=_top(values),
-        principal_overlap=overlap,
-        principal_null=null,
-        bfloat16_changed=none if initial is None else Estimate.exact(changed_in_bfloat16(before, after)),
-    )
+    return Estimate.exact(size) if size > 0 else Estimate.undefined_because(_NO_BASE)
+
+
+def _turned(
+    change: Array,
+    rank: int,
+    whole: Sequence[Array] | None,
+    frames: Sequence[SingularFrame] | None,
+    pair: tuple[int, int],
+) -> dict[str, Estimate]:
+    """What became of the singular values and their directions, beside an unrelated change of the same size."""
+    from gradscope.gradients.model.checkpoint_tensors import changed_in_bfloat16
+
+    if whole is None or frames is None:
+        names = ("spectrum_drift", "spectrum_drift_null", "principal_angle", "principal_angle_null", "bfloat16_changed")
+        return dict.fromkeys(names, Estimate.undefined_because(_NO_BASE))
+    before, after, size = frames[pair[0]], frames[pair[1]], float(np.linalg.norm(change))
+    null = frame_of(whole[pair[0]] + size * unrelated_matrix((change.shape[0], change.shape[1]), max(rank, 1)))
+    return {
+        "spectrum_drift": spectrum_drift(before, after, size),
+        "spectrum_drift_null": spectrum_drift(before, null, size),
+        "principal_angle": principal_angle(before, after),
+        "principal_angle_null": principal_angle(before, null),
+        "bfloat16_changed": Estimate.exact(changed_in_bfloat16(whole[pair[0]], whole[pair[1]])),
+    }
 
 
 def _trajectory(name: str | None, gram: Array, times: tuple[int, ...]) -> UpdateTrajectory:

@@ -17,7 +17,20 @@ from gradscope.render.terminal.rank.interference import influences_table, interf
 from gradscope.render.terminal.rank.ranks import geometry_table, matrices_table, ranks_table, spectra_table
 from gradscope.render.terminal.rank.sparsity import sparsity_table
 from gradscope.render.terminal.rank.step_ranks import step_ranks
+from gradscope.render.terminal.rank.token_parts import (
+    corrections_table,
+    entropy_table,
+    kl_tables,
+    token_kinds_table,
+    turns_table,
+)
 from gradscope.render.terminal.rank.tokens import token_rank_table
+from gradscope.render.terminal.rank.weight_parts import (
+    adapters_table,
+    frames_table,
+    modules_table,
+    optimizers_table,
+)
 from gradscope.render.terminal.rank.weight_ranks import group_sizes_table, weight_ranks_table
 from gradscope.render.terminal.rank.weight_updates import (
     gradients_and_updates_table,
@@ -59,6 +72,7 @@ def rank_table(report: RankReport, show: Sequence[str] = ()) -> Group:
         findings=report.findings,
         views={name: partial(view, report) for name, view in _TABLES.items()},
         show=show,
+        absent=report.missing_parts,
         tone="" if report.headline else "unknown",
     )
 
@@ -105,11 +119,56 @@ def _tokens(report: RankReport, notes: Footnotes) -> Blocks:
         yield token_rank_table(report.token_curve, notes)
 
 
+def _energy(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.token_kinds:
+        yield token_kinds_table(report.token_kinds, notes)
+
+
+def _corrections(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.corrections:
+        yield corrections_table(report.corrections, notes)
+
+
+def _entropy(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.entropy_changes:
+        yield entropy_table(report.entropy_changes, notes)
+
+
+def _kl(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.token_kl:
+        yield from kl_tables(report.token_kl, notes)
+
+
+def _turns(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.turns:
+        yield turns_table(report.turns, notes)
+
+
 def _updates(report: RankReport, notes: Footnotes) -> Blocks:
     if report.gradient_updates:
         yield gradients_and_updates_table(report.gradient_updates, notes)
     if report.updates:
         yield weight_updates_table(report.updates, notes)
+
+
+def _frames(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.updates:
+        yield frames_table(report.updates, notes)
+
+
+def _adapters(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.adapters:
+        yield adapters_table(report.adapters, notes)
+
+
+def _optimizers(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.optimizers:
+        yield optimizers_table(report.optimizers, notes)
+
+
+def _modules(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.modules:
+        yield modules_table(report.modules, notes)
 
 
 def _sparsity(report: RankReport, notes: Footnotes) -> Blocks:
@@ -155,7 +214,16 @@ _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
     "spectra": _spectra,
     "weights": _weights,
     "tokens": _tokens,
+    "energy": _energy,
+    "corrections": _corrections,
+    "entropy": _entropy,
+    "kl": _kl,
+    "turns": _turns,
     "updates": _updates,
+    "frames": _frames,
+    "adapters": _adapters,
+    "optimizers": _optimizers,
+    "modules": _modules,
     "sparsity": _sparsity,
     "geometry": _geometry,
     "signal": _signal,

@@ -43,7 +43,7 @@ def matrices(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_straight_rank_one_update_is_seen_as_such(tmp_path: Path) -> None:
     start, direction = matrices()
     refs = [model(tmp_path / f"{t}", t, matrix=start + 0.01 * t * direction) for t in (0, 10, 20)]
-    updates, (whole, one) = measure_weight_updates(refs, no_progress)
+    updates, (whole, one), adapters = measure_weight_updates(refs, no_progress)
     assert [(update.first, update.last) for update in updates] == [(0, 10), (0, 20), (10, 20)]
     assert updates[1].effective_rank.value == pytest.approx(1.0, abs=1e-3)
     assert updates[1].top_energy.value == pytest.approx(1.0)
@@ -53,12 +53,13 @@ def test_a_straight_rank_one_update_is_seen_as_such(tmp_path: Path) -> None:
     assert whole.linear_growth.value == pytest.approx(1.0)
     assert whole.walk_linear_growth.value < 0.95
     assert whole.num_updates == (10, 20)
+    assert adapters == ()
 
 
 def test_weights_that_stand_still_have_no_direction(tmp_path: Path) -> None:
     start, _ = matrices()
     refs = [model(tmp_path / f"{t}", t, matrix=start) for t in (0, 1)]
-    (update,), (whole, _) = measure_weight_updates(refs, no_progress)
+    (update,), (whole, _), _ = measure_weight_updates(refs, no_progress)
     assert update.update_size.value == 0.0
     assert update.bfloat16_changed.value == 0.0
     assert "zero" in str(update.effective_rank.undefined)
@@ -75,19 +76,51 @@ def test_an_adapter_is_the_product_that_it_adds(tmp_path: Path, *, rslora: bool,
         adapter(tmp_path / "a0", 0, torch.zeros(6, 2), down, use_rslora=rslora),
         adapter(tmp_path / "a5", 5, up, down, use_rslora=rslora),
     ]
-    (update,), _ = measure_weight_updates(refs, no_progress)
+    (update,), _, _ = measure_weight_updates(refs, no_progress)
     expected = np.linalg.svd(scale * (up @ down).numpy(), compute_uv=False)
     np.testing.assert_allclose(update.singular_values, expected, atol=1e-5)
     assert update.tensor == NAME
     assert update.update_size.value == pytest.approx(float(scale * (up @ down).norm() / start.norm()), rel=1e-5)
 
 
+def test_singular_values_and_directions_are_those_of_the_weights_themselves(tmp_path: Path) -> None:
+    start, direction = matrices()
+    moved = start + 0.1 * direction
+    (update,), _, _ = measure_weight_updates(
+        [model(tmp_path / "0", 0, matrix=start), model(tmp_path / "1", 1, matrix=moved)], no_progress
+    )
+    before, after = (np.linalg.svd(matrix.double().numpy()) for matrix in (start, moved))
+    drift = np.linalg.norm(after[1] - before[1]) / np.linalg.norm((moved - start).double().numpy())
+    assert update.spectrum_drift.value == pytest.approx(drift, rel=1e-5)
+    k = int(np.searchsorted(np.cumsum(before[1] ** 2) / np.sum(before[1] ** 2), 0.5) + 1)
+    sides = [before[0][:, :k].T @ after[0][:, :k], before[2][:k] @ after[2][:k].T]
+    mean = sum(np.sum(side**2) for side in sides) / (2 * k)
+    assert update.principal_angle.value == pytest.approx(np.degrees(np.arccos(np.sqrt(mean))), rel=1e-5)
+    assert 0 < update.spectrum_drift_null.value < 1
+    assert 0 < update.principal_angle_null.value < 90
+
+
+def test_an_adapters_rank_stands_beside_that_of_unrelated_factors(tmp_path: Path) -> None:
+    start, _ = matrices()
+    model(tmp_path / "base", 0, matrix=start)
+    down = torch.randn(2, 4)
+    refs = [adapter(tmp_path / f"a{t}", t, t * torch.randn(6, 2), down) for t in (0, 1, 2)]
+    updates, _, adapters = measure_weight_updates(refs, no_progress)
+    nulls = {(one.first, one.last): one.gaussian.value for one in updates}
+    assert 1.0 < nulls[0, 1] < 2.0  # one product of rank 2
+    assert 2.0 < nulls[1, 2] < 4.0  # the difference of two
+    assert [(one.num_updates, one.rank) for one in adapters] == [(0, 2), (1, 2), (2, 2)]
+    assert updates[0].spectrum_drift.is_defined
+
+
 def test_an_adapter_without_its_base_has_ranks_alone(tmp_path: Path) -> None:
     refs = [adapter(tmp_path / f"a{t}", t, t * torch.ones(6, 2), torch.ones(2, 4)) for t in (0, 5)]
-    (update,), _ = measure_weight_updates(refs, no_progress)
+    (update,), _, adapters = measure_weight_updates(refs, no_progress)
     assert update.effective_rank.value == pytest.approx(1.0, abs=1e-3)
     assert "base model" in str(update.principal_overlap.undefined)
     assert "base model" in str(update.bfloat16_changed.undefined)
+    assert "base model" in str(update.spectrum_drift.undefined)
+    assert "base model" in str(adapters[0].product_size.undefined)
 
 
 def test_one_checkpoint_is_no_update(tmp_path: Path) -> None:

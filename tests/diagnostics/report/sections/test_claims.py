@@ -35,6 +35,7 @@ NEEDS_MORE = {
     "sparser.tokens",
     "sparser.entries",
     "weights.off_principal",
+    "weights.singular_values",
     "weights.few_change",
 }
 

@@ -1,0 +1,65 @@
+"""Coverage of the intervals of parts of a gradient: cosines, norms, shares along it and shares of its energy.
+
+`python benchmarks/referee/token_parts.py` makes steps of 8 to 64 groups whose norms differ by a factor of exp(tail) in
+the standard deviation, a share of them dead, and asks how often the 95 % interval of one of two parts holds the mean
+over such steps. A minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.part_sums import norm_ratio, products_without, ratio_over_groups, sum_cosine, sum_share
+
+NAMES = ("cosine", "norm", "along the gradient", "energy")
+FIRST, WHOLE = np.array([1.0, 0.0]), np.array([1.0, 1.0])
+_COLUMNS = 20
+_DEAD = 0.4
+
+
+def estimates(rng: np.random.Generator, mean: np.ndarray, groups: int, tail: float) -> tuple[Estimate, ...] | None:
+    """The four numbers of one made-up step; None where fewer than three of its groups live."""
+    live = rng.random(groups) >= _DEAD
+    if live.sum() < 3:
+        return None
+    scale = np.exp(tail * rng.normal(size=groups)) * live
+    sums = (mean[:, None] + rng.normal(size=(2, groups, _COLUMNS))) * scale[:, None]
+    products = products_without(np.einsum("vjp,wkp->vjwk", sums, sums))
+    energies = np.square(sums).sum(axis=2)
+    return (
+        sum_cosine(products, FIRST, WHOLE),
+        norm_ratio(products, FIRST, WHOLE),
+        sum_share(products, FIRST, WHOLE),
+        ratio_over_groups(energies[0], energies.sum(axis=0)),
+    )
+
+
+def held(groups: int, tail: float, trials: int, seed: int) -> list[float]:
+    """How often each interval holds the mean over steps."""
+    rng = np.random.default_rng(seed)
+    mean = 0.3 * rng.normal(size=(2, _COLUMNS))
+    steps = [step for step in (estimates(rng, mean, groups, tail) for _ in range(trials)) if step is not None]
+    truths = [np.mean([step[place].value for step in steps]) for place in range(len(NAMES))]
+    return [
+        float(np.mean([step[place].ends[0] <= truth <= step[place].ends[1] for step in steps]))
+        for place, truth in enumerate(truths)
+    ]
+
+
+def main() -> None:
+    """Print one row a number of groups and a tail."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=1000)
+    options = parser.parse_args()
+    print(f"| groups | tail | {' | '.join(NAMES)} |\n|---:|---:|{'---:|' * len(NAMES)}")
+    for groups in (8, 16, 32, 64):
+        for tail in (0.5, 1.0, 1.5):
+            cells = [f"{100 * share:.0f} %" for share in held(groups, tail, options.trials, seed=groups)]
+            print(f"| {groups} | {tail} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Catalogue: a step's gradient by its tokens. Letters: v_t g_t row of token t, g their sum, w = p_policy/p_sampler."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gradscope.catalog.entry import Metric
+
+_rank_metric = partial(Metric, command="rank")
+_ANY = "(-inf, inf)"
+_SHARE = "[0, 1]"
+_COSINE = "[-1, 1]"
+_MISMATCH = "How far the sampler is from the trainer, the bound, and the length of completions where ratios are theirs."
+
+TOKEN_PART_METRICS: tuple[Metric, ...] = (
+    _rank_metric(
+        name="token_kinds.frac_tokens",
+        title="share of the tokens",
+        formula="(tokens of a kind) / (tokens that count in the loss)",
+        meaning="How many tokens are of one sign of the advantage, bucket of probability and bucket of entropy.",
+        range=_SHARE,
+        better="neither",
+        moved_by="The policy's certainty; dead groups, whose tokens have no advantage and are of no kind.",
+        source="A ratio of counts; top fifth of the entropies: Wang et al. 2025, arXiv 2506.01939.",
+    ),
+    _rank_metric(
+        name="token_kinds.energy_share",
+        title="share of the energy",
+        formula="sum over the kind of |v_t g_t|^2, over that of all tokens",
+        meaning="Which tokens have the large gradients, whether or not they agree. Where tokens were drawn, each "
+        "stands for those left out.",
+        range=_SHARE,
+        better="neither",
+        moved_by="Unlikely tokens have large gradients: grad log pi of the logits is one minus the probability.",
+        source="Definition; dominance of unlikely tokens: arXiv 2505.12929, of undecided ones: arXiv 2506.01939.",
+    ),
+    _rank_metric(
+        name="token_kinds.gradient_share",
+        title="share along the gradient",
+        formula="(sum over the kind of v_t g_t) . g / |g|^2",
+        meaning="What a kind of token gives to the step; the kinds' parts add up to 1, and one that pulls against the "
+        "rest is negative.",
+        range=_ANY,
+        better="neither",
+        moved_by="The size of the tokens' gradients, and whether they agree.",
+        source="Projection on the sum; kinds as in arXiv 2505.12929 and 2506.01939.",
+    ),
+    _rank_metric(
+        name="token_kinds.cosine",
+        title="cosine of a kind of token",
+        formula="cosine of (sum over the kind of v_t g_t) with g",
+        meaning="Whether a gradient of these tokens alone would go where the whole goes: for the top fifth by entropy, "
+        "what masking the rest changes.",
+        range=_COSINE,
+        better="neither",
+        moved_by="Which tokens carry the gradient.",
+        source="Definition; training on the top fifth alone: Wang et al. 2025, arXiv 2506.01939.",
+    ),
+    _rank_metric(
+        name="corrections.kept",
+        title="kept by the correction",
+        formula="(units with f > 0) / (units), f what a correction multiplies the gradient of a token or sequence by",
+        meaning="Share of the tokens, or sequences where ratios are of sequences, that are not masked.",
+        range=_SHARE,
+        better="higher",
+        moved_by=_MISMATCH,
+        source="Definition.",
+    ),
+    _rank_metric(
+        name="corrections.ess",
+        title="effective share under the correction",
+        formula="(sum of f)^2 / (M sum of f^2), M units",
+        meaning="Share of the units that the corrected gradient is worth.",
+        range=_SHARE,
+        better="higher",
+        moved_by=_MISMATCH,
+        source="Kish 1965.",
+    ),
+    _rank_metric(
+        name="corrections.chi2",
+        title="second moment of the correction",
+        formula="mean over units of f^2 - 1",
+        meaning="For token_ratio and sequence_ratio the chi-square divergence of policy and sampler; what cutting or "
+        "masking leaves of it elsewhere.",
+        range="[-1, inf)",
+        better="lower",
+        moved_by=_MISMATCH,
+        source="Of plain ratios E w^2 - 1 under the sampler; such a mismatch as a cause of collapse: arXiv 2605.14220.",
+    ),
+    _rank_metric(
+        name="corrections.norm_ratio",
+        title="norm under the correction",
+        formula="|sum of f_t u_t g_t| / |sum of u_t g_t|, u_t the weight of a token at ratio 1",
+        meaning="How much shorter or longer the corrected gradient is than one that takes the policy for the sampler.",
+        range="[0, inf)",
+        better="neither",
+        moved_by=_MISMATCH,
+        source="Definition.",
+    ),
+    _rank_metric(
+        name="corrections.cosine",
+        title="cosine with the uncorrected gradient",
+        formula="cosine of sum of f_t u_t g_t with sum of u_t g_t",
+        meaning="Whether a correction turns the step. Near 1 it does not matter which one is used.",
+        range=_COSINE,
+        better="neither",
+        moved_by=_MISMATCH,
+        source="tis: Yao et al. 2025, truncated importance sampling, bound 2; icepop: Ling Team 2025, arXiv "
+        "2510.18855, band [0.5, 5]; token_mask, sequence_truncate, sequence_mask: TRL's modes at its bound 3.",
+    ),
+    _rank_metric(
+        name="corrections.unbiased_cosine",
+        title="cosine with the unbiased gradient",
+        formula="cosine of sum of f_t u_t g_t with sum of W u_t g_t, W the product of w over the sequence",
+        meaning="How near a correction is to the estimate whose expectation is the gradient on policy. Where the "
+        "effective share of sequence_ratio is small, that estimate is a few sequences.",
+        range=_COSINE,
+        better="neither",
+        moved_by=_MISMATCH,
+        source="Importance sampling of whole sequences.",
+    ),
+    _rank_metric(
+        name="entropy_change.rate",
+        title="predicted change of entropy",
+        formula="-(gradient of the mean entropy of the step's tokens) . g",
+        meaning="First-order change of that mean by plain SGD, for each unit of learning rate, at the same states. "
+        "An adaptive optimizer scales entries, and the KL term is left out.",
+        range=_ANY,
+        better="neither",
+        moved_by="Advantages of likely tokens; an entropy bonus.",
+        source="First-order Taylor expansion; of a softmax policy the covariance of arXiv 2505.22617.",
+    ),
+    _rank_metric(
+        name="entropy_change.cosine",
+        title="entropy and update",
+        formula="cosine of (gradient of the mean entropy of the step's tokens) with -g",
+        meaning="Below 0 the step lowers the entropy of its own tokens, above 0 it raises it.",
+        range=_COSINE,
+        better="neither",
+        moved_by="Rewarding what the policy is sure of lowers it, rewarding unlikely tokens raises it.",
+        source="Definition; Cui et al. 2025, arXiv 2505.22617 on what drives the entropy.",
+    ),
+    _rank_metric(
+        name="entropy_change.covariance",
+        title="covariance of log-probability and advantage",
+        formula="mean over tokens of (log pi - its mean) (A - its mean)",
+        meaning="Positive where likely tokens have the higher advantages, which lowers a softmax policy's entropy.",
+        range=_ANY,
+        better="neither",
+        moved_by="Confident completions that are rewarded, unlikely ones that are not.",
+        source="Cui et al. 2025, The entropy mechanism of reinforcement learning, arXiv 2505.22617.",
+    ),
+    _rank_metric(
+        name="token_kl.k1",
+        title="KL to the reference, k1",
+        formula="mean over tokens of log(p / p_ref)",
+        meaning="KL of the policy from the reference a token, unbiased and noisy: it can be negative.",
+        range=_ANY,
+        better="neither",
+        moved_by="Training; a small coefficient of the KL term.",
+        source="Schulman 2020, Approximating KL divergence.",
+    ),
+    _rank_metric(
+        name="token_kl.k3",
+        title="KL to the reference, k3",
+        formula="mean over tokens of p_ref / p - 1 - log(p_ref / p)",
+        meaning="The same with less noise, and never negative. A token that the reference finds far more likely makes "
+        "it explode where k1 stays small.",
+        range="[0, inf)",
+        better="neither",
+        moved_by="Training; tokens that the policy has become unlikely to say.",
+        source="Schulman 2020, Approximating KL divergence; the KL term of GRPO.",
+    ),
+    _rank_metric(
+        name="token_kl.top_share",
+        title="KL in the top hundredth",
+        formula="(sum of the largest hundredth of k3) / (sum of k3)",
+        meaning="Whether the distance from the reference is that of a few tokens.",
+        range="(0, 1]",
+        better="neither",
+        moved_by="A few tokens far from the reference.",
+        source="Definition; a point of the Lorenz curve.",
+    ),
+    _rank_metric(
+        name="turns.frac_tokens",
+        title="share of the tokens by turn",
+        formula="(sampled tokens of a turn) / (tokens that count in the loss)",
+        meaning="How long a turn is; what tools and environments write counts for none.",
+        range=_SHARE,
+        better="neither",
+        moved_by="How many turns rollouts take.",
+        source="A ratio of counts; a turn is a stretch of sampled tokens.",
+    ),
+    _rank_metric(
+        name="turns.gradient_share",
+        title="share along the gradient by turn",
+        formula="(sum over the turn of v_t g_t) . g / |g|^2",
+        meaning="What a turn gives to the step; the turns' parts add up to 1.",
+        range=_ANY,
+        better="neither",
+        moved_by="How long turns are, how certain the policy is in them, and advantages of their own.",
+        source="Projection on the sum, turn by turn.",
+    ),
+    _rank_metric(
+        name="turns.cosine",
+        title="cosine of a turn",
+        formula="cosine of (sum over the turn of v_t g_t) with g",
+        meaning="Whether a turn pulls the way of the whole step, or against it.",
+        range=_COSINE,
+        better="neither",
+        moved_by="Turns of different kinds, such as calls of tools and answers.",
+        source="Definition.",
+    ),
+)

@@ -1,0 +1,69 @@
+"""The tokens of one step after the other taken apart, and why some questions about them have no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.diagnostics.logged.as_logged import first_logged
+from gradscope.diagnostics.logged.entropy import METRICS
+from gradscope.diagnostics.rank.tokens.corrections import correction_effects
+from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
+from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, TokenKind, TokenKl, TurnShare
+from gradscope.rollouts.run import Run
+
+_MISSING: Mapping[str, str] = {
+    "corrections": "the log does not have the sampler's log-probability of every token",
+    "turns": "no completion has a second turn: none has tokens that were not sampled between two that were",
+    "kl": "the loss has no KL term to a reference policy",
+}
+NO_GRADIENT = "the step has no gradient, or not every token has a logged advantage"
+
+
+@dataclass(slots=True)
+class GatheredParts:
+    """What has been found so far, over the steps."""
+
+    corrections: list[CorrectionEffect] = field(default_factory=list)
+    """By step and correction."""
+    kinds: list[TokenKind] = field(default_factory=list)
+    """By step and kind of token."""
+    entropy: list[EntropyChange] = field(default_factory=list)
+    """By step."""
+    kl: list[TokenKl] = field(default_factory=list)
+    """By step."""
+    turns: list[TurnShare] = field(default_factory=list)
+    """By step and turn."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """Name of a table -> why the last step that has nothing for it does not."""
+
+    def take(self, run: Run, measured: MeasuredStep) -> MeasuredStep:
+        """Take in one step.
+
+        Args:
+            measured: Its answer is that of a ``PartsQuestion``.
+
+        Returns:
+            The step with the answer about its rows alone.
+        """
+        if not measured.answer:
+            return measured
+        rows, found = measured.answer
+        step = measured.step
+        if found is None:
+            self.missing |= dict.fromkeys((*_MISSING, "energy", "entropy"), f"step {step}: {NO_GRADIENT}")
+            return replace(measured, answer=rows)
+        logged = first_logged(run, METRICS)
+        of_step = {
+            "corrections": correction_effects(step, found),
+            "kinds": token_kinds(step, found, rows),
+            "entropy": [entropy_change(step, found, logged[1] if logged else {})],
+            "kl": [kl for kl in [token_kl(step, found, measured.groups)] if kl is not None],
+            "turns": turn_shares(step, found),
+        }
+        for name, parts in of_step.items():
+            getattr(self, name).extend(parts)
+            if not parts:
+                self.missing[name] = f"step {step}: {_MISSING[name]}"
+        return replace(measured, answer=rows)

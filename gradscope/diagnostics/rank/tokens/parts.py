@@ -1,0 +1,174 @@
+"""A step's gradient by kinds of tokens and by turns, and which way it moves the entropy.
+
+Shapes: N tokens that count, J groups, V sums of token gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.rank.tokens.parts_question import (
+    ENTROPY,
+    MOST_KL_TOKENS,
+    MOST_TURNS,
+    WeighedTokens,
+    k3_of,
+    turn_masks,
+)
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.part_sums import ANY, POSITIVE, ratio_over_groups, sum_cosine, sum_share
+from gradscope.metrics.gram.row_shares import share_of_largest
+from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.sampler.token_cells import ENTROPIES, PROBABILITIES, SIGNS, TokenCell
+from gradscope.results.ranks.token_parts import EntropyChange, KlToken, TokenKind, TokenKl, TurnShare
+from gradscope.rollouts.types import RolloutGroup
+
+if TYPE_CHECKING:
+    from gradscope.gradients.tokens.measure import TokenGram
+
+
+def token_kinds(step: int, found: WeighedTokens, grams: Sequence[TokenGram]) -> list[TokenKind]:
+    """The parts of each sign, each bucket of probability and of entropy, then of every cell of all three.
+
+    Args:
+        grams: The Gram matrices of token rows, whose diagonal has the energy; where tokens were drawn, each stands for
+            as many as were left out.
+
+    Returns:
+        One a kind that has a token.
+    """
+    energy, whole = _energy(found, grams), found.chosen("cell")
+    return [_kind(step, found, kind, energy, whole) for kind in _kinds(found)]
+
+
+def _kinds(found: WeighedTokens) -> Iterator[TokenCell]:
+    buckets = range(len(PROBABILITIES) - 1)
+    alone = (
+        *(TokenCell(sign=sign) for sign in SIGNS),
+        *(TokenCell(probability=place) for place in buckets),
+        *(TokenCell(entropy=entropy) for entropy in ENTROPIES),
+    )
+    yield from (kind for kind in alone if any(kind.holds(cell) for cell in found.cells))
+    for sign, place, entropy in product(SIGNS, buckets, ENTROPIES):
+        if (cell := TokenCell(sign=sign, probability=place, entropy=entropy)) in found.cells:
+            yield cell
+
+
+def _kind(step: int, found: WeighedTokens, kind: TokenCell, energy: Array, whole: Array) -> TokenKind:
+    cells = [cell for cell in found.cells if kind.holds(cell)]
+    part, mask = found.chosen("cell", *cells), np.any([found.cells[cell] for cell in cells], axis=0)
+    place = kind.probability
+    return TokenKind(
+        step=step,
+        sign=kind.sign,
+        probability=None if place is None else (PROBABILITIES[place], PROBABILITIES[place + 1]),
+        entropy=kind.entropy,
+        num_tokens=int(mask.sum()),
+        frac_tokens=_share_of_tokens(found, mask),
+        energy_share=ratio_over_groups(_by_group(found, energy * mask), _by_group(found, energy)),
+        gradient_share=sum_share(found.products, part, whole),
+        cosine=sum_cosine(found.products, part, whole),
+    )
+
+
+def _energy(found: WeighedTokens, grams: Sequence[TokenGram]) -> Array:
+    """|v_t grad log pi|^2 of each token that was measured, times how many it stands for, and 0 of the others, [N]."""
+    tokens = found.tokens
+    places = {pair: at for at, pair in enumerate(zip(tokens.rollouts.tolist(), tokens.positions.tolist(), strict=True))}
+    energy = np.zeros(len(places))
+    for gram in grams:
+        stands_for = gram.table.num_tokens / len(gram.table.rows)
+        for row, square in zip(gram.table.rows, np.clip(np.diag(gram.gram), 0.0, None).tolist(), strict=True):
+            at = places[row.sequence, row.position]
+            energy[at] = stands_for * square * tokens.weights[at] ** 2
+    return energy
+
+
+def _by_group(found: WeighedTokens, values: Array) -> Array:
+    sums = np.bincount(found.tokens.groups, values, minlength=found.tokens.num_groups)
+    return np.asarray(sums, dtype=np.float64)
+
+
+def _share_of_tokens(found: WeighedTokens, mask: NDArray[np.bool_]) -> Estimate:
+    ones = np.ones(len(mask))
+    return ratio_over_groups(_by_group(found, ones * mask), _by_group(found, ones))
+
+
+def turn_shares(step: int, found: WeighedTokens) -> list[TurnShare]:
+    """The part of each turn; none where no completion has two."""
+    masks, whole = turn_masks(found.tokens), found.chosen("turn")
+    return [
+        TurnShare(
+            step=step,
+            turn=turn,
+            and_later=turn == MOST_TURNS and int(found.tokens.turns.max()) >= MOST_TURNS,
+            num_rollouts=len(np.unique(found.tokens.rollouts[mask])),
+            frac_tokens=_share_of_tokens(found, mask),
+            gradient_share=sum_share(found.products, found.chosen("turn", turn), whole),
+            cosine=sum_cosine(found.products, found.chosen("turn", turn), whole),
+        )
+        for turn, mask in masks.items()
+    ]
+
+
+def entropy_change(step: int, found: WeighedTokens, logged: Mapping[int, float]) -> EntropyChange:
+    """Which way the step moves the entropy.
+
+    Args:
+        logged: Step -> the entropy that the trainer logged.
+
+    Returns:
+        The change to first order, beside what was logged.
+    """
+    tokens, update, climb = found.tokens, -found.chosen("cell"), found.chosen(ENTROPY)
+    ones = np.ones(len(tokens.groups))
+    return EntropyChange(
+        step=step,
+        entropy=ratio_over_groups(_by_group(found, tokens.entropies), _by_group(found, ones), POSITIVE),
+        rate=Estimate.exact(float(climb @ found.products[0] @ update), num_units=tokens.num_groups),
+        cosine=sum_cosine(found.products, climb, update),
+        covariance=_covariance(found),
+        logged=logged.get(step),
+        logged_next=logged.get(step + 1),
+    )
+
+
+def _covariance(found: WeighedTokens) -> Estimate:
+    tokens = found.tokens
+    parts = [tokens.logprobs - tokens.logprobs.mean(), tokens.advantages - tokens.advantages.mean()]
+    ones = _by_group(found, np.ones(len(tokens.groups)))
+    return ratio_over_groups(_by_group(found, parts[0] * parts[1]), ones, ANY)
+
+
+def token_kl(step: int, found: WeighedTokens, groups: Sequence[RolloutGroup]) -> TokenKl | None:
+    """The tokens beside the reference; None without one."""
+    tokens = found.tokens
+    if tokens.reference is None:
+        return None
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    k1, k3, ones = tokens.logprobs - tokens.reference, k3_of(tokens), np.ones(len(tokens.groups))
+    order = np.argsort(-k3, kind="stable")[:MOST_KL_TOKENS].tolist()
+    return TokenKl(
+        step=step,
+        k1=ratio_over_groups(_by_group(found, k1), _by_group(found, ones), ANY),
+        k3=ratio_over_groups(_by_group(found, k3), _by_group(found, ones), POSITIVE),
+        top_share=share_of_largest(k3, fraction=0.01),
+        top=tuple(
+            KlToken(
+                group_id=rollouts[int(tokens.rollouts[at])].group_id,
+                sample=rollouts[int(tokens.rollouts[at])].sample,
+                position=int(tokens.positions[at]),
+                text=found.texts[at],
+                logprob=float(tokens.logprobs[at]),
+                reference=float(tokens.reference[at]),
+                k1=float(k1[at]),
+                k3=float(k3[at]),
+            )
+            for at in order
+        ),
+    )

@@ -1,0 +1,165 @@
+"""What is asked of a step's tokens beside their ranks: sums of their gradients under further weights.
+
+Shapes: N tokens that count, V weightings, J groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.inputs.row_questions import RowQuestion
+from gradscope.errors import VerificationError
+from gradscope.metrics.gram.part_sums import products_without
+from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.sampler.token_cells import TokenCell, token_cells
+from gradscope.progress import ProgressCallback, no_progress
+
+if TYPE_CHECKING:
+    from gradscope.gradients.plan.prepared_step import PreparedStep
+    from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
+
+MOST_TURNS = 8
+"""Turns with a row of their own; later ones are in the last."""
+MOST_KL_TOKENS = 10
+"""Tokens far from the reference that are listed."""
+_LARGEST = 1e30
+"""Factors from here on would leave single precision."""
+ENTROPY = "entropy"
+"""The weighting whose sum is the gradient of the mean entropy."""
+
+Label = tuple[str, object]
+"""Of which kind a weighting is, and which one of its kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeighedTokens:
+    """The tokens of a step, and the sums of their gradients."""
+
+    tokens: CountedTokens
+    """The tokens, [N]."""
+    texts: Mapping[int, str]
+    """Of the tokens with the largest k3: place among the tokens -> text."""
+    labels: tuple[Label, ...]
+    """What each sum is, [V]."""
+    cells: Mapping[TokenCell, NDArray[np.bool_]]
+    """Which tokens are in each cell."""
+    factors: Mapping[str, Array]
+    """What each correction multiplies the tokens by, [N]; empty where the sampler's log-probabilities are not known."""
+    by_sequence: frozenset[str]
+    """The corrections that have one factor for all tokens of a rollout."""
+    products: Array
+    """Inner products of the sums, over all groups and without each, [1 + J, V, V]."""
+
+    def chosen(self, kind: str, *names: object) -> Array:
+        """Which sums are of a kind and, where names are given, one of them, as 0 and 1, [V]."""
+        return np.array([label == kind and (not names or name in names) for label, name in self.labels], dtype=float)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartsQuestion:
+    """Rows that are tokens, and the gradient by kinds of tokens, turns and corrections."""
+
+    rows: RowQuestion
+    """What is asked of the rows."""
+
+    def measure(
+        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
+    ) -> tuple[tuple[Any, ...], WeighedTokens | None]:
+        """Both; None for the sums where advantages were not logged or the gradient is zero."""
+        from gradscope.gradients.tokens.sums.counted_tokens import counted_tokens
+
+        rows, whole = self.rows.measure(prepared, gram, progress), gram.policy_gram
+        tokens = counted_tokens(prepared, gram) if whole is not None and whole.sum() > 0 else None
+        return rows, None if tokens is None else _weighed(prepared, gram, tokens, progress)
+
+
+def _weighed(
+    prepared: PreparedStep, gram: StepGram, tokens: CountedTokens, progress: ProgressCallback
+) -> WeighedTokens:
+    from gradscope.gradients.tokens.sums.token_sums import measure_token_sums
+
+    cells = token_cells(tokens.advantages, tokens.logprobs, tokens.entropies)
+    factors, by_sequence = _factors(prepared, tokens)
+    masks: dict[Label, NDArray[np.bool_]] = {("cell", cell): mask for cell, mask in cells.items()}
+    masks |= {("turn", turn): mask for turn, mask in turn_masks(tokens).items()}
+    weightings = {label: np.where(mask, tokens.weights, 0.0) for label, mask in masks.items()}
+    usable = {name: values for name, values in factors.items() if np.all(values < _LARGEST)}
+    weightings |= {("correction", name): values * tokens.plain for name, values in usable.items()}
+    weightings[ENTROPY, None] = np.full(len(tokens.groups), 1.0 / len(tokens.groups))
+    labels = tuple(weightings)
+    of_entropy = np.array([kind == ENTROPY for kind, _ in labels])
+    sums = measure_token_sums(prepared, tokens, np.stack(list(weightings.values())), of_entropy, progress=progress)
+    found = WeighedTokens(
+        tokens=tokens,
+        texts=_texts(prepared, tokens),
+        labels=labels,
+        cells=cells,
+        factors=factors,
+        by_sequence=by_sequence,
+        products=products_without(sums),
+    )
+    _verify(prepared, gram, found)
+    return found
+
+
+def turn_masks(tokens: CountedTokens) -> dict[int, NDArray[np.bool_]]:
+    """Which tokens are of each turn, from 1; the last holds what is beyond it. Empty where no rollout has two."""
+    last = int(tokens.turns.max())
+    if last == 0:
+        return {}
+    turns = np.minimum(tokens.turns, MOST_TURNS - 1)
+    return {int(turn) + 1: turns == turn for turn in np.unique(turns)}
+
+
+def _factors(prepared: PreparedStep, tokens: CountedTokens) -> tuple[dict[str, Array], frozenset[str]]:
+    """What each correction multiplies the tokens by, and which are of sequences."""
+    from gradscope.gradients.tokens.sums.corrections import CORRECTIONS, corrected
+
+    if tokens.sampler is None:
+        return {}, frozenset()
+    own = prepared.plan.objective.correction
+    asked = CORRECTIONS if own is None or own in CORRECTIONS.values() else {**CORRECTIONS, "trained": own}
+    factors = {name: corrected(tokens, tokens.sampler, correction) for name, correction in asked.items()}
+    return factors, frozenset(name for name, one in asked.items() if one and one.mode.startswith("sequence"))
+
+
+def k3_of(tokens: CountedTokens) -> Array:
+    """k3 of each token, [N], of a step with a reference."""
+    assert tokens.reference is not None, "the caller looks before"
+    gap = tokens.reference - tokens.logprobs
+    return np.asarray(np.expm1(gap) - gap)
+
+
+def _texts(prepared: PreparedStep, tokens: CountedTokens) -> dict[int, str]:
+    from gradscope.gradients.tokens.rollout_tokens import token_text
+
+    if tokens.reference is None:
+        return {}
+    sequences, texts = prepared.plan.sequences, {}
+    for place in np.argsort(-k3_of(tokens), kind="stable")[:MOST_KL_TOKENS].tolist():
+        token = sequences[int(tokens.rollouts[place])].completion_ids[int(tokens.positions[place])]
+        texts[place] = token_text(prepared.policy.tokenizer, token)
+    return texts
+
+
+def _verify(prepared: PreparedStep, gram: StepGram, found: WeighedTokens) -> None:
+    """The cells must add up to the step's gradient."""
+    from gradscope.gradients.step.verify import tolerance
+
+    assert gram.policy_gram is not None, "the caller looks before"
+    cells = found.chosen("cell")
+    added, expected = float(cells @ found.products[0] @ cells), float(gram.policy_gram.sum())
+    scale = max(expected, float(np.trace(gram.policy_gram)) / len(gram.policy_gram))
+    limit = tolerance(prepared.policy.dtype, tf32=gram.tf32)
+    if not abs(added - expected) / scale <= limit:
+        raise VerificationError(
+            f"The sums of tokens disagree with the step's Gram matrix: relative difference "
+            f"{abs(added - expected) / scale:.2e}, at most {limit:.0e} is arithmetic.",
+            hint="Please report this with the model's config.json; its numbers must not be used.",
+        )

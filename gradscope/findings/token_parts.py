@@ -1,0 +1,86 @@
+"""What a step's gradient is made of, token by token, in sentences for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, TokenKind, TurnShare
+from gradscope.say import percent, with_interval
+
+_ALIKE = 0.99
+"""Cosine from which on two gradients count as one: they differ by 8 degrees at most."""
+_NEARLY_ALL = 0.99
+"""Share of the tokens from which on a kind of them says nothing."""
+_FEW = 0.5
+"""Effective share of the sequences below which whole sequence ratios leave too little to be compared with."""
+
+
+def correction_findings(effects: Sequence[CorrectionEffect]) -> tuple[str, ...]:
+    """Whether corrections for the sampler would turn the last step's gradient, in at most one sentence."""
+    last = [one for one in effects if one.step == effects[-1].step and one.cosine.value is not None]
+    others = [one for one in last if one.correction != "none"]
+    if not others:
+        return ()
+    worst = min(others, key=lambda one: one.cosine.value or 0.0)
+    if (worst.cosine.value or 0.0) >= _ALIKE:
+        return (
+            f"No correction for the sampler turns the gradient of step {worst.step}: its cosine with the uncorrected "
+            f"one is at least {worst.cosine.value:.4f}.",
+        )
+    text = (
+        f"Corrections for the sampler turn the gradient of step {worst.step}: {worst.correction} has cosine "
+        f"{with_interval(worst.cosine, '.2f')} with the uncorrected one and {worst.norm_ratio.value:.2f} of its norm"
+    )
+    whole = next((one for one in last if one.correction == "sequence_ratio"), None)
+    if whole is not None and whole.ess.value is not None and whole.ess.value < _FEW:
+        return (f"{text}; whole sequence ratios are worth {percent(whole.ess.value)} of the sequences.",)
+    return (f"{text}.",)
+
+
+def kind_findings(kinds: Sequence[TokenKind]) -> tuple[str, ...]:
+    """What the tokens of high entropy and the unlikely ones hold of the last step's gradient, in a sentence each."""
+    last = [one for one in kinds if one.step == kinds[-1].step and one.sign is None]
+    return tuple(
+        f"At step {one.step} {name}, {percent(one.frac_tokens.value or 0.0)} of all, hold "
+        f"{with_interval(one.energy_share, percent)} of the energy of token gradients and "
+        f"{with_interval(one.gradient_share, percent)} of the gradient along its own direction."
+        for one in last
+        for name in _names(one)
+        if (one.frac_tokens.value or 0.0) < _NEARLY_ALL
+        if one.energy_share.is_defined and one.gradient_share.is_defined
+    )
+
+
+def _names(kind: TokenKind) -> tuple[str, ...]:
+    if kind.entropy == "top_fifth":
+        return ("the tokens of the top fifth by entropy",)
+    if kind.probability is not None and kind.probability[0] == 0.0:
+        return (f"tokens of probability below {kind.probability[1]:g}",)
+    return ()
+
+
+def entropy_findings(changes: Sequence[EntropyChange]) -> tuple[str, ...]:
+    """Which way the last step moves the entropy, where its interval leaves zero, in at most one sentence."""
+    last = changes[-1] if changes else None
+    if last is None or not last.cosine.side_of_zero:
+        return ()
+    logged = ""
+    if last.logged is not None and last.logged_next is not None:
+        logged = f"; the trainer logged {last.logged:.3g} there and {last.logged_next:.3g} at the next step"
+    return (
+        f"To first order the gradient of step {last.step} {'raises' if last.cosine.side_of_zero > 0 else 'lowers'} the "
+        f"entropy of its own tokens (cosine {with_interval(last.cosine, '+.2f')}){logged}.",
+    )
+
+
+def turn_findings(turns: Sequence[TurnShare]) -> tuple[str, ...]:
+    """Which turn has the largest part of the last step's gradient, in at most one sentence."""
+    last = [one for one in turns if one.step == turns[-1].step and one.gradient_share.value is not None]
+    if not last:
+        return ()
+    largest = max(last, key=lambda one: one.gradient_share.value or 0.0)
+    return (
+        f"{f'Turns from {largest.turn} on have' if largest.and_later else f'Turn {largest.turn} has'} "
+        f"{with_interval(largest.gradient_share, percent)} of the gradient of step {largest.step} along its own "
+        f"direction, with {percent(largest.frac_tokens.value or 0.0)} of the tokens.",
+    )

@@ -1,0 +1,218 @@
+"""Weighted sums of the same gradients beside each other: shares, cosines and sizes, with intervals over groups.
+
+A step's tokens under several weights make several sums. Their inner products by group say how the sums lie to each
+other, and what is left of that without any one group, which gives the intervals: they are for other prompts.
+
+Intervals are jackknifed on a scale without ends (the logit of a share, the logarithm of a ratio, Fisher's z of a
+cosine), with Student's quantile; a few groups of large norm decide the variance, so its degrees of freedom are
+Satterthwaite's (1946). ``benchmarks/referee/token_parts.py`` measures what they cover: in steps of 8 to 64 groups whose
+norms differ by orders of magnitude nominal 95 % held the truth 92 to 98 % of times, of an energy's share 85 to 94 %.
+
+Legend: V sums, J groups, K their Gram matrix by group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit, logit, stdtrit
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.alignment import MIN_GROUPS
+from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.uncertainty.level import UPPER_TAIL
+
+_LEAST = 1e-200
+"""Norms and squares below are zero: their ratios would leave floating point."""
+NO_LENGTH = "one of the two sums is zero, and has no direction"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenScale:
+    """Where a number has no ends: the way there and back."""
+
+    there: Callable[[Array], Array]
+    """From the number, elementwise."""
+    back: Callable[[float], float]
+    """To it."""
+
+
+SHARE = OpenScale(lambda share: np.asarray(logit(share)), lambda value: float(expit(value)))
+"""From 0 to 1."""
+COSINE = OpenScale(lambda cosine: np.asarray(np.arctanh(cosine)), math.tanh)
+"""From -1 to 1."""
+POSITIVE = OpenScale(lambda ratio: np.asarray(np.log(ratio)), math.exp)
+"""From 0 on."""
+ANY = OpenScale(lambda number: number, float)
+"""Any number."""
+
+
+def products_without(gram: ArrayLike) -> Array:
+    """Inner products of the sums over all groups, then without each group.
+
+    Args:
+        gram: K, [V, J, V, J].
+
+    Returns:
+        The products, [1 + J, V, V].
+
+    Example:
+        >>> products_without(np.ones((1, 2, 1, 2))).ravel().tolist()
+        [4.0, 1.0, 1.0]
+    """
+    products = np.asarray(gram, dtype=np.float64)
+    whole, with_group = products.sum(axis=(1, 3)), products.sum(axis=3)
+    own = np.einsum("vjwj->jvw", products)
+    across = np.moveaxis(with_group, 1, 0)
+    return np.concatenate([whole[None], whole - across - across.swapaxes(1, 2) + own])
+
+
+def sum_cosine(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate:
+    """Cosine of two combinations of the sums.
+
+    Args:
+        products: As :func:`products_without` returns them, [1 + J, V, V].
+        first: How often each sum is in the one, [V].
+        second: In the other, [V].
+
+    Returns:
+        A number from -1 to 1; undefined where either is zero, without an interval for fewer than three groups or where
+        one group alone has either.
+
+    Example:
+        >>> by_group = np.einsum("vd,wd,jk->vjwk", [[1.0, 0.0], [1.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]], np.ones((3, 3)))
+        >>> round(sum_cosine(products_without(by_group), [1, 0], [0, 1]).value, 4)
+        0.7071
+    """
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    squares = np.stack([_form(products, a, a), _form(products, b, b)])
+    lengths = np.sqrt(np.prod(np.clip(squares, 0.0, None), axis=0))
+    return _jackknifed(_form(products, a, b), lengths, COSINE).within(-1.0, 1.0)
+
+
+def norm_ratio(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate:
+    """Norm of one combination of the sums over that of another.
+
+    Args:
+        products: As :func:`products_without` returns them, [1 + J, V, V].
+        first: How often each sum is in the one, [V].
+        second: In the other, [V].
+
+    Returns:
+        A number from 0 on; undefined where the other is zero.
+
+    Example:
+        >>> by_group = np.einsum("v,w,jk->vjwk", [1.0, 2.0], [1.0, 2.0], np.ones((3, 3)))
+        >>> norm_ratio(products_without(by_group), [1, 0], [0, 1]).value
+        0.5
+    """
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    squares = [np.sqrt(np.clip(_form(products, each, each), 0.0, None)) for each in (a, b)]
+    return _jackknifed(squares[0], squares[1], POSITIVE)
+
+
+def sum_share(products: Array, part: ArrayLike, whole: ArrayLike) -> Estimate:
+    """A combination's part of another along that other's own direction: a . b / |b|^2.
+
+    Args:
+        products: As :func:`products_without` returns them, [1 + J, V, V].
+        part: How often each sum is in the part, [V].
+        whole: In the whole, [V].
+
+    Returns:
+        A share; those of parts that add up to the whole add up to 1, and one that pulls against it is negative.
+
+    Example:
+        >>> by_group = np.einsum("vd,wd,jk->vjwk", np.diag([3.0, 1.0]), np.diag([3.0, 1.0]), np.ones((3, 3)))
+        >>> sum_share(products_without(by_group), [1, 0], [1, 1]).value
+        0.9
+    """
+    a, b = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
+    return _jackknifed(_form(products, a, b), _form(products, b, b), ANY)
+
+
+def ratio_over_groups(of_part: ArrayLike, of_all: ArrayLike, scale: OpenScale = SHARE) -> Estimate:
+    """Ratio of two sums over groups, such as a share of the energy or a mean over tokens.
+
+    Args:
+        of_part: What each group adds above, [J].
+        of_all: And below, [J].
+        scale: Where the ratio has no ends.
+
+    Returns:
+        The ratio of the sums; undefined where nothing is below.
+
+    Example:
+        >>> ratio_over_groups([1.0, 2.0, 3.0], [4.0, 4.0, 4.0]).value
+        0.5
+    """
+    sums = [left_out_sums(values) for values in (of_part, of_all)]
+    if sums[1][0] <= 0:
+        return Estimate.undefined_because("there is nothing to average", num_units=len(sums[1]) - 1)
+    return _jackknifed(sums[0], sums[1], scale)
+
+
+def left_out_sums(values: ArrayLike) -> Array:
+    """The sum over groups, then without each group.
+
+    Args:
+        values: Of each group, [J].
+
+    Returns:
+        Sums, [1 + J].
+
+    Example:
+        >>> left_out_sums([1.0, 2.0]).tolist()
+        [3.0, 2.0, 1.0]
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    return np.concatenate([[numbers.sum()], numbers.sum() - numbers])
+
+
+def jackknifed_on(values: ArrayLike, scale: OpenScale) -> Estimate:
+    """A number with its interval from what it is without each group.
+
+    Args:
+        values: The number on all groups, then without each, [1 + J].
+        scale: Where it has no ends.
+
+    Returns:
+        The estimate; without an interval where there are fewer than three groups, or the number is at an end of its
+        range with some group left out, or no group makes a difference.
+
+    Example:
+        >>> found = jackknifed_on([0.5, 0.4, 0.5, 0.6], SHARE)
+        >>> found.value, round(found.low, 3), round(found.high, 3)
+        (0.5, 0.118, 0.882)
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    num = len(numbers) - 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        there = scale.there(numbers)
+    alone = Estimate.exact(float(numbers[0]), num_units=num)
+    if num < MIN_GROUPS or not np.all(np.isfinite(there)):
+        return alone
+    squares = (there[1:] - there[1:].mean()) ** 2
+    if not squares.max() > 0:
+        return alone
+    freedom = min(float(num - 1), 3 * float(squares.sum()) ** 2 / float(np.sum(squares**2)))
+    half = float(stdtrit(freedom, UPPER_TAIL)) * math.sqrt((num - 1) / num * float(squares.sum()))
+    low, high = (scale.back(float(np.clip(there[0] + side * half, -700.0, 700.0))) for side in (-1, 1))
+    return Estimate(value=float(numbers[0]), low=low, high=high, num_units=num)
+
+
+def _form(products: Array, first: Array, second: Array) -> Array:
+    return np.asarray(np.einsum("v,jvw,w->j", first, products, second), dtype=np.float64)
+
+
+def _jackknifed(above: Array, below: Array, scale: OpenScale) -> Estimate:
+    """A ratio on all groups, with its interval where every group can be left out, [1 + J] each."""
+    if below[0] <= _LEAST:
+        return Estimate.undefined_because(NO_LENGTH, num_units=len(above) - 1)
+    if not np.all(below > _LEAST):
+        return Estimate.exact(float(above[0] / below[0]), num_units=len(above) - 1)
+    return jackknifed_on(above / below, scale)

@@ -1,0 +1,113 @@
+"""Parts of a step's gradient, against the sums of the tokens' own rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
+from gradscope.results.ranks.token_parts import TokenKind
+from tests.diagnostics.made_up_runs import group_of
+from tests.diagnostics.rank.tokens.made_up_parts import MadeUp, made_up
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def tokens_in(kind: TokenKind, made: MadeUp) -> np.ndarray:
+    """Which tokens a kind holds, by its own words."""
+    tokens = made.found.tokens
+    probability, top = np.exp(tokens.logprobs), tokens.entropies >= np.quantile(tokens.entropies, 0.8)
+    mask = tokens.advantages != 0
+    if kind.sign:
+        mask = mask & ((tokens.advantages > 0) == (kind.sign == "positive"))
+    if kind.probability:
+        mask = mask & (probability >= kind.probability[0]) & (probability < kind.probability[1])
+    return mask & (top == (kind.entropy == "top_fifth")) if kind.entropy else mask
+
+
+def test_each_kind_has_the_parts_of_its_tokens() -> None:
+    made = made_up()
+    kinds, tokens = token_kinds(7, made.found, made.grams), made.found.tokens
+    rows = tokens.weights[:, None] * made.rows
+    whole, energy = rows.sum(axis=0), np.square(rows).sum(axis=1)
+    for kind in kinds:
+        mask = tokens_in(kind, made)
+        part = rows[mask].sum(axis=0)
+        assert kind.num_tokens == mask.sum()
+        assert kind.frac_tokens.value == pytest.approx(mask.mean())
+        assert kind.energy_share.value == pytest.approx(energy[mask].sum() / energy.sum())
+        assert kind.gradient_share.value == pytest.approx(part @ whole / (whole @ whole))
+        assert kind.cosine.value == pytest.approx(cosine(part, whole))
+    alone = [kind for kind in kinds if kind.entropy and not kind.sign]
+    assert sum(kind.gradient_share.value for kind in alone) == pytest.approx(1.0)
+    assert len([kind for kind in kinds if kind.sign and kind.probability and kind.entropy]) == len(made.found.cells)
+
+
+def test_tokens_that_were_drawn_stand_for_the_others() -> None:
+    made = made_up(most=9)
+    energy = np.square(made.found.tokens.weights[:, None] * made.rows).sum(axis=1)
+    drawn = np.concatenate([np.flatnonzero(made.found.tokens.groups == group)[:9] for group in range(4)])
+    seen = np.zeros(len(energy), dtype=bool)
+    seen[drawn] = True
+    kind = token_kinds(7, made.found, made.grams)[0]
+    mask = tokens_in(kind, made) & seen
+    assert kind.energy_share.value == pytest.approx(energy[mask].sum() / energy[seen].sum())
+
+
+def test_turns_add_up_and_late_ones_are_together() -> None:
+    made = made_up(num_turns=3)
+    turns, rows = turn_shares(7, made.found), made.found.tokens.weights[:, None] * made.rows
+    assert [(turn.turn, turn.and_later, turn.num_rollouts) for turn in turns] == [
+        (1, False, 12),
+        (2, False, 12),
+        (3, False, 12),
+    ]
+    whole = rows.sum(axis=0)
+    for turn in turns:
+        part = rows[made.found.tokens.turns == turn.turn - 1].sum(axis=0)
+        assert turn.gradient_share.value == pytest.approx(part @ whole / (whole @ whole))
+        assert turn.cosine.value == pytest.approx(cosine(part, whole))
+    assert [turn.frac_tokens.value for turn in turns] == pytest.approx([1 / 6, 1 / 6, 4 / 6])
+    assert turn_shares(7, made_up().found) == []
+
+
+def test_turns_beyond_the_last_row_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("parts", "parts_question"):
+        monkeypatch.setattr(f"gradscope.diagnostics.rank.tokens.{name}.MOST_TURNS", 2)
+    turns = turn_shares(7, made_up(num_turns=4).found)
+    assert [(turn.turn, turn.and_later) for turn in turns] == [(1, False), (2, True)]
+    assert sum(turn.frac_tokens.value for turn in turns) == pytest.approx(1.0)
+
+
+def test_the_entropy_moves_with_the_inner_product_of_its_gradient_and_the_update() -> None:
+    made = made_up()
+    tokens = made.found.tokens
+    update = -(tokens.weights @ made.rows)
+    climb = made.climbs.mean(axis=0)
+    found = entropy_change(7, made.found, {7: 0.5, 8: 0.25})
+    assert found.rate.value == pytest.approx(climb @ update)
+    assert found.cosine.value == pytest.approx(cosine(climb, update))
+    assert found.entropy.value == pytest.approx(tokens.entropies.mean())
+    assert found.covariance.value == pytest.approx(np.cov(tokens.logprobs, tokens.advantages, bias=True)[0, 1])
+    assert (found.logged, found.logged_next) == (0.5, 0.25)
+    assert entropy_change(9, made.found, {}).logged is None
+
+
+def test_the_tokens_furthest_from_the_reference_come_first() -> None:
+    made = made_up()
+    tokens = made.found.tokens
+    groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(4)]
+    found = token_kl(7, made.found, groups)
+    assert found is not None
+    ratio = np.exp(tokens.reference - tokens.logprobs)
+    k3 = ratio - 1 - np.log(ratio)
+    assert found.k1.value == pytest.approx(-np.log(ratio).mean())
+    assert found.k3.value == pytest.approx(k3.mean())
+    order = np.argsort(-k3)
+    assert found.top_share.value == pytest.approx(k3[order[0]] / k3.sum())
+    assert [token.k3 for token in found.top] == pytest.approx(k3[order[:10]].tolist())
+    assert found.top[0].text == f"t{order[0]}"
+    first = int(tokens.rollouts[order[0]])
+    assert (found.top[0].group_id, found.top[0].sample) == (groups[first // 3].group_id, first % 3)

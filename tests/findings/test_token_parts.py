@@ -1,0 +1,82 @@
+"""What parts of a gradient say, in sentences."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gradscope.estimate import Estimate
+from gradscope.findings.token_parts import correction_findings, entropy_findings, kind_findings, turn_findings
+from gradscope.results.ranks.token_parts import CorrectionEffect
+from tests.render.rank_examples import correction, entropy_change, token_kind, turn
+
+
+def effects(*cosines: float, ess: float = 0.9) -> list[CorrectionEffect]:
+    names = ("none", "tis", "sequence_ratio")
+    return [
+        dataclasses.replace(correction(name), cosine=Estimate.exact(cosine), ess=Estimate.exact(ess))
+        for name, cosine in zip(names, (1.0, *cosines), strict=False)
+    ]
+
+
+def test_corrections_that_change_nothing_are_said_to() -> None:
+    assert correction_findings(effects(0.999, 0.998)) == (
+        "No correction for the sampler turns the gradient of step 41: its cosine with the uncorrected one is at least "
+        "0.9980.",
+    )
+
+
+def test_the_correction_that_turns_the_gradient_most_is_named() -> None:
+    (sentence,) = correction_findings(effects(0.9, 0.4))
+    assert sentence.startswith(
+        "Corrections for the sampler turn the gradient of step 41: sequence_ratio has cosine 0.40"
+    )
+    assert sentence.endswith("of its norm.")
+    (sentence,) = correction_findings(effects(0.9, 0.4, ess=0.03))
+    assert sentence.endswith("whole sequence ratios are worth 3.0 % of the sequences.")
+
+
+def test_without_corrections_there_is_nothing_to_say() -> None:
+    none = Estimate.undefined_because("a ratio of this step is beyond 1e30")
+    assert correction_findings([]) == ()
+    assert correction_findings([dataclasses.replace(correction("tis"), cosine=none)]) == ()
+
+
+def test_tokens_of_high_entropy_and_unlikely_ones_have_a_sentence() -> None:
+    sentences = kind_findings(
+        [
+            token_kind(probability=(0.0, 0.25)),
+            token_kind(probability=(0.25, 0.75)),
+            token_kind(entropy="top_fifth"),
+            token_kind(sign="positive"),
+        ]
+    )
+    assert [sentence.split(",")[0] for sentence in sentences] == [
+        "At step 41 tokens of probability below 0.25",
+        "At step 41 the tokens of the top fifth by entropy",
+    ]
+    assert "61.0 % [40.0 %, 82.0 %] of the energy" in sentences[0]
+    everything = dataclasses.replace(token_kind(probability=(0.0, 0.25)), frac_tokens=Estimate.exact(1.0))
+    assert kind_findings([everything]) == kind_findings([]) == ()
+
+
+def test_the_way_of_the_entropy_is_said_where_it_is_known() -> None:
+    assert entropy_findings([entropy_change(41)]) == (
+        "To first order the gradient of step 41 lowers the entropy of its own tokens (cosine -0.36 [-0.66, -0.06]); "
+        "the trainer logged 0.104 there and 0.0917 at the next step.",
+    )
+    rising = Estimate(value=0.5, low=0.2, high=0.8)
+    alone = dataclasses.replace(entropy_change(41), cosine=rising, logged=None)
+    assert entropy_findings([alone]) == (
+        "To first order the gradient of step 41 raises the entropy of its own tokens (cosine +0.50 [+0.20, +0.80]).",
+    )
+    unsure = dataclasses.replace(alone, cosine=Estimate(value=0.1, low=-0.2, high=0.4))
+    assert entropy_findings([unsure]) == entropy_findings([]) == ()
+
+
+def test_the_largest_turn_is_named() -> None:
+    second = dataclasses.replace(turn(8), and_later=True, gradient_share=Estimate.exact(0.7))
+    assert turn_findings([turn(1), second]) == (
+        "Turns from 8 on have 70.0 % of the gradient of step 41 along its own direction, with 25.0 % of the tokens.",
+    )
+    assert turn_findings([turn(1)])[0].startswith("Turn 1 has 40.0 %")
+    assert turn_findings([]) == ()

@@ -1,0 +1,120 @@
+"""Weighted sums of rows beside each other, against the rows themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.referee.token_parts import held
+from gradscope.metrics.gram.part_sums import (
+    ANY,
+    NO_LENGTH,
+    POSITIVE,
+    jackknifed_on,
+    norm_ratio,
+    products_without,
+    ratio_over_groups,
+    sum_cosine,
+    sum_share,
+)
+
+
+def sums(num_groups: int = 5, seed: int = 0) -> np.ndarray:
+    """Three sums of every group, [V, J, P]."""
+    return np.random.default_rng(seed).normal(size=(3, num_groups, 7))
+
+
+def gram(of: np.ndarray) -> np.ndarray:
+    return np.einsum("vjp,wkp->vjwk", of, of)
+
+
+def left_out(of: np.ndarray, group: int | None) -> np.ndarray:
+    """The sums over all groups but one, [V, P]."""
+    kept = [at for at in range(of.shape[1]) if at != group]
+    return of[:, kept].sum(axis=1)
+
+
+def test_products_without_a_group_are_those_of_the_others() -> None:
+    found, of = products_without(gram(sums())), sums()
+    for place, group in enumerate([None, *range(5)]):
+        rest = left_out(of, group)
+        np.testing.assert_allclose(found[place], rest @ rest.T, atol=1e-12)
+
+
+def test_each_number_is_that_of_the_vectors_and_its_interval_leaves_groups_out() -> None:
+    of, first, second = sums(), np.array([1.0, 1.0, 0.0]), np.array([0.0, 0.5, 1.0])
+    products = products_without(gram(of))
+
+    def numbers(group: int | None) -> tuple[float, float, float]:
+        a, b = first @ left_out(of, group), second @ left_out(of, group)
+        lengths = np.linalg.norm(a), np.linalg.norm(b)
+        return a @ b / lengths[0] / lengths[1], lengths[0] / lengths[1], a @ b / lengths[1] ** 2
+
+    found = (function(products, first, second) for function in (sum_cosine, norm_ratio, sum_share))
+    without = np.array([numbers(group) for group in (None, *range(5))])
+    ways = ((np.arctanh, np.tanh), (np.log, np.exp), (np.array, np.array))
+    for place, (estimate, (there, back)) in enumerate(zip(found, ways, strict=True)):
+        assert estimate.value == pytest.approx(numbers(None)[place])
+        assert estimate.interval == pytest.approx(interval(there(without[:, place]), back))
+
+
+def interval(values: np.ndarray, back) -> tuple[float, float]:
+    """Student's interval of the jackknife, with Satterthwaite's degrees of freedom."""
+    deviations = values[1:] - values[1:].mean()
+    count = len(deviations)
+    freedom = min(count - 1, 3 * np.sum(deviations**2) ** 2 / np.sum(deviations**4))
+    half = stats.t.ppf(0.975, freedom) * np.sqrt((count - 1) / count * np.sum(deviations**2))
+    return float(back(values[0] - half)), float(back(values[0] + half))
+
+
+def test_parts_add_up_to_the_whole() -> None:
+    products = products_without(gram(sums()))
+    shares = [sum_share(products, part, np.ones(3)).value for part in np.eye(3)]
+    assert sum(shares) == pytest.approx(1.0)
+
+
+def test_a_sum_of_nothing_has_no_direction() -> None:
+    of = sums()
+    of[0] = 0.0
+    products = products_without(gram(of))
+    assert sum_cosine(products, [1, 0, 0], [0, 1, 0]).undefined == NO_LENGTH
+    assert norm_ratio(products, [0, 1, 0], [1, 0, 0]).undefined == NO_LENGTH
+    assert norm_ratio(products, [1, 0, 0], [0, 1, 0]).value == 0.0
+
+
+def test_what_one_group_alone_has_is_given_without_an_interval() -> None:
+    of = sums()
+    of[0, 1:] = 0.0
+    found = sum_cosine(products_without(gram(of)), [1, 0, 0], [0, 1, 0])
+    assert found.is_defined
+    assert found.interval is None
+    assert sum_cosine(products_without(gram(sums(2))), [1, 0, 0], [0, 1, 0]).interval is None
+
+
+def test_a_ratio_over_groups_is_that_of_the_totals() -> None:
+    found = ratio_over_groups([1.0, 0.0, 5.0], [2.0, 4.0, 6.0])
+    assert found.value == 0.5
+    without = np.array([6 / 12, 5 / 10, 6 / 8, 1 / 6])
+    assert found.interval == pytest.approx(interval(np.log(without / (1 - without)), lambda v: 1 / (1 + np.exp(-v))))
+    assert ratio_over_groups([0.0], [0.0]).undefined == "there is nothing to average"
+    assert ratio_over_groups([-1.0, -1.0, -2.0], [1.0, 1.0, 1.0], ANY).value == pytest.approx(-4 / 3)
+
+
+def test_there_is_no_interval_at_an_end_or_where_no_group_makes_a_difference() -> None:
+    assert ratio_over_groups([1.0, 1.0, 2.0], [1.0, 1.0, 2.0]).interval is None
+    assert ratio_over_groups([1.0, 1.0, 2.0], [2.0, 2.0, 4.0]).interval is None
+    assert ratio_over_groups([1.0, 0.0, 0.0, 0.0], [2.0, 2.0, 4.0, 1.0]).interval is None  # one group has all of it
+
+
+def test_no_interval_leaves_floating_point() -> None:
+    found = jackknifed_on([1e100, 1e-100, 1e100, 1e100], POSITIVE)
+    assert found.interval is not None
+    assert np.isfinite(found.interval).all()
+
+
+@pytest.mark.parametrize(("groups", "tail"), [(8, 0.5), (16, 1.0)])
+def test_intervals_hold_the_truth_as_often_as_is_said(groups: int, tail: float) -> None:
+    shares = held(groups, tail, trials=250, seed=0)
+    assert all(share >= 0.9 for share in shares[:3]), shares
+    assert shares[3] >= 0.83, shares
