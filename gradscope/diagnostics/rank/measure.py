@@ -26,15 +26,15 @@ from gradscope.diagnostics.rank.weights.gradient_beside_update import gradients_
 from gradscope.diagnostics.rank.weights.optimizer_question import OptimizerQuestion, learning_rates
 from gradscope.diagnostics.rank.weights.updates import update_report
 from gradscope.errors import InputError, UsageError
-from gradscope.findings.formulations import update_findings
-from gradscope.findings.interference import interference_findings
-from gradscope.findings.rank import rank_findings, size_findings
-from gradscope.findings.rank_headline import rank_headline
-from gradscope.findings.reliability import reliability_findings
-from gradscope.findings.sparsity import sparsity_findings
-from gradscope.findings.token_parts import correction_findings, entropy_findings, kind_findings, turn_findings
-from gradscope.findings.tokens import signal_findings, token_findings
-from gradscope.findings.weights import gradient_update_findings, optimizer_findings, weight_rank_findings
+from gradscope.findings.rank.formulations import update_findings
+from gradscope.findings.rank.headline import rank_headline
+from gradscope.findings.rank.interference import interference_findings
+from gradscope.findings.rank.ranks import rank_findings, size_findings
+from gradscope.findings.rank.reliability import reliability_findings
+from gradscope.findings.rank.sparsity import sparsity_findings
+from gradscope.findings.rank.token_parts import correction_findings, entropy_findings, kind_findings, turn_findings
+from gradscope.findings.rank.tokens import signal_findings, token_findings
+from gradscope.findings.rank.weights import gradient_update_findings, optimizer_findings, weight_rank_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
 from gradscope.reason import Reason

@@ -7,8 +7,8 @@ from dataclasses import replace
 from gradscope.diagnostics.rank.comparison import compare_formulations
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.estimate import Estimate
-from gradscope.findings.formulations import update_findings
-from gradscope.findings.rank import rank_findings
+from gradscope.findings.rank.formulations import update_findings
+from gradscope.findings.rank.ranks import rank_findings
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GradientSpectrum
 from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
 

@@ -12,8 +12,8 @@ import numpy as np
 from gradscope.diagnostics.rank.weights.adapter_states import adapter_states
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.rank_headline import rank_headline
-from gradscope.findings.weights import adapter_findings, idle_adapter_findings, weight_update_findings
+from gradscope.findings.rank.headline import rank_headline
+from gradscope.findings.rank.weights import adapter_findings, idle_adapter_findings, weight_update_findings
 from gradscope.metrics.gram.matrix_frames import (
     SingularFrame,
     frame_of,

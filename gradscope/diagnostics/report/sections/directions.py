@@ -13,8 +13,8 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.rank.rollouts.step_rows import step_rows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_section
-from gradscope.findings.rank import time_findings
-from gradscope.findings.rank_headline import rank_verdict
+from gradscope.findings.rank.headline import rank_verdict
+from gradscope.findings.rank.ranks import time_findings
 from gradscope.results.ranks.curves import RankCurvePoint
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, Severity
 

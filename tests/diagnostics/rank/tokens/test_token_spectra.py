@@ -11,7 +11,7 @@ from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.tokens.token_spectra import token_spectra, token_weights
 from gradscope.errors import InputError, UsageError
-from gradscope.findings.tokens import token_findings
+from gradscope.findings.rank.tokens import token_findings
 from gradscope.gradients.tokens.measure import TokenGram
 from gradscope.gradients.tokens.rows import TokenRow
 from gradscope.gradients.tokens.table import TokenTable

@@ -12,7 +12,7 @@ import torch
 from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.diagnostics.rank.weights.gradient_beside_update import gradients_and_updates
 from gradscope.estimate import Estimate
-from gradscope.findings.weights import gradient_update_findings
+from gradscope.findings.rank.weights import gradient_update_findings
 from gradscope.results.rank import GradientSpectrum, SpectrumLabel
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import run_of as made_up

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gradscope.estimate import Estimate
-from gradscope.findings.sparsity import sparsity_findings
+from gradscope.findings.rank.sparsity import sparsity_findings
 from gradscope.results.ranks.tokens import GradientSparsity
 
 

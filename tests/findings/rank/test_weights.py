@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradscope.estimate import Estimate
-from gradscope.findings.weights import (
+from gradscope.findings.rank.weights import (
     adapter_findings,
     gradient_update_findings,
     idle_adapter_findings,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gradscope.findings.formulations import update_findings
-from gradscope.findings.rank import dead_findings, norm_findings, preferred_points, time_findings
-from gradscope.findings.reliability import reliability_findings
+from gradscope.findings.rank.formulations import update_findings
+from gradscope.findings.rank.ranks import dead_findings, norm_findings, preferred_points, time_findings
+from gradscope.findings.rank.reliability import reliability_findings
 from gradscope.results.rank import RankReport, StepGeometry
 from gradscope.results.ranks.curves import RankCurvePoint
 from gradscope.say import with_interval

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gradscope.estimate import Estimate
-from gradscope.findings.tokens import token_findings
+from gradscope.findings.rank.tokens import token_findings
 from gradscope.results.ranks.curves import TokenRankPoint
 from gradscope.results.ranks.tokens import TokenMethod
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from gradscope.estimate import Estimate
-from gradscope.findings.token_parts import correction_findings, entropy_findings, kind_findings, turn_findings
+from gradscope.findings.rank.token_parts import correction_findings, entropy_findings, kind_findings, turn_findings
 from gradscope.results.ranks.token_parts import CorrectionEffect
 from tests.render.rank_examples import correction, entropy_change, token_kind, turn
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from gradscope.diagnostics.rank.spectrum import ranks_of
-from gradscope.findings.reliability import reliability_findings
+from gradscope.findings.rank.reliability import reliability_findings
 from gradscope.results.rank import GradientSpectrum, SpectrumLabel
 from gradscope.results.replay import LogprobDifference
 from tests.render.examples import rank_report

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gradscope.estimate import Estimate
-from gradscope.findings.formulations import update_findings
+from gradscope.findings.rank.formulations import update_findings
 from gradscope.results.rank import BaselineNoise, FormulationUpdate
 
 

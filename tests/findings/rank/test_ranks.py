@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradscope.estimate import Estimate
-from gradscope.findings.rank import rank_findings, size_findings
+from gradscope.findings.rank.ranks import rank_findings, size_findings
 from gradscope.results.rank import RankComparison
 from gradscope.results.ranks.curves import RankCurvePoint, SizeChange
 from tests.render.examples import rank_report, weight_report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope.estimate import Estimate
-from gradscope.findings.interference import interference_findings
+from gradscope.findings.rank.interference import interference_findings
 from gradscope.results.ranks.interference import Interference
 
 

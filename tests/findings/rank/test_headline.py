@@ -6,8 +6,8 @@ import pytest
 
 from gradscope.diagnostics.inputs.tolerance import GRAD_NORM_TOLERANCE
 from gradscope.estimate import Estimate
-from gradscope.findings.rank import norm_findings
-from gradscope.findings.rank_headline import MOST_FINDINGS, NORM_MATCHES, rank_headline
+from gradscope.findings.rank.headline import MOST_FINDINGS, NORM_MATCHES, rank_headline
+from gradscope.findings.rank.ranks import norm_findings
 from gradscope.results.rank import RankReport
 from gradscope.results.ranks.curves import RankCurvePoint
 from gradscope.results.replay import LogprobDifference
