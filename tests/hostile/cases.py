@@ -37,9 +37,18 @@ ON_LOGS: tuple[tuple[str, ...], ...] = (
     ("report", "--no-gradients", "--output", "page.html"),
     ("degeneracy", "--output", "out"),
     ("replay", "--json"),
+    ("claims", "--no-gradients", "--json"),
+    ("spike",),
 )
 ON_SAMPLES: tuple[tuple[str, ...], ...] = (("passk", "--json"), ("passk",), ("degeneracy", "--json"))
-ON_MODELS: tuple[tuple[str, ...], ...] = (("rank", "--step", "1", "--json"), ("replay", "--step", "1"))
+ON_MODELS: tuple[tuple[str, ...], ...] = (
+    ("rank", "--step", "2", "--json"),
+    ("rank", "--step", "2", "--rows", "token"),
+    ("rank", "--rows", "update", "--json"),
+    ("replay", "--step", "2"),
+    ("claims", "--step", "2", "--json"),
+    ("spike", "--step", "2"),
+)
 SECONDS = 30.0
 BYTES = 2 << 30
 
@@ -84,7 +93,7 @@ def run_case(seed: int, case: int, folder: Path, model: Path | None) -> Outcome:
         shutil.copy(subject, place)
     else:
         shutil.copytree(subject, place)
-    where = place / "checkpoints" / "checkpoint-0" if of_model and chance.random() < 0.8 else place
+    where = chance.choice(sorted((place / "checkpoints").iterdir())) if of_model and chance.random() < 0.8 else place
     damage = damaged(where, chance)
     is_samples = subject.name.startswith(EVALUATIONS)
     name, *options = chance.choice(ON_MODELS if of_model else ON_SAMPLES if is_samples else ON_LOGS)

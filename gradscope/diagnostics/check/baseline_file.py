@@ -8,7 +8,6 @@ Where they have not, the interval of the difference is put together from both in
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.outside.limits import open_file
 from gradscope.outside.plain_json import read_json
+from gradscope.outside.rules import is_finite
 from gradscope.results.check import Baseline, BaselineMetric
 from gradscope.results.envelope import render_json, to_jsonable
 from gradscope.version import __version__
@@ -142,7 +142,7 @@ def _metric(values: Mapping[str, Any]) -> BaselineMetric:
 
 
 def _finite(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if not is_finite(value):
         raise ValueError(f"{str(value)[:40]!r} is no finite number")
     return float(value)
 

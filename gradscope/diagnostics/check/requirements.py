@@ -13,6 +13,7 @@ from typing import Any, get_args
 from gradscope.diagnostics.inputs.toml_file import read_toml
 from gradscope.errors import UsageError
 from gradscope.outside.numerals import number_from
+from gradscope.outside.rules import is_finite
 from gradscope.results.check import BaselineRule, Operator, Requirement
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -166,7 +167,7 @@ def _margins(table: dict[str, Any], file: Path) -> dict[str, float]:
 
 
 def _is_margin(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return is_finite(value) and value >= 0
 
 
 def _table(document: Any, *keys: str) -> dict[str, Any]:

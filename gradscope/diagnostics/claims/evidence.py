@@ -121,9 +121,7 @@ class Evidence:
         if kind != "rollout":
             self._may_compute()
         found = self._measured()[kind]
-        if not found.steps:
-            raise InputError(str(next(iter(found.skipped.values()))))
-        return found
+        return _with_a_step(found)
 
     def rows(self, step: int) -> StepRows:
         """The rollouts' Gram matrices of one of the steps."""
@@ -198,7 +196,7 @@ class Evidence:
         run = replace(self.run, groups=groups)
         request = _request("weight", ("logged", self.advantage), ())
         found = collect_kinds(run, [step], [request], self.engine, self.progress, most=MOST_TOKENS)
-        return origin, found["weight"]
+        return origin, _with_a_step(found["weight"])
 
     def _held_out(self) -> PassAtKReport:
         if self.at_hand is not None:
@@ -231,6 +229,13 @@ def _check_two(number: int) -> None:
         raise InputError("The run has no samples of held-out prompts before and after training.")
     if number > 2:
         raise InputError(f"Reach is told from two files of samples, before and after, and there are {number}.")
+
+
+def _with_a_step(found: Collected) -> Collected:
+    """What was found; where no step could be computed, an InputError with the first reason."""
+    if not found.steps:
+        raise InputError(str(next(iter(found.skipped.values()))))
+    return found
 
 
 def _request(kind: RowKind, advantages: tuple[str, ...], sizes: tuple[int, ...]) -> RankRequest:

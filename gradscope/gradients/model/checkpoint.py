@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 import transformers
 from peft import PeftConfig, PeftType, get_peft_model, set_peft_model_state_dict
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
@@ -22,7 +22,7 @@ from transformers.utils import logging as progress
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.checked.adapter import read_adapter_config
-from gradscope.gradients.model.checked.loading import UNREADABLE, refusing
+from gradscope.gradients.model.checked.loading import UNREADABLE, opened_tensors, refusing
 from gradscope.gradients.model.checked.model_folder import require_possible, require_readable, require_same_tensors
 from gradscope.gradients.model.hub import require_hub
 from gradscope.gradients.processes.group import holds_everywhere, num_connected
@@ -201,19 +201,33 @@ def is_fresh(folder: Path) -> bool:
 
 
 def padding_id(folder: Path) -> int | None:
-    """The padding token of a model's configuration, which gets no embedding gradient; None without one."""
-    with _quiet():
+    """The padding token of a model's configuration.
+
+    Returns:
+        The token, which gets no embedding gradient; None without one.
+
+    Raises:
+        InputError: The folder has no configuration of a model.
+    """
+    with refusing(f"{folder} has no readable config.json"), _quiet():
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     return getattr(config.get_text_config(), "pad_token_id", None)
 
 
 def stored_dtype(weights: WeightsRef) -> FloatName:
-    """The dtype that a model, or the base of an adapter, is stored in: the least precise of its tensors'."""
+    """The dtype that a model, or the base of an adapter, is stored in.
+
+    Returns:
+        The least precise of its tensors'.
+
+    Raises:
+        InputError: A file of its tensors cannot be read.
+    """
     folder = Path(weights.base or "") if weights.kind == "adapter" else weights.path
     found = set()
     bring_weights(folder)
     for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, "pt") as tensors:
+        with opened_tensors(file) as tensors:
             found |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
     return "bfloat16" if "BF16" in found else "float16" if "F16" in found else "float32"
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.checked.adapter import read_adapter_config
+from gradscope.gradients.model.checked.loading import opened_tensors
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import WeightsRef
@@ -43,7 +43,14 @@ class Checkpoint:
 
 
 def open_checkpoint(weights: WeightsRef) -> Checkpoint:
-    """The two-dimensional tensors of a model folder or LoRA adapter, by the model's own names."""
+    """The two-dimensional tensors of a model folder or LoRA adapter.
+
+    Returns:
+        Its matrices by the model's own names.
+
+    Raises:
+        InputError: A file of tensors cannot be read, or an adapter is not one product of two factors.
+    """
     if weights.kind == "adapter":
         return _adapter(weights)
     matrices = {name: _reader(file, name) for name, file in _matrices(weights.path).items()}
@@ -73,7 +80,7 @@ def _matrices(folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     bring_weights(folder)
     for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, "pt") as tensors:
+        with opened_tensors(file) as tensors:
             files |= {name: file for name in tensors.keys() if len(tensors.get_slice(name).get_shape()) == 2}  # noqa: SIM118
     return files
 
@@ -83,7 +90,7 @@ def _reader(file: Path, name: str) -> Callable[[], Array]:
 
 
 def _tensor(file: Path, name: str) -> torch.Tensor:
-    with safe_open(file, "pt") as tensors:
+    with opened_tensors(file) as tensors:
         tensor: torch.Tensor = tensors.get_tensor(name)
         return tensor
 

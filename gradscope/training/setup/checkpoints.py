@@ -80,7 +80,7 @@ def recall_memory(folder: Path, online: OnlineAdvantage) -> None:
         numbers = {str(name): float(value) for name, value in read_json(file).items()}
         file = folder / MEMORY_ARRAYS
         online.recall(Memory(numbers=numbers, arrays=load_file(file) if file.is_file() else {}))
-    except (OSError, ValueError, TypeError, AttributeError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError, SafetensorError) as error:
         raise InputError(
             f"{file} cannot be read, so the run cannot go on as it was.",
             hint=f"Start it again: gradscope train --config {folder.parent.parent / 'manifest.json'} --force",

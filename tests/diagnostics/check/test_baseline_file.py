@@ -39,6 +39,11 @@ def test_a_baseline_stays_small(tmp_path: Path) -> None:
         ('{"schema": "gradscope/baseline", "schema_version": 2}', "is no baseline of version 1"),
         ('{"schema": "gradscope/baseline", "schema_version": 1}', "is damaged: KeyError 'metrics'"),
         ('{"schema": "gradscope/baseline", "schema_version": 1, "run": "r", "metrics": {"x": 1}}', "is damaged"),
+        (
+            '{"schema": "gradscope/baseline", "schema_version": 1, "run": "r", "metrics": {"x": {"value": %s, '
+            '"low": null, "high": null, "num_units": 1, "undefined": null, "prompts": {}}}}' % ("9" * 400),
+            "is damaged: .* is no finite number",
+        ),
     ],
 )
 def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str, message: str) -> None:

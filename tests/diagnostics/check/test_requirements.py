@@ -96,6 +96,7 @@ def test_settings_of_a_file(tmp_path: Path) -> None:
         ("baseline = 1", "`baseline` in .* is not a path"),
         ("rule = 'mean'", "`rule` in .* is 'mean'"),
         ("margins = { x = -1 }", "`margins` in .* is not a table of numbers from 0 on"),
+        (f"margins = {{ x = {'9' * 400} }}", "`margins` in .* is not a table of numbers from 0 on"),
         ("track = 'x'", "`track` in .* is not a list of strings"),
     ],
 )

@@ -91,6 +91,17 @@ def test_the_reason_of_the_first_step_stands_for_all(monkeypatch: pytest.MonkeyP
     assert evidence.computed() is skipped
 
 
+def test_token_credit_that_cannot_be_measured_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {
+        "rollout": Collected(steps=[SimpleNamespace(step=1)]),
+        "weight": Collected(skipped={1: "no group has a gradient"}),
+    }
+    monkeypatch.setattr(module, "collect_kinds", lambda *_, **__: kinds)
+    monkeypatch.setattr(module, "token_credit", lambda groups: ("tokens", tuple(groups)))
+    with pytest.raises(InputError, match="no group has a gradient"):
+        Evidence(run=two_steps(), steps=(1,)).credited()
+
+
 def test_an_error_is_kept_as_a_number_is() -> None:
     evidence = Evidence(run=two_steps(), steps=())
     with pytest.raises(InputError, match="An update needs two checkpoints") as first:

@@ -36,7 +36,7 @@ def test_resume_without_the_critic(tmp_path: Path, damage: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", [None, "[1]", '{"a": null}', "{"])
+@pytest.mark.parametrize("text", [None, "[1]", '{"a": null}', '{"a": ' + "9" * 400 + "}", "{"])
 def test_resume_without_the_running_means(tmp_path: Path, text: str | None) -> None:
     config = interrupted(tmp_path / "run", (3, "steps"), advantage="spo")
     memory = checkpoint_path(tmp_path / "run", 2) / MEMORY

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from gradscope.errors import InputError
 
@@ -47,3 +49,18 @@ def refusing(what: str, hint: str | None = None) -> Iterator[None]:
             raise
         words = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
         raise InputError(f"{what}: {words}", hint=hint, cause=UNREADABLE) from error
+
+
+@contextmanager
+def opened_tensors(file: Path) -> Iterator[Any]:
+    """A file of tensors.
+
+    Yields:
+        The file, open.
+
+    Raises:
+        InputError: It is no safetensors, or a tensor that is asked of it is not as its header says.
+    """
+    again = "Save it again with save_pretrained()."
+    with refusing(f"{file} cannot be read", again), safe_open(file, "pt") as tensors:
+        yield tensors

@@ -9,9 +9,15 @@ from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.conversations import cut_conversation
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY
 from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import generation_seconds, list_of, mapping_of, required_whole
+from gradscope.rollouts.readers.parsing.nested_cells import (
+    generation_seconds,
+    list_of,
+    mapping_of,
+    numbers_in,
+    required_whole,
+)
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
-from gradscope.rollouts.readers.parsing.scalars import ABSENT, is_number, text_of
+from gradscope.rollouts.readers.parsing.scalars import ABSENT, text_of
 
 _BY_TASK = "Rollouts of one task_hash at one step are a group; equal tasks at one step merge."
 _SEVERAL = "Episodes with several trajectories: those of one name form a group."
@@ -42,7 +48,7 @@ def _record(row: LogRow, trajectory: Mapping[str, Any], step: int, *, is_one_of_
         completion=conversation.completion,
         messages=conversation.messages,
         reward=row.reward(trajectory.get("reward", ABSENT)),
-        rewards={"is_correct": float(row.cells["is_correct"])} if is_number(row.cells.get("is_correct")) else {},
+        rewards=numbers_in({"is_correct": row.cells.get("is_correct")}),
         # The episode's time: where it holds several trajectories, each repeats it.
         seconds=None if is_one_of_several else generation_seconds(row.cells),
     )

@@ -21,7 +21,13 @@ from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.counted import counted
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_ids, read_trainer_settings
-from gradscope.rollouts.readers.parsing.scalars import finite_or_none, is_not_finite, parse_messages, text_of
+from gradscope.rollouts.readers.parsing.scalars import (
+    finite_or_none,
+    is_not_finite,
+    logged_number,
+    parse_messages,
+    text_of,
+)
 from gradscope.rollouts.readers.trl.blocks import Block, group_size
 from gradscope.rollouts.readers.trl.files import (
     StepFile,
@@ -222,9 +228,11 @@ def _logged_mask(row: Mapping[str, Any]) -> tuple[bool, ...] | None:
 def _logged_logprobs(row: Mapping[str, Any], column: str) -> tuple[float, ...] | None:
     """Log-probabilities of the sampler or the trainer, logged by a reward function; NaN where it gave none."""
     values = row.get(column)
-    if not isinstance(values, list) or not all(value is None or isinstance(value, float | int) for value in values):
+    if not isinstance(values, list):
         return None
-    return tuple(math.nan if value is None else float(value) for value in values)
+    numbers = [math.nan if value is None else logged_number(value) for value in values]
+    known = tuple(number for number in numbers if number is not None)
+    return known if len(known) == len(numbers) else None
 
 
 def _left_out(training: Sequence[StepFile], evaluation: Sequence[StepFile]) -> list[str]:

@@ -51,3 +51,8 @@ def test_rllm_episodes_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None
         "the episode has no trajectory": 1,
         "the reward is missing": 1,
     }
+
+
+def test_rllm_a_number_beyond_all_floats_is_not_known(tmp_path: Path) -> None:
+    episode(tmp_path, "a", is_correct=int("9" * 400))
+    assert read_run(tmp_path).groups[0].rollouts[0].rewards == {"is_correct": None}

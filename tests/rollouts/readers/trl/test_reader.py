@@ -118,3 +118,9 @@ def test_log_probabilities_of_both_sides_come_from_their_columns(tmp_path: Path)
     first, second = read_run(tmp_path).groups[0].rollouts
     assert first.logprobs == pytest.approx((-0.5, math.nan), nan_ok=True)
     assert (first.trainer_logprobs, second.trainer_logprobs) == ((-0.6, -0.1), (-1.0,))
+
+
+def test_log_probabilities_that_are_text_are_not_known(tmp_path: Path) -> None:
+    write_file(tmp_path, 1, rows(["a", "a"], [1.0, 0.0], sampling_logprobs=[["x"], ["y"]], old_per_token_logps=[1, 2]))
+    first, _ = read_run(tmp_path).groups[0].rollouts
+    assert (first.logprobs, first.trainer_logprobs) == (None, None)
