@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer, models
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -19,6 +21,7 @@ from transformers import (
     LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
@@ -242,3 +245,10 @@ def _build(name: str) -> Any:
             pad_token_id=0,
         )
     )
+
+
+def write_tokenizer(folder: Path, size: int) -> None:
+    """A tokenizer of the words w0, w1, and so on; w1 ends a text."""
+    words = {f"w{i}": i for i in range(size)}
+    core = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    PreTrainedTokenizerFast(tokenizer_object=core, unk_token="w0", eos_token="w1").save_pretrained(folder)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import re
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,17 +14,15 @@ from peft import PeftConfig, PeftType, get_peft_model, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.utils import logging as progress
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.checked.adapter import read_adapter_config
-from gradscope.gradients.model.checked.loading import UNREADABLE, opened_tensors, refusing
+from gradscope.gradients.model.checked.loading import UNREADABLE, opened_tensors, quiet, refusing
 from gradscope.gradients.model.checked.model_folder import require_possible, require_readable, require_same_tensors
 from gradscope.gradients.model.hub import require_hub
 from gradscope.gradients.processes.group import holds_everywhere, num_connected
 from gradscope.gradients.processes.sharding import call_as_module, own_slice, settle, sharding_arguments
-from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import WeightsRef
 
@@ -35,9 +30,6 @@ FloatName = Literal["float32", "bfloat16", "float16"]
 """Dtypes that weights are trained in."""
 
 _ADAPTER = "adapter_model.safetensors"
-_TOKENIZER_CONFIG = "tokenizer_config.json"
-_ANY_TOKENIZER = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Names that transformers saves a tokenizer under that is of no model's own class."""
 _FACTOR = re.compile(r"\.(lora_(?:embedding_)?)([AB])((?:\.weight|\.bias)?)$")
 
 
@@ -67,7 +59,7 @@ def load_model(source: Path | str, dtype: torch.dtype | None, *, may_ask: bool =
             f"{source} does not load as a causal language model",
             "Point --model at a Hugging Face model folder with config.json and model.safetensors.",
         ),
-        _quiet(),
+        quiet(),
     ):
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False, local_files_only=not may_ask)
         model_class = _model_class(config)
@@ -120,7 +112,7 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
     model = load_model(base, dtype, may_ask=weights.is_base_given)
     if num_connected() > 1:
         _require_plain_lora(weights.path, config, tensors, model)
-    with _quiet():
+    with quiet():
         try:
             model = get_peft_model(model, config)
             call_as_module(model)
@@ -209,7 +201,7 @@ def padding_id(folder: Path) -> int | None:
     Raises:
         InputError: The folder has no configuration of a model.
     """
-    with refusing(f"{folder} has no readable config.json"), _quiet():
+    with refusing(f"{folder} has no readable config.json"), quiet():
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     return getattr(config.get_text_config(), "pad_token_id", None)
 
@@ -230,44 +222,6 @@ def stored_dtype(weights: WeightsRef) -> FloatName:
         with opened_tensors(file) as tensors:
             found |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
     return "bfloat16" if "BF16" in found else "float16" if "F16" in found else "float32"
-
-
-def load_tokenizer(folders: Sequence[Path]) -> Any:
-    """The tokenizer in the first folder that has a whole one; it may know tokens that the model has no row for.
-
-    Returns:
-        The tokenizer, or None where no folder has one.
-
-    Raises:
-        InputError: There are tokenizers, and none loads.
-    """
-    failed: InputError | None = None
-    bring_weights(*folders)
-    for folder in dict.fromkeys(folders):
-        if not any((folder / name).is_file() for name in ("tokenizer.json", _TOKENIZER_CONFIG)):
-            continue
-        try:
-            require_readable(folder)
-            with refusing(f"{folder} does not load as a tokenizer"), _quiet():
-                return _tokenizer_class(folder).from_pretrained(str(folder), trust_remote_code=False)
-        except InputError as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed
-    return None
-
-
-def _tokenizer_class(folder: Path) -> Any:
-    """The class that a tokenizer was saved by; transformers would go by the model's kind.
-
-    Returns:
-        The class for any tokenizer.json where the folder names that, else transformers' own pick.
-    """
-    try:
-        named = read_json(folder / _TOKENIZER_CONFIG).get("tokenizer_class")
-    except (OSError, ValueError, AttributeError):
-        named = None
-    return PreTrainedTokenizerFast if named in _ANY_TOKENIZER else AutoTokenizer
 
 
 def require_finite(model: nn.Module, source: str) -> None:
@@ -299,7 +253,7 @@ def _require_safetensors(folder: Path) -> None:
 def _adapter_config(folder: Path) -> PeftConfig:
     require_readable(folder)
     read_adapter_config(folder)
-    with refusing(f"{folder} has no readable adapter_config.json"), _quiet():
+    with refusing(f"{folder} has no readable adapter_config.json"), quiet():
         config = PeftConfig.from_pretrained(str(folder))
     kind = getattr(config.peft_type, "value", config.peft_type)
     reasons = (
@@ -332,23 +286,3 @@ def _second_line(error: Exception) -> str:
     """PyTorch lists the tensors that do not fit below a headline."""
     lines = str(error).strip().splitlines()
     return lines[min(1, len(lines) - 1)].strip()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Loaders talk about what is checked here anyway."""
-    bars = progress.is_progress_bar_enabled()
-    loggers = [logging.getLogger(name) for name in ("transformers", "peft")]
-    levels = [logger.level for logger in loggers]
-    try:
-        progress.disable_progress_bar()
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        if bars:
-            progress.enable_progress_bar()

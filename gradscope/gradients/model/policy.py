@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from gradscope.errors import InputError, UsageError
+from gradscope.gradients.model.checked.tokenizer import load_tokenizer
 from gradscope.gradients.model.checkpoint import (
     FloatName,
     is_fresh,
     load_adapter,
     load_model,
-    load_tokenizer,
     padding_id,
     require_finite,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
+from transformers.utils import logging as progress
 
 from gradscope.errors import InputError
 
@@ -64,3 +67,23 @@ def opened_tensors(file: Path) -> Iterator[Any]:
     again = "Save it again with save_pretrained()."
     with refusing(f"{file} cannot be read", again), safe_open(file, "pt") as tensors:
         yield tensors
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what loaders print and warn of: what matters of it is checked here."""
+    bars = progress.is_progress_bar_enabled()
+    loggers = [logging.getLogger(name) for name in ("transformers", "peft")]
+    levels = [logger.level for logger in loggers]
+    try:
+        progress.disable_progress_bar()
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if bars:
+            progress.enable_progress_bar()
