@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_LEAST = 1e-300
+"""Numbers nearer than that are drawn as one: what lies between them has no digits left for ticks."""
+_MOST = 1e306
+"""Steps wider than that have no rounder one above that is finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +27,9 @@ class Scale:
     """The place of ``high``."""
 
     def __call__(self, value: float) -> float:
-        """The place of a number."""
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+        """The place of a number; by halves, whose differences are finite whatever a log holds."""
+        share = (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
+        return self.start + share * (self.end - self.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +73,7 @@ def widened(values: Sequence[float]) -> tuple[float, float]:
         low = 0.0
     if 0.5 * low <= high < 0 or low == high < 0:
         high = 0.0
-    return (low, high) if low < high else (low - 0.5, high + 0.5)
+    return (low, high) if high - low >= _LEAST else (low - 0.5, high + 0.5)
 
 
 def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
@@ -81,11 +86,13 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
         >>> ticks(0.0, 1.0), ticks(1.0, 60.0)
         ([0.0, 0.25, 0.5, 0.75, 1.0], [20.0, 40.0, 60.0])
     """
-    rough = (high - low) / max(most - 1, 1)
+    rough = high / max(most - 1, 1) - low / max(most - 1, 1)
+    if rough > _MOST:
+        return [0.0] if low <= 0.0 <= high else []
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in _STEPS if power * factor >= rough * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(multiple * step, 12) for multiple in range(first, last + 1)]
+    return [float(f"{multiple * step:.12g}") for multiple in range(first, last + 1)]
 
 
 def place(value: float) -> str:
