@@ -21,6 +21,7 @@ import pyarrow as pa
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, most, most_unpacked, open_file, raise_limits
 from gradscope.outside.plain_json import parse_json, read_json
+from gradscope.outside.zips import is_zip
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
@@ -43,7 +44,7 @@ def is_log(path: Path) -> bool:
     """Whether a file is a zip named ``.eval``, or a JSON document with ``eval`` and a list of ``samples``."""
     if path.suffix == SUFFIX:
         with open_file(path) as stream:
-            return zipfile.is_zipfile(stream)
+            return is_zip(stream)
     document = _document(path)
     return isinstance(document, dict) and isinstance(document.get("samples"), list) and "eval" in document
 

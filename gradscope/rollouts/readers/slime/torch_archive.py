@@ -17,6 +17,7 @@ from typing import Any
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits, require_regular
 from gradscope.outside.plain_json import MOST_DEPTH, is_deeper
+from gradscope.outside.zips import is_zip
 from gradscope.rollouts.readers.slime.pickle_bounds import num_parts, require_bounded
 
 _BROKEN = (
@@ -49,7 +50,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 def is_archive(path: Path) -> bool:
     """Whether a file is a zip, the form that ``torch.save`` gives it; older forms are bare pickles."""
-    return zipfile.is_zipfile(path)
+    return is_zip(path)
 
 
 def read_archive(path: Path) -> Any:
