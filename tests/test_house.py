@@ -52,6 +52,7 @@ BOTTOM = {
     for name in (
         *("copies", "errors", "estimate", "option", "outside.limits", "outside.numerals", "outside.plain_json"),
         "outside.rules",
+        "outside.zips",
         *("processes", "progress", "reason", "say", "shown", "version", "writing"),
     )
 }
