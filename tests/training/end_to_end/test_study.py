@@ -6,8 +6,6 @@ import csv
 import importlib
 import itertools
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 from gradscope.training.run_checks import check_settings
 from tests.conftest import REPOSITORY
 from tests.diagnostics.compared_runs import write_run
+from tests.forked import ForkedPython
 
 STUDIES = ("study_sign", "study_five", "study_steps")
 PARTS = {"pilot": "<!-- end of pilot -->", "tables": "<!-- end of tables -->"}
@@ -152,10 +151,13 @@ def test_labels_that_are_dealt_anew_are_the_same_labels(scripts: Any) -> None:
     assert [rollout.token_advantages for rollout in parts["per step"][0].rollouts] == [(-0.5, -1.0), (0.5, 1.0, 0.5)]
 
 
-def run_study(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", str(REPOSITORY / "benchmarks" / f"{name}.py"), *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+def run_study(name: str, *arguments: str | Path) -> tuple[int, str, str]:
+    """A study's exit code, stdout and stderr, where a warning is an error."""
+    strict = "import runpy, warnings; warnings.simplefilter('error'); runpy.run_module(NAME, run_name='__main__')"
+    path = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "benchmarks")))
+    process = ForkedPython(["-c", strict.replace("NAME", repr(name)), *map(str, arguments)], {"PYTHONPATH": path})
+    said = process.communicate()
+    return process.wait(), *said
 
 
 def page_of(folder: Path, name: str) -> Path:
@@ -169,23 +171,23 @@ def page_of(folder: Path, name: str) -> Path:
 def test_the_quick_study_fills_its_page(tmp_path: Path) -> None:
     page, images = page_of(tmp_path, "study_sign"), tmp_path / "images"
     arguments = ("--quick", "--output", tmp_path / "runs", "--page", page, "--images", images)
-    early = run_study("study_sign", *arguments)
-    assert (early.returncode, early.stderr) == (1, "8 runs of the pilot are missing: run it first, with --pilot\n")
-    pilot = run_study("study_sign", *arguments, "--pilot")
-    assert pilot.returncode == 0, pilot.stderr
-    assert pilot.stdout.count("wrote ") == 8
+    code, _, error = run_study("study_sign", *arguments)
+    assert (code, error) == (1, "8 runs of the pilot are missing: run it first, with --pilot\n")
+    code, pilot, error = run_study("study_sign", *arguments, "--pilot")
+    assert code == 0, error
+    assert pilot.count("wrote ") == 8
     assert "8 of 8 runs of the pilot are finished." in page.read_text()
-    done = run_study("study_sign", *arguments)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("wrote ") == 4
+    code, done, error = run_study("study_sign", *arguments)
+    assert code == 0, error
+    assert done.count("wrote ") == 4
     text = page.read_text()
     assert text.startswith("before\n\n")
     assert text.endswith(f"{PARTS['tables']}\n\nafter\n")
     assert "yesterday" not in text
     assert "1 test, 2 seeds." in text
     assert {path.name for path in images.iterdir()} == {"study_sign_steps.svg", "study_sign_differences.svg"}
-    again = run_study("study_sign", *arguments)
-    assert "wrote " not in again.stdout
+    _, again, _ = run_study("study_sign", *arguments)
+    assert "wrote " not in again
     assert page.read_text() == text
     check_files(tmp_path)
 
@@ -193,8 +195,9 @@ def test_the_quick_study_fills_its_page(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_quick_study_of_ranks_fills_its_page(tmp_path: Path) -> None:
     page, images = page_of(tmp_path, "study_rank"), tmp_path / "images"
-    done = run_study("study_rank", "--quick", "--output", tmp_path / "runs", "--page", page, "--images", images)
-    assert done.returncode == 0, done.stderr
+    arguments = ("--quick", "--output", tmp_path / "runs", "--page", page, "--images", images)
+    code, _, error = run_study("study_rank", *arguments)
+    assert code == 0, error
     assert "by sign flips: " in page.read_text()
     assert [path.name for path in images.iterdir()] == ["study_rank_sizes.svg"]
     check_files(tmp_path)
@@ -215,7 +218,7 @@ def check_files(folder: Path) -> None:
 def test_a_page_without_the_markers_is_refused(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing\n")
-    done = run_study("study_sign", "--quick", "--output", tmp_path / "runs", "--page", page)
-    assert done.returncode == 2
-    assert "has no line" in done.stderr
+    code, _, error = run_study("study_sign", "--quick", "--output", tmp_path / "runs", "--page", page)
+    assert code == 2
+    assert "has no line" in error
     assert not (tmp_path / "runs").exists()
