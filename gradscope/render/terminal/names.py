@@ -15,6 +15,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "rank": (
         "steps",
         "formulations",
+        "channels",
         "spectra",
         "weights",
         "tokens",

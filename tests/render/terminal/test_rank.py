@@ -86,6 +86,14 @@ def test_a_table_that_is_not_there_says_why_where_that_is_known() -> None:
     assert "There is no table of kl in this result." in words(report, "kl")
 
 
+def test_channels_have_intervals_at_every_group_size_within_the_width() -> None:
+    text = words(REPORT, "channels")
+    assert "of what kept of" in text
+    assert "4 1.20 0.700 1.60 [1.20, 2.30] 0.90 [0.70, 1.00]" in text
+    assert "the rows lie on one direction" in text
+    assert "Kept: the energy of the sum over that of the rows; 1 for rows of random signs" in text
+
+
 def test_kinds_of_groups_that_give_nothing_are_left_out() -> None:
     text = words(formulation_report(), "kinds")
     assert "sign 3 all-fail" in text
@@ -233,7 +241,7 @@ def test_steps_that_were_left_out_are_named_and_their_reasons_shown_when_asked()
 
 
 def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
-    offered = "formulations, spectra, geometry, signal, kinds, interference, baselines, engine"
+    offered = "formulations, channels, spectra, geometry, signal, kinds, interference, baselines, engine"
     assert f"--show adds {offered}; or all." in words(REPORT)
     assert "There is no table of tokens in this result." in words(REPORT, "tokens")
     assert not [part for part in ("--show adds", "There is no table") if part in words(REPORT, "all")]

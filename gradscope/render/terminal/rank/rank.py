@@ -12,6 +12,7 @@ from rich.text import Text
 from gradscope.render.terminal.answer import Blocks, answer
 from gradscope.render.terminal.layout import source_line
 from gradscope.render.terminal.names import ALL
+from gradscope.render.terminal.rank.channels import channels_table
 from gradscope.render.terminal.rank.formulations import baselines_table, kinds_table, noise_table, updates_table
 from gradscope.render.terminal.rank.interference import influences_table, interference_table
 from gradscope.render.terminal.rank.ranks import geometry_table, matrices_table, ranks_table, spectra_table
@@ -97,6 +98,11 @@ def _formulations(report: RankReport, notes: Footnotes) -> Blocks:
         yield ranks_table(report.curve, notes)
     for refusal in _refusals(report.refused):
         yield cell(f"left out: {', '.join(refusal.names)}. {refusal.kind}")
+
+
+def _channels(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.curve:
+        yield channels_table(report.curve, notes)
 
 
 def _spectra(report: RankReport, notes: Footnotes) -> Blocks:
@@ -211,6 +217,7 @@ def _engine(report: RankReport, notes: Footnotes) -> Blocks:
 
 _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
     "formulations": _formulations,
+    "channels": _channels,
     "spectra": _spectra,
     "weights": _weights,
     "tokens": _tokens,
