@@ -130,7 +130,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         formula="|P s|^2 / sum |P g_i|^2, s = sum g_i, P the projection on the shared directions of a group, mean over "
         "groups that have some",
         meaning="What adding up makes of the energy that rollouts share: 1 on average under random signs, R where all "
-        "rows are alike, less than 1 where passing and failing rollouts pull against each other.",
+        "rows are alike, less than 1 where rollouts that are alike have advantages of opposite signs.",
         range="[0, R]",
         better="neither",
         moved_by="Advantages that add up to zero lower it; advantages of one sign raise it.",

@@ -24,6 +24,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "entropy",
         "kl",
         "turns",
+        "logprobs",
         "updates",
         "frames",
         "adapters",

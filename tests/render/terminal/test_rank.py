@@ -59,10 +59,11 @@ def test_formulations_and_baselines_stand_with_their_reasons() -> None:
 
 
 def test_parts_of_a_gradient_stand_in_tables_of_their_own() -> None:
-    text = words(token_parts_report(), "energy", "corrections", "entropy", "kl", "turns")
+    text = words(token_parts_report(), "energy", "corrections", "entropy", "kl", "turns", "logprobs")
     assert "above 0 0 to 0.25 top fifth 0.190 0.610 -0.12 [-0.31, 0.07] -0.25" in text
     assert "tis 0.930 0.410 1.250 1.31 0.812 [0.70, 0.92] —¹" in text
     assert "8 and later 64 0.250 0.40 [0.10, 0.70]" in text
+    assert "41 40 to 50 0.012 -0.130 -0.043 0.142 0.111 [0.03, 0.19]" in text
     assert "41 0.104 -0.04913 -0.36 [-0.66, -0.06]" in text
     assert "12" in text
     assert "-12.25 -0.5 -11.75 1.267e+05" in text

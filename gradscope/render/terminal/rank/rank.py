@@ -22,6 +22,7 @@ from gradscope.render.terminal.rank.token_parts import (
     corrections_table,
     entropy_table,
     kl_tables,
+    logprobs_table,
     token_kinds_table,
     turns_table,
 )
@@ -150,6 +151,11 @@ def _turns(report: RankReport, notes: Footnotes) -> Blocks:
         yield turns_table(report.turns, notes)
 
 
+def _logprobs(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.logprob_changes:
+        yield logprobs_table(report.logprob_changes, notes)
+
+
 def _updates(report: RankReport, notes: Footnotes) -> Blocks:
     if report.gradient_updates:
         yield gradients_and_updates_table(report.gradient_updates, notes)
@@ -226,6 +232,7 @@ _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
     "entropy": _entropy,
     "kl": _kl,
     "turns": _turns,
+    "logprobs": _logprobs,
     "updates": _updates,
     "frames": _frames,
     "adapters": _adapters,
