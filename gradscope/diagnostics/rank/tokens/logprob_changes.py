@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
 
 _NO_LATER = "no weights after its update are on disk"
-_SHARED = "several processes share the model"
 _NOT_ALIKE = "no tokens of positive and of negative advantage are of like probability"
 _BINS = 10
 """Bins of equal size by the policy's probability, within which tokens count as alike."""
@@ -43,13 +42,11 @@ def logprob_changes(
     Returns:
         One a step that has later weights, and of the others why there is none.
     """
-    from gradscope.gradients.processes.group import num_connected
-
     found, missing = [], {}
     for step, counted in tokens.items():
         first, last = run.weights_before(step), _later(run, step)
-        if first is None or last is None or num_connected() > 1:
-            missing[step] = _SHARED if num_connected() > 1 else _NO_LATER
+        if first is None or last is None:
+            missing[step] = _NO_LATER
             continue
         try:
             before, after = (_logprobs(run, step, weights, options, counted) for weights in (first, last))

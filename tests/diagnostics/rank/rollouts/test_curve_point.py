@@ -7,9 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from gradscope.diagnostics.rank.rollouts.step_rows import step_rows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.metrics.gram.geometry import CHANNELS
 from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
+from tests.gradients.models import DAPO, measured_step, naive_rows, tiny_groups, tiny_policy, weight_of
 from tests.metrics.gram.test_geometry import channels_of_rows
 
 
@@ -88,3 +90,12 @@ def test_a_channel_that_no_group_has_says_so() -> None:
     (apart,) = step_spectra(dataclasses.replace(rows, gram=np.eye(4)), "sign", None, by_group=False)[1]
     assert apart.shared_kept.undefined == "the rows of no group share a direction"
     assert apart.residual_kept.value == pytest.approx(1.0)
+
+
+def test_channels_of_a_model_are_those_of_one_plain_backward_pass_a_rollout() -> None:
+    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(3, 4)
+    (point,) = step_spectra(step_rows(measured_step(policy, groups, DAPO)), "logged", None, by_group=False)[1]
+    advantages = np.array([rollout.advantage for group in groups for rollout in group.rollouts])
+    gradients = advantages[:, None] * naive_rows(policy, groups, weight_of(groups))
+    expected = np.mean([channels_of_rows(part) for part in gradients.reshape(3, 4, -1)], axis=0)
+    assert [getattr(point, name).value for name in CHANNELS] == pytest.approx(expected.tolist(), rel=1e-4)
