@@ -29,6 +29,7 @@ from gradscope.diagnostics.rank.formulations.updates import measure_formulations
 from gradscope.diagnostics.rank.rollouts.geometry import class_energy
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.rank.tokens.corrections import correction_effects
+from gradscope.diagnostics.rank.tokens.logprob_changes import change_by_sign
 from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
 from gradscope.diagnostics.rank.weights.adapter_states import adapter_states
 from gradscope.diagnostics.rank.weights.module_shares import module_shares
@@ -65,7 +66,7 @@ from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifferenc
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport, Ranks, StepGeometry
 from gradscope.results.ranks.curves import RankCurvePoint
 from gradscope.results.ranks.interference import Interference
-from gradscope.results.ranks.token_parts import CorrectionEffect, TokenKind, TokenKl, TurnShare
+from gradscope.results.ranks.token_parts import CorrectionEffect, LogprobChange, TokenKind, TokenKl, TurnShare
 from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import RunReport
@@ -140,6 +141,7 @@ def test_parts_of_the_gap_and_sparsity_are_in_the_catalogue() -> None:
         ("corrections", CorrectionEffect),
         ("token_kl", TokenKl),
         ("turns", TurnShare),
+        ("logprob_changes", LogprobChange),
     ],
 )
 def test_every_number_about_the_signal_is_in_the_catalogue(family: str, result: type) -> None:
@@ -346,11 +348,14 @@ def token_part_values(seed: int) -> Iterator[Found]:
         "entropy_change": [entropy_change(1, made.found, {})],
         "token_kl": [token_kl(1, made.found, groups)],
         "turns": turn_shares(1, made.found),
+        "logprob_changes": [change_by_sign(1, (0, 9), made.found.tokens, made.found.tokens.entropies)],
     }
     for family, records in parts.items():
         for record in records:
             for name in estimates_of(type(record)) - {"entropy"}:
                 yield f"{family}.{name}", getattr(record, name), 0
+            if isinstance(record, LogprobChange):
+                yield "logprob_changes.difference", record.difference, 0
 
 
 def weight_values(seed: int) -> Iterator[Found]:

@@ -9,6 +9,10 @@ from gradscope.catalog.entry import Metric
 _rank_metric = partial(Metric, command="rank")
 _COUNT = "[1, N]"
 _MOVED = "Rollouts that pull in different directions raise it; a few dominating or near-equal rows lower it."
+_CHANNELS = (
+    "Ours, after the question of SALT, arXiv 2606.05800: a shared and a residual channel; its own formula is not "
+    "known to us."
+)
 
 SPECTRUM_METRICS: tuple[Metric, ...] = (
     _rank_metric(
@@ -78,6 +82,72 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         "lowers it.",
         source="Definition; cancellation of the gradients of a group: SALT, arXiv 2606.05800.",
         path="curve.summed_energy",
+    ),
+    _rank_metric(
+        name="shared_directions",
+        title="shared directions",
+        formula="r = number of eigenvalues of the cosine matrix of a group's rows above 1, mean over groups with a "
+        "gradient",
+        meaning="On how many directions the unit rows of a group have more energy than one row could have alone, so "
+        "that several rollouts make them. Neither the sizes nor the signs of advantages change it.",
+        range="[0, R]",
+        better="neither",
+        moved_by="Rollouts of a prompt that pull along a few lines lower it to 1; 0 where no two have anything in "
+        "common.",
+        source="Ours, after the question of SALT, arXiv 2606.05800, whose own rule is not known to us; eigenvalues "
+        "above 1: Kaiser 1960, Educational and Psychological Measurement 20.",
+        path="curve.shared_directions",
+    ),
+    _rank_metric(
+        name="shared_energy",
+        title="energy of shared directions",
+        formula="sum |P g_i|^2 / sum |g_i|^2, P the projection on the shared directions of a group, mean over groups "
+        "with a gradient",
+        meaning="Which part of the energy of a group's rows lies where several rollouts pull.",
+        range="[0, 1]",
+        better="neither",
+        moved_by="Rollouts that are alike raise it; a few rollouts with most of the norm and directions of their own "
+        "lower it.",
+        source=_CHANNELS,
+        path="curve.shared_energy",
+    ),
+    _rank_metric(
+        name="shared_sum",
+        title="sum on shared directions",
+        formula="|P s|^2 / |s|^2, s = sum g_i, P the projection on the shared directions of a group, mean over groups "
+        "with a sum",
+        meaning="Which part of the energy of a group's sum lies where several rollouts pull: beside shared_energy it "
+        "says whether adding up favors what is shared.",
+        range="[0, 1]",
+        better="neither",
+        moved_by="Cancellation of what is shared lowers it.",
+        source=_CHANNELS,
+        path="curve.shared_sum",
+    ),
+    _rank_metric(
+        name="shared_kept",
+        title="kept of what is shared",
+        formula="|P s|^2 / sum |P g_i|^2, s = sum g_i, P the projection on the shared directions of a group, mean over "
+        "groups that have some",
+        meaning="What adding up makes of the energy that rollouts share: 1 on average under random signs, R where all "
+        "rows are alike, less than 1 where rollouts that are alike have advantages of opposite signs.",
+        range="[0, R]",
+        better="neither",
+        moved_by="Advantages that add up to zero lower it; advantages of one sign raise it.",
+        source=_CHANNELS,
+        path="curve.shared_kept",
+    ),
+    _rank_metric(
+        name="residual_kept",
+        title="kept of the rest",
+        formula="|(1 - P) s|^2 / sum |(1 - P) g_i|^2, s = sum g_i, P the projection on the shared directions of a "
+        "group, mean over groups with a rest",
+        meaning="What adding up makes of the energy that is each rollout's own: 1 on average under random signs.",
+        range="[0, R]",
+        better="neither",
+        moved_by="Rollouts that are alike in more than the shared directions move it away from 1.",
+        source=_CHANNELS,
+        path="curve.residual_kept",
     ),
     _rank_metric(
         name="numerical_rank",

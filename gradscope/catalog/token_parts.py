@@ -11,6 +11,7 @@ _ANY = "(-inf, inf)"
 _SHARE = "[0, 1]"
 _COSINE = "[-1, 1]"
 _MISMATCH = "How far the sampler is from the trainer, the bound, and the length of completions where ratios are theirs."
+_MOVED = "Definition; the signed change of log p between two policies, token by token: arXiv 2603.22117."
 
 TOKEN_PART_METRICS: tuple[Metric, ...] = (
     _rank_metric(
@@ -210,5 +211,63 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Turns of different kinds, such as calls of tools and answers.",
         source="Definition.",
+    ),
+    _rank_metric(
+        name="logprob_changes.positive",
+        title="change of log p, advantage above 0",
+        formula="mean over tokens with A > 0 of log p_later - log p, p before the step's update, p_later of the next "
+        "checkpoint",
+        meaning="How far training moved the tokens of a step that it was to make likelier, in nats. A policy's own "
+        "tokens fall by its KL to the later one on average, whatever their advantage, so it stands beside the other "
+        "two.",
+        range=_ANY,
+        better="higher",
+        moved_by="The learning rate, the updates between the checkpoints, and what other prompts teach.",
+        source=_MOVED,
+    ),
+    _rank_metric(
+        name="logprob_changes.negative",
+        title="change of log p, advantage below 0",
+        formula="mean over tokens with A < 0 of log p_later - log p, p before the step's update, p_later of the next "
+        "checkpoint",
+        meaning="How far training moved the tokens of a step that it was to make less likely, in nats.",
+        range=_ANY,
+        better="lower",
+        moved_by="The same; where it rises, what positive tokens teach passes to tokens like them.",
+        source=_MOVED,
+    ),
+    _rank_metric(
+        name="logprob_changes.neither",
+        title="change of log p, advantage 0",
+        formula="mean over tokens with A = 0 of log p_later - log p, p before the step's update, p_later of the next "
+        "checkpoint",
+        meaning="How far training moved the tokens of a step that its gradient does not see, in nats.",
+        range=_ANY,
+        better="neither",
+        moved_by="What other prompts teach.",
+        source=_MOVED,
+    ),
+    _rank_metric(
+        name="logprob_changes.difference",
+        title="change of log p, above 0 less below 0",
+        formula="logprob_changes.positive - logprob_changes.negative",
+        meaning="How far training moved the tokens of a step apart by the sign of their advantage. A policy that "
+        "sharpens lowers unlikely tokens most, and failing rollouts have more of them: see logprob_changes.matched.",
+        range=_ANY,
+        better="higher",
+        moved_by="What sharpens the policy; updates that undo it, on these prompts or on others.",
+        source=_MOVED,
+    ),
+    _rank_metric(
+        name="logprob_changes.matched",
+        title="change of log p as the advantages ask",
+        formula="sum over tenths b of the tokens by log p of w_b (mean change with A > 0 - with A < 0) / sum w_b, "
+        "w_b = n+ n- / (n+ + n-)",
+        meaning="Whether training moved tokens of like probability apart the way their advantages ask: 0 where the "
+        "change depends on how likely they were and not on the advantage.",
+        range=_ANY,
+        better="higher",
+        moved_by="Updates that undo it, on these prompts or on others.",
+        source="Definition; stratification by a confounder (Cochran 1968, Biometrics 24), least-squares weights.",
     ),
 )

@@ -101,7 +101,7 @@ SPECS = (
             *("interference", "influences"),
             *("comparisons", "weight_curve", "size_changes", "sparsity", "updates", "gradient_updates"),
             *("adapters", "optimizers", "modules"),
-            *("corrections", "token_kinds", "entropy_changes", "token_kl", "turns"),
+            *("corrections", "token_kinds", "entropy_changes", "token_kl", "turns", "logprob_changes"),
         ),
     ),
     ResultSpec(

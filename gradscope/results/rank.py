@@ -10,7 +10,14 @@ from gradscope.estimate import Estimate
 from gradscope.results.envelope import FLATTENED, NOT_IN_DOCUMENT
 from gradscope.results.ranks.curves import RankCurvePoint, SizeChange, TokenRankPoint, WeightRankPoint
 from gradscope.results.ranks.interference import Interference, PromptInfluence
-from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, TokenKind, TokenKl, TurnShare
+from gradscope.results.ranks.token_parts import (
+    CorrectionEffect,
+    EntropyChange,
+    LogprobChange,
+    TokenKind,
+    TokenKl,
+    TurnShare,
+)
 from gradscope.results.ranks.tokens import GradientSparsity, TokenRows
 from gradscope.results.replay import LogprobDifference
 from gradscope.results.source import Source
@@ -294,6 +301,8 @@ class RankReport(Drawn):
     """For ``rows = token``: the tokens of each step beside the reference policy."""
     turns: tuple[TurnShare, ...] = ()
     """For ``rows = token``: the part of each turn in a step's gradient."""
+    logprob_changes: tuple[LogprobChange, ...] = ()
+    """For ``rows = token``: how far the log-probabilities of each step's tokens moved up to the next checkpoint."""
     missing_parts: Mapping[str, str] = field(default_factory=dict)
     """For ``rows = token`` and ``rows = weight``: what some step lacks of these, by the name of its table, with why."""
     findings: tuple[str, ...] = ()

@@ -432,6 +432,13 @@ def _curve() -> tuple[RankCurvePoint, ...]:
             participation_ratio=around(1 + 0.3 * size, 0.1),
             two_direction_energy=Estimate(value=0.9, low=0.8, high=0.95, num_units=11),
             summed_energy=Estimate(value=1.4, low=1.1, high=1.9, num_units=11),
+            shared_directions=Estimate.exact(1.2, num_units=11),
+            shared_energy=Estimate(value=0.7, low=0.6, high=0.8, num_units=11),
+            shared_sum=Estimate(value=0.75, low=0.5, high=0.9, num_units=11),
+            shared_kept=Estimate(value=1.6, low=1.2, high=2.3, num_units=11),
+            residual_kept=Estimate.undefined_because("the rows lie on one direction")
+            if size == 2
+            else around(0.9, 0.2),
             profile=profile(size, 0.55),
             nulls=_nulls(size),
         )

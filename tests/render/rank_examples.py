@@ -8,7 +8,15 @@ from gradscope.estimate import Estimate
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, KindUpdate, RankReport
 from gradscope.results.ranks.curves import TokenRankPoint, WeightRankPoint
 from gradscope.results.ranks.interference import Interference, PromptInfluence
-from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, KlToken, TokenKind, TokenKl, TurnShare
+from gradscope.results.ranks.token_parts import (
+    CorrectionEffect,
+    EntropyChange,
+    KlToken,
+    LogprobChange,
+    TokenKind,
+    TokenKl,
+    TurnShare,
+)
 from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.results.update import (
     AdapterState,
@@ -189,6 +197,20 @@ def turn(number: int) -> TurnShare:
     )
 
 
+def logprob_change(step: int) -> LogprobChange:
+    return LogprobChange(
+        step=step,
+        first=step - 1,
+        last=step + 9,
+        num_tokens=512,
+        positive=Estimate(value=0.012, low=-0.001, high=0.025, num_units=16),
+        negative=Estimate(value=-0.13, low=-0.21, high=-0.05, num_units=16),
+        neither=Estimate.exact(-0.043),
+        matched=Estimate(value=0.111, low=0.031, high=0.191, num_units=16) if step > 1 else Estimate.exact(0.1),
+        difference=Estimate(value=0.142, low=0.061, high=0.223, num_units=16) if step > 1 else Estimate.exact(0.142),
+    )
+
+
 def kl(step: int) -> TokenKl:
     token = KlToken(
         group_id=f"{step}:{examples.HOSTILE}",
@@ -226,6 +248,7 @@ def token_parts_report() -> RankReport:
         entropy_changes=tuple(entropy_change(step) for step in range(1, 42)),
         token_kl=tuple(kl(step) for step in (1, 41)),
         turns=(turn(1), turn(2), turn(8)),
+        logprob_changes=(logprob_change(1), logprob_change(41)),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import Array, rank_counts
@@ -76,28 +76,35 @@ class MeanRanks:
 
     def _only_under(self, null: str) -> MeanRanks:
         """The matrices that have a rank under a null."""
-        chosen = np.flatnonzero(np.isfinite(self.nulls[null][:, 0]))
+        return replace(self, nulls={null: self.nulls[null]})._those(np.isfinite(self.nulls[null][:, 0]))
+
+    def _those(self, is_chosen: NDArray[np.bool_]) -> MeanRanks:
+        """Some of the matrices."""
         return replace(
             self,
-            counts=self.counts[chosen],
-            nulls={null: self.nulls[null][chosen]},
-            group_ids=[self.group_ids[place] for place in chosen.tolist()],
+            counts=self.counts[is_chosen],
+            nulls={name: drawn[is_chosen] for name, drawn in self.nulls.items()},
+            group_ids=[self.group_ids[place] for place in np.flatnonzero(is_chosen).tolist()],
         )
 
-    def mean_within(self, values: Array, low: float, high: float) -> Estimate:
+    def mean_within(self, values: Array, low: float, high: float, none: str = "") -> Estimate:
         """The mean of another number of each matrix; undefined without matrices.
 
         Args:
-            values: [n].
+            values: [n]; NaN for a matrix that does not have it and does not count.
             low: The least that it can be.
             high: The most.
+            none: Why no matrix has it, where there are matrices.
 
         Returns:
             The mean, with an interval over groups.
         """
         if not len(values):
             return Estimate.undefined_because(_EVERY_GROUP_DEAD)
-        columns, groups = self._weighed(values[:, None])
+        is_known = np.isfinite(values)
+        if not is_known.any():
+            return Estimate.undefined_because(none, num_units=len(set(self.group_ids)))
+        columns, groups = self._those(is_known)._weighed(values[is_known, None])
         (mean,) = bounded_means(columns, groups, low=low, high=high)
         return mean
 

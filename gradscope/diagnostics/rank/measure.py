@@ -32,7 +32,13 @@ from gradscope.findings.rank.interference import interference_findings
 from gradscope.findings.rank.ranks import rank_findings, size_findings
 from gradscope.findings.rank.reliability import reliability_findings
 from gradscope.findings.rank.sparsity import sparsity_findings
-from gradscope.findings.rank.token_parts import correction_findings, entropy_findings, kind_findings, turn_findings
+from gradscope.findings.rank.token_parts import (
+    correction_findings,
+    entropy_findings,
+    kind_findings,
+    logprob_change_findings,
+    turn_findings,
+)
 from gradscope.findings.rank.tokens import signal_findings, token_findings
 from gradscope.findings.rank.weights import gradient_update_findings, optimizer_findings, weight_rank_findings
 from gradscope.gradients.engine_options import EngineOptions
@@ -145,6 +151,7 @@ def measure_rank(
         question = OptimizerQuestion(rows=question, learning_rates=learning_rates(run))
     for measured in measure_steps(run, chosen, engine, progress, question):
         examine_step(run, collected.take_parts(run, measured, rows), request, collected)
+    collected.parts.look_later(run, engine)
     if not collected.steps:
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:3])
         first = next(iter(collected.skipped.values()))
@@ -195,6 +202,7 @@ def _report(run: Run, request: RankRequest, collected: Collected, source: Source
         entropy_changes=tuple(collected.parts.entropy),
         token_kl=tuple(collected.parts.kl),
         turns=tuple(collected.parts.turns),
+        logprob_changes=collected.parts.logprobs,
         missing_parts=collected.parts.missing,
         findings=(
             *size_findings(changes),
@@ -220,6 +228,7 @@ def _sentences(
             *kind_findings(parts.kinds),
             *entropy_findings(parts.entropy),
             *turn_findings(parts.turns),
+            *logprob_change_findings(parts.logprobs),
             *sparsity_findings(collected.sparsity),
         )
         return (*seen, *rank_findings((), collected.steps, ()), *reliability)

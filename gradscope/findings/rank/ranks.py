@@ -54,6 +54,7 @@ def _by_size(curve: Sequence[RankCurvePoint]) -> list[str]:
         *_given_prompts(curve, last),
         *_against_nulls(last),
         *_energy(last),
+        *_shared(last),
     ]
 
 
@@ -96,6 +97,22 @@ def _energy(point: RankCurvePoint) -> list[str]:
         f"Two directions hold {with_interval(energy, percent)} of a live group's energy; of unrelated rows of the same "
         f"norms they would hold {with_interval(null, percent)}."
     ]
+
+
+def _shared(point: RankCurvePoint) -> list[str]:
+    """What adding up makes of what rollouts share, where that is told from chance."""
+    shared, rest, fate = point.shared_kept, point.residual_kept, _side_of_chance(point.shared_kept)
+    if not fate:
+        return []
+    beside = "" if rest.value is None else f", and {with_interval(rest, '.2f')} times on all others"
+    return [
+        f"What the rollouts of a live group share {'adds up' if fate > 0 else 'cancels'}: on directions of several of "
+        f"them their sum has {with_interval(shared, '.2f')} times the energy of the rows{beside} (1 for random signs)."
+    ]
+
+
+def _side_of_chance(kept: Estimate) -> int:
+    return kept.map(lambda value: value - 1.0).side_of_zero
 
 
 def time_findings(curve: Sequence[RankCurvePoint]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, TokenKind, TurnShare
+from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, LogprobChange, TokenKind, TurnShare
 from gradscope.say import percent, with_interval
 
 _ALIKE = 0.99
@@ -83,4 +83,18 @@ def turn_findings(turns: Sequence[TurnShare]) -> tuple[str, ...]:
         f"{f'Turns from {largest.turn} on have' if largest.and_later else f'Turn {largest.turn} has'} "
         f"{with_interval(largest.gradient_share, percent)} of the gradient of step {largest.step} along its own "
         f"direction, with {percent(largest.frac_tokens.value or 0.0)} of the tokens.",
+    )
+
+
+def logprob_change_findings(changes: Sequence[LogprobChange]) -> tuple[str, ...]:
+    """Whether training moved the last step's tokens the way their advantages ask, in at most one sentence."""
+    last = changes[-1] if changes else None
+    if last is None or last.matched.interval is None:
+        return ()
+    verdict = {1: "as the advantages ask", -1: "against the advantages", 0: "this may be chance"}
+    return (
+        f"From {last.first} to {last.last} updates the log-probability of the tokens of step {last.step} changed by "
+        f"{with_interval(last.positive, '+.3f')} a token where the advantage is positive and by "
+        f"{with_interval(last.negative, '+.3f')} where it is negative; among tokens of like probability "
+        f"the difference is {with_interval(last.matched, '+.3f')}: {verdict[last.matched.side_of_zero]}.",
     )

@@ -14,6 +14,10 @@ from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array, checked_gram
 
 _COLLINEAR = 1e-10
 """Two class means whose Gram of unit vectors has a smaller eigenvalue than this are one direction."""
+_NOTHING = 1e-6
+"""A share of the rows' energy up to this is arithmetic: Gram matrices come from models in float32."""
+CHANNELS = ("shared_directions", "shared_energy", "shared_sum", "shared_kept", "residual_kept")
+"""What :func:`channels` says, in its order."""
 
 
 def gradient_gram(score_gram: ArrayLike, advantages: ArrayLike) -> Array:
@@ -109,6 +113,56 @@ def cancellation(gram: ArrayLike) -> Estimate:
     if total == 0.0:
         return Estimate.undefined_because(ZERO_MATRIX, num_units=len(norms))
     return Estimate.exact(min(batch_norm(gram) / total, 1.0), num_units=len(norms))
+
+
+def channels(grams: ArrayLike) -> Array:
+    """The sum of each matrix's rows split into what the rows share and what is each row's own.
+
+    A direction is shared where the unit rows have more energy on it than any one of them could have alone: the
+    eigenvalue of their cosine matrix is above 1. Unit rows, so that neither a long row nor a large advantage makes a
+    direction of its own pass for a shared one; a row times -1 changes nothing either, so which directions are shared is
+    blind to who was rewarded. With eigenvectors w_k, eigenvalues l_k and norms n the rows' coordinates on direction k
+    are sqrt(l_k) w_k n, and their sum is the sum's. Under random signs of the rows the expected square of a sum is the
+    rows' energy, so what is kept of either channel is 1 on average, exactly.
+
+    Args:
+        grams: Gram matrices of gradient rows, [..., N, N].
+
+    Returns:
+        The number of shared directions, the share of the rows' energy in them, the share of the sum's, and of each
+        channel, shared and residual, the energy of the sum over that of the rows, [..., 5]. NaN where that is
+        undefined: without a gradient, the share of a sum that cancels altogether, and of a channel without energy.
+
+    Example:
+        >>> channels([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [0.0, 0.0, 2.0]]).round(9).tolist()
+        [1.0, 0.5, 0.0, 0.0, 1.0]
+    """
+    matrices = np.asarray(grams, dtype=np.float64)
+    norms = np.sqrt(np.clip(np.diagonal(matrices, axis1=-2, axis2=-1), 0.0, None))
+    units = np.divide(1.0, norms, out=np.zeros(norms.shape), where=norms > 0)
+    values, vectors = np.linalg.eigh(np.clip(matrices * units[..., :, None] * units[..., None, :], -1.0, 1.0))
+    on_direction = np.sqrt(np.clip(values, 0.0, None))[..., None, :] * vectors * norms[..., :, None]
+    energies, sums = np.sum(on_direction**2, axis=-2), np.sum(on_direction, axis=-2) ** 2
+    is_shared = values > 1.0 + _NOTHING
+    total = energies.sum(axis=-1)
+    shared, added = np.where(is_shared, energies, 0.0).sum(axis=-1), np.where(is_shared, sums, 0.0).sum(axis=-1)
+    residual, left = total - shared, sums.sum(axis=-1) - added
+    return np.stack(
+        [
+            np.where(total > 0, is_shared.sum(axis=-1), np.nan),
+            _over(shared, total, total),
+            _over(added, added + left, total),
+            _over(added, shared, total),
+            _over(left, residual, total),
+        ],
+        axis=-1,
+    )
+
+
+# A ratio of energies; NaN where the lower one is nothing beside the rows'.
+def _over(part: Array, whole: Array, energy: Array) -> Array:
+    known = np.full(whole.shape, np.nan)
+    return np.asarray(np.divide(part, whole, out=known, where=whole > _NOTHING * energy), dtype=np.float64)
 
 
 def class_subspace_energy(gram: ArrayLike, passed: ArrayLike) -> Estimate:

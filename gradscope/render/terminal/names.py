@@ -15,6 +15,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "rank": (
         "steps",
         "formulations",
+        "channels",
         "spectra",
         "weights",
         "tokens",
@@ -23,6 +24,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "entropy",
         "kl",
         "turns",
+        "logprobs",
         "updates",
         "frames",
         "adapters",

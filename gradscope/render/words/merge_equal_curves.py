@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
+from gradscope.estimate import Estimate
 from gradscope.results.ranks.curves import RankCurvePoint, WeightRankPoint
 
 _TOLERANCE = 1e-6
@@ -35,7 +36,15 @@ def _are_same(first: Sequence[_Point], second: Sequence[_Point]) -> bool:
 def _is_same(first: _Point, second: _Point) -> bool:
     if (first.step, first.group_size, first.num_dead) != (second.step, second.group_size, second.num_dead):
         return False
-    one, other = first.effective_rank.value, second.effective_rank.value
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=_TOLERANCE)
+    return _is_close(first.effective_rank, second.effective_rank) and (
+        not isinstance(first, RankCurvePoint)
+        or not isinstance(second, RankCurvePoint)
+        # a rank is blind to signs, and a sum is not
+        or _is_close(first.summed_energy, second.summed_energy)
+    )
+
+
+def _is_close(first: Estimate, second: Estimate) -> bool:
+    if first.value is None or second.value is None:
+        return first.value is second.value
+    return math.isclose(first.value, second.value, rel_tol=_TOLERANCE)

@@ -51,6 +51,16 @@ class RankCurvePoint:
     """Share of sum s^2 in the two largest singular values, averaged likewise; of two rows it is 1."""
     summed_energy: Estimate
     """|sum of rows|^2 over the sum of their squared norms, averaged likewise: 1 for unrelated rows."""
+    shared_directions: Estimate
+    """Directions on which a sub-group's unit rows have more energy than one of them could have: their mean number."""
+    shared_energy: Estimate
+    """Share of the rows' squared norms on the shared directions, averaged likewise."""
+    shared_sum: Estimate
+    """Share of |sum of rows|^2 on them, averaged over the sub-groups whose sum is not zero."""
+    shared_kept: Estimate
+    """``summed_energy`` of the rows' parts on them, averaged over the sub-groups whose rows have any."""
+    residual_kept: Estimate
+    """``summed_energy`` of what is left of the rows, averaged over the sub-groups where something is."""
     profile: tuple[float, ...] = ()
     """Mean over the live sub-groups of s / sum s, largest first: what the effective rank is the entropy of."""
     nulls: Mapping[str, NullRank] = field(default_factory=dict)

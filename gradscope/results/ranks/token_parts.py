@@ -133,3 +133,27 @@ class TurnShare:
     """Its part of the gradient along the gradient's own direction."""
     cosine: Estimate
     """Cosine of its summed gradient with the whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobChange:
+    """How far log pi of a step's own tokens moved from the weights before it to the next checkpoint, in nats."""
+
+    step: int
+    """The trainer's step."""
+    first: int
+    """Updates that the earlier weights have had, those that the step started from."""
+    last: int
+    """Updates that the later ones have had."""
+    num_tokens: int
+    """Tokens that count in the loss."""
+    positive: Estimate
+    """Mean change of the tokens whose advantage is above 0."""
+    negative: Estimate
+    """Of those below 0."""
+    neither: Estimate
+    """Of those at 0, which the step's gradient does not see."""
+    difference: Estimate
+    """The first minus the second."""
+    matched: Estimate
+    """The same among tokens of like probability: above 0 where training moved them as the advantages ask."""

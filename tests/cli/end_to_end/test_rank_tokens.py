@@ -19,6 +19,10 @@ def test_a_run_measured_by_tokens(cli: Cli, tiny_run: Path, tmp_path: Path) -> N
     assert {point["advantage"] for point in result["token_curve"]} == {"logged", "sign"}
     assert result["curve"] == []
     assert (tmp_path / "out" / "rank_token_curve.csv").is_file()
+    (moved,) = result["logprob_changes"]
+    assert (moved["first"], moved["last"]) == (0, 1)
+    assert moved["difference"]["value"] == pytest.approx(moved["positive"]["value"] - moved["negative"]["value"])
+    assert (tmp_path / "out" / "rank_logprob_changes.csv").is_file()
     assert (tmp_path / "out" / "rank_spectrum.png").is_file()
     table = cli("rank", tiny_run, *arguments, "--max-tokens", "3", "--seed", "1", "--show", "engine")
     assert table.code == 0

@@ -62,6 +62,11 @@ def rank_report() -> RankReport:
             participation_ratio=estimate,
             two_direction_energy=Estimate.exact(0.9),
             summed_energy=Estimate.exact(1.5),
+            shared_directions=Estimate.exact(1.0),
+            shared_energy=Estimate.exact(0.6),
+            shared_sum=Estimate.exact(0.7),
+            shared_kept=Estimate.exact(1.75),
+            residual_kept=Estimate.exact(1.125),
         )
 
     geometry = StepGeometry(

@@ -17,6 +17,7 @@ from gradscope.diagnostics.rank.comparison import GroupRank
 from gradscope.diagnostics.rank.weights.weight_curve import ALL_WEIGHTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
+from gradscope.metrics.gram.geometry import CHANNELS
 from gradscope.results.ranks.curves import NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
 from tests.diagnostics.claims.made_up_evidence import Given, between
 from tests.diagnostics.made_up_runs import group_of, run_of
@@ -32,7 +33,7 @@ def point(size: int, rank: Estimate, *, step: int = 1, kind: type = RankCurvePoi
     null = NullRank(effective_rank=around(4.0), difference=UNKNOWN, ratio=around(0.5), two_direction_energy=UNKNOWN)
     fields = {"step": step, "advantage": ADVANTAGE, "group_size": size, "num_groups": 12, "num_dead": 0}
     ranked = {"effective_rank": rank, "stable_rank": rank, "participation_ratio": rank, "two_direction_energy": rank}
-    own = {"given_prompts": rank, "summed_energy": rank} if kind is RankCurvePoint else {}
+    own = dict.fromkeys(("given_prompts", "summed_energy", *CHANNELS), rank) if kind is RankCurvePoint else {}
     nulls = {"gaussian": null} if rank.is_defined else {}
     return kind(**fields, **ranked, **own, **more, nulls=nulls)
 

@@ -125,3 +125,23 @@ def test_the_change_with_the_group_size_is_said_of_kinds_of_rows_and_of_all_weig
     assert "the rank of dL/dW, mean over weights, at R = 8" in weights
     undefined = replace(change("token"), difference=Estimate.undefined_because("no group lives at both sizes"))
     assert size_findings([undefined]) == ()
+
+
+NINE_TENTHS = Estimate.exact(0.9)
+
+
+def test_what_rollouts_share_adds_up_or_cancels_where_the_interval_says_so() -> None:
+    def said(shared: Estimate, rest: Estimate = NINE_TENTHS) -> str:
+        return " ".join(rank_findings([replace(FIRST, shared_kept=shared, residual_kept=rest)], [], []))
+
+    assert (
+        "What the rollouts of a live group share adds up: on directions of several of them their sum has 2.00 [1.50, "
+        "2.50] times the energy of the rows, and 0.90 times on all others (1 for random signs)."
+        in said(around(2.0, 0.5))
+    )
+    assert "share cancels: on directions" in said(around(0.5))
+    assert "0.50 [0.25, 0.75] times the energy of the rows (1 for" in said(
+        around(0.5), Estimate.undefined_because("none")
+    )
+    for nothing in (around(1.1), Estimate.exact(0.5), Estimate.undefined_because("none")):
+        assert "random signs" not in said(nothing)

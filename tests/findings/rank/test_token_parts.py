@@ -5,9 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 from gradscope.estimate import Estimate
-from gradscope.findings.rank.token_parts import correction_findings, entropy_findings, kind_findings, turn_findings
+from gradscope.findings.rank.token_parts import (
+    correction_findings,
+    entropy_findings,
+    kind_findings,
+    logprob_change_findings,
+    turn_findings,
+)
 from gradscope.results.ranks.token_parts import CorrectionEffect
-from tests.render.rank_examples import correction, entropy_change, token_kind, turn
+from tests.render.rank_examples import correction, entropy_change, logprob_change, token_kind, turn
 
 
 def effects(*cosines: float, ess: float = 0.9) -> list[CorrectionEffect]:
@@ -80,3 +86,17 @@ def test_the_largest_turn_is_named() -> None:
     )
     assert turn_findings([turn(1)])[0].startswith("Turn 1 has 40.0 %")
     assert turn_findings([]) == ()
+
+
+def test_whether_tokens_moved_as_their_advantages_ask_is_said_with_the_difference() -> None:
+    (sentence,) = logprob_change_findings([logprob_change(1), logprob_change(41)])
+    assert sentence == (
+        "From 40 to 50 updates the log-probability of the tokens of step 41 changed by +0.012 [-0.001, +0.025] a token "
+        "where the advantage is positive and by -0.130 [-0.210, -0.050] where it is negative; among tokens of like "
+        "probability the difference is +0.111 [+0.031, +0.191]: as the advantages ask."
+    )
+    for low, high, words in ((-0.3, -0.1, "against the advantages."), (-0.1, 0.3, "this may be chance.")):
+        matched = Estimate(value=(low + high) / 2, low=low, high=high, num_units=16)
+        (sentence,) = logprob_change_findings([dataclasses.replace(logprob_change(41), matched=matched)])
+        assert sentence.endswith(words)
+    assert logprob_change_findings([]) == logprob_change_findings([logprob_change(1)]) == ()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from gradscope.metrics.gram.geometry import (
     batch_norm,
     cancellation,
+    channels,
     class_subspace_energy,
     cosines,
     gradient_gram,
@@ -133,3 +136,57 @@ def test_group_numbers_must_fit_the_rows(index: list[int]) -> None:
 def test_updates_need_rows_of_one_advantage_a_rollout(advantages):
     with pytest.raises(ValueError, match=r"rows of 2 advantages are needed, got shape \("):
         update_gram(np.eye(2), advantages)
+
+
+def channels_of_rows(gradients: Array) -> list[float]:
+    """The same from the rows themselves: singular directions of the unit rows, and a projection on some of them."""
+    units = gradients / np.linalg.norm(gradients, axis=1, keepdims=True)
+    _, values, directions = np.linalg.svd(units, full_matrices=False)
+    inside = gradients @ directions[values > 1].T @ directions[values > 1]
+    outside = gradients - inside
+    return [
+        float(np.sum(values > 1)),
+        np.sum(inside**2) / np.sum(gradients**2),
+        np.sum(inside.sum(axis=0) ** 2) / np.sum(gradients.sum(axis=0) ** 2),
+        np.sum(inside.sum(axis=0) ** 2) / np.sum(inside**2),
+        np.sum(outside.sum(axis=0) ** 2) / np.sum(outside**2),
+    ]
+
+
+@settings(deadline=None)
+@given(seeds)
+def test_channels_are_those_of_the_rows_themselves(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    gradients = (rows(seed) + rng.normal(size=9)) * rng.lognormal(0.0, 2.0, size=(6, 1)) * rng.choice([-1, 1], (6, 1))
+    gram = gradients @ gradients.T
+    np.testing.assert_allclose(channels(gram), channels_of_rows(gradients), rtol=1e-5)
+    np.testing.assert_allclose(channels(1e-9 * gram), channels(gram), rtol=1e-6)
+    count, energy, of_sum, kept, rest = channels(np.stack([gram, np.eye(6)]))[0]
+    whole = gram.sum() / np.trace(gram)
+    assert energy * kept + (1 - energy) * rest == pytest.approx(whole)
+    assert of_sum * whole == pytest.approx(energy * kept)
+    assert 1 <= count <= 5
+
+
+@settings(deadline=None, max_examples=20)
+@given(seeds)
+def test_under_all_signs_of_the_rows_either_channel_keeps_its_energy_on_average(seed: int) -> None:
+    gradients = rows(seed, 4) + 1.0
+    signed = np.array(list(product((-1.0, 1.0), repeat=4)))[:, :, None] * gradients
+    every = channels(signed @ signed.swapaxes(1, 2))
+    np.testing.assert_allclose(every[:, 3:].mean(axis=0), 1.0)
+    np.testing.assert_allclose(every[:, :2], np.tile(every[0, :2], (16, 1)), rtol=1e-6)  # blind to signs
+
+
+def test_channels_that_are_empty_and_sums_that_cancel_have_no_number() -> None:
+    pulls = np.array([1.0, -1.0, 2.0, -2.0])
+    np.testing.assert_equal(channels(np.eye(3)), [0, 0, 0, np.nan, 1])
+    np.testing.assert_allclose(channels(np.ones((3, 3))), [1, 1, 1, 3, np.nan])
+    np.testing.assert_allclose(channels(np.outer(pulls, pulls)), [1, 1, np.nan, 0, np.nan], atol=1e-12)
+    np.testing.assert_equal(channels(np.zeros((2, 2))), [np.nan] * 5)
+
+
+def test_a_rollout_without_a_gradient_changes_no_channel() -> None:
+    gradients = rows(3, 4) + 0.5
+    with_zero = np.vstack([gradients, np.zeros((1, 9))])
+    np.testing.assert_allclose(channels(with_zero @ with_zero.T), channels(gradients @ gradients.T))

@@ -59,10 +59,11 @@ def test_formulations_and_baselines_stand_with_their_reasons() -> None:
 
 
 def test_parts_of_a_gradient_stand_in_tables_of_their_own() -> None:
-    text = words(token_parts_report(), "energy", "corrections", "entropy", "kl", "turns")
+    text = words(token_parts_report(), "energy", "corrections", "entropy", "kl", "turns", "logprobs")
     assert "above 0 0 to 0.25 top fifth 0.190 0.610 -0.12 [-0.31, 0.07] -0.25" in text
     assert "tis 0.930 0.410 1.250 1.31 0.812 [0.70, 0.92] —¹" in text
     assert "8 and later 64 0.250 0.40 [0.10, 0.70]" in text
+    assert "41 40 to 50 0.012 -0.130 -0.043 0.142 0.111 [0.03, 0.19]" in text
     assert "41 0.104 -0.04913 -0.36 [-0.66, -0.06]" in text
     assert "12" in text
     assert "-12.25 -0.5 -11.75 1.267e+05" in text
@@ -84,6 +85,14 @@ def test_a_table_that_is_not_there_says_why_where_that_is_known() -> None:
         report, "turns"
     )
     assert "There is no table of kl in this result." in words(report, "kl")
+
+
+def test_channels_have_intervals_at_every_group_size_within_the_width() -> None:
+    text = words(REPORT, "channels")
+    assert "of what kept of" in text
+    assert "4 1.20 0.700 1.60 [1.20, 2.30] 0.90 [0.70, 1.00]" in text
+    assert "the rows lie on one direction" in text
+    assert "Kept: the energy of the sum over that of the rows; 1 for rows of random signs" in text
 
 
 def test_kinds_of_groups_that_give_nothing_are_left_out() -> None:
@@ -233,7 +242,7 @@ def test_steps_that_were_left_out_are_named_and_their_reasons_shown_when_asked()
 
 
 def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
-    offered = "formulations, spectra, geometry, signal, kinds, interference, baselines, engine"
+    offered = "formulations, channels, spectra, geometry, signal, kinds, interference, baselines, engine"
     assert f"--show adds {offered}; or all." in words(REPORT)
     assert "There is no table of tokens in this result." in words(REPORT, "tokens")
     assert not [part for part in ("--show adds", "There is no table") if part in words(REPORT, "all")]

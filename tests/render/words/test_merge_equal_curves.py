@@ -24,3 +24,9 @@ def test_arithmetic_does_not_tell_curves_apart_and_dead_groups_do() -> None:
         ("deader",),
         ("none",),
     ]
+
+
+def test_rows_of_other_signs_have_equal_ranks_and_another_sum() -> None:
+    point = examples.rank_report().curve[0]
+    turned = dataclasses.replace(point, advantage="turned", summed_energy=Estimate.exact(0.2))
+    assert [names for names, _ in merge_same([point, turned])] == [("logged",), ("turned",)]

@@ -14,10 +14,18 @@ from gradscope.diagnostics.rank.null_values import TOKEN_ADVANTAGES
 from gradscope.diagnostics.rank.rollouts.leave_one_out import rank_given_prompts
 from gradscope.diagnostics.rank.rollouts.part_stack import PartStack
 from gradscope.estimate import Estimate
+from gradscope.metrics.gram.geometry import CHANNELS
 from gradscope.metrics.gram.null_models import NULLS
 from gradscope.metrics.gram.spectrum import Array, rank_counts
 from gradscope.results.ranks.curves import NullRank, RankCurvePoint
 
+_SHARES = ("shared_energy", "shared_sum")
+_NO_CHANNEL = {
+    "shared_sum": "the gradients of every group cancel altogether",
+    "shared_kept": "the rows of no group share a direction",
+    "residual_kept": "the rows of every group lie on the directions that they share",
+}
+"""Why no part has a number of a channel, though it has a gradient."""
 _EACH_GROUP_ALIKE = "groups weigh alike here, and leaving out a rollout is for parts that weigh alike"
 
 
@@ -55,10 +63,23 @@ def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool =
         num_dead=int(np.sum(~stack.is_live)),
         **means,
         summed_energy=mean.mean_within(stack.summed_energy[is_ranked], 0.0, float(stack.weights.shape[1])),
+        **_channels(mean, stack.channels[is_ranked]),
         given_prompts=given_prompts,
         profile=profile(stack.values[is_ranked]),
         nulls={name: _with_profile(nulls.get(name), drawn.get(name)) for name in NULLS} if drawn else {},
     )
+
+
+def _channels(mean: MeanRanks, values: Array) -> dict[str, Estimate]:
+    """The mean of each number of the shared and the residual channel, over the parts that have it."""
+    means = {
+        name: mean.mean_within(
+            column, 0.0, 1.0 if name in _SHARES else float(mean.most), none=_NO_CHANNEL.get(name, "")
+        )
+        for name, column in zip(CHANNELS, values.T, strict=True)
+    }
+    # no interval of a whole number: where nearly all parts have the same one, resampling them says too little
+    return {**means, "shared_directions": replace(means["shared_directions"], low=None, high=None)}
 
 
 def _with_profile(null: NullRank | None, drawn: Array | None) -> NullRank:

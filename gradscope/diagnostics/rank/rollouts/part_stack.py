@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.rank.null_values import null_values
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup
+from gradscope.metrics.gram.geometry import channels
 from gradscope.metrics.gram.spectrum import Array, center_grams, singular_values_from_grams
 
 
@@ -47,6 +48,11 @@ class PartStack:
         energy = np.trace(self.gradients, axis1=1, axis2=2)
         total = np.clip(self.gradients.sum(axis=(1, 2)), 0.0, None)
         return np.asarray(np.divide(total, energy, out=np.full(len(energy), np.nan), where=energy > 0))
+
+    @property
+    def channels(self) -> Array:
+        """What the sum makes of what the rows share and of the rest, as of :func:`channels`, [n, 5]."""
+        return channels(self.gradients)
 
     @property
     def is_live(self) -> NDArray[np.bool_]:

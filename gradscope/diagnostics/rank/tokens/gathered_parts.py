@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.logged.as_logged import first_logged
 from gradscope.diagnostics.logged.entropy import METRICS
 from gradscope.diagnostics.rank.tokens.corrections import correction_effects
+from gradscope.diagnostics.rank.tokens.logprob_changes import logprob_changes
 from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
-from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, TokenKind, TokenKl, TurnShare
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.results.ranks.token_parts import (
+    CorrectionEffect,
+    EntropyChange,
+    LogprobChange,
+    TokenKind,
+    TokenKl,
+    TurnShare,
+)
 from gradscope.rollouts.run import Run
+
+if TYPE_CHECKING:
+    from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
 
 _MISSING: Mapping[str, str] = {
     "corrections": "the log does not have the sampler's log-probability of every token",
@@ -35,6 +48,10 @@ class GatheredParts:
     """By step."""
     turns: list[TurnShare] = field(default_factory=list)
     """By step and turn."""
+    logprobs: tuple[LogprobChange, ...] = ()
+    """By step."""
+    tokens: dict[int, CountedTokens] = field(default_factory=dict)
+    """Step -> its tokens."""
     missing: dict[str, str] = field(default_factory=dict)
     """Name of a table -> why the last step that has nothing for it does not."""
 
@@ -52,8 +69,9 @@ class GatheredParts:
         rows, found = measured.answer
         step = measured.step
         if found is None:
-            self.missing |= dict.fromkeys((*_MISSING, "energy", "entropy"), f"step {step}: {NO_GRADIENT}")
+            self.missing |= dict.fromkeys((*_MISSING, "energy", "entropy", "logprobs"), f"step {step}: {NO_GRADIENT}")
             return replace(measured, answer=rows)
+        self.tokens[step] = found.tokens
         logged = first_logged(run, METRICS)
         of_step = {
             "corrections": correction_effects(step, found),
@@ -67,3 +85,10 @@ class GatheredParts:
             if not parts:
                 self.missing[name] = f"step {step}: {_MISSING[name]}"
         return replace(measured, answer=rows)
+
+    def look_later(self, run: Run, options: EngineOptions) -> None:
+        """What became of the tokens of all steps, when no other weights are in memory."""
+        self.logprobs, missing = logprob_changes(run, self.tokens, options)
+        for step, reason in missing.items():
+            self.missing["logprobs"] = f"step {step}: {reason}"
+        self.tokens.clear()

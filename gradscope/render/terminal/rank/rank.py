@@ -12,6 +12,7 @@ from rich.text import Text
 from gradscope.render.terminal.answer import Blocks, answer
 from gradscope.render.terminal.layout import source_line
 from gradscope.render.terminal.names import ALL
+from gradscope.render.terminal.rank.channels import channels_table
 from gradscope.render.terminal.rank.formulations import baselines_table, kinds_table, noise_table, updates_table
 from gradscope.render.terminal.rank.interference import influences_table, interference_table
 from gradscope.render.terminal.rank.ranks import geometry_table, matrices_table, ranks_table, spectra_table
@@ -21,6 +22,7 @@ from gradscope.render.terminal.rank.token_parts import (
     corrections_table,
     entropy_table,
     kl_tables,
+    logprobs_table,
     token_kinds_table,
     turns_table,
 )
@@ -99,6 +101,11 @@ def _formulations(report: RankReport, notes: Footnotes) -> Blocks:
         yield cell(f"left out: {', '.join(refusal.names)}. {refusal.kind}")
 
 
+def _channels(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.curve:
+        yield channels_table(report.curve, notes)
+
+
 def _spectra(report: RankReport, notes: Footnotes) -> Blocks:
     whole = [spectrum for spectrum in report.spectra if spectrum.label.group_id is None]
     if whole and report.rows != "weight":
@@ -142,6 +149,11 @@ def _kl(report: RankReport, notes: Footnotes) -> Blocks:
 def _turns(report: RankReport, notes: Footnotes) -> Blocks:
     if report.turns:
         yield turns_table(report.turns, notes)
+
+
+def _logprobs(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.logprob_changes:
+        yield logprobs_table(report.logprob_changes, notes)
 
 
 def _updates(report: RankReport, notes: Footnotes) -> Blocks:
@@ -211,6 +223,7 @@ def _engine(report: RankReport, notes: Footnotes) -> Blocks:
 
 _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
     "formulations": _formulations,
+    "channels": _channels,
     "spectra": _spectra,
     "weights": _weights,
     "tokens": _tokens,
@@ -219,6 +232,7 @@ _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
     "entropy": _entropy,
     "kl": _kl,
     "turns": _turns,
+    "logprobs": _logprobs,
     "updates": _updates,
     "frames": _frames,
     "adapters": _adapters,

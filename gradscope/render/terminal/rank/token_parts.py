@@ -17,7 +17,14 @@ from gradscope.render.words.numbers import (
     format_estimate,
     format_number,
 )
-from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, TokenKind, TokenKl, TurnShare
+from gradscope.results.ranks.token_parts import (
+    CorrectionEffect,
+    EntropyChange,
+    LogprobChange,
+    TokenKind,
+    TokenKl,
+    TurnShare,
+)
 
 _ALONE = "too few groups have such tokens, or it is at the end of its range"
 _ENTROPIES = {"top_fifth": "top fifth", "rest": "rest", None: "any"}
@@ -168,6 +175,32 @@ def turns_table(turns: Sequence[TurnShare], notes: Footnotes) -> Table:
         )
     notes.remark(IN_THE_FILES)
     return _said_of_other_steps(table, turns, step, notes)
+
+
+def logprobs_table(changes: Sequence[LogprobChange], notes: Footnotes) -> Table:
+    """How far each step's tokens moved, by sign of their advantage, from its weights to the next checkpoint."""
+    columns: list[Column] = [
+        ("step", "right"),
+        ("updates", "left"),
+        ("advan-\ntage > 0", "right"),
+        ("advan-\ntage < 0", "right"),
+        ("advan-\ntage 0", "right"),
+        ("> 0 less\n< 0", "right"),
+        ("of like\nprobability", "left"),
+    ]
+    table = new_table(columns)
+    for change in evenly(changes):
+        means = (change.positive, change.negative, change.neither)
+        add_row(
+            table,
+            str(change.step),
+            f"{change.first} to {change.last}",
+            *(format_estimate(mean, notes, "share", interval=False) for mean in (*means, change.difference)),
+            format_estimate(change.matched, notes, "share", alone=_ALONE),
+        )
+    notes.remark("Mean change of log p of the step's own tokens, in nats; on average a policy's own tokens fall")
+    notes.remark(IN_THE_FILES)
+    return table
 
 
 def _said_of_other_steps(

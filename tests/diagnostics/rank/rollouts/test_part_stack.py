@@ -55,3 +55,13 @@ def test_nulls_are_of_the_chosen_parts_alone() -> None:
 def test_without_scalars_there_is_no_shuffle() -> None:
     stack, _ = stack_of(is_scalar=False)
     assert set(stack.null_values(np.array([True, False]))) == {"unweighted", "gaussian"}
+
+
+def test_energy_of_the_sum_and_channels_have_a_row_a_part_and_none_of_a_dead_one() -> None:
+    stack, scores = stack_of()
+    gradient = WEIGHTS[0][:, None] * scores[0]
+    assert stack.summed_energy[0] == pytest.approx(np.sum(gradient.sum(axis=0) ** 2) / np.sum(gradient**2))
+    assert stack.channels.shape == (2, 5)
+    assert np.isfinite(stack.channels[0]).all()
+    assert np.isnan(stack.channels[1]).all()
+    assert np.isnan(stack.summed_energy[1])

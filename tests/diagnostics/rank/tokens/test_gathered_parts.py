@@ -6,6 +6,7 @@ import dataclasses
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank.tokens.gathered_parts import GatheredParts
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.reason import Reason
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
@@ -37,9 +38,19 @@ def test_what_a_step_lacks_is_missing_with_its_reason() -> None:
 def test_a_step_without_a_gradient_has_none_of_them() -> None:
     gathered = GatheredParts()
     assert gathered.take(run_of(*GROUPS), dataclasses.replace(STEP, answer=(("rows",), None))).answer == ("rows",)
-    assert set(gathered.missing) == {"corrections", "turns", "kl", "energy", "entropy"}
+    assert set(gathered.missing) == {"corrections", "turns", "kl", "energy", "entropy", "logprobs"}
 
 
 def test_a_step_that_could_not_be_recomputed_stays_as_it_is() -> None:
     refused = dataclasses.replace(STEP, reason=Reason("unusable", "no weights"))
     assert GatheredParts().take(run_of(*GROUPS), refused) is refused
+
+
+def test_tokens_are_looked_at_once_more_where_there_are_later_weights() -> None:
+    made, gathered = made_up(num_turns=2), GatheredParts()
+    run = run_of(*GROUPS)
+    gathered.take(run, dataclasses.replace(STEP, answer=(tuple(made.grams), made.found)))
+    gathered.look_later(run, EngineOptions(device="cpu"))
+    assert gathered.logprobs == ()
+    assert gathered.missing == {"logprobs": "step 7: no weights after its update are on disk"}
+    assert gathered.tokens == {}
