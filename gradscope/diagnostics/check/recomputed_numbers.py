@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,12 @@ def is_of_tokens(entry: Metric) -> bool:
     return entry.path.partition(".")[0] in _TABLES
 
 
+def look_closer(entry: Metric, path: str) -> str:
+    """The command that has more about a metric of a run."""
+    rows = " --rows token" if is_of_tokens(entry) else ""
+    return f"Look closer: gradscope {entry.command} {shlex.quote(path)}{rows}"
+
+
 def rank_number(report: RankReport, entry: Metric) -> tuple[Estimate, str]:
     """A metric of gradients at the last step of a report.
 
@@ -44,11 +51,11 @@ def rank_number(report: RankReport, entry: Metric) -> tuple[Estimate, str]:
         The number, and what it is of in words.
     """
     last, (sequence, _, path) = report.steps[-1], entry.path.partition(".")
+    if is_of_tokens(entry):
+        return _of_tokens(report, entry, last.step)
     subject = f"{entry.name} at step {last.step}"
     if sequence == "steps":
         return number_at(last, path), subject
-    if is_of_tokens(entry):
-        return _of_tokens(report, sequence, path, subject, last.step)
     points = [point for point in report.curve if point.step == last.step and point.advantage == "logged"]
     if not points:
         return Estimate.undefined_because("no group has a spectrum"), subject
@@ -56,14 +63,15 @@ def rank_number(report: RankReport, entry: Metric) -> tuple[Estimate, str]:
     return number_at(largest, path), f"{subject}, G = {largest.group_size}"
 
 
-def _of_tokens(report: RankReport, table: str, path: str, subject: str, step: int) -> tuple[Estimate, str]:
+def _of_tokens(report: RankReport, entry: Metric, step: int) -> tuple[Estimate, str]:
+    table, _, path = entry.path.partition(".")
+    of_kind = {"token_kinds": " of the top fifth by entropy", "corrections": f" of {_CORRECTION}"}.get(table, "")
+    subject = f"{entry.name}{of_kind} at step {step}"
     rows = [row for row in getattr(report, table) if row.step == step and _is_meant(row)]
-    words = {"token_kinds": ", top fifth of the tokens by entropy", "corrections": f", {_CORRECTION}"}
-    subject = f"{subject}{words.get(table, '')}"
-    if not rows:
-        reason = report.missing_parts.get(_TABLES[table], "no token of the step is of that kind")
-        return Estimate.undefined_because(reason), subject
-    return number_at(rows[0], path), subject
+    if rows:
+        return number_at(rows[0], path), subject
+    reason = report.missing_parts.get(_TABLES[table], "no token of the step is of that kind")
+    return Estimate.undefined_because(reason), subject
 
 
 def _is_meant(row: object) -> bool:
@@ -88,8 +96,8 @@ def furthest_deviation(run: Run) -> tuple[Estimate, str]:
     if broken is not None:
         return broken.deviation, f"deviation of {broken.name} at step {step}"
     first = next(one for one in told if one.deviation.is_defined)
-    chance = f"chance reaches {first.by_chance.value:.1f} in one run of twenty"
-    return first.deviation, f"deviation of {first.name} at step {step}, where {chance}"
+    chance = f"chance reaches {first.by_chance.value or 0.0:.1f} in one run of twenty"
+    return first.deviation, f"deviation of {first.name} at step {step} ({chance})"
 
 
 def number_at(record: Any, path: str) -> Estimate:

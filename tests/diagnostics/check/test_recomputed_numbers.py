@@ -9,7 +9,13 @@ import pytest
 
 from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check.metric_values import MetricValues
-from gradscope.diagnostics.check.recomputed_numbers import furthest_deviation, is_of_tokens, number_at, rank_number
+from gradscope.diagnostics.check.recomputed_numbers import (
+    furthest_deviation,
+    is_of_tokens,
+    look_closer,
+    number_at,
+    rank_number,
+)
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.results.rank import RankReport
@@ -42,11 +48,11 @@ def of_tokens(**parts: object) -> RankReport:
 @pytest.mark.parametrize(
     ("name", "row", "words"),
     [
-        ("token_kinds.energy_share", ("token_kinds", "top_fifth"), ", top fifth of the tokens by entropy"),
-        ("token_kinds.cosine", ("token_kinds", "top_fifth"), ", top fifth of the tokens by entropy"),
-        ("corrections.ess", ("corrections", "tis"), ", tis"),
-        ("corrections.norm_ratio", ("corrections", "tis"), ", tis"),
-        ("corrections.cosine", ("corrections", "tis"), ", tis"),
+        ("token_kinds.energy_share", ("token_kinds", "top_fifth"), " of the top fifth by entropy"),
+        ("token_kinds.cosine", ("token_kinds", "top_fifth"), " of the top fifth by entropy"),
+        ("corrections.ess", ("corrections", "tis"), " of tis"),
+        ("corrections.norm_ratio", ("corrections", "tis"), " of tis"),
+        ("corrections.cosine", ("corrections", "tis"), " of tis"),
         ("entropy_change.rate", ("entropy_changes", None), ""),
         ("entropy_change.cosine", ("entropy_changes", None), ""),
         ("token_kl.top_share", ("token_kl", None), ""),
@@ -68,8 +74,9 @@ def test_numbers_of_tokens_are_those_of_one_row_of_the_last_step(
     assert is_of_tokens(entry)
     assert rank_number(report, entry) == (
         number_at(chosen[0], entry.path.partition(".")[2]),
-        f"{name} at step 6{words}",
+        f"{name}{words} at step 6",
     )
+    assert look_closer(entry, "a run") == "Look closer: gradscope rank 'a run' --rows token"
     values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"rank token": report})
     assert values.value(name).estimate == rank_number(report, entry)[0]
 
@@ -106,7 +113,7 @@ def test_the_deviation_is_that_of_the_step_that_stands_out() -> None:
     run = run_of(group_of([1, 0], step=1), metrics=norms())
     estimate, subject = furthest_deviation(run)
     assert estimate.value > 10.0
-    assert subject.startswith("deviation of grad_norm at step 7, where chance reaches ")
+    assert subject.startswith("deviation of grad_norm at step 7 (chance reaches ")
     value = MetricValues(run=run).value("deviation")
     assert (value.estimate, value.is_not_finite) == (estimate, False)
 
