@@ -71,6 +71,7 @@ from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import RunReport
 from gradscope.results.signal import AdvantageMass, PassRateDistribution, SignalCost
+from gradscope.results.spike import SpikeReport
 from gradscope.results.update import WeightUpdate
 from tests.diagnostics.compare.test_judgement import pair_of
 from tests.diagnostics.logged.made_up_tokens import both, tokens_of
@@ -160,7 +161,13 @@ def test_every_entry_says_everything() -> None:
         assert "2606.29238" not in entry.source
 
 
-RESULTS = {"degeneracy": DegeneracyReport, "rank": RankReport, "replay": ReplayReport, "report": RunReport}
+RESULTS = {
+    "degeneracy": DegeneracyReport,
+    "rank": RankReport,
+    "replay": ReplayReport,
+    "report": RunReport,
+    "spike": SpikeReport,
+}
 
 
 @pytest.mark.parametrize("entry", [entry for entry in CATALOG.values() if entry.path], ids=lambda entry: entry.name)

@@ -32,4 +32,5 @@ class Metric:
     """The command that computes it."""
     path: str = ""
     """Where the number stands in that command's result, as ``gradscope check`` takes it: ``curve.`` and ``steps.`` mean
-    the last step's, of a curve its largest group's. Empty where it is not one number of a run."""
+    the last step's, of a curve its largest group's; where a table has a row a kind, ``meaning`` says which is meant.
+    Empty where it is not one number of a run."""

@@ -14,11 +14,13 @@ SPIKE_METRICS: tuple[Metric, ...] = (
         title="standard deviations from the steps around",
         formula="(log x - log m) / (1.4826 median |log x_j - log m|), j the 50 nearest steps; no logs where some x < 0",
         meaning="How far a step's gradient norm, KL or loss stands out. A step is named where it lies above what the "
-        "furthest of as many steps exceeds in one run of twenty (Student's quantile, for the spread is estimated).",
+        "furthest of as many steps exceeds in one run of twenty (Student's quantile, for the spread is estimated). "
+        "`check` takes that of the step that stands out most.",
         range="(-inf, inf)",
         better="lower",
         moved_by="One update that went wrong; a trend within 50 steps widens the spread and hides it.",
         source="Median absolute deviation (Hampel 1974); the bound by simulation in gradscope's docs.",
+        path="metrics.deviation",
     ),
     _spike_metric(
         name="norm_without",

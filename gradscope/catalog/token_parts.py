@@ -29,11 +29,12 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         title="share of the energy",
         formula="sum over the kind of |v_t g_t|^2, over that of all tokens",
         meaning="Which tokens have the large gradients, whether or not they agree. Where tokens were drawn, each "
-        "stands for those left out.",
+        "stands for those left out. `check` takes that of the top fifth by entropy.",
         range=_SHARE,
         better="neither",
         moved_by="Unlikely tokens have large gradients: grad log pi of the logits is one minus the probability.",
         source="Definition; dominance of unlikely tokens: arXiv 2505.12929, of undecided ones: arXiv 2506.01939.",
+        path="token_kinds.energy_share",
     ),
     _rank_metric(
         name="token_kinds.gradient_share",
@@ -51,11 +52,12 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         title="cosine of a kind of token",
         formula="cosine of (sum over the kind of v_t g_t) with g",
         meaning="Whether a gradient of these tokens alone would go where the whole goes: for the top fifth by entropy, "
-        "what masking the rest changes.",
+        "what masking the rest changes. `check` takes that one.",
         range=_COSINE,
         better="neither",
         moved_by="Which tokens carry the gradient.",
         source="Definition; training on the top fifth alone: Wang et al. 2025, arXiv 2506.01939.",
+        path="token_kinds.cosine",
     ),
     _rank_metric(
         name="corrections.kept",
@@ -71,11 +73,12 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         name="corrections.ess",
         title="effective share under the correction",
         formula="(sum of f)^2 / (M sum of f^2), M units",
-        meaning="Share of the units that the corrected gradient is worth.",
+        meaning="Share of the units that the corrected gradient is worth. `check` takes that of tis.",
         range=_SHARE,
         better="higher",
         moved_by=_MISMATCH,
         source="Kish 1965.",
+        path="corrections.ess",
     ),
     _rank_metric(
         name="corrections.chi2",
@@ -92,22 +95,26 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         name="corrections.norm_ratio",
         title="norm under the correction",
         formula="|sum of f_t u_t g_t| / |sum of u_t g_t|, u_t the weight of a token at ratio 1",
-        meaning="How much shorter or longer the corrected gradient is than one that takes the policy for the sampler.",
+        meaning="How much shorter or longer the corrected gradient is than one that takes the policy for the sampler. "
+        "`check` takes that of tis.",
         range="[0, inf)",
         better="neither",
         moved_by=_MISMATCH,
         source="Definition.",
+        path="corrections.norm_ratio",
     ),
     _rank_metric(
         name="corrections.cosine",
         title="cosine with the uncorrected gradient",
         formula="cosine of sum of f_t u_t g_t with sum of u_t g_t",
-        meaning="Whether a correction turns the step. Near 1 it does not matter which one is used.",
+        meaning="Whether a correction turns the step. Near 1 it does not matter which one is used. `check` takes "
+        "that of tis.",
         range=_COSINE,
         better="neither",
         moved_by=_MISMATCH,
         source="tis: Yao et al. 2025, truncated importance sampling, bound 2; icepop: Ling Team 2025, arXiv "
         "2510.18855, band [0.5, 5]; token_mask, sequence_truncate, sequence_mask: TRL's modes at its bound 3.",
+        path="corrections.cosine",
     ),
     _rank_metric(
         name="corrections.unbiased_cosine",
@@ -130,6 +137,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Advantages of likely tokens; an entropy bonus.",
         source="First-order Taylor expansion; of a softmax policy the covariance of arXiv 2505.22617.",
+        path="entropy_changes.rate",
     ),
     _rank_metric(
         name="entropy_change.cosine",
@@ -140,6 +148,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Rewarding what the policy is sure of lowers it, rewarding unlikely tokens raises it.",
         source="Definition; Cui et al. 2025, arXiv 2505.22617 on what drives the entropy.",
+        path="entropy_changes.cosine",
     ),
     _rank_metric(
         name="entropy_change.covariance",
@@ -181,6 +190,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="A few tokens far from the reference.",
         source="Definition; a point of the Lorenz curve.",
+        path="token_kl.top_share",
     ),
     _rank_metric(
         name="turns.frac_tokens",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.results.spike import SpikeMetric, SpikeReport, SpikeRollout
@@ -18,41 +18,46 @@ MUCH_REPEATED = 0.5
 
 def spike_findings(report: SpikeReport) -> SpikeReport:
     """The report with its sentences: whether the step stands out, then what its gradient is made of."""
-    sentences = (_headline(report), *_norms(report), *_rollouts(report), *_repeats(report), *_tensors(report))
+    headline = spike_headline(report.step, report.metrics, was_named=report.was_named)
+    sentences = (headline, *_norms(report), *_rollouts(report), *_repeats(report), *_tensors(report))
     return replace(report, findings=sentences)
 
 
-def _headline(report: SpikeReport) -> str:
-    broken = [one.name for one in report.metrics if not one.value.is_defined]
+def spike_headline(step: int, metrics: Sequence[SpikeMetric], *, was_named: bool) -> str:
+    """Whether a step stands out, by the numbers that were logged at it.
+
+    Args:
+        metrics: These numbers beside those of the steps around it.
+        was_named: Whether the step was asked for; else it is the one that stands out most.
+
+    Returns:
+        A sentence.
+    """
+    broken = [one.name for one in metrics if not one.value.is_defined]
     if broken:
-        return f"Step {report.step} is broken: {_listed(broken)} was logged as no finite number."
-    unusual = [one for one in report.metrics if one.is_unusual]
+        return f"Step {step} is broken: {_listed(broken)} was logged as no finite number."
+    unusual = [one for one in metrics if one.is_unusual]
     if unusual:
-        return f"Step {report.step} stands out: {'; '.join(_said(one, report) for one in unusual)}."
-    told = [one for one in report.metrics if one.deviation.is_defined]
+        return f"Step {step} stands out: {'; '.join(_said(one, was_named=was_named) for one in unusual)}."
+    told = [one for one in metrics if one.deviation.is_defined]
     if not told:
-        return f"Whether step {report.step} stands out cannot be told: {_untold(report)}."
-    said = _said(told[0], report)
-    if report.was_named:
-        return f"Step {report.step} does not stand out: {said}."
-    return f"No step stands out; the furthest, step {report.step}, does not either: {said}."
+        untold = metrics[0].typical.undefined if metrics else "no gradient norm, KL or loss was logged at it"
+        return f"Whether step {step} stands out cannot be told: {untold}."
+    said = _said(told[0], was_named=was_named)
+    if was_named:
+        return f"Step {step} does not stand out: {said}."
+    return f"No step stands out; the furthest, step {step}, does not either: {said}."
 
 
-def _said(one: SpikeMetric, report: SpikeReport) -> str:
+def _said(one: SpikeMetric, *, was_named: bool) -> str:
     values = (one.value.value, one.typical.value, one.deviation.value, one.by_chance.value)
     value, typical, deviation, by_chance = (0.0 if number is None else number for number in values)
     times = f", {value / typical:.3g} times" if value > 0 and typical > 0 else ", against"
-    chance = f"chance reaches {by_chance:.1f} in one {'step' if report.was_named else 'run'} of twenty"
+    chance = f"chance reaches {by_chance:.1f} in one {'step' if was_named else 'run'} of twenty"
     return (
         f"{one.name} {value:.3g}{times} the {typical:.3g} of the {one.typical.num_units} steps around it, "
         f"{deviation:.1f} standard deviations, where {chance}"
     )
-
-
-def _untold(report: SpikeReport) -> str:
-    if not report.metrics:
-        return "no gradient norm, KL or loss was logged at it"
-    return f"{report.metrics[0].typical.undefined}"
 
 
 def _norms(report: SpikeReport) -> Iterator[str]:

@@ -46,6 +46,8 @@ class ReportTable:
     """One cell a column."""
     by_step: bool = False
     """Whether each row is a step, its first cell: a page folds such a table, for its chart says the same."""
+    folded_as: str = ""
+    """What stands on the fold of any other table that is there for those who ask; empty: it stands open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ worse fails in at most one check of twenty, however many metrics it holds.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from gradscope.catalog.entry import Direction
 from gradscope.catalog.lookup import CATALOG, catalog_name
 from gradscope.diagnostics.check.baseline_file import change_of
+from gradscope.diagnostics.check.recomputed_numbers import look_closer
 from gradscope.diagnostics.check.step_selectors import split_metric
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.one_sided import rise_by_flips, rise_by_interval
@@ -195,6 +195,6 @@ def _next_step(one: _Compared, outcome: Outcome, path: str) -> str:
         )
     if outcome == "unknown" or entry is None:
         return "Look at the trainer's own log of this metric, or at the requirement on it above."
-    closer = f"Look closer: gradscope {entry.command} {shlex.quote(path)}."
+    closer = f"{look_closer(entry, path)}."
     accept = "Where the change is meant, accept it: --update-baseline --force"
     return " ".join(part for part in (one.advice, closer, accept) if part)

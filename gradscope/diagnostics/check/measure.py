@@ -6,7 +6,6 @@ decides, unless the rule says otherwise, because two runs differ by chance.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from gradscope.catalog.lookup import CATALOG, catalog_name, near_names
 from gradscope.diagnostics.check.against_baseline import baseline_verdicts
 from gradscope.diagnostics.check.baseline_file import prompt_key, read_baseline, refuse_other, write_baseline
 from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues, needs_only_rewards
+from gradscope.diagnostics.check.recomputed_numbers import look_closer
 from gradscope.diagnostics.check.requirements import COMPARE, parse_requirement, read_requirements, read_settings
 from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metric
 from gradscope.diagnostics.degeneracy.measure import frac_set_aside
@@ -206,7 +206,7 @@ def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, p
     entry = CATALOG.get(catalog_name(split_metric(requirement.metric)[0]))
     if entry is None:
         return "Look at the trainer's own log of this metric."
-    closer = f"Look closer: gradscope {entry.command} {shlex.quote(path)}"
+    closer = look_closer(entry, path)
     return " ".join(part for part in (entry.meaning, value.advice, closer) if part)
 
 

@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name
 from gradscope.diagnostics.check.by_prompt import group_metric_by_prompt
+from gradscope.diagnostics.check.recomputed_numbers import (
+    furthest_deviation,
+    is_of_tokens,
+    number_at,
+    rank_number,
+)
 from gradscope.diagnostics.check.step_selectors import Selector, aggregate_steps, split_metric
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
@@ -32,7 +38,7 @@ from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
 if TYPE_CHECKING:
-    from gradscope.results.rank import RankReport
+    from gradscope.results.rank import RankReport, RowKind
     from gradscope.results.replay import ReplayReport, StepReplay
 
 _OF_EACH_STEP = frozenset(field.name for field in fields(StepDegeneracy))
@@ -64,7 +70,7 @@ def needs_only_rewards(name: str) -> bool:
     """Whether a metric is had from the rewards of a log, or from what the trainer logged."""
     metric, _ = split_metric(name)
     entry = CATALOG.get(metric)
-    return entry is None or entry.command in ("degeneracy", "passk")
+    return entry is None or entry.command in ("degeneracy", "passk", "spike")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,8 +123,8 @@ class MetricValues:
         if any(name in values for values in self.run.metrics.values()):
             return self._logged(name)
         if entry is not None and entry.path:
-            make = {"replay": self._replay, "report": self._of_log}.get(entry.command, self._gradient)
-            return make(entry)
+            makers = {"replay": self._replay, "report": self._of_log, "spike": self._deviation}
+            return makers.get(entry.command, self._gradient)(entry)
         reason = f"{name} is not one number of a run"
         hint = "Name the budget: pass@8." if name in ("pass_at_k", "pass_hat_k") else _see(name)
         return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=hint)
@@ -185,7 +191,7 @@ class MetricValues:
     def _of_groups(self, entry: Metric) -> MetricValue:
         report = self._degeneracy()
         return MetricValue(
-            estimate=_at(report, entry.path),
+            estimate=number_at(report, entry.path),
             subject=f"{entry.name} of {report.num_groups} groups",
             hint=_see(entry.name),
             advice=dead_group_advice(report) if entry.name in _OF_DEAD_GROUPS else "",
@@ -220,7 +226,7 @@ class MetricValues:
         if part.overall is None:
             reason, hint = absence_of(name, part)
             return MetricValue(estimate=Estimate.undefined_because(reason), subject=entry.name, hint=hint)
-        estimate = _at(part.overall, entry.path.rpartition(".")[2])
+        estimate = number_at(part.overall, entry.path.rpartition(".")[2])
         return MetricValue(estimate=estimate, subject=f"{entry.name} of the log", hint=_see(entry.name))
 
     def _pass_at_k(self, name: str) -> MetricValue:
@@ -252,25 +258,28 @@ class MetricValues:
         return MetricValue(estimate=estimate, subject=f"{name} as the trainer logged it at step {step}")
 
     def _gradient(self, entry: Metric) -> MetricValue:
-        report: RankReport = self._once("rank", self._measured_rank)
-        last = report.steps[-1]
-        subject, hint = f"{entry.name} at step {last.step}", _see(entry.name)
-        sequence, _, path = entry.path.partition(".")
-        if sequence == "steps":
-            return MetricValue(estimate=_at(last, path), subject=subject, hint=hint)
-        points = [point for point in report.curve if point.step == last.step and point.advantage == "logged"]
-        if not points:
-            return MetricValue(
-                estimate=Estimate.undefined_because("no group has a spectrum"), subject=subject, hint=hint
-            )
-        largest = max(points, key=lambda point: point.group_size)
-        return MetricValue(estimate=_at(largest, path), subject=f"{subject}, G = {largest.group_size}", hint=hint)
+        rows: RowKind = "token" if is_of_tokens(entry) else "rollout"
+        report: RankReport = self._once(f"rank {rows}", lambda: self._measured_rank(rows))
+        estimate, subject = rank_number(report, entry)
+        return MetricValue(estimate=estimate, subject=subject, hint=_see(entry.name))
 
-    def _measured_rank(self) -> RankReport:
+    def _measured_rank(self, rows: RowKind) -> RankReport:
         from gradscope.diagnostics.rank.measure import measure_rank
 
         return measure_rank(
-            self.run.path, steps=self._last_step(), advantages=("logged",), read=self.read, engine=self.engine
+            self.run.path,
+            steps=self._last_step(),
+            rows=rows,
+            advantages=("logged",),
+            read=self.read,
+            engine=self.engine,
+        )
+
+    def _deviation(self, entry: Metric) -> MetricValue:
+        """Of the log alone; a number that is none is said to be that, wherever it was logged."""
+        estimate, subject = furthest_deviation(self.run)
+        return MetricValue(
+            estimate=estimate, subject=subject, hint=_see(entry.name), is_not_finite=not estimate.is_defined
         )
 
     def _replayed_steps(self, steps: tuple[int, ...] | None) -> ReplayReport:
@@ -286,7 +295,7 @@ class MetricValues:
         if entry.path == entry.name:
             report = self._replayed_steps(None)
             subject = f"{entry.name} of a replay that says {report.headline}"
-            return MetricValue(estimate=_at(report, entry.path), subject=subject, hint=_see(entry.name))
+            return MetricValue(estimate=number_at(report, entry.path), subject=subject, hint=_see(entry.name))
         last = self._replayed_steps(self._last_step()).steps[-1]
         subject, quantity = f"{entry.name} at step {last.step}", entry.path.rpartition(".")[2]
         error = _replayed(last, entry)
@@ -333,14 +342,6 @@ def _part_of_log(name: str) -> str:
     """The part of what a log says of its policy that holds a metric; empty for any other metric."""
     entry = CATALOG.get(name)
     return entry.path.split(".")[1] if entry is not None and entry.path.startswith("logged.") else ""
-
-
-def _at(record: Any, path: str) -> Estimate:
-    """The number at a path of fields, and of keys where a field is a mapping."""
-    for name in path.split("."):
-        record = record[name] if isinstance(record, Mapping) else getattr(record, name)
-    estimate: Estimate = record
-    return estimate
 
 
 def _see(name: str) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from gradscope.diagnostics.claims import gradients, outcomes, ranks, weights
+from gradscope.diagnostics.claims import gradients, outcomes, ranks, tokens, weights
 from gradscope.diagnostics.claims.claim import Claim
+from gradscope.diagnostics.rank.tokens.kind_energy import UNDECIDED, UNLIKELY
 
 _FOUNDATIONS = "arXiv 2606.29238 (On the policy gradient foundations of GRPO)"
 _STARVATION = "arXiv 2605.07689 (Gradient starvation in binary-reward GRPO)"
@@ -18,6 +19,7 @@ _MORE_ROLLOUTS = (
     "32 or 64 rollouts of the same prompts at one step: gradscope train --group-size 32, or the trainer's own."
 )
 _SAME_RUN = "The same run with only the advantage exchanged: gradscope train with two advantages and --seeds."
+_MORE_GROUPS = "More groups with a gradient at the recomputed steps: --step with more of them, or a larger batch."
 _CHECKPOINTS = "Checkpoints at five or more steps of the run: --checkpoint-every."
 
 _about_two = partial(
@@ -188,6 +190,22 @@ CLAIMS: tuple[Claim, ...] = (
         metric="difference of held-out pass@k at the largest budget",
         settle="64 or more samples of each held-out prompt, before and after: gradscope train --heldout-samples 64.",
         judge=outcomes.search_not_capacity,
+    ),
+    Claim(
+        name="tokens.high_entropy",
+        source="arXiv 2506.01939 (Beyond the 80/20 rule: high-entropy minority tokens)",
+        claim="The fifth of the tokens with the highest entropy carries most of the gradient.",
+        metric="share of the tokens' summed squared gradient norms in the top fifth by entropy",
+        settle=_MORE_GROUPS,
+        judge=tokens.holds_most(UNDECIDED),
+    ),
+    Claim(
+        name="tokens.low_probability",
+        source="arXiv 2505.12929 (Do not let low-probability tokens over-dominate)",
+        claim="Tokens of low probability dominate the gradient, by the size of theirs.",
+        metric="share of the tokens' summed squared gradient norms at probabilities below 0.25",
+        settle=_MORE_GROUPS,
+        judge=tokens.holds_most(UNLIKELY),
     ),
     Claim(
         name="weights.off_principal",

@@ -22,6 +22,7 @@ from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.rank.sparsity import token_sparsity, weight_sparsity
 from gradscope.diagnostics.rank.tokens.gathered_parts import NO_GRADIENT, GatheredParts
+from gradscope.diagnostics.rank.tokens.kind_energy import KindEnergy
 from gradscope.diagnostics.rank.tokens.token_spectra import RowGram, token_spectra
 from gradscope.diagnostics.rank.weights.module_shares import module_shares
 from gradscope.diagnostics.rank.weights.optimizer_question import optimizer_steps
@@ -83,6 +84,8 @@ class Collected:
     """Of tokens and of entries."""
     parts: GatheredParts = field(default_factory=GatheredParts)
     """Of rows that are tokens: the gradient by kinds of tokens, turns and corrections; of others what is missing."""
+    energies: list[KindEnergy] = field(default_factory=list)
+    """Of rows that are tokens, where only they are asked for: how their energy is spread over kinds."""
     optimizers: list[OptimizerStep] = field(default_factory=list)
     """Of rows of weights: what optimizers would make of the gradient."""
     modules: list[ModuleShare] = field(default_factory=list)

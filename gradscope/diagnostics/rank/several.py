@@ -10,6 +10,7 @@ from gradscope.diagnostics.inputs.row_questions import RowQuestion, SignalQuesti
 from gradscope.diagnostics.inputs.steps import measure_steps
 from gradscope.diagnostics.rank.collected import Collected, examine_step
 from gradscope.diagnostics.rank.request import RankRequest
+from gradscope.diagnostics.rank.tokens.kind_energy import EnergyQuestion, kind_energies
 from gradscope.diagnostics.rank.weights.weight_question import WeightQuestion
 from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
@@ -64,6 +65,12 @@ def row_question(request: RankRequest, most: int, num_buckets: int | None = None
     return TokenQuestion(most=most if num_buckets is None else None, num_buckets=num_buckets, seed=request.seed)
 
 
+def _question(request: RankRequest, most: int) -> RowQuestion | None:
+    """The same, and of rows that are tokens what kinds of them there are."""
+    question = row_question(request, most)
+    return question if question is None or request.rows != "token" else EnergyQuestion(rows=question)
+
+
 def collect_kinds(
     run: Run,
     steps: Sequence[int],
@@ -82,7 +89,7 @@ def collect_kinds(
     Returns:
         What was found, by kind.
     """
-    question = SeveralQuestions(questions=tuple(row_question(request, most) for request in requests))
+    question = SeveralQuestions(questions=tuple(_question(request, most) for request in requests))
     found: dict[RowKind, Collected] = {request.rows: Collected() for request in requests}
     for measured in measure_steps(run, steps, engine, progress, question):
         for place, request in enumerate(requests):
@@ -90,5 +97,10 @@ def collect_kinds(
             if isinstance(answer, UsageError):
                 found[request.rows].skipped[measured.step] = Reason("unusable", answer.message.rstrip("."))
                 continue
+            if answer and request.rows == "token":
+                answer, tokens = answer
+                found["token"].energies.extend(
+                    kind_energies(measured.step, tokens, answer) if tokens is not None else ()
+                )
             examine_step(run, replace(measured, answer=answer), request, found[request.rows])
     return found

@@ -15,8 +15,15 @@ _FEW = 0.5
 """Effective share of the sequences below which whole sequence ratios leave too little to be compared with."""
 
 
-def correction_findings(effects: Sequence[CorrectionEffect]) -> tuple[str, ...]:
-    """Whether corrections for the sampler would turn the last step's gradient, in at most one sentence."""
+def correction_findings(effects: Sequence[CorrectionEffect], kind: str = "") -> tuple[str, ...]:
+    """Whether corrections for the sampler would turn the last step's gradient, in at most one sentence.
+
+    Args:
+        kind: Which corrections these are, " by sequence", where not all of them are looked at.
+
+    Returns:
+        The sentence; none where no correction has a direction.
+    """
     last = [one for one in effects if one.step == effects[-1].step and one.cosine.value is not None]
     others = [one for one in last if one.correction != "none"]
     if not others:
@@ -24,11 +31,11 @@ def correction_findings(effects: Sequence[CorrectionEffect]) -> tuple[str, ...]:
     worst = min(others, key=lambda one: one.cosine.value or 0.0)
     if (worst.cosine.value or 0.0) >= _ALIKE:
         return (
-            f"No correction for the sampler turns the gradient of step {worst.step}: its cosine with the uncorrected "
-            f"one is at least {worst.cosine.value:.4f}.",
+            f"No correction for the sampler{kind} turns the gradient of step {worst.step}: its cosine with the "
+            f"uncorrected one is at least {worst.cosine.value:.4f}.",
         )
     text = (
-        f"Corrections for the sampler turn the gradient of step {worst.step}: {worst.correction} has cosine "
+        f"Corrections for the sampler{kind} turn the gradient of step {worst.step}: {worst.correction} has cosine "
         f"{with_interval(worst.cosine, '.2f')} with the uncorrected one and {worst.norm_ratio.value:.2f} of its norm"
     )
     whole = next((one for one in last if one.correction == "sequence_ratio"), None)

@@ -42,6 +42,8 @@ class RolloutTokens:
     """Part of the rollout's gradient along that gradient's own direction, [T]; None where tokens were not drawn."""
     entropies: Array
     """Entropy of the policy where the token was sampled, in nats, [T]."""
+    logprobs: Array
+    """Log pi of the policy, [T]."""
 
 
 def measure_rollout_tokens(
@@ -68,7 +70,7 @@ def measure_rollout_tokens(
     entropies = policy_entropies(policy, plan, chosen, step.batch_tokens)
     of_rollout = {rollout: gram for gram in grams for rollout in np.unique(gram.table.rollouts).tolist()}
     return tuple(
-        _tokens(policy.tokenizer, plan, rollout, of_rollout[rollout], entropies[rollout])
+        _tokens(policy.tokenizer, plan, rollout, of_rollout[rollout], (entropies[rollout], step.logprobs[rollout]))
         for rollout in chosen
         if rollout in of_rollout and of_rollout[rollout].table.logged_weights is not None
     )
@@ -101,12 +103,16 @@ def policy_entropies(
     return entropies
 
 
-def _tokens(tokenizer: Any, plan: RowPlan, rollout: int, gram: TokenGram, entropies: Array) -> RolloutTokens:
+def _tokens(
+    tokenizer: Any, plan: RowPlan, rollout: int, gram: TokenGram, of_policy: tuple[Array, Array]
+) -> RolloutTokens:
+    """The tokens of one rollout, the policy's entropies and log-probabilities of which are known."""
     sequence, table = plan.sequences[rollout], gram.table
     assert table.logged_weights is not None, "the caller asks for rollouts with logged advantages"
     inside = np.flatnonzero(table.rollouts == rollout)
     positions, factors = table.positions[inside], table.logged_weights[inside]
     rows = factors[:, None] * gram.gram[np.ix_(inside, inside)] * factors
+    entropies, logprobs = of_policy
     norms, weights, seen, shares = (np.zeros(len(entropies)) for _ in range(4))
     norms[positions] = np.sqrt(np.clip(np.diag(rows), 0.0, None))
     weights[positions], seen[positions] = factors, 1.0
@@ -122,6 +128,7 @@ def _tokens(tokenizer: Any, plan: RowPlan, rollout: int, gram: TokenGram, entrop
         norms=norms,
         shares=shares if whole else None,
         entropies=entropies,
+        logprobs=logprobs,
     )
 
 

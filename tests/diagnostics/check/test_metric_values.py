@@ -111,7 +111,7 @@ def rank_report() -> RankReport:
     ],
 )
 def test_gradient_metrics_are_those_of_the_last_step(name: str, expected: float | None, subject: str) -> None:
-    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"rank": rank_report()})
+    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"rank rollout": rank_report()})
     value = values.value(name)
     assert (value.estimate.value, value.subject) == (expected, subject)
 

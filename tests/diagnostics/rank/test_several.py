@@ -10,6 +10,7 @@ from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQues
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import several
 from gradscope.diagnostics.rank.several import SeveralQuestions, collect_kinds, row_question
+from gradscope.diagnostics.rank.tokens.kind_energy import KINDS, EnergyQuestion
 from gradscope.diagnostics.rank.weights.weight_question import WeightQuestion
 from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
@@ -17,6 +18,7 @@ from gradscope.progress import no_progress
 from gradscope.reason import Reason
 from tests.diagnostics.made_up_runs import two_steps
 from tests.diagnostics.rank.test_request import request
+from tests.diagnostics.rank.tokens.made_up_parts import made_up
 
 
 def test_answers_are_in_the_order_of_the_questions() -> None:
@@ -66,3 +68,20 @@ def test_a_step_that_cannot_be_recomputed_is_skipped_by_every_kind(monkeypatch: 
     found = collect_kinds(two_steps(), (1, 2), requests, EngineOptions(), no_progress, most=64)
     assert list(found) == ["rollout", "token"]
     assert all(one.skipped == {1: "no weights of 1", 2: "no weights of 2"} for one in found.values())
+
+
+def test_kinds_of_tokens_are_kept_and_rows_alone_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, examined = made_up(), []
+    answers = [(tuple(made.grams), made.found.tokens), (tuple(made.grams), None)]
+
+    def measured(run, steps, engine, progress, question):
+        (asked,) = question.questions
+        assert asked == EnergyQuestion(rows=TokenQuestion(most=64, num_buckets=None, seed=0))
+        for step, answer in zip(steps, answers, strict=True):
+            yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=None, answer=(answer,))
+
+    monkeypatch.setattr(several, "measure_steps", measured)
+    monkeypatch.setattr(several, "examine_step", lambda run, step, asked, found: examined.append(step.answer))
+    found = collect_kinds(two_steps(), (1, 2), [request(rows="token")], EngineOptions(), no_progress, most=64)
+    assert examined == [tuple(made.grams)] * 2
+    assert [(one.step, one.kind) for one in found["token"].energies] == [(1, kind) for kind in KINDS]

@@ -31,6 +31,13 @@ def test_corrections_that_change_nothing_are_said_to() -> None:
     )
 
 
+def test_some_of_the_corrections_are_not_said_to_be_all() -> None:
+    (sentence,) = correction_findings(effects(0.999), " by sequence")
+    assert sentence.startswith("No correction for the sampler by sequence turns the gradient")
+    (sentence,) = correction_findings(effects(0.9), " by sequence")
+    assert sentence.startswith("Corrections for the sampler by sequence turn the gradient")
+
+
 def test_the_correction_that_turns_the_gradient_most_is_named() -> None:
     (sentence,) = correction_findings(effects(0.9, 0.4))
     assert sentence.startswith(

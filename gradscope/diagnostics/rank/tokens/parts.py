@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.diagnostics.rank.tokens.kind_energy import by_group, token_energy
 from gradscope.diagnostics.rank.tokens.parts_question import (
     ENTROPY,
     MOST_KL_TOKENS,
@@ -42,7 +43,7 @@ def token_kinds(step: int, found: WeighedTokens, grams: Sequence[TokenGram]) -> 
     Returns:
         One a kind that has a token.
     """
-    energy, whole = _energy(found, grams), found.chosen("cell")
+    energy, whole = token_energy(found.tokens, grams), found.chosen("cell")
     return [_kind(step, found, kind, energy, whole) for kind in _kinds(found)]
 
 
@@ -70,33 +71,15 @@ def _kind(step: int, found: WeighedTokens, kind: TokenCell, energy: Array, whole
         entropy=kind.entropy,
         num_tokens=int(mask.sum()),
         frac_tokens=_share_of_tokens(found, mask),
-        energy_share=ratio_over_groups(_by_group(found, energy * mask), _by_group(found, energy)),
+        energy_share=ratio_over_groups(by_group(found.tokens, energy * mask), by_group(found.tokens, energy)),
         gradient_share=sum_share(found.products, part, whole),
         cosine=sum_cosine(found.products, part, whole),
     )
 
 
-def _energy(found: WeighedTokens, grams: Sequence[TokenGram]) -> Array:
-    """|v_t grad log pi|^2 of each token that was measured, times how many it stands for, and 0 of the others, [N]."""
-    tokens = found.tokens
-    places = {pair: at for at, pair in enumerate(zip(tokens.rollouts.tolist(), tokens.positions.tolist(), strict=True))}
-    energy = np.zeros(len(places))
-    for gram in grams:
-        stands_for = gram.table.num_tokens / len(gram.table.rows)
-        for row, square in zip(gram.table.rows, np.clip(np.diag(gram.gram), 0.0, None).tolist(), strict=True):
-            at = places[row.sequence, row.position]
-            energy[at] = stands_for * square * tokens.weights[at] ** 2
-    return energy
-
-
-def _by_group(found: WeighedTokens, values: Array) -> Array:
-    sums = np.bincount(found.tokens.groups, values, minlength=found.tokens.num_groups)
-    return np.asarray(sums, dtype=np.float64)
-
-
 def _share_of_tokens(found: WeighedTokens, mask: NDArray[np.bool_]) -> Estimate:
     ones = np.ones(len(mask))
-    return ratio_over_groups(_by_group(found, ones * mask), _by_group(found, ones))
+    return ratio_over_groups(by_group(found.tokens, ones * mask), by_group(found.tokens, ones))
 
 
 def turn_shares(step: int, found: WeighedTokens) -> list[TurnShare]:
@@ -129,7 +112,7 @@ def entropy_change(step: int, found: WeighedTokens, logged: Mapping[int, float])
     ones = np.ones(len(tokens.groups))
     return EntropyChange(
         step=step,
-        entropy=ratio_over_groups(_by_group(found, tokens.entropies), _by_group(found, ones), POSITIVE),
+        entropy=ratio_over_groups(by_group(found.tokens, tokens.entropies), by_group(found.tokens, ones), POSITIVE),
         rate=Estimate.exact(float(climb @ found.products[0] @ update), num_units=tokens.num_groups),
         cosine=sum_cosine(found.products, climb, update),
         covariance=_covariance(found),
@@ -141,8 +124,8 @@ def entropy_change(step: int, found: WeighedTokens, logged: Mapping[int, float])
 def _covariance(found: WeighedTokens) -> Estimate:
     tokens = found.tokens
     parts = [tokens.logprobs - tokens.logprobs.mean(), tokens.advantages - tokens.advantages.mean()]
-    ones = _by_group(found, np.ones(len(tokens.groups)))
-    return ratio_over_groups(_by_group(found, parts[0] * parts[1]), ones, ANY)
+    ones = by_group(found.tokens, np.ones(len(tokens.groups)))
+    return ratio_over_groups(by_group(found.tokens, parts[0] * parts[1]), ones, ANY)
 
 
 def token_kl(step: int, found: WeighedTokens, groups: Sequence[RolloutGroup]) -> TokenKl | None:
@@ -155,8 +138,8 @@ def token_kl(step: int, found: WeighedTokens, groups: Sequence[RolloutGroup]) ->
     order = np.argsort(-k3, kind="stable")[:MOST_KL_TOKENS].tolist()
     return TokenKl(
         step=step,
-        k1=ratio_over_groups(_by_group(found, k1), _by_group(found, ones), ANY),
-        k3=ratio_over_groups(_by_group(found, k3), _by_group(found, ones), POSITIVE),
+        k1=ratio_over_groups(by_group(found.tokens, k1), by_group(found.tokens, ones), ANY),
+        k3=ratio_over_groups(by_group(found.tokens, k3), by_group(found.tokens, ones), POSITIVE),
         top_share=share_of_largest(k3, fraction=0.01),
         top=tuple(
             KlToken(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.logged.step_tokens import NO_SAMPLER
+from gradscope.diagnostics.rank.tokens.sequence_corrections import sequence_corrections
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_part, missing_section
 from gradscope.diagnostics.report.sections.logged.logged_agreement import (
     LARGE_GAP,
@@ -23,6 +24,8 @@ from gradscope.diagnostics.report.sections.logged.logged_agreement import (
     WRONG_SIDE,
     logged_agreement,
 )
+from gradscope.findings.rank.token_parts import correction_findings
+from gradscope.results.ranks.token_parts import CorrectionEffect
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 from gradscope.say import number
@@ -30,16 +33,21 @@ from gradscope.say import number
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
 
+_CORRECTED = (
+    f". Cosine by sequence: the least of truncating, masking and plainly weighing whole sequences, "
+    f"{metric('corrections.cosine').formula}"
+)
+
 
 def agreement_section(inputs: ReportInputs) -> ReportSection:
     """Sampler against logged or recomputed log-probabilities by step, or the trainer's own metrics of that."""
     gaps = {gram.step: gap for gram in inputs.grams if (gap := _gaps(inputs.run, gram)) is not None}
     if inputs.logged.sampler.overall is not None:
         section = logged_agreement(inputs.logged.sampler, inputs.logged.sampler.overall)
-        more = _compared(gaps) if gaps else ReportSection(name=NAME, question=QUESTION)
+        more = _compared(gaps, inputs) if gaps else ReportSection(name=NAME, question=QUESTION)
         return replace(section, findings=(*section.findings, *more.findings), tables=(*section.tables, *more.tables))
     if gaps:
-        return _compared(gaps)
+        return _compared(gaps, inputs)
     metrics = {step: inputs.run.metrics.get(step, {}) for step in inputs.run.steps}
     names = sorted({name for values in metrics.values() for name in values if "sampling_logp" in name})
     if names:
@@ -68,8 +76,11 @@ def _gaps(run: Run, gram: StepGram) -> NDArray[np.float64] | None:
     return together if together.size else None
 
 
-def _compared(gaps: dict[int, NDArray[np.float64]]) -> ReportSection:
+def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> ReportSection:
     means = {step: float(np.abs(gap).mean()) for step, gap in gaps.items()}
+    found = {gram.step: sequence_corrections(inputs.run, gram) for gram in inputs.grams if gram.step in gaps}
+    least = {step: min(effects, key=_cosine).cosine for step, effects in found.items() if effects}
+    turned = min(least, key=lambda step: least[step].value or 0.0) if least else None
     worst = max(means, key=lambda step: means[step])
     return ReportSection(
         name=NAME,
@@ -77,25 +88,34 @@ def _compared(gaps: dict[int, NDArray[np.float64]]) -> ReportSection:
         findings=(
             f"Over {len(gaps)} recomputed steps the log-probabilities of the sampler differ from those of the weights "
             f"by {means[worst]:.2g} a token at most (mean of step {worst}).",
+            *(() if turned is None else correction_findings(found[turned], " by sequence")),
         ),
         severity="problem" if means[worst] > LARGE_GAP else "fine",
         meaning=metric("logprob_gap").meaning,
         next_step=_next_step(means[worst]),
         tables=(
             ReportTable(
-                caption=f"mean gap = {metric('logprob_gap').formula}",
+                caption=f"mean gap = {metric('logprob_gap').formula}{_CORRECTED if least else ''}",
                 columns=(
                     Column(title="step", style="count"),
                     Column(title="tokens", style="count"),
                     *(Column(title=name, style="norm") for name in ("mean gap", "largest gap", "mean p ratio")),
+                    *([Column(title="cosine by sequence", style="norm")] if least else []),
                 ),
                 rows=tuple(
-                    (step, gap.size, means[step], float(np.abs(gap).max()), float(np.exp(gap).mean()))
+                    (
+                        *(step, gap.size, means[step], float(np.abs(gap).max()), float(np.exp(gap).mean())),
+                        *([least.get(step)] if least else []),
+                    )
                     for step, gap in gaps.items()
                 ),
             ),
         ),
     )
+
+
+def _cosine(effect: CorrectionEffect) -> float:
+    return 1.0 if effect.cosine.value is None else effect.cosine.value
 
 
 def _next_step(gap: float | None) -> str:

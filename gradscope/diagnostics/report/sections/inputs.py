@@ -84,6 +84,7 @@ _OPTIONS = {
     "degeneracy": (*_LOG_OPTIONS, *_COLUMN_OPTIONS),
     "rank": _WEIGHT_OPTIONS,
     "replay": _WEIGHT_OPTIONS,
+    "spike": _WEIGHT_OPTIONS,
 }
 """Which options of reading each command takes."""
 

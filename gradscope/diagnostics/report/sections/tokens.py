@@ -6,7 +6,7 @@ its gradient. The KL part is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailab
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.row_shares import share_of_largest
 from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
+from gradscope.metrics.sampler.token_cells import PROBABILITIES, TokenCell, token_cells
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series, ShadedText, ShadedToken
 from gradscope.say import interval, percent
 
@@ -32,6 +33,17 @@ MOST_TEXTS = 6
 NUM_TOP = 10
 """Tokens in the table of the largest."""
 _FIFTHS = ("first fifth", "second", "third", "fourth", "last fifth")
+_UNDECIDED, _UNLIKELY = TokenCell(entropy="top_fifth"), TokenCell(probability=0)
+_KINDS = {
+    TokenCell(sign="positive"): "made more likely",
+    TokenCell(sign="negative"): "made less likely",
+    _UNLIKELY: f"probability below {PROBABILITIES[1]:g}",
+    TokenCell(probability=1): f"{PROBABILITIES[1]:g} to {PROBABILITIES[2]:g}",
+    TokenCell(probability=2): f"from {PROBABILITIES[2]:g} on",
+    _UNDECIDED: "fifth with the highest entropy",
+    TokenCell(entropy="rest"): "the other four fifths",
+}
+"""Kinds of tokens as the table calls them; equal entropies at the bound stay together, so a fifth can be more."""
 _QUARTERS = ("most certain quarter", "second", "third", "most uncertain quarter")
 
 
@@ -40,19 +52,24 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
     rollouts = inputs.tokens
     if isinstance(rollouts, Unavailable):
         return missing_section(NAME, QUESTION, rollouts)
-    correlation = _entropy_correlation(rollouts)
+    correlation, kinds = _entropy_correlation(rollouts), _kinds(rollouts)
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=(_entropy(correlation, rollouts), _concentration(rollouts), _direction(rollouts)),
+        findings=(
+            _entropy(correlation, rollouts),
+            _concentration(rollouts),
+            *_energy(kinds, len(_norms(rollouts))),
+            _direction(rollouts),
+        ),
         severity="fine",
         meaning=f"{metric('token_norm').meaning} Correlation with entropy: "
         f"{metric('token_entropy_correlation').meaning.lower()}",
         next_step=_next_step(correlation, rollouts),
-        command=inputs.command("rank", "--rows", "token", "--step", str(inputs.largest_step)),
+        command=inputs.command("rank", "--rows", "token", "--step", str(inputs.largest_step), "--show", "energy"),
         charts=(_by_position(rollouts),),
         texts=_texts(rollouts),
-        tables=(_by_entropy(rollouts), _largest(rollouts)),
+        tables=(_by_entropy(rollouts), _by_kind(kinds, len(_norms(rollouts))), _largest(rollouts)),
     )
 
 
@@ -95,6 +112,36 @@ def _concentration(rollouts: Sequence[RolloutTokens]) -> str:
     top, zero = share_of_largest(norms).value or 0.0, float((norms == 0).mean())
     nothing = f"; {percent(zero)} of tokens have no gradient at all" if zero else ""
     return f"The tenth of tokens with the largest gradients holds {percent(top)} of the summed norms{nothing}."
+
+
+def _kinds(rollouts: Sequence[RolloutTokens]) -> dict[TokenCell, tuple[int, float]]:
+    """Kind -> how many of the measured tokens are of it, and their share of the summed squared norms."""
+    weights = _joined(rollouts, [rollout.weights for rollout in rollouts])
+    logprobs = _joined(rollouts, [rollout.logprobs for rollout in rollouts])
+    cells, squares = token_cells(-weights, logprobs, _entropies(rollouts)), _norms(rollouts) ** 2
+    total, found = float(squares.sum()) or 1.0, {}
+    for kind in _KINDS:
+        masks = [mask for cell, mask in cells.items() if kind.holds(cell)]
+        if masks:
+            mask = np.any(masks, axis=0)
+            found[kind] = int(mask.sum()), float(squares[mask].sum()) / total
+    return found
+
+
+def _energy(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> tuple[str, ...]:
+    """What the undecided and the unlikely tokens hold, in at most one sentence."""
+    named = {_UNDECIDED: "with the highest entropy", _UNLIKELY: f"of {_KINDS[_UNLIKELY]}"}
+    held = [
+        (percent(number / num_tokens), name, percent(share))
+        for kind, name in named.items()
+        for number, share in [kinds.get(kind, (0, 0.0))]
+        if 0 < number < num_tokens
+    ]
+    if not held:
+        return ()
+    (first, name, share), *others = held
+    rest = "".join(f"; the {number} {words} hold {part}" for number, words, part in others)
+    return (f"The {first} of these tokens {name} hold {share} of the energy, the summed squared norms{rest}.",)
 
 
 def _direction(rollouts: Sequence[RolloutTokens]) -> str:
@@ -191,6 +238,21 @@ def _quarters(rollouts: Sequence[RolloutTokens]) -> NDArray[np.int64]:
 def _quarter_of(entropies: Array) -> NDArray[np.int64]:
     """In which quarter of its rollout's tokens each one is, from 0 for the most certain."""
     return np.argsort(np.argsort(entropies, kind="stable"), kind="stable") * len(_QUARTERS) // max(len(entropies), 1)
+
+
+def _by_kind(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> ReportTable:
+    return ReportTable(
+        caption="The same tokens by what the update makes of them, by their probability, and by entropy among all of "
+        f"them. share of the energy = {metric('token_kinds.energy_share').formula}",
+        folded_as="By kind of token as a table",
+        columns=(
+            Column(title="tokens"),
+            Column(title="number", style="count"),
+            Column(title="share of the tokens", style="share"),
+            Column(title="share of the energy", style="share"),
+        ),
+        rows=tuple((_KINDS[kind], number, number / num_tokens, share) for kind, (number, share) in kinds.items()),
+    )
 
 
 def _largest(rollouts: Sequence[RolloutTokens]) -> ReportTable:

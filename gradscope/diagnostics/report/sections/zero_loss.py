@@ -13,7 +13,10 @@ from collections.abc import Mapping, Sequence
 
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.signal import dead_groups
+from gradscope.diagnostics.spike.logged_course import courses_of, metric_at, outstanding_step
+from gradscope.errors import InputError
 from gradscope.findings.degeneracy import dead_group_advice
+from gradscope.findings.spike import spike_headline
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, Severity
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.run import Run
@@ -47,16 +50,17 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     table = reward_table(run.groups)
     live = Counter(table.step[~dead_groups(table)].tolist())
     kinds = {step: _kind(run.metrics[step], live[step]) for step in steps}
-    counts = Counter(kinds.values())
+    counts, spike = Counter(kinds.values()), _spike(run)
+    commands = ["replay"] * (counts["suspect"] > 0) + ["spike"] * len(spike)
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=_findings(counts, kinds),
+        findings=(*_findings(counts, kinds), *spike),
         severity=_severity(counts),
         meaning="At the first update after sampling, the advantages of a group sum to zero and the ratio is 1, so the "
         "loss is near zero even while the policy learns. Look at grad_norm, and at whether a group is live.",
         next_step=_next_step(counts, inputs),
-        command=inputs.command("replay") if counts["suspect"] else "",
+        command=inputs.command(commands[0]) if commands else "",
         charts=tuple(
             Chart(
                 title=title,
@@ -70,6 +74,18 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
         ),
         tables=(_table(run, steps, live, Counter(table.step.tolist()), kinds),),
     )
+
+
+def _spike(run: Run) -> tuple[str, ...]:
+    """The step whose norm stands out, in one sentence; none where none does or one is none, which is said anyway."""
+    courses = {name: course for name, course in courses_of(run).items() if name.rpartition("/")[2] == "grad_norm"}
+    try:
+        step = outstanding_step(courses)
+    except InputError:
+        return ()
+    told = [metric_at(name, course, step, was_named=False) for name, course in courses.items()]
+    is_told = all(one.value.is_defined and one.is_unusual for one in told)
+    return (spike_headline(step, told, was_named=False),) if is_told else ()
 
 
 def _kind(values: Mapping[str, float], num_live: int) -> str:

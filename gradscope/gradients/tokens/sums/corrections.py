@@ -5,7 +5,7 @@ Shapes: N tokens that count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -53,3 +53,23 @@ def corrected(tokens: CountedTokens, sampler: Array, correction: SamplerCorrecti
         own, logged = torch.from_numpy(tokens.logprobs[mine]), torch.from_numpy(sampler[mine])
         factors[mine] = correction.ratio(logged, own, torch.ones_like(own)).numpy()
     return factors
+
+
+def sequence_factors(gaps: Sequence[Array]) -> dict[str, Array]:
+    """What each correction by sequence multiplies some rollouts by, and :data:`UNCORRECTED`, infinite beyond floats.
+
+    Args:
+        gaps: The policy's log-probabilities minus the sampler's, 0 where a token does not count, [R][T].
+
+    Returns:
+        Correction -> factors, [R].
+    """
+    by_sequence = {
+        name: one for name, one in CORRECTIONS.items() if one is not None and one.mode.startswith("sequence")
+    }
+    own = [torch.from_numpy(np.asarray(gap, dtype=np.float64)) for gap in gaps]
+    found = {UNCORRECTED: np.ones(len(own))}
+    for name, correction in by_sequence.items():
+        ratios = [float(correction.ratio(torch.zeros_like(gap), gap, torch.ones_like(gap))) for gap in own]
+        found[name] = np.array(ratios)
+    return found

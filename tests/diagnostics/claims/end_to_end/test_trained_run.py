@@ -140,13 +140,26 @@ def test_each_candidate_is_the_matrix_that_rank_looks_at(
     assert row.null == point.nulls["gaussian"].effective_rank
 
 
+def test_energy_of_kinds_of_tokens_is_that_of_rank(run: Path) -> None:
+    found = measure_claims(run, steps=[STEP])
+    kinds = [
+        one for one in measure_rank(run, rows="token", steps=[STEP], advantages=["logged"]).token_kinds if not one.sign
+    ]
+    (undecided,) = [one for one in kinds if one.entropy == "top_fifth"]
+    (unlikely,) = [one for one in kinds if one.probability == (0.0, 0.25)]
+    for name, kind in (("high_entropy", undecided), ("low_probability", unlikely)):
+        row = row_of(found, f"tokens.{name}")
+        assert (row.estimate, row.null) == (kind.energy_share, kind.frac_tokens)
+
+
 def test_without_gradients_only_claims_about_them_are_open(run: Path, report: ClaimsReport) -> None:
     without = measure_claims(run, gradients=False)
     assert (without.steps, without.engine) == ((), {})
     asked = "Gradients were not recomputed, as asked (--no-gradients)."
     refused = {row.name for row in without.claims if row.why == asked}
     assert {row.verdict for row in without.claims if row.name in refused} == {"cannot_tell"}
-    recomputed = ("rank_two", "rank_rises", "sparser.rollouts", "sparser.tokens", "sparser.entries", "optimal", "sign")
+    sparser = ("sparser.rollouts", "sparser.tokens", "sparser.entries")
+    recomputed = ("rank_two", "rank_rises", *sparser, "optimal", "sign", "tokens")
     expected = {one.name for one in CLAIMS if one.name.startswith((*recomputed, "negative"))} - {"rank_two.advantages"}
     assert refused == expected
     for row in without.claims:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.report.sections.agreement import agreement_section
-from gradscope.rollouts.run import Run
+from gradscope.rollouts.run import Run, TrainerSettings
 from tests.diagnostics.logged.made_up_tokens import both, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
@@ -26,8 +26,33 @@ def test_every_token_is_compared() -> None:
     inputs = inputs_of(run_with((-1.0, -2.0), (-0.5,)), grams=[recomputed((-1.0, -2.3), (-0.8,))])
     section = agreement_section(inputs)
     assert section.findings[0].endswith("by 0.2 a token at most (mean of step 0).")
-    assert section.tables[0].rows[0] == pytest.approx((0, 3, 0.2, 0.3, (1 + 2 * np.exp(-0.3)) / 3))
+    assert section.tables[0].rows[0][:5] == pytest.approx((0, 3, 0.2, 0.3, (1 + 2 * np.exp(-0.3)) / 3))
     assert section.next_step.startswith("Find out which side is off")
+
+
+def test_the_step_that_sequence_ratios_turn_most_is_named() -> None:
+    """Ratios 1 and e: of gradients (1, 0) and (0, 1) the sum (1, 1) becomes (1, e)."""
+    runs = [run_with((-1.0,), (-2.0,)), run_with((-1.0,), (-1.0,))]
+    groups = tuple(replace(group, step=step) for step, run in enumerate(runs, start=1) for group in run.groups)
+    grams = [
+        gram_of([[1.0, 0.0], [0.0, 1.0]], ["0/p"] * 2, step=step, logprobs=(np.array([-1.0]), np.array([-1.0])))
+        for step in (1, 2)
+    ]
+    section = agreement_section(inputs_of(run_of(*groups), grams=grams))
+    cosine = (1 + np.e) / np.sqrt(2 * (1 + np.e**2))
+    assert section.findings[1].startswith(
+        "Corrections for the sampler by sequence turn the gradient of step 1: sequence_truncate has cosine "
+        f"{cosine:.2f}"
+    )
+    assert section.tables[0].columns[-1].title == "cosine by sequence"
+    assert [row[-1].value for row in section.tables[0].rows] == pytest.approx([cosine, 1.0])
+
+
+def test_a_loss_that_looks_at_the_sampler_is_not_corrected_again() -> None:
+    run = replace(run_with((-2.0,)), settings=TrainerSettings(values={"use_vllm": True}, origin="args.json"))
+    section = agreement_section(inputs_of(run, grams=[recomputed((-1.0,))]))
+    assert len(section.findings) == 1
+    assert section.tables[0].columns[-1].title == "mean p ratio"
 
 
 def test_equal_log_probabilities_need_nothing() -> None:
@@ -61,7 +86,7 @@ def test_what_was_logged_goes_first_and_what_was_recomputed_follows() -> None:
     section = agreement_section(inputs_of(run, grams=[recomputed((-1.0, -2.3))]))
     assert alone.findings[0].startswith("Over 2 tokens of 1 sequence the logged log-probabilities")
     assert section.findings[: len(alone.findings)] == alone.findings
-    assert section.findings[-1].startswith("Over 1 recomputed steps")
+    assert section.findings[len(alone.findings)].startswith("Over 1 recomputed steps")
     assert len(section.tables) == len(alone.tables) + 1
 
 

@@ -34,6 +34,8 @@ NEEDS_MORE = {
     "rank_rises.token_credit",
     "sparser.tokens",
     "sparser.entries",
+    "tokens.high_entropy",
+    "tokens.low_probability",
     "weights.off_principal",
     "weights.singular_values",
     "weights.few_change",

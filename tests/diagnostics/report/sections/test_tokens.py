@@ -18,6 +18,7 @@ def rollout(
         "texts": tuple(f"t{place}" for place in range(number)),
         "is_seen": np.ones(number, dtype=bool),
         "shares": None,
+        "logprobs": np.zeros(number),
         **parts,
     }
     signs = np.array(weights or [-1.0] * number)
@@ -39,8 +40,8 @@ def test_undecided_tokens_that_pull_hardest_are_found() -> None:
     assert section.findings[0].startswith("Within rollouts, a token's gradient norm and the policy's entropy correlate")
     assert "at +1.00" in section.findings[0]
     assert section.findings[1] == "The tenth of tokens with the largest gradients holds 25.0 % of the summed norms."
-    assert section.findings[2] == "The update pushes 30 of these tokens up and 0 down."
-    assert section.command.endswith("rank made-up --rows token --step 7")
+    assert section.findings[3] == "The update pushes 30 of these tokens up and 0 down."
+    assert section.command.endswith("rank made-up --rows token --step 7 --show energy")
     assert "gradient norm" in section.findings[0]
 
 
@@ -59,18 +60,18 @@ def test_norms_are_summed_by_place_and_by_entropy() -> None:
 
 def test_a_token_that_is_white_space_can_be_seen() -> None:
     section = section_of(rollout([1.0, 2.0], [0.5, 0.4], texts=(" ", "\n")))
-    assert [row[2] for row in section.tables[1].rows] == [repr("\n"), repr(" ")]
+    assert [row[2] for row in section.tables[2].rows] == [repr("\n"), repr(" ")]
 
 
 def test_the_largest_tokens_are_listed_with_their_part_and_direction() -> None:
     made = rollout([1.0, 0.0, 3.0], [0.5, 0.4, 0.3], weights=[-1.0, 0.0, 2.0], shares=np.array([1.25, 0.0, -0.25]))
     section = section_of(made)
-    assert section.tables[1].rows == (
+    assert section.tables[2].rows == (
         ("g #0", 3, "t2", "less likely", 3.0, 0.3, -0.25),
         ("g #0", 1, "t0", "more likely", 1.0, 0.5, 1.25),
     )
     assert section.findings[1].endswith("; 33.3 % of tokens have no gradient at all.")
-    assert section.findings[2] == (
+    assert section.findings[3] == (
         "The update pushes 1 of these tokens up and 1 down; 1 pull against the gradient of their own rollout."
     )
 
@@ -97,3 +98,36 @@ def test_quarters_are_of_each_rollout_so_that_they_say_what_the_sentence_says() 
     assert section.next_step.endswith("keeps 45.1 % of these norms.")  # 256 of 568
     means = [row[3] for row in section.tables[0].rows]
     assert means == sorted(means)  # type: ignore[type-var]
+
+
+def test_energy_is_of_kinds_of_tokens_among_all_that_were_measured() -> None:
+    """Squares 1, 4, 9, 16 and 4 of 34; the last token was not measured."""
+    made = rollout(
+        [1.0, 2.0, 3.0, 4.0, 2.0, 9.0],
+        [0.1, 0.2, 0.3, 0.9, 0.4, 5.0],
+        weights=[-1.0, -1.0, 2.0, 2.0, 0.0, 1.0],
+        logprobs=np.log([0.9, 0.5, 0.2, 0.1, 0.8, 0.1]),
+        is_seen=np.array([True] * 5 + [False]),
+    )
+    section = section_of(made)
+    assert section.findings[2] == (
+        "The 20.0 % of these tokens with the highest entropy hold 47.1 % of the energy, the summed squared norms; the "
+        "40.0 % of probability below 0.25 hold 73.5 %."
+    )
+    table = section.tables[1]
+    assert table.folded_as == "By kind of token as a table"
+    assert [row[:2] for row in table.rows] == [
+        ("made more likely", 2),
+        ("made less likely", 2),
+        ("probability below 0.25", 2),
+        ("0.25 to 0.75", 1),
+        ("from 0.75 on", 1),
+        ("fifth with the highest entropy", 1),
+        ("the other four fifths", 3),
+    ]
+    assert [row[3] for row in table.rows] == pytest.approx([5 / 34, 25 / 34, 25 / 34, 4 / 34, 1 / 34, 16 / 34, 14 / 34])
+
+
+def test_a_kind_that_holds_every_token_or_none_is_not_said() -> None:
+    section = section_of(rollout([1.0, 2.0], [0.5, 0.5]))
+    assert len(section.findings) == 3

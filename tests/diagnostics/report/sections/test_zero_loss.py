@@ -63,3 +63,28 @@ def test_a_norm_that_is_not_finite_comes_first_and_is_drawn() -> None:
     assert section.findings[0].startswith("1 of 3 steps (first: step 2): the trainer logged NaN or infinity")
     assert section.next_step.startswith("Look at the first step that is not finite")
     assert str(section.charts[0].series[0].values) == "(0.5, nan, 0.0)"
+
+
+def course(**others: float) -> dict[int, dict[str, float]]:
+    values = {step: {"grad_norm": 1.0 + 0.1 * (step % 4)} for step in range(1, 21)}
+    values[7]["grad_norm"] = others.pop("at_seven", 9.0)
+    values[9].update(others)
+    return values
+
+
+def test_a_step_that_stands_out_is_named_with_the_command_that_takes_it_apart() -> None:
+    groups = [group_of(LIVE, step=step) for step in range(1, 21)]
+    section = zero_loss_section(inputs_of(run_of(*groups, metrics=course())))
+    assert section.findings[-1].startswith("Step 7 stands out: grad_norm 9, 8.18 times the 1.1 of the 19 steps around")
+    assert section.command == "gradscope spike made-up"
+    suspect = zero_loss_section(inputs_of(run_of(*groups, metrics=course(grad_norm=0.0))))
+    assert suspect.findings[-1].startswith("Step 7 stands out")
+    assert suspect.command == "gradscope replay made-up"
+
+
+@pytest.mark.parametrize("metrics", [course(at_seven=1.2), course(grad_norm=math.nan), course(at_seven=1.2, loss=9e9)])
+def test_where_nothing_stands_out_or_a_number_is_none_nothing_more_is_said(metrics: dict) -> None:
+    groups = [group_of(LIVE, step=step) for step in range(1, 21)]
+    section = zero_loss_section(inputs_of(run_of(*groups, metrics=metrics)))
+    assert not any("stand" in finding or "broken" in finding for finding in section.findings)
+    assert section.command == ""

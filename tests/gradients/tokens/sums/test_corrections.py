@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gradscope.gradients.tokens.sums.corrections import CORRECTIONS, corrected
+from gradscope.gradients.tokens.sums.corrections import CORRECTIONS, corrected, sequence_factors
 from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
 
 
@@ -55,3 +55,12 @@ def test_each_correction_does_what_its_source_says(name: str, expected: list[flo
 def test_a_ratio_beyond_floating_point_is_infinite() -> None:
     tokens = table([0.0], [0])
     assert np.isinf(corrected(tokens, np.array([-1000.0]), CORRECTIONS["token_ratio"])).all()
+
+
+def test_whole_sequences_have_one_number_each() -> None:
+    factors = sequence_factors([np.log([4.0, 0.25]), np.log([6.0]), np.array([1000.0])])
+    assert list(factors) == ["none", "sequence_truncate", "sequence_mask", "sequence_ratio"]
+    np.testing.assert_allclose(factors["none"], [1, 1, 1])
+    np.testing.assert_allclose(factors["sequence_truncate"], [1, 3, 3])
+    np.testing.assert_allclose(factors["sequence_mask"], [1, 0, 0])
+    np.testing.assert_allclose(factors["sequence_ratio"], [1, 6, np.inf])

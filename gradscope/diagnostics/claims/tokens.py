@@ -1,0 +1,64 @@
+"""Claims about which tokens a step's gradient is made of.
+
+Shapes: J groups of all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range
+from gradscope.diagnostics.claims.evidence import Evidence
+from gradscope.diagnostics.rank.tokens.kind_energy import UNDECIDED, UNLIKELY
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.part_sums import ratio_over_groups
+from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.sampler.token_cells import PROBABILITIES, TokenCell
+from gradscope.say import percent
+
+MOST = 0.5
+"""The share of the energy from which on some tokens have most of it."""
+
+
+def holds_most(kind: TokenCell) -> Callable[[Evidence], Judgement]:
+    """Whether tokens of one kind have most of the energy, the summed squared norms of the tokens' gradients.
+
+    Args:
+        kind: One that is followed.
+
+    Returns:
+        A judge, over the groups of all steps; beside the share of the tokens that are of the kind, which is that of the
+        energy where all gradients are of one size.
+    """
+
+    def judge(evidence: Evidence) -> Judgement:
+        found = [one for one in evidence.gradients("token").energies if one.kind == kind]
+        steps = tuple(one.step for one in found)
+        if not found:
+            return cannot_tell("No step has a gradient and a logged advantage of every token")
+        share = _ratio([one.energy for one in found], [one.all_energy for one in found])
+        of_tokens = _ratio([one.tokens for one in found], [one.all_tokens for one in found])
+        if not sum(float(one.energy.sum()) for one in found):
+            return cannot_tell(f"No token {_NAMES[kind]} has a gradient", estimate=share, steps=steps)
+        return Judgement(
+            estimate=share,
+            null=of_tokens,
+            verdict=in_range(share, MOST, 1.0),
+            why=f"Such tokens are {percent(of_tokens.value or 0.0)} of those of {share.num_units} groups at "
+            f"{len(steps)} step{'s' * (len(steps) != 1)}; groups weigh as much as they have energy.",
+            steps=steps,
+        )
+
+    return judge
+
+
+_NAMES = {
+    UNDECIDED: "of the top fifth by entropy",
+    UNLIKELY: f"of probability below {PROBABILITIES[1]:g}",
+}
+
+
+def _ratio(of_part: Sequence[Array], of_all: Sequence[Array]) -> Estimate:
+    return ratio_over_groups(np.concatenate(of_part), np.concatenate(of_all))
