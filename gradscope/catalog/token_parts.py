@@ -279,5 +279,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="Updates that undo it, on these prompts or on others.",
         source="Definition; stratification by a confounder (Cochran 1968, Biometrics 24), least-squares weights.",
+        path="logprob_changes.matched",
     ),
 )

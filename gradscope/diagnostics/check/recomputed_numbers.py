@@ -21,6 +21,7 @@ _TABLES: Mapping[str, str] = {
     "corrections": "corrections",
     "entropy_changes": "entropy",
     "token_kl": "kl",
+    "logprob_changes": "logprobs",
 }
 """Field of a report whose rows are tokens -> its table, as the report names what it lacks."""
 _KIND = TokenCell(entropy="top_fifth")

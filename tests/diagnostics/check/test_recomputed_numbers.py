@@ -21,7 +21,7 @@ from gradscope.estimate import Estimate
 from gradscope.results.rank import RankReport
 from tests.diagnostics.check.test_metric_values import rank_report
 from tests.diagnostics.made_up_runs import group_of, run_of
-from tests.render.rank_examples import correction, entropy_change, kl, token_kind
+from tests.render.rank_examples import correction, entropy_change, kl, logprob_change, token_kind
 
 _KINDS = ({}, {"entropy": "rest"}, {"entropy": "top_fifth", "sign": "positive"}, {"entropy": "top_fifth"})
 
@@ -38,6 +38,7 @@ LAST = {
     "corrections": numbered([correction(name) for name in ("none", "tis", "icepop")], "ess", "norm_ratio", "cosine"),
     "entropy_changes": (entropy_change(1), entropy_change(6)),
     "token_kl": (kl(1), kl(6)),
+    "logprob_changes": (logprob_change(1), logprob_change(6)),
 }
 
 
@@ -56,6 +57,7 @@ def of_tokens(**parts: object) -> RankReport:
         ("entropy_change.rate", ("entropy_changes", None), ""),
         ("entropy_change.cosine", ("entropy_changes", None), ""),
         ("token_kl.top_share", ("token_kl", None), ""),
+        ("logprob_changes.matched", ("logprob_changes", None), ""),
     ],
 )
 def test_numbers_of_tokens_are_those_of_one_row_of_the_last_step(
