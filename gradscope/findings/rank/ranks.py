@@ -54,7 +54,7 @@ def _by_size(curve: Sequence[RankCurvePoint]) -> list[str]:
         *_given_prompts(curve, last),
         *_against_nulls(last),
         *_energy(last),
-        *_shared(last),
+        *sharing_findings(last),
     ]
 
 
@@ -99,7 +99,7 @@ def _energy(point: RankCurvePoint) -> list[str]:
     ]
 
 
-def _shared(point: RankCurvePoint) -> list[str]:
+def sharing_findings(point: RankCurvePoint) -> list[str]:
     """What adding up makes of what rollouts share, where that is told from chance."""
     shared, rest, fate = point.shared_kept, point.residual_kept, _side_of_chance(point.shared_kept)
     if not fate:

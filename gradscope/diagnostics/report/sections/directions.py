@@ -14,7 +14,7 @@ from gradscope.diagnostics.rank.rollouts.step_rows import step_rows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_section
 from gradscope.findings.rank.headline import rank_verdict
-from gradscope.findings.rank.ranks import time_findings
+from gradscope.findings.rank.ranks import sharing_findings, time_findings
 from gradscope.results.ranks.curves import RankCurvePoint
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, Severity
 
@@ -45,7 +45,7 @@ def directions_answer(points: Sequence[RankCurvePoint], command: str = "") -> Re
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=(rank_verdict(points), *time_findings(points)),
+        findings=(rank_verdict(points), *time_findings(points), *sharing_findings(last)),
         severity=_severity(last),
         meaning=metric("effective_rank").meaning,
         next_step=_next_step(last),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.report.sections.directions import directions_section, rank_points
+from gradscope.diagnostics.report.sections.directions import directions_answer, directions_section, rank_points
+from gradscope.estimate import Estimate
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, inputs_of
 
@@ -44,6 +47,15 @@ def test_the_rank_of_known_rows(rows: np.ndarray, rank: float, severity: str, ad
     assert [series.name for series in chart.series] == ["as trained", "unrelated rows", "scores alone", "ceiling"]
     assert chart.series[-1].values == (4.0, 4.0)
     assert section.command.endswith("--step 1,2")
+
+
+@pytest.mark.parametrize(("low", "high", "words"), [(1.2, 2.0, "adds up"), (0.1, 0.6, "cancels"), (0.6, 1.4, "")])
+def test_what_becomes_of_what_rollouts_share(low: float, high: float, words: str) -> None:
+    (point,) = rank_points([gram(ORTHOGONAL)])
+    kept = Estimate(value=(low + high) / 2, low=low, high=high, num_units=4)
+    section = directions_answer([replace(point, shared_kept=kept)])
+    said = [finding for finding in section.findings if "rollouts of a live group share" in finding]
+    assert [words in finding for finding in said] == ([True] if words else [])
 
 
 def test_dead_groups_are_no_part_of_the_mean() -> None:
