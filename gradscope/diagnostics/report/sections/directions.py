@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NAME = "rank"
 QUESTION = "How many directions has a group's gradient?"
 
-_NULLS = {"gaussian": "unrelated rows", "unweighted": "scores alone", "shuffled": "advantages dealt anew"}
+_NULLS = {"gaussian": "unrelated rows", "unweighted": "scores alone", "shuffled": "dealt anew"}
 """What a rank is read against, as tables and charts call it."""
 _FEW = 0.5
 """Half of what unrelated rows span: from there on twice the rollouts of a prompt would add few directions."""
