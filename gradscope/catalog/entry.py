@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 Direction = Literal["higher", "lower", "neither"]
@@ -34,3 +35,7 @@ class Metric:
     """Where the number stands in that command's result, as ``gradscope check`` takes it: ``curve.`` and ``steps.`` mean
     the last step's, of a curve its largest group's; where a table has a row a kind, ``meaning`` says which is meant.
     Empty where it is not one number of a run."""
+
+
+rank_metric = partial(Metric, command="rank")
+"""A metric of ``gradscope rank``."""

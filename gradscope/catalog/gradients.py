@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+from gradscope.catalog.entry import Metric, rank_metric
 
-from gradscope.catalog.entry import Metric
-
-_rank_metric = partial(Metric, command="rank")
 _UNEVEN = "Dead groups, advantages of very different size, completions of very different length."
 
 GRADIENT_METRICS: tuple[Metric, ...] = (
-    _rank_metric(
+    rank_metric(
         name="grad_norm",
         title="gradient norm",
         formula="|sum of g_i| = sqrt(1' G 1)",
@@ -21,7 +18,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         source="TRL logs the optimizer's own under this name.",
         path="steps.grad_norm",
     ),
-    _rank_metric(
+    rank_metric(
         name="cancellation",
         title="cancellation",
         formula="|sum of g_i| / sum of |g_i|",
@@ -32,7 +29,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         source="Triangle inequality; known as gradient diversity in other forms (Yin et al. 2018).",
         path="steps.cancellation",
     ),
-    _rank_metric(
+    rank_metric(
         name="class_subspace_energy",
         title="energy in the class means",
         formula="|X P|_F^2 / |X|_F^2, P the projector on span(mean passing row, mean failing row)",
@@ -44,7 +41,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         source="Between-class part of a scatter matrix (Fisher 1936), on uncentered rows.",
         path="steps.class_subspace_energy",
     ),
-    _rank_metric(
+    rank_metric(
         name="sparsity.zero_groups",
         title="zero groups",
         formula="(number of groups with |g_i| = 0 for all i) / J",
@@ -55,7 +52,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         source="Definition.",
         path="steps.sparsity.zero_groups",
     ),
-    _rank_metric(
+    rank_metric(
         name="sparsity.zero_rows",
         title="zero rows",
         formula="(number of rows with |g_i| = 0) / R",
@@ -66,7 +63,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         source="Definition.",
         path="steps.sparsity.zero_rows",
     ),
-    _rank_metric(
+    rank_metric(
         name="sparsity.small_rows",
         title="small rows",
         formula="(number of rows with |g_i| < 0.01 max_j |g_j|) / R",
@@ -77,7 +74,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         source="Definition.",
         path="steps.sparsity.small_rows",
     ),
-    _rank_metric(
+    rank_metric(
         name="sparsity.hoyer",
         title="Hoyer sparsity",
         formula="(sqrt(R) - sum |g_i| / sqrt(sum |g_i|^2)) / (sqrt(R) - 1)",
@@ -88,7 +85,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         source="Hoyer 2004, Non-negative matrix factorization with sparseness constraints, JMLR 5.",
         path="steps.sparsity.hoyer",
     ),
-    _rank_metric(
+    rank_metric(
         name="sparsity.gini",
         title="Gini of row norms",
         formula="sum over i, j of ||g_i| - |g_j|| / (2 R sum |g_i|)",
@@ -168,7 +165,7 @@ _DEFINITIONS = (
 )
 
 SPARSITY_METRICS: tuple[Metric, ...] = tuple(
-    _rank_metric(
+    rank_metric(
         name=f"{family}.{name}",
         title=f"{title} of {word}",
         formula=f"{formula}, x {of}",

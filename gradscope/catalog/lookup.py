@@ -20,7 +20,8 @@ from gradscope.catalog.logged import LOGGED_METRICS
 from gradscope.catalog.spectrum import NULL_METRICS, SPECTRUM_METRICS
 from gradscope.catalog.spikes import SPIKE_METRICS
 from gradscope.catalog.token_parts import TOKEN_PART_METRICS
-from gradscope.catalog.updates import INTERFERENCE_METRICS, UPDATE_METRICS, WEIGHT_UPDATE_METRICS
+from gradscope.catalog.updates import INTERFERENCE_METRICS, UPDATE_METRICS
+from gradscope.catalog.weights import WEIGHT_UPDATE_METRICS
 from gradscope.errors import UsageError
 
 FAMILIES: dict[str, tuple[Metric, ...]] = {

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from gradscope.catalog.entry import Metric, rank_metric
 
-from gradscope.catalog.entry import Metric
-
-_rank_metric = partial(Metric, command="rank")
 _COUNT = "[1, N]"
 _MOVED = "Rollouts that pull in different directions raise it; a few dominating or near-equal rows lower it."
 _CHANNELS = (
@@ -15,7 +12,7 @@ _CHANNELS = (
 )
 
 SPECTRUM_METRICS: tuple[Metric, ...] = (
-    _rank_metric(
+    rank_metric(
         name="effective_rank",
         title="effective rank",
         formula="exp H(q), q_i = s_i / sum(s), H(q) = -sum(q log q)",
@@ -26,7 +23,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         source="Roy & Vetterli 2007, The effective rank, EUSIPCO.",
         path="curve.effective_rank",
     ),
-    _rank_metric(
+    rank_metric(
         name="spectral_entropy_rank",
         title="spectral entropy rank",
         formula="exp H(q), q_i = s_i^2 / sum(s^2), H(q) = -sum(q log q)",
@@ -36,7 +33,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by=_MOVED,
         source="Exponential of the Shannon entropy (Hill number of order 1) of the energy shares.",
     ),
-    _rank_metric(
+    rank_metric(
         name="stable_rank",
         title="stable rank",
         formula="sum(s^2) / s_1^2",
@@ -47,7 +44,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         source="Rudelson & Vershynin 2007, Sampling from large matrices, J. ACM 54.",
         path="curve.stable_rank",
     ),
-    _rank_metric(
+    rank_metric(
         name="participation_ratio",
         title="participation ratio",
         formula="sum(s^2)^2 / sum(s^4)",
@@ -58,7 +55,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         source="Inverse participation ratio of the energy shares (Hill number of order 2).",
         path="curve.participation_ratio",
     ),
-    _rank_metric(
+    rank_metric(
         name="two_direction_energy",
         title="energy of two directions",
         formula="(s_1^2 + s_2^2) / sum(s^2)",
@@ -70,7 +67,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         source="Share of explained variance, as in principal components.",
         path="curve.two_direction_energy",
     ),
-    _rank_metric(
+    rank_metric(
         name="summed_energy",
         title="energy of the sum",
         formula="|sum g_i|^2 / sum |g_i|^2, mean over groups with a gradient",
@@ -83,7 +80,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         source="Definition; cancellation of the gradients of a group: SALT, arXiv 2606.05800.",
         path="curve.summed_energy",
     ),
-    _rank_metric(
+    rank_metric(
         name="shared_directions",
         title="shared directions",
         formula="r = number of eigenvalues of the cosine matrix of a group's rows above 1, mean over groups with a "
@@ -98,7 +95,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         "above 1: Kaiser 1960, Educational and Psychological Measurement 20.",
         path="curve.shared_directions",
     ),
-    _rank_metric(
+    rank_metric(
         name="shared_energy",
         title="energy of shared directions",
         formula="sum |P g_i|^2 / sum |g_i|^2, P the projection on the shared directions of a group, mean over groups "
@@ -111,7 +108,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         source=_CHANNELS,
         path="curve.shared_energy",
     ),
-    _rank_metric(
+    rank_metric(
         name="shared_sum",
         title="sum on shared directions",
         formula="|P s|^2 / |s|^2, s = sum g_i, P the projection on the shared directions of a group, mean over groups "
@@ -124,7 +121,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         source=_CHANNELS,
         path="curve.shared_sum",
     ),
-    _rank_metric(
+    rank_metric(
         name="shared_kept",
         title="kept of what is shared",
         formula="|P s|^2 / sum |P g_i|^2, s = sum g_i, P the projection on the shared directions of a group, mean over "
@@ -137,7 +134,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         source=_CHANNELS,
         path="curve.shared_kept",
     ),
-    _rank_metric(
+    rank_metric(
         name="residual_kept",
         title="kept of the rest",
         formula="|(1 - P) s|^2 / sum |(1 - P) g_i|^2, s = sum g_i, P the projection on the shared directions of a "
@@ -149,7 +146,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         source=_CHANNELS,
         path="curve.residual_kept",
     ),
-    _rank_metric(
+    rank_metric(
         name="numerical_rank",
         title="numerical rank",
         formula="number of s_i > noise_floor",
@@ -159,7 +156,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by="The precision of the model's arithmetic; rows that depend on each other.",
         source="Golub & Van Loan, Matrix Computations, section 5.4.",
     ),
-    _rank_metric(
+    rank_metric(
         name="energy_rank_90",
         title="rank of 90 % energy",
         formula="smallest m with sum(s_1^2 .. s_m^2) >= 0.90 sum(s^2)",
@@ -169,7 +166,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by=_MOVED,
         source="Share of explained variance, as in principal components.",
     ),
-    _rank_metric(
+    rank_metric(
         name="energy_rank_99",
         title="rank of 99 % energy",
         formula="smallest m with sum(s_1^2 .. s_m^2) >= 0.99 sum(s^2)",
@@ -179,7 +176,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by=_MOVED,
         source="Share of explained variance, as in principal components.",
     ),
-    _rank_metric(
+    rank_metric(
         name="noise_floor",
         title="noise floor",
         formula="max(e |X|_F, sqrt(N u max_i G_ii)), e the relative error of a row of X, u of float64, G = X X'",
@@ -189,7 +186,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by="The precision of the model's arithmetic, the largest row.",
         source="Weyl's inequality for the singular values of X and for the eigenvalues of G.",
     ),
-    _rank_metric(
+    rank_metric(
         name="frac_energy_below_floor",
         title="energy below the noise floor",
         formula="sum(s_i^2 <= noise_floor^2) / sum(s^2)",
@@ -202,7 +199,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
 )
 
 NULL_METRICS: tuple[Metric, ...] = (
-    _rank_metric(
+    rank_metric(
         name="given_prompts",
         title="effective rank given the prompts",
         formula="mean effective rank +- t sqrt(sum over groups of (G-1)/G sum_i (v_i - mean v)^2), v_i without rollout "
@@ -215,7 +212,7 @@ NULL_METRICS: tuple[Metric, ...] = (
         moved_by="As the effective rank; where the mean hangs on a single rollout there is none.",
         source="Efron & Stein 1981, The jackknife estimate of variance, Annals of Statistics 9.",
     ),
-    _rank_metric(
+    rank_metric(
         name="nulls.unweighted",
         title="null 'scores'",
         formula="effective rank of the score vectors s_i",
@@ -225,7 +222,7 @@ NULL_METRICS: tuple[Metric, ...] = (
         moved_by="How alike the completions of a group are, and how sure the policy is of their tokens.",
         source="Null model; definition.",
     ),
-    _rank_metric(
+    rank_metric(
         name="nulls.shuffled",
         title="null 'shuffle'",
         formula="mean effective rank of A_p(i) s_i, p random within the group",
@@ -235,7 +232,7 @@ NULL_METRICS: tuple[Metric, ...] = (
         moved_by="The spread of the advantages; not which rollout got which.",
         source="Permutation null (Fisher 1935).",
     ),
-    _rank_metric(
+    rank_metric(
         name="nulls.signs",
         title="null 'signs'",
         formula="effective rank of sign(A_i) s_i",
@@ -247,7 +244,7 @@ NULL_METRICS: tuple[Metric, ...] = (
         moved_by="Rollouts with zero advantage, which drop out.",
         source="Null model; diag(sign A) is orthogonal.",
     ),
-    _rank_metric(
+    rank_metric(
         name="nulls.gaussian",
         title="null 'Gauss'",
         formula="mean effective rank of |g_i| z_i, z_i random unit rows",
@@ -259,7 +256,7 @@ NULL_METRICS: tuple[Metric, ...] = (
         moved_by="Unequal row norms lower it.",
         source="Wishart matrices by Bartlett's decomposition (1933); Marchenko & Pastur 1967.",
     ),
-    _rank_metric(
+    rank_metric(
         name="nulls.ratio",
         title="ratio",
         formula="mean effective rank / mean effective rank of null 'Gauss'",

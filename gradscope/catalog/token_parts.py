@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from gradscope.catalog.entry import Metric, rank_metric
 
-from gradscope.catalog.entry import Metric
-
-_rank_metric = partial(Metric, command="rank")
 _ANY = "(-inf, inf)"
 _SHARE = "[0, 1]"
 _COSINE = "[-1, 1]"
@@ -14,7 +11,7 @@ _MISMATCH = "How far the sampler is from the trainer, the bound, and the length 
 _MOVED = "Definition; the signed change of log p between two policies, token by token: arXiv 2603.22117."
 
 TOKEN_PART_METRICS: tuple[Metric, ...] = (
-    _rank_metric(
+    rank_metric(
         name="token_kinds.frac_tokens",
         title="share of the tokens",
         formula="(tokens of a kind) / (tokens that count in the loss)",
@@ -24,7 +21,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="The policy's certainty; dead groups, whose tokens have no advantage and are of no kind.",
         source="A ratio of counts; top fifth of the entropies: Wang et al. 2025, arXiv 2506.01939.",
     ),
-    _rank_metric(
+    rank_metric(
         name="token_kinds.energy_share",
         title="share of the energy",
         formula="sum over the kind of |v_t g_t|^2, over that of all tokens",
@@ -36,7 +33,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="Definition; dominance of unlikely tokens: arXiv 2505.12929, of undecided ones: arXiv 2506.01939.",
         path="token_kinds.energy_share",
     ),
-    _rank_metric(
+    rank_metric(
         name="token_kinds.gradient_share",
         title="share along the gradient",
         formula="(sum over the kind of v_t g_t) . g / |g|^2",
@@ -47,7 +44,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="The size of the tokens' gradients, and whether they agree.",
         source="Projection on the sum; kinds as in arXiv 2505.12929 and 2506.01939.",
     ),
-    _rank_metric(
+    rank_metric(
         name="token_kinds.cosine",
         title="cosine of a kind of token",
         formula="cosine of (sum over the kind of v_t g_t) with g",
@@ -59,7 +56,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="Definition; training on the top fifth alone: Wang et al. 2025, arXiv 2506.01939.",
         path="token_kinds.cosine",
     ),
-    _rank_metric(
+    rank_metric(
         name="corrections.kept",
         title="kept by the correction",
         formula="(units with f > 0) / (units), f what a correction multiplies the gradient of a token or sequence by",
@@ -69,7 +66,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by=_MISMATCH,
         source="Definition.",
     ),
-    _rank_metric(
+    rank_metric(
         name="corrections.ess",
         title="effective share under the correction",
         formula="(sum of f)^2 / (M sum of f^2), M units",
@@ -80,7 +77,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="Kish 1965.",
         path="corrections.ess",
     ),
-    _rank_metric(
+    rank_metric(
         name="corrections.chi2",
         title="second moment of the correction",
         formula="mean over units of f^2 - 1",
@@ -91,7 +88,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by=_MISMATCH,
         source="Of plain ratios E w^2 - 1 under the sampler; such a mismatch as a cause of collapse: arXiv 2605.14220.",
     ),
-    _rank_metric(
+    rank_metric(
         name="corrections.norm_ratio",
         title="norm under the correction",
         formula="|sum of f_t u_t g_t| / |sum of u_t g_t|, u_t the weight of a token at ratio 1",
@@ -103,7 +100,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="Definition.",
         path="corrections.norm_ratio",
     ),
-    _rank_metric(
+    rank_metric(
         name="corrections.cosine",
         title="cosine with the uncorrected gradient",
         formula="cosine of sum of f_t u_t g_t with sum of u_t g_t",
@@ -116,7 +113,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         "2510.18855, band [0.5, 5]; token_mask, sequence_truncate, sequence_mask: TRL's modes at its bound 3.",
         path="corrections.cosine",
     ),
-    _rank_metric(
+    rank_metric(
         name="corrections.unbiased_cosine",
         title="cosine with the unbiased gradient",
         formula="cosine of sum of f_t u_t g_t with sum of W u_t g_t, W the product of w over the sequence",
@@ -127,7 +124,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by=_MISMATCH,
         source="Importance sampling of whole sequences.",
     ),
-    _rank_metric(
+    rank_metric(
         name="entropy_change.rate",
         title="predicted change of entropy",
         formula="-(gradient of the mean entropy of the step's tokens) . g",
@@ -139,7 +136,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="First-order Taylor expansion; of a softmax policy the covariance of arXiv 2505.22617.",
         path="entropy_changes.rate",
     ),
-    _rank_metric(
+    rank_metric(
         name="entropy_change.cosine",
         title="entropy and update",
         formula="cosine of (gradient of the mean entropy of the step's tokens) with -g",
@@ -150,7 +147,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="Definition; Cui et al. 2025, arXiv 2505.22617 on what drives the entropy.",
         path="entropy_changes.cosine",
     ),
-    _rank_metric(
+    rank_metric(
         name="entropy_change.covariance",
         title="covariance of log-probability and advantage",
         formula="mean over tokens of (log pi - its mean) (A - its mean)",
@@ -160,7 +157,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="Confident completions that are rewarded, unlikely ones that are not.",
         source="Cui et al. 2025, The entropy mechanism of reinforcement learning, arXiv 2505.22617.",
     ),
-    _rank_metric(
+    rank_metric(
         name="token_kl.k1",
         title="KL to the reference, k1",
         formula="mean over tokens of log(p / p_ref)",
@@ -170,7 +167,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="Training; a small coefficient of the KL term.",
         source="Schulman 2020, Approximating KL divergence.",
     ),
-    _rank_metric(
+    rank_metric(
         name="token_kl.k3",
         title="KL to the reference, k3",
         formula="mean over tokens of p_ref / p - 1 - log(p_ref / p)",
@@ -181,7 +178,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="Training; tokens that the policy has become unlikely to say.",
         source="Schulman 2020, Approximating KL divergence; the KL term of GRPO.",
     ),
-    _rank_metric(
+    rank_metric(
         name="token_kl.top_share",
         title="KL in the top hundredth",
         formula="(sum of the largest hundredth of k3) / (sum of k3)",
@@ -192,7 +189,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="Definition; a point of the Lorenz curve.",
         path="token_kl.top_share",
     ),
-    _rank_metric(
+    rank_metric(
         name="turns.frac_tokens",
         title="share of the tokens by turn",
         formula="(sampled tokens of a turn) / (tokens that count in the loss)",
@@ -202,7 +199,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="How many turns rollouts take.",
         source="A ratio of counts; a turn is a stretch of sampled tokens.",
     ),
-    _rank_metric(
+    rank_metric(
         name="turns.gradient_share",
         title="share along the gradient by turn",
         formula="(sum over the turn of v_t g_t) . g / |g|^2",
@@ -212,7 +209,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="How long turns are, how certain the policy is in them, and advantages of their own.",
         source="Projection on the sum, turn by turn.",
     ),
-    _rank_metric(
+    rank_metric(
         name="turns.cosine",
         title="cosine of a turn",
         formula="cosine of (sum over the turn of v_t g_t) with g",
@@ -222,7 +219,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="Turns of different kinds, such as calls of tools and answers.",
         source="Definition.",
     ),
-    _rank_metric(
+    rank_metric(
         name="logprob_changes.positive",
         title="change of log p, advantage above 0",
         formula="mean over tokens with A > 0 of log p_later - log p, p before the step's update, p_later of the next "
@@ -235,7 +232,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="The learning rate, the updates between the checkpoints, and what other prompts teach.",
         source=_MOVED,
     ),
-    _rank_metric(
+    rank_metric(
         name="logprob_changes.negative",
         title="change of log p, advantage below 0",
         formula="mean over tokens with A < 0 of log p_later - log p, p before the step's update, p_later of the next "
@@ -246,7 +243,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="The same; where it rises, what positive tokens teach passes to tokens like them.",
         source=_MOVED,
     ),
-    _rank_metric(
+    rank_metric(
         name="logprob_changes.neither",
         title="change of log p, advantage 0",
         formula="mean over tokens with A = 0 of log p_later - log p, p before the step's update, p_later of the next "
@@ -257,7 +254,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="What other prompts teach.",
         source=_MOVED,
     ),
-    _rank_metric(
+    rank_metric(
         name="logprob_changes.difference",
         title="change of log p, above 0 less below 0",
         formula="logprob_changes.positive - logprob_changes.negative",
@@ -268,7 +265,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="What sharpens the policy; updates that undo it, on these prompts or on others.",
         source=_MOVED,
     ),
-    _rank_metric(
+    rank_metric(
         name="logprob_changes.matched",
         title="change of log p as the advantages ask",
         formula="sum over tenths b of the tokens by log p of w_b (mean change with A > 0 - with A < 0) / sum w_b, "

@@ -1,15 +1,11 @@
-"""Catalogue: updates of formulations, baselines. Letters: K Gram of score vectors s, S_j summed gradient of group j."""
+"""Catalogue: what formulations make of a step. Letters: K Gram of score vectors s, S_j summed gradient of group j."""
 
 from __future__ import annotations
 
-from functools import partial
-
-from gradscope.catalog.entry import Metric
-
-_rank_metric = partial(Metric, command="rank")
+from gradscope.catalog.entry import Metric, rank_metric
 
 UPDATE_METRICS: tuple[Metric, ...] = (
-    _rank_metric(
+    rank_metric(
         name="update_norm",
         title="update norm",
         formula="|sum of A_i s_i| = sqrt(A' K A)",
@@ -19,7 +15,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="The formulation's scale; how far the score vectors agree.",
         source="Definition.",
     ),
-    _rank_metric(
+    rank_metric(
         name="between_groups",
         title="between groups",
         formula="sum over groups j of n_j |mean row of j|^2, over the sum of |g_i|^2",
@@ -29,7 +25,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="Zero-sum advantages on similar completions lower it.",
         source="Analysis of variance (Fisher 1925), on uncentered rows.",
     ),
-    _rank_metric(
+    rank_metric(
         name="signal_to_noise",
         title="signal to noise",
         formula="J mean over j != k of S_j . S_k, over (mean |S_j|^2 - mean over j != k of S_j . S_k)",
@@ -40,7 +36,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="More groups a step, prompts that pull the same way, less noisy baselines.",
         source="U-statistic over groups; as the gradient noise scale of McCandlish et al. 2018, arXiv 1812.06162.",
     ),
-    _rank_metric(
+    rank_metric(
         name="critical_batch_size",
         title="critical batch size",
         formula="J / signal_to_noise, J groups of the step",
@@ -52,7 +48,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         source="McCandlish et al. 2018, arXiv 1812.06162: the simple noise scale tr(covariance) / |gradient|^2, in "
         "prompts.",
     ),
-    _rank_metric(
+    rank_metric(
         name="group_cosine",
         title="cosine of groups",
         formula="mean over j != k of S_j . S_k / (|S_j| |S_k|), groups with a gradient",
@@ -62,7 +58,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="Prompts of one kind raise it; over training it tends to fall as what they share is learned.",
         source="Definition; cross-prompt orthogonality as in arXiv 2601.23135.",
     ),
-    _rank_metric(
+    rank_metric(
         name="noise_within",
         title="noise within prompts",
         formula="mean |a_j - b_j|^2 / 2 over (mean (|a_j|^2 + |b_j|^2) / 2 - mean over j != k of h_j . h_k), a_j and "
@@ -74,7 +70,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="Fewer rollouts a prompt and noisier baselines raise it; unlike prompts lower it.",
         source="One-way analysis of variance (Fisher 1925), by products of halves, on gradients.",
     ),
-    _rank_metric(
+    rank_metric(
         name="alignment.pass@k",
         title="alignment with pass@k",
         formula="E u . E v / (|E u| |E v|), v the unbiased gradient of pass@k, products of different groups only",
@@ -85,7 +81,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="How a formulation weighs hard and easy prompts.",
         source="Gradient of pass@k: Walder & Karkhanis 2025, arXiv 2505.15201; cross products: definition.",
     ),
-    _rank_metric(
+    rank_metric(
         name="kinds.norm",
         title="norm by kind of group",
         formula="|sum of A_i s_i| over the all-fail, the mixed or the all-pass groups of a step",
@@ -96,7 +92,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="The formulation; how many groups of the kind there are.",
         source="Definition.",
     ),
-    _rank_metric(
+    rank_metric(
         name="kinds.cosine",
         title="cosine by kind of group",
         formula="u . v / (|u| |v|), u the sum over the groups of one kind, v the whole update",
@@ -106,7 +102,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="The formulation; the kind with the largest norm decides where the step goes.",
         source="Definition.",
     ),
-    _rank_metric(
+    rank_metric(
         name="kinds.alignment.pass@k",
         title="alignment with pass@k by kind of group",
         formula="E u . E v / (|E u| |E v|), u the sum over the groups of one kind, v the unbiased gradient of pass@k, "
@@ -119,7 +115,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         source="Of sign's all-fail part: Nie et al. 2026, arXiv 2605.07689; pass@k gradient: Walder and Karkhanis "
         "2025, arXiv 2505.15201.",
     ),
-    _rank_metric(
+    rank_metric(
         name="optimal_baseline",
         title="optimal baseline",
         formula="sum(|s_i|^2 r_i) / sum(|s_i|^2)",
@@ -129,7 +125,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="Failing rollouts with larger score vectors than passing ones lower it.",
         source="Greensmith, Bartlett & Baxter 2004, Variance reduction techniques for gradient estimates, JMLR 5.",
     ),
-    _rank_metric(
+    rank_metric(
         name="relative_noise",
         title="relative gradient noise",
         formula="sum of |s_i|^2 (r_i - b_i)^2 over that with b_i the mean of the other rewards of the group",
@@ -139,7 +135,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="The correlation of reward and |s|^2; the group size.",
         source="Definition; shrinkage: Zeng et al. 2025, arXiv 2511.03710.",
     ),
-    _rank_metric(
+    rank_metric(
         name="reward_norm_correlation",
         title="reward and norm",
         formula="within-group correlation of r_i and |s_i|^2, each group's norms over their mean",
@@ -154,7 +150,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
 _SHARE = "[0, 1]"
 
 INTERFERENCE_METRICS: tuple[Metric, ...] = (
-    _rank_metric(
+    rank_metric(
         name="interference.frac_hurt",
         title="pairs that hurt",
         formula="share of pairs j != k with S_j . C_k < 0, S_j = sum of A_i s_i of group j, C_k the mean score vector "
@@ -166,7 +162,7 @@ INTERFERENCE_METRICS: tuple[Metric, ...] = (
         moved_by="Prompts whose answers exclude each other; shared text such as formats moves it down.",
         source="Negative interference by products of scores: arXiv 2510.02230; share of pairs: definition.",
     ),
-    _rank_metric(
+    rank_metric(
         name="interference.cosine",
         title="cosine with others' correct answers",
         formula="mean over j != k of S_j . C_k / (|S_j| |C_k|)",
@@ -176,7 +172,7 @@ INTERFERENCE_METRICS: tuple[Metric, ...] = (
         moved_by="As interference.frac_hurt.",
         source="Definition; alignment with gradients of held-out prompts: arXiv 2602.21492.",
     ),
-    _rank_metric(
+    rank_metric(
         name="interference.transfer",
         title="transfer",
         formula="sum over j != k of S_j . C_k / sum over k of S_k . C_k",
@@ -188,7 +184,7 @@ INTERFERENCE_METRICS: tuple[Metric, ...] = (
         moved_by="The number of prompts of a step; how much they have in common.",
         source="Definition.",
     ),
-    _rank_metric(
+    rank_metric(
         name="interference.influence",
         title="influence of a prompt",
         formula="mean over k != j of S_j . C_k / mean over k of S_k . C_k",
@@ -198,155 +194,5 @@ INTERFERENCE_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="The size of its gradient, and what it has in common with the others.",
         source="Definition; influence of training prompts on held-out ones: arXiv 2602.21492.",
-    ),
-)
-
-WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
-    _rank_metric(
-        name="update_size",
-        title="update size",
-        formula="|W_t - W_0|_F / |W_0|_F",
-        meaning="How far training moved a matrix, relative to its size.",
-        range="[0, inf)",
-        better="neither",
-        moved_by="Learning rate, number of steps.",
-        source="Definition.",
-    ),
-    _rank_metric(
-        name="top_energy",
-        title="energy in one direction",
-        formula="s_1^2 / sum(s^2)",
-        meaning="Share of a rank-one part: of one matrix's update, or of all checkpoints' updates as rows. Read the "
-        "latter against a random walk, whose largest component dominates too.",
-        range="(0, 1]",
-        better="neither",
-        moved_by="Steps that point the same way.",
-        source="Definition; rank-one dominance of RL updates is reported in arXiv 2510.00553.",
-    ),
-    _rank_metric(
-        name="linear_growth",
-        title="energy on a straight line",
-        formula="|sum t D_t|^2 / (sum t^2 sum |D_t|^2)",
-        meaning="Share of the trajectory that is one direction at one speed, D_t = t V.",
-        range=_SHARE,
-        better="neither",
-        moved_by="Learning-rate schedules; steps that point different ways.",
-        source="Least squares; near-linear growth is reported in arXiv 2605.21468.",
-    ),
-    _rank_metric(
-        name="principal_overlap",
-        title="energy in principal directions",
-        formula="|U_k' D V_k|_F^2 / |D|_F^2, k singular vectors of W_0 with half of its energy; k^2 / (O I) at random",
-        meaning="Whether an update keeps to the principal directions of the weights it started from.",
-        range=_SHARE,
-        better="neither",
-        moved_by="Training that adds to what the weights already do most.",
-        source="Definition; off-principal updates are reported in arXiv 2511.08567.",
-    ),
-    _rank_metric(
-        name="spectrum_drift",
-        title="change in the singular values",
-        formula="|s(W_t) - s(W_0)|_2 / |W_t - W_0|_F",
-        meaning="How much of an update goes into the singular values; near 0 they are inherited and their directions "
-        "turn. Read it against an unrelated update of its size.",
-        range=_SHARE,
-        better="neither",
-        moved_by="Updates along the singular directions of the weights.",
-        source="At most 1: Mirsky 1960; inherited singular values: arXiv 2607.19331, off-principal updates: arXiv "
-        "2511.08567.",
-    ),
-    _rank_metric(
-        name="principal_angle",
-        title="turn of the principal directions",
-        formula="arccos sqrt((|U_0' U_t|_F^2 + |V_0' V_t|_F^2) / (2 k)) in degrees, k singular vectors with half of "
-        "the energy of W_0",
-        meaning="How far the leading directions of the weights turned, the mean over both sides. Read it against an "
-        "unrelated update of its size.",
-        range="[0, 90]",
-        better="neither",
-        moved_by="The size of the update; whether it acts on the principal directions.",
-        source="Principal angles: Bjorck & Golub 1973; in RL updates: arXiv 2511.08567, 2607.19331.",
-    ),
-    _rank_metric(
-        name="adapter.a_norm",
-        title="norm of A",
-        formula="|A|_F",
-        meaning="Of an adapter's first factor, which starts at random.",
-        range="[0, inf)",
-        better="neither",
-        moved_by="Its initialization; training.",
-        source="LoRA: Hu et al. 2021, arXiv 2106.09685.",
-    ),
-    _rank_metric(
-        name="adapter.b_norm",
-        title="norm of B",
-        formula="|B|_F",
-        meaning="Of an adapter's second factor, which starts at zero: 0 says that it does nothing yet.",
-        range="[0, inf)",
-        better="neither",
-        moved_by="Training; a learning rate of 0, or a module that gets no gradient, leaves it at 0.",
-        source="LoRA starts with B at zero: Hu et al. 2021, arXiv 2106.09685.",
-    ),
-    _rank_metric(
-        name="adapter.product_size",
-        title="size of the adapter",
-        formula="|s B A|_F / |W|_F, W the weight that it is added to",
-        meaning="How much an adapter changes its weight.",
-        range="[0, inf)",
-        better="neither",
-        moved_by="Learning rate, number of steps, the adapter's scale.",
-        source="LoRA's product beside its base.",
-    ),
-    _rank_metric(
-        name="adapter.alignment",
-        title="factors that work together",
-        formula="|B A|_F / (|B|_F |A|_F)",
-        meaning="1 where both factors have one direction in common, about 1/sqrt(r) where they are unrelated, as at "
-        "the start.",
-        range=_SHARE,
-        better="neither",
-        moved_by="Training, which aligns B with the rows of A that matter.",
-        source="Submultiplicativity of the Frobenius norm; beside a product of independent normal factors.",
-    ),
-    _rank_metric(
-        name="optimizers.cosines",
-        title="cosine of two optimizers' steps",
-        formula="cosine of the first steps of two of SGD, Adam and Muon from one gradient, all matrices together",
-        meaning="How different the optimizers are on this gradient, each fresh: without moments, weight decay or clip.",
-        range="[-1, 1]",
-        better="neither",
-        moved_by="How uneven the entries (Adam) and singular values (Muon) of the gradient are.",
-        source="PyTorch's optimizers; SGD in place of Adam: arXiv 2602.07729, Muon: arXiv 2605.19282.",
-    ),
-    _rank_metric(
-        name="optimizers.bfloat16_moved",
-        title="moved in bfloat16 by one step",
-        formula="share of entries with bfloat16(W + d) != bfloat16(W), |d|_F that of Adam's step at the logged "
-        "learning rate",
-        meaning="How many parameters a step of one size moves under each optimizer, where weights are in bfloat16.",
-        range=_SHARE,
-        better="neither",
-        moved_by="The learning rate; how few entries a step is in.",
-        source="Definition; few parameters change under SGD: arXiv 2602.07729.",
-    ),
-    _rank_metric(
-        name="modules.energy_share",
-        title="share of a kind of module",
-        formula="sum over its weights of |dL/dW|_F^2, over that of all parameters",
-        meaning="Where in the model the gradient is: output head, embedding, attention, MLP or the rest.",
-        range=_SHARE,
-        better="neither",
-        moved_by="Off-policy reuse and unlikely tokens put more of it into the output head.",
-        source="Definition; the output head's norm as a sign of divergence: arXiv 2605.19425.",
-    ),
-    _rank_metric(
-        name="bfloat16_changed",
-        title="changed in bfloat16",
-        formula="share of entries with bfloat16(W_t) != bfloat16(W_0)",
-        meaning="How much of an update is left where weights are stored or served in bfloat16.",
-        range=_SHARE,
-        better="neither",
-        moved_by="The size of the update against that of the weights (bfloat16 keeps 8 bits).",
-        source="Definition.",
     ),
 )

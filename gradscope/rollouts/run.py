@@ -134,3 +134,8 @@ class Run:
     def weights_before(self, step: int) -> WeightsRef | None:
         """The weights, after ``step - 1`` updates, that the update of ``step`` started from; None where not on disk."""
         return next((weights for weights in self.weights if weights.num_updates == step - 1), None)
+
+    def weights_after(self, step: int) -> WeightsRef | None:
+        """The first weights on disk that have had the update of ``step``; None without any."""
+        later = (weights for weights in self.weights if weights.num_updates >= step)
+        return min(later, key=lambda weights: weights.num_updates, default=None)

@@ -45,6 +45,11 @@ class SamplerCorrection:
         high = capped if capped is not None else values.get("vllm_importance_sampling_clip_max", 3.0)
         return cls(mode=cast(Mode, mode), low=values.get("vllm_importance_sampling_clip_min"), high=high)
 
+    @property
+    def by_sequence(self) -> bool:
+        """Whether the whole sequence has one ratio, the product of its tokens'."""
+        return self.mode.startswith("sequence")
+
     def ratio(self, sampler: torch.Tensor, old: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
         """What the reward part is multiplied by.
 
@@ -57,7 +62,7 @@ class SamplerCorrection:
             A ratio by token, [T], or one, [1].
         """
         gap = ((old - sampler) * counted).nan_to_num(nan=0.0)
-        ratio = (gap.sum().unsqueeze(0) if self.mode.startswith("sequence") else gap).exp()
+        ratio = (gap.sum().unsqueeze(0) if self.by_sequence else gap).exp()
         low = -float("inf") if self.low is None else self.low
         high = float("inf") if self.high is None else self.high
         if self.mode.endswith("truncate"):

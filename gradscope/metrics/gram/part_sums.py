@@ -160,17 +160,18 @@ def left_out_sums(values: ArrayLike) -> Array:
     """The sum over groups, then without each group.
 
     Args:
-        values: Of each group, [J].
+        values: Of each group, a number or an array, [J, ...].
 
     Returns:
-        Sums, [1 + J].
+        Sums, [1 + J, ...].
 
     Example:
         >>> left_out_sums([1.0, 2.0]).tolist()
         [3.0, 2.0, 1.0]
     """
     numbers = np.asarray(values, dtype=np.float64)
-    return np.concatenate([[numbers.sum()], numbers.sum() - numbers])
+    whole = numbers.sum(axis=0)
+    return np.concatenate([whole[None], whole - numbers])
 
 
 def jackknifed_on(values: ArrayLike, scale: OpenScale) -> Estimate:

@@ -5,6 +5,7 @@ Legend: M units, which are tokens or whole sequences, J groups. Intervals leave 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,10 @@ from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.part_sums import POSITIVE, SHARE, jackknifed_on, left_out_sums, ratio_over_groups
+from gradscope.metrics.gram.spectrum import Array
+
+LARGEST = 1e30
+"""Weights from here on would leave single precision in a gradient."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,19 @@ def weight_estimates(weights: ArrayLike, groups: ArrayLike) -> WeightEstimates:
         ess=_effective_share(total, square, number),
         chi2=ratio_over_groups(square, number, POSITIVE).map(lambda moment: moment - 1.0),
     )
+
+
+def usable(weights: Mapping[str, Array]) -> dict[str, Array]:
+    """Those of some weights that a gradient can be multiplied by.
+
+    Returns:
+        Name -> weights, of those that are all below :data:`LARGEST`.
+
+    Example:
+        >>> list(usable({"small": np.array([1.0, 2.0]), "large": np.array([1.0, np.inf])}))
+        ['small']
+    """
+    return {name: values for name, values in weights.items() if np.all(values < LARGEST)}
 
 
 def _effective_share(total: ArrayLike, square: ArrayLike, number: ArrayLike) -> Estimate:

@@ -64,8 +64,7 @@ class EnergyQuestion:
         """Both; None for the tokens where advantages were not logged or the gradient is zero."""
         from gradscope.gradients.tokens.sums.counted_tokens import counted_tokens
 
-        rows, whole = self.rows.measure(prepared, gram, progress), gram.policy_gram
-        return rows, counted_tokens(prepared, gram) if whole is not None and whole.sum() > 0 else None
+        return self.rows.measure(prepared, gram, progress), counted_tokens(prepared, gram)
 
 
 def kind_energies(step: int, tokens: CountedTokens, grams: Sequence[TokenGram]) -> tuple[KindEnergy, ...]:

@@ -44,7 +44,7 @@ def logprob_changes(
     """
     found, missing = [], {}
     for step, counted in tokens.items():
-        first, last = run.weights_before(step), _later(run, step)
+        first, last = run.weights_before(step), run.weights_after(step)
         if first is None or last is None:
             missing[step] = _NO_LATER
             continue
@@ -76,15 +76,6 @@ def change_by_sign(step: int, updates: tuple[int, int], tokens: CountedTokens, c
         **{name: _estimate(values) for name, values in means.items()},
         difference=_estimate(means["positive"] - means["negative"]),
         matched=_estimate(_matched(tokens, change), _NOT_ALIKE),
-    )
-
-
-def _later(run: Run, step: int) -> WeightsRef | None:
-    """The first weights after the update of a step."""
-    return min(
-        (weights for weights in run.weights if weights.num_updates >= step),
-        key=lambda weights: weights.num_updates,
-        default=None,
     )
 
 
@@ -129,7 +120,7 @@ def _matched(tokens: CountedTokens, change: Array) -> Array:
         np.bincount(cells, values, minlength=int(np.prod(shape))).reshape(shape)
         for values in (np.ones(len(bins)), change[seen])
     ]
-    counts, sums = (np.concatenate([each.sum(axis=0)[None], each.sum(axis=0) - each]) for each in by_group)
+    counts, sums = map(left_out_sums, by_group)
     both = np.all(counts > 0, axis=-1)
     means = np.divide(sums, counts, out=np.zeros(sums.shape), where=counts > 0)
     weights = np.divide(counts.prod(axis=-1), counts.sum(axis=-1), out=np.zeros(both.shape), where=both)

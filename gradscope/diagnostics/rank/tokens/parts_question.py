@@ -17,6 +17,7 @@ from gradscope.errors import VerificationError
 from gradscope.metrics.gram.part_sums import products_without
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.sampler.token_cells import TokenCell, token_cells
+from gradscope.metrics.sampler.weight_estimates import usable
 from gradscope.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ MOST_TURNS = 8
 """Turns with a row of their own; later ones are in the last."""
 MOST_KL_TOKENS = 10
 """Tokens far from the reference that are listed."""
-_LARGEST = 1e30
-"""Factors from here on would leave single precision."""
 ENTROPY = "entropy"
 """The weighting whose sum is the gradient of the mean entropy."""
 
@@ -74,8 +73,7 @@ class PartsQuestion:
         """Both; None for the sums where advantages were not logged or the gradient is zero."""
         from gradscope.gradients.tokens.sums.counted_tokens import counted_tokens
 
-        rows, whole = self.rows.measure(prepared, gram, progress), gram.policy_gram
-        tokens = counted_tokens(prepared, gram) if whole is not None and whole.sum() > 0 else None
+        rows, tokens = self.rows.measure(prepared, gram, progress), counted_tokens(prepared, gram)
         return rows, None if tokens is None else _weighed(prepared, gram, tokens, progress)
 
 
@@ -89,8 +87,7 @@ def _weighed(
     masks: dict[Label, NDArray[np.bool_]] = {("cell", cell): mask for cell, mask in cells.items()}
     masks |= {("turn", turn): mask for turn, mask in turn_masks(tokens).items()}
     weightings = {label: np.where(mask, tokens.weights, 0.0) for label, mask in masks.items()}
-    usable = {name: values for name, values in factors.items() if np.all(values < _LARGEST)}
-    weightings |= {("correction", name): values * tokens.plain for name, values in usable.items()}
+    weightings |= {("correction", name): values * tokens.plain for name, values in usable(factors).items()}
     weightings[ENTROPY, None] = np.full(len(tokens.groups), 1.0 / len(tokens.groups))
     labels = tuple(weightings)
     of_entropy = np.array([kind == ENTROPY for kind, _ in labels])
@@ -126,7 +123,7 @@ def _factors(prepared: PreparedStep, tokens: CountedTokens) -> tuple[dict[str, A
     own = prepared.plan.objective.correction
     asked = CORRECTIONS if own is None or own in CORRECTIONS.values() else {**CORRECTIONS, "trained": own}
     factors = {name: corrected(tokens, tokens.sampler, correction) for name, correction in asked.items()}
-    return factors, frozenset(name for name, one in asked.items() if one and one.mode.startswith("sequence"))
+    return factors, frozenset(name for name, one in asked.items() if one and one.by_sequence)
 
 
 def k3_of(tokens: CountedTokens) -> Array:

@@ -15,15 +15,13 @@ import numpy as np
 from gradscope.diagnostics.rank.tokens.corrections import WeighedUnits, correction_effect
 from gradscope.metrics.gram.part_sums import products_without
 from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.sampler.weight_estimates import usable
 from gradscope.results.ranks.token_parts import CorrectionEffect
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import Rollout
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
-
-LARGEST = 1e30
-"""Factors from here on would leave single precision."""
 
 
 def sequence_corrections(run: Run, gram: StepGram) -> tuple[CorrectionEffect, ...]:
@@ -51,10 +49,10 @@ def sequence_corrections(run: Run, gram: StepGram) -> tuple[CorrectionEffect, ..
     if len(known) < len(gaps):
         return ()
     factors = sequence_factors(known)
-    usable = {name: values for name, values in factors.items() if np.all(values < LARGEST)}
+    summed = usable(factors)
     groups = np.unique(gram.group_ids, return_inverse=True)[1]
-    products = _products(matrix, groups == np.arange(groups.max() + 1)[:, None], np.stack(list(usable.values())))
-    sums = dict(zip(usable, np.eye(len(usable)), strict=True))
+    products = _products(matrix, groups == np.arange(groups.max() + 1)[:, None], np.stack(list(summed.values())))
+    sums = dict(zip(summed, np.eye(len(summed)), strict=True))
     return tuple(
         correction_effect(
             gram.step, name, WeighedUnits(factors=values, groups=groups, are_sequences=True), products, sums

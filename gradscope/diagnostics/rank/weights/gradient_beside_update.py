@@ -27,11 +27,10 @@ def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tupl
 
     pairs = []
     for step in sorted({spectrum.label.step for spectrum in spectra}):
-        before = run.weights_before(step)
-        later = [weights for weights in run.weights if weights.num_updates >= step]
-        if before is None or before.kind == "adapter" or not later:
+        before, after = run.weights_before(step), run.weights_after(step)
+        if before is None or before.kind == "adapter" or after is None:
             continue
-        first, last = open_checkpoint(before), open_checkpoint(min(later, key=lambda weights: weights.num_updates))
+        first, last = open_checkpoint(before), open_checkpoint(after)
         names = set(common_tensors([first, last]))
         for spectrum in spectra:
             if spectrum.label.step != step or spectrum.label.tensor not in names:

@@ -64,9 +64,7 @@ def sequence_factors(gaps: Sequence[Array]) -> dict[str, Array]:
     Returns:
         Correction -> factors, [R].
     """
-    by_sequence = {
-        name: one for name, one in CORRECTIONS.items() if one is not None and one.mode.startswith("sequence")
-    }
+    by_sequence = {name: one for name, one in CORRECTIONS.items() if one is not None and one.by_sequence}
     own = [torch.from_numpy(np.asarray(gap, dtype=np.float64)) for gap in gaps]
     found = {UNCORRECTED: np.ones(len(own))}
     for name, correction in by_sequence.items():

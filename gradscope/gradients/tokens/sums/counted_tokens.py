@@ -65,8 +65,10 @@ def counted_tokens(prepared: PreparedStep, step: StepGram) -> CountedTokens | No
         step: The step's Gram matrix, for the log-probabilities.
 
     Returns:
-        The table; None where not every token has a logged advantage, or none counts.
+        The table; None where the gradient is zero, not every token has a logged advantage, or none counts.
     """
+    if step.policy_gram is None or not step.policy_gram.sum() > 0:
+        return None
     plan = prepared.plan
     counted = [completion.counted.bool().numpy() for completion in plan.completions]
     if any(advantages is None for advantages in plan.advantages) or not any(mask.any() for mask in counted):

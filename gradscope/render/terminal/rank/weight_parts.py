@@ -9,19 +9,18 @@ from rich.table import Table
 
 from gradscope.render.terminal.answer import evenly
 from gradscope.render.terminal.layout import Column, add_row, new_table
+from gradscope.render.terminal.rank.weight_updates import MOST_ROWS, first_to_last, say_left
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import FACTS, UNDEFINED, Footnotes, format_estimate
 from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.update import AdapterState, ModuleShare, OptimizerStep, WeightUpdate
 
-_MOST_ROWS = 30
 _MODULES = get_args(get_type_hints(ModuleShare)["module"])
 
 
 def frames_table(updates: Sequence[WeightUpdate], notes: Footnotes) -> Table:
     """From the first checkpoint to the last: how far singular values drift and principal directions turn."""
-    first, last = min(update.first for update in updates), max(update.last for update in updates)
-    chosen = [update for update in updates if (update.first, update.last) == (first, last)]
+    first, last, chosen = first_to_last(updates)
     columns: list[Column] = [
         (f"W_{last} against W_{first}", "left"),
         ("size", "right"),
@@ -31,7 +30,7 @@ def frames_table(updates: Sequence[WeightUpdate], notes: Footnotes) -> Table:
         ("unre-\nlated", "right"),
     ]
     table = new_table(columns)
-    for update in chosen[:_MOST_ROWS]:
+    for update in chosen[:MOST_ROWS]:
         add_row(
             table,
             cell(short_tensor(update.tensor), limit=24),
@@ -42,7 +41,7 @@ def frames_table(updates: Sequence[WeightUpdate], notes: Footnotes) -> Table:
             format_estimate(update.principal_angle_null, notes, "rank", interval=False),
         )
     notes.remark(FACTS)
-    _say_left(len(updates) - min(len(chosen), _MOST_ROWS), "changes", notes)
+    say_left(len(updates) - min(len(chosen), MOST_ROWS), "changes", notes)
     return table
 
 
@@ -62,7 +61,7 @@ def adapters_table(states: Sequence[AdapterState], notes: Footnotes) -> Table:
         ("unre-\nlated", "right"),
     ]
     table = new_table(columns)
-    for state in chosen[:_MOST_ROWS]:
+    for state in chosen[:MOST_ROWS]:
         add_row(
             table,
             cell(short_tensor(state.tensor), limit=20),
@@ -76,7 +75,7 @@ def adapters_table(states: Sequence[AdapterState], notes: Footnotes) -> Table:
             format_estimate(state.unrelated_alignment, notes, "share", interval=False),
         )
     notes.remark(FACTS)
-    _say_left(len(states) - min(len(chosen), _MOST_ROWS), "products", notes)
+    say_left(len(states) - min(len(chosen), MOST_ROWS), "products", notes)
     return table
 
 
@@ -104,7 +103,7 @@ def optimizers_table(steps: Sequence[OptimizerStep], notes: Footnotes) -> Table:
             format_estimate(one.bfloat16_moved, notes, "share", interval=False),
         )
     notes.remark(FACTS)
-    _say_left(len(steps) - len(chosen), "steps, of single matrices and of other gradients,", notes)
+    say_left(len(steps) - len(chosen), "steps, of single matrices and of other gradients,", notes)
     return table
 
 
@@ -127,8 +126,3 @@ def modules_table(shares: Sequence[ModuleShare], notes: Footnotes) -> Table:
         )
     notes.remark(FACTS)
     return table
-
-
-def _say_left(number: int, what: str, notes: Footnotes) -> None:
-    if number > 0:
-        notes.remark(f"{number} more {what} are in the JSON and the CSV")

@@ -13,7 +13,8 @@ from gradscope.render.words.numbers import FACTS, Footnotes, Style, format_estim
 from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
-_MOST_ROWS = 30
+MOST_ROWS = 30
+"""Of a table with a row a matrix."""
 
 
 def trajectory_table(trajectories: Sequence[UpdateTrajectory], notes: Footnotes) -> Table:
@@ -40,7 +41,7 @@ def gradients_and_updates_table(pairs: Sequence[GradientAndUpdate], notes: Footn
     )
     table = new_table([(title, "right" if column else "left") for column, title in enumerate(titles)])
     chosen = [one for one in pairs if one.step == step]
-    for one in chosen[:_MOST_ROWS]:
+    for one in chosen[:MOST_ROWS]:
         add_row(
             table,
             cell(short_tensor(one.tensor), limit=18),
@@ -51,22 +52,19 @@ def gradients_and_updates_table(pairs: Sequence[GradientAndUpdate], notes: Footn
             format_estimate(one.gaussian, notes, "rank", interval=False),
         )
     notes.remark(FACTS)
-    if len(pairs) > min(len(chosen), _MOST_ROWS):
-        left = len(pairs) - min(len(chosen), _MOST_ROWS)
-        notes.remark(f"{left} more pairs of a gradient and a change are in the JSON and the CSV")
+    say_left(len(pairs) - min(len(chosen), MOST_ROWS), "pairs of a gradient and a change", notes)
     return table
 
 
 def weight_updates_table(updates: Sequence[WeightUpdate], notes: Footnotes) -> Table:
     """The change of each matrix from the first checkpoint to the last, numbers beside their nulls."""
-    first, last = min(update.first for update in updates), max(update.last for update in updates)
-    chosen = [update for update in updates if (update.first, update.last) == (first, last)]
+    first, last, chosen = first_to_last(updates)
     titles = (
         *(f"W_{last} - W_{first}", "size", "rank", "unre-\nlated", "in one\ndirection"),
         *("princi-\npal", "by\nchance", "changed\nin bf16"),
     )
     table = new_table([(title, "right" if column else "left") for column, title in enumerate(titles)])
-    for update in chosen[:_MOST_ROWS]:
+    for update in chosen[:MOST_ROWS]:
         shares = (update.top_energy, update.principal_overlap, update.principal_null, update.bfloat16_changed)
         top, *others = (format_estimate(share, notes, "share", interval=False) for share in shares)
         add_row(
@@ -79,7 +77,18 @@ def weight_updates_table(updates: Sequence[WeightUpdate], notes: Footnotes) -> T
             *others,
         )
     notes.remark(FACTS)
-    left = len(updates) - min(len(chosen), _MOST_ROWS)
-    if left:
-        notes.remark(f"{left} more changes, between neighboring checkpoints among them, are in the JSON and the CSV")
+    left = len(updates) - min(len(chosen), MOST_ROWS)
+    say_left(left, "changes, between neighboring checkpoints among them,", notes)
     return table
+
+
+def first_to_last(updates: Sequence[WeightUpdate]) -> tuple[int, int, list[WeightUpdate]]:
+    """Updates of the first checkpoint and of the last, and the changes between these two."""
+    first, last = min(update.first for update in updates), max(update.last for update in updates)
+    return first, last, [update for update in updates if (update.first, update.last) == (first, last)]
+
+
+def say_left(number: int, what: str, notes: Footnotes) -> None:
+    """Remark what a table leaves to the files, if anything."""
+    if number > 0:
+        notes.remark(f"{number} more {what} are in the JSON and the CSV")
