@@ -116,16 +116,19 @@ def engines(model: Any, trainable: dict[str, Any], plan: Any, batch: Any) -> dic
     from gradscope.gradients.engines.loop import loop_gram
     from gradscope.gradients.engines.prompt import prompt_gram
     from gradscope.gradients.engines.stream import stream_gram
+    from gradscope.gradients.model.batches import BATCH_COST, MAX_BATCH_TOKENS, pad_batch, split_rows
 
     def run(add_up: Callable[[Any], object]) -> Any:
         total = GramAccumulator(len(plan.rows), torch.device("cpu"))
         add_up(total)
         return total
 
-    tokens = batch.input_ids.numel()
+    tokens, rows = batch.input_ids.numel(), plan.sequences
+    parts = split_rows([row.length for row in rows], MAX_BATCH_TOKENS, BATCH_COST)
+    batches = [pad_batch(part, [rows[index] for index in part], torch.device("cpu")) for part in parts]
     return {
         "loop": lambda: run(lambda total: loop_gram(model, trainable, plan, total, lambda *_: None)),
-        "stream": lambda: run(lambda total: stream_gram(model, trainable, plan, [batch], total, lambda *_: None)),
+        "stream": lambda: run(lambda total: stream_gram(model, trainable, plan, batches, total, lambda *_: None)),
         "prompt": lambda: run(lambda total: prompt_gram(model, trainable, plan, tokens, total, lambda *_: None)),
     }
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, pad_batch, split_rows
+from gradscope.gradients.model.batches import BATCH_COST, PaddedBatch, PaddingSide, pad_batch, split_rows
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.forward import completion_entropies, completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy
@@ -25,6 +25,7 @@ from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.padded_sequences import as_trained, in_frames
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan, plan_rows
 from gradscope.gradients.plan.truncation import with_status
+from gradscope.gradients.processes.group import num_connected
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 
@@ -56,8 +57,10 @@ class PreparedStep:
     def batches(self, rows: Sequence[int], batch_tokens: int, padding_side: PaddingSide = "right") -> list[PaddedBatch]:
         """Some rows of the plan, by index, each in one batch of at most ``batch_tokens`` padded tokens."""
         of_all = self.plan.lengths
-        lengths = [of_all[row] for row in rows]
-        return [self.batch([rows[i] for i in part], padding_side) for part in split_rows(lengths, batch_tokens)]
+        # on a GPU what waits for other batches leaves it, and several processes put all weights together for each batch
+        cost = BATCH_COST if self.policy.device.type == "cpu" and num_connected() == 1 else None
+        parts = split_rows([of_all[row] for row in rows], batch_tokens, cost)
+        return [self.batch([rows[i] for i in part], padding_side) for part in parts]
 
     def batch(self, rows: Sequence[int], padding_side: PaddingSide = "right") -> PaddedBatch:
         """Some rows of the plan, by index, in one batch."""

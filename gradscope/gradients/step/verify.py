@@ -9,7 +9,7 @@ Shapes: N rows, R rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -64,7 +64,7 @@ def tolerance(dtype: torch.dtype, *, tf32: bool = False) -> float:
 def verify_gram(
     prepared: PreparedStep, gram: NDArray[np.float64], batches: Sequence[PaddedBatch], verify: Verify
 ) -> Verification:
-    """Check a Gram matrix [N, N] against ordinary backward passes of two rows of the first batch, or of all batches.
+    """Check a Gram matrix [N, N] against ordinary backward passes of two rows that fit a batch, or of all batches.
 
     Returns:
         The largest differences, all of which pass.
@@ -83,13 +83,15 @@ def verify_gram(
         )
     limit = tolerance(policy.dtype, tf32=uses_tf32(policy.device))
     # the larger ones: what is left of a KL term at the reference itself is rounding
-    few = sorted(batches[0].rows, key=lambda row: -float(gram[row, row]))[:2]
-    checked = batches if verify == "all" else [_rows(prepared, few)]
+    most = max(batch.input_ids.numel() for batch in batches)
+    pairs = [row for row, length in enumerate(plan.lengths) if 2 * length <= most]
+    few = sorted(pairs if len(pairs) > 1 else batches[0].rows, key=lambda row: -float(gram[row, row]))[:2]
+    checked = batches if verify == "all" else [prepared.batch(sorted(few))]
     errors = [_error(prepared, gram, batch) for batch in checked]
-    row_error = _error(prepared, gram, _rows(prepared, few[:1]))
+    row_error = _error(prepared, gram, prepared.batch(few[:1]))
     for part, error in (*(("a batch", error) for error in errors), ("one row", row_error)):
         if not error <= limit:
-            _require_independent_rows(prepared, batches[0], limit)
+            _require_independent_rows(prepared, checked[0], limit)
             raise VerificationError(
                 f"The gradient engine disagrees with an ordinary backward pass of {part}: relative difference "
                 f"{error:.2e} of the squared norm, at most {limit:.0e} is arithmetic.",
@@ -142,9 +144,7 @@ def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit:
     model, temperature = prepared.policy.model, prepared.plan.objective.temperature
     with torch.no_grad():
         together = completion_logprobs(model, batch, temperature)
-        alone = [
-            completion_logprobs(model, prepared.batches([row], batch.length)[0], temperature)[0] for row in batch.rows
-        ]
+        alone = [completion_logprobs(model, prepared.batch([row]), temperature)[0] for row in batch.rows]
     change = max(float((one - other).abs().max()) for one, other in zip(together, alone, strict=True))
     if change > limit * max(1.0, *(float(row.abs().max()) for row in alone)):
         raise InputError(
@@ -153,11 +153,3 @@ def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit:
             hint="The model or its adapter mixes the rows of a batch; only gradients of whole batches are defined.",
             cause="model_unsupported",
         )
-
-
-def _rows(prepared: PreparedStep, rows: Iterable[int]) -> PaddedBatch:
-    """Some rows of a batch without the others."""
-    chosen = sorted(rows)
-    longest = max(prepared.plan.lengths[row] for row in chosen)
-    (batch,) = prepared.batches(chosen, len(chosen) * longest)
-    return batch

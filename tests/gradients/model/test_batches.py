@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise, product
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,27 @@ def test_every_row_is_in_one_batch_within_the_budget(lengths, budget):
         assert len(batch) == 1 or len(batch) * max(lengths[row] for row in batch) <= budget
     in_order = [lengths[row] for batch in batches for row in batch]
     assert in_order == sorted(lengths, reverse=True)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=7), st.integers(1, 40), st.none() | st.integers(0, 20))
+def test_no_other_cut_costs_less(lengths, budget, cost):
+    batches = split_rows(lengths, budget, cost)
+    ordered = sorted(lengths, reverse=True)
+    cuts = []
+    for chosen in product((False, True), repeat=len(lengths) - 1):
+        edges = [0, *(at for at, is_cut in enumerate(chosen, start=1) if is_cut), len(lengths)]
+        padded = [ordered[start] * (stop - start) for start, stop in pairwise(edges)]
+        if all(
+            stop - start == 1 or size <= budget for size, (start, stop) in zip(padded, pairwise(edges), strict=True)
+        ):
+            cuts.append((len(padded), sum(padded)))
+    found = len(batches), sum(max(lengths[row] for row in batch) * len(batch) for batch in batches)
+    assert found in cuts
+    if cost is None:
+        assert found == min(cuts)
+    else:
+        assert found[1] + cost * found[0] == min(padded + cost * number for number, padded in cuts)
 
 
 def sequence(prompt, completion):
