@@ -14,17 +14,23 @@ def heldout_findings(steps: Sequence[HeldoutTransfer]) -> tuple[str, ...]:
         return ()
     last = max(row.step for row in steps)
     first = next(row for row in steps if row.step == last)
-    if first.frac_hurt.value is None:
+    hurt, cosine = first.frac_hurt, first.cosine
+    if hurt.value is None:
         return ()
+    of_prompts = f"correct answers of the {first.num_heldout} held-out prompts"
     if side := first.transfer.side_of_zero:
-        carries = f"by {with_interval(first.transfer, '.2f')} of what it does to the answers that it was trained on"
-    elif side := first.cosine.side_of_zero:
-        carries = f"with a mean cosine of {with_interval(first.cosine, '.3f')}"
+        carries = (
+            f"Step {last} {'raises' if side > 0 else 'lowers'} the {of_prompts} by "
+            f"{with_interval(first.transfer, '.2f')} of what it does to the answers that it was trained on"
+        )
+    elif side := cosine.side_of_zero:
+        carries = (
+            f"The prompts of step {last}, each counted alike, point {'towards' if side > 0 else 'away from'} the "
+            f"{of_prompts}: mean cosine {with_interval(cosine, '.3f')}"
+        )
     else:
         return ()
-    does = "raises" if side > 0 else "lowers"
     return (
-        f"Step {last} {does} the correct answers of the {first.num_heldout} held-out prompts {carries}; "
-        f"{percent(first.frac_hurt.value)} of the pairs of a training and a held-out prompt hurt (advantage "
+        f"{carries}; {percent(hurt.value)} of the pairs of a training and a held-out prompt hurt (advantage "
         f"{first.advantage}, to first order).",
     )
