@@ -22,11 +22,13 @@ from gradscope.diagnostics.compare.runs import drawdown
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS
 from gradscope.diagnostics.passk.comparison import compare_samples
+from gradscope.diagnostics.rank.formulations.heldout import measure_heldout
 from gradscope.diagnostics.rank.formulations.interference import measure_interference
 from gradscope.diagnostics.rank.formulations.kinds import measure_kinds
 from gradscope.diagnostics.rank.formulations.reward_baselines import baseline_groups, measure_baselines
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
 from gradscope.diagnostics.rank.rollouts.geometry import class_energy
+from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.rank.tokens.corrections import correction_effects
 from gradscope.diagnostics.rank.tokens.logprob_changes import change_by_sign
@@ -37,6 +39,7 @@ from gradscope.diagnostics.rank.weights.optimizer_question import optimizer_step
 from gradscope.diagnostics.spike.parts import tensors_of
 from gradscope.estimate import Estimate
 from gradscope.gradients.model.checkpoint_tensors import Checkpoint
+from gradscope.gradients.step.heldout_gram import HeldoutGram
 from gradscope.gradients.step.optimizer_steps import MatrixSteps
 from gradscope.gradients.step.tensor_norms import TensorNorm
 from gradscope.metrics.gram.alignment import expected_updates
@@ -65,6 +68,7 @@ from gradscope.results.logged.mismatch import MismatchNumbers
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport, Ranks, StepGeometry
 from gradscope.results.ranks.curves import RankCurvePoint
+from gradscope.results.ranks.heldout import HeldoutTransfer
 from gradscope.results.ranks.interference import Interference
 from gradscope.results.ranks.token_parts import CorrectionEffect, LogprobChange, TokenKind, TokenKl, TurnShare
 from gradscope.results.ranks.tokens import GradientSparsity
@@ -259,6 +263,7 @@ def rank_values(seed: int) -> Iterator[Found]:
     for step in of_steps:
         yield from ((f"interference.{name}", getattr(step, name), 0) for name in estimates_of(Interference))
     yield from (("interference.influence", prompt.influence, 0) for prompt in of_prompts)
+    yield from heldout_values(rows, rng)
     for noise in measure_baselines(baseline_groups(rows)):
         yield from ((name, getattr(noise, name), 0) for name in ("optimal_baseline", "reward_norm_correlation"))
         yield from (("relative_noise", estimate, 0) for estimate in noise.relative_noise.values())
@@ -272,6 +277,23 @@ def rank_values(seed: int) -> Iterator[Found]:
     yield from (("top_share", top_share(gram), 0), ("grad_norm", batch_norm(gram), 0))
     yield from (("cancellation", cancellation(gram), 0), ("class_subspace_energy", class_energy(rows, gram), 0))
     yield "update_cosine", cosine_of_updates(rows.gram, rewards, advantages), 0
+
+
+def heldout_values(rows: StepRows, rng: np.random.Generator) -> Iterator[Found]:
+    """Held-out answers are rollouts of the step once more, of lengths that differ by orders of magnitude."""
+    chosen = rng.integers(0, len(rows.gram), 8)
+    sizes = 10.0 ** rng.uniform(-2, 2, 8)
+    found = HeldoutGram(
+        cross=rows.gram[:, chosen] * sizes,
+        norms=np.sqrt(np.clip(np.diag(rows.gram)[chosen], 0.0, None)) * sizes,
+        scales=np.ones(len(rows.gram)),
+        num_answers=8,
+        notes=(),
+    )
+    of_steps, of_prompts = measure_heldout(rows, found, (LOGGED, "sign"))
+    for step in of_steps:
+        yield from ((f"heldout.{name}", getattr(step, name), 0) for name in estimates_of(HeldoutTransfer))
+    yield from (("heldout.influence", prompt.influence, 0) for prompt in of_prompts)
 
 
 def other_values(seed: int) -> Iterator[Found]:

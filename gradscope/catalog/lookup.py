@@ -16,6 +16,7 @@ from gradscope.catalog.contributions import CONTRIBUTION_METRICS
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.gradients import GRADIENT_METRICS, SPARSITY_METRICS
 from gradscope.catalog.groups import GROUP_METRICS, SAMPLE_METRICS
+from gradscope.catalog.heldout import HELDOUT_METRICS
 from gradscope.catalog.logged import LOGGED_METRICS
 from gradscope.catalog.spectrum import NULL_METRICS, SPECTRUM_METRICS
 from gradscope.catalog.spikes import SPIKE_METRICS
@@ -33,6 +34,7 @@ FAMILIES: dict[str, tuple[Metric, ...]] = {
     "sparsity": SPARSITY_METRICS,
     "updates": UPDATE_METRICS,
     "interference": INTERFERENCE_METRICS,
+    "held-out prompts": HELDOUT_METRICS,
     "token parts": TOKEN_PART_METRICS,
     "weight updates": WEIGHT_UPDATE_METRICS,
     "contributions": CONTRIBUTION_METRICS,

@@ -98,7 +98,7 @@ SPECS = (
         arrays="files.arrays:write_spectra",
         csv=csv_rows.attributes(
             *("curve", "token_curve", "spectra", "steps", "formulations", "kinds", "shares", "baselines"),
-            *("interference", "influences"),
+            *("interference", "influences", "heldout", "heldout_influences"),
             *("comparisons", "weight_curve", "size_changes", "sparsity", "updates", "gradient_updates"),
             *("adapters", "optimizers", "modules"),
             *("corrections", "token_kinds", "entropy_changes", "token_kl", "turns", "logprob_changes"),

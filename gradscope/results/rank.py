@@ -9,6 +9,7 @@ from typing import Literal
 from gradscope.estimate import Estimate
 from gradscope.results.envelope import FLATTENED, NOT_IN_DOCUMENT
 from gradscope.results.ranks.curves import RankCurvePoint, SizeChange, TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.heldout import HeldoutInfluence, HeldoutTransfer
 from gradscope.results.ranks.interference import Interference, PromptInfluence
 from gradscope.results.ranks.token_parts import (
     CorrectionEffect,
@@ -265,6 +266,12 @@ class RankReport(Drawn):
     """By step and advantage, for rewards of 0 and 1: what groups do to each other's correct answers."""
     influences: tuple[PromptInfluence, ...] = ()
     """Of each group with a gradient, under the first advantage."""
+    heldout: tuple[HeldoutTransfer, ...] = ()
+    """By step and advantage, where held-out samples were given: what groups do to their correct answers."""
+    heldout_influences: tuple[HeldoutInfluence, ...] = ()
+    """Of each group with a gradient, under the first advantage."""
+    heldout_notes: tuple[str, ...] = ()
+    """What was read, drawn and left out of the held-out samples, in sentences."""
     shares: tuple[GroupShare, ...] = ()
     """By step and group."""
     baselines: tuple[BaselineNoise, ...] = ()
@@ -304,7 +311,8 @@ class RankReport(Drawn):
     logprob_changes: tuple[LogprobChange, ...] = ()
     """For ``rows = token``: how far the log-probabilities of each step's tokens moved up to the next checkpoint."""
     missing_parts: Mapping[str, str] = field(default_factory=dict)
-    """For ``rows = token`` and ``rows = weight``: what some step lacks of these, by the name of its table, with why."""
+    """For ``rows = token``, ``rows = weight`` and held-out samples: what some step lacks of these, by the name of its
+    table, with why."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""
     headline: tuple[str, ...] = field(default=(), metadata=NOT_IN_DOCUMENT)

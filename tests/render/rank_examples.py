@@ -7,6 +7,7 @@ import dataclasses
 from gradscope.estimate import Estimate
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, KindUpdate, RankReport
 from gradscope.results.ranks.curves import TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.heldout import HeldoutInfluence, HeldoutTransfer
 from gradscope.results.ranks.interference import Interference, PromptInfluence
 from gradscope.results.ranks.token_parts import (
     CorrectionEffect,
@@ -97,6 +98,43 @@ def interference(name: str, step: int) -> Interference:
         transfer=Estimate(value=-0.4, low=-0.75, high=-0.05, num_units=16)
         if step > 1
         else Estimate.undefined_because("it hangs on a single group of this step"),
+    )
+
+
+def heldout_report() -> RankReport:
+    """The same where held-out samples were given, whose second step has none of them left."""
+    return dataclasses.replace(
+        formulation_report(),
+        heldout=tuple(heldout(name, step) for step in (1, 41) for name in NAMES),
+        heldout_influences=tuple(heldout_influence(place) for place in range(13)),
+        heldout_notes=("Held-out answers: 9 correct samples.", "Step 21: all 3 held-out prompts are trained on."),
+        missing_parts={"heldout": "step 21: all 3 held-out prompts are trained on"},
+    )
+
+
+def heldout(name: str, step: int) -> HeldoutTransfer:
+    return HeldoutTransfer(
+        step=step,
+        advantage=name,
+        num_groups=7,
+        num_heldout=31,
+        frac_hurt=Estimate(value=0.375, low=0.25, high=0.5, num_units=38),
+        cosine=Estimate(value=0.07, low=0.01, high=0.13, num_units=38),
+        transfer=Estimate(value=0.45, low=0.15, high=0.75, num_units=38)
+        if step > 1
+        else Estimate.undefined_because("it hangs on a single group of this step"),
+    )
+
+
+def heldout_influence(place: int) -> HeldoutInfluence:
+    return HeldoutInfluence(
+        step=41,
+        advantage=NAMES[0],
+        group_id=f"{examples.HOSTILE}{place}",
+        pass_rate=None if place == 12 else 0.5,
+        influence=Estimate(value=place / 10 - 0.65, low=place / 10 - 0.75, high=place / 10 - 0.55, num_units=31)
+        if place
+        else Estimate.undefined_because("no held-out answer has a gradient"),
     )
 
 

@@ -26,6 +26,7 @@ def test_a_table_of_the_docs_is_what_explain_prints(page: Path, family: str, tex
 def test_the_docs_have_tables_to_hold() -> None:
     assert {(page.name, family) for page, family, _ in TABLES} == {
         ("compare.md", "comparisons"),
+        ("rank.md", "held-out prompts"),
         ("rank.md", "interference"),
         ("rank.md", "nulls"),
         ("update.md", "weight updates"),

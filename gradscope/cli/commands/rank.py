@@ -22,6 +22,7 @@ EXAMPLES = (
     "gradscope rank my-run --step 1,40",
     "gradscope rank my-run --step 1:10 --advantage all --group-size 2,4 -o ranks",
     "gradscope rank my-run --step 40 --show formulations,signal",
+    "gradscope rank my-run --step 40 --heldout my-run/heldout",
     "gradscope rank my-run --step 40 --rows token --max-tokens 256",
     "gradscope rank outputs/trl-run --initial base-model --run-config args.json --rows weight",
 )
@@ -82,6 +83,27 @@ SketchOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
+HeldoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--heldout",
+        metavar="FILE",
+        help="Samples of known correctness (a file, a gradscope run, another log): what each step does to the correct "
+        "answers of their prompts. Runs each step's rollouts twice.",
+        rich_help_panel="Measure",
+        show_default=False,
+    ),
+]
+HeldoutThresholdOption = Annotated[
+    float | None,
+    typer.Option(
+        "--heldout-threshold",
+        metavar="X",
+        help="A held-out sample is correct when its reward reaches this; 1 by default for rewards of 0/1 or -1/1.",
+        rich_help_panel="Measure",
+        show_default=False,
+    ),
+]
 SeedOption = Annotated[
     int, typer.Option(metavar="N", help="Decides what is drawn at random.", rich_help_panel="Measure")
 ]
@@ -101,6 +123,8 @@ def rank(
     center: CenterOption = False,
     max_tokens: MaxTokensOption = None,
     sketch: SketchOption = None,
+    heldout: HeldoutOption = None,
+    heldout_threshold: HeldoutThresholdOption = None,
     seed: SeedOption = 0,
     show: ShowOption = None,
     *,
@@ -117,6 +141,8 @@ def rank(
     from gradscope.diagnostics.rank.measure import measure_rank
 
     steps, tables = parse_steps(step), options.parse_show("rank", show)
+    if heldout is not None and not tables:
+        tables = ("heldout",)  # nobody pays for passes whose numbers are not shown
     advantages, sizes = parse_names("--advantage", advantage), parse_counts("--group-size", group_size)
     with delivery(out) as result:
         with result.progress() as progress:
@@ -130,6 +156,8 @@ def rank(
                 pair_groups=pair_groups,
                 tokens=max_tokens,
                 sketch=sketch,
+                heldout=heldout,
+                heldout_threshold=heldout_threshold,
                 seed=seed,
                 read=read,
                 engine=replace(engine, notice=result.notice, unfinished=engine.unfinished or result.unfinished),

@@ -71,15 +71,19 @@ def read_samples(
         The samples, counted by prompt.
     """
     read, file = read or ReadOptions(), fetched(path)
-    if read.columns == ColumnNames() and success_threshold is None and _is_heldout(file):
-        read = replace(read, columns=ColumnNames(reward="correct"))
+    if success_threshold is None:
+        read = with_own_verdicts(file, read)
     run = read_run(file, read, rewards_only=True, progress=progress)
     return samples_of_run(run, name=file.name, success_threshold=success_threshold)
 
 
-def _is_heldout(path: Path) -> bool:
+def with_own_verdicts(path: Path, read: ReadOptions) -> ReadOptions:
+    """How to read held-out samples of a run of ours, which say themselves which are correct; others as they are."""
     folder = path.parent.parent
-    return manifest_path(folder).is_file() and path in [heldout_path(folder, when) for when in _WHEN]
+    is_heldout = manifest_path(folder).is_file() and path in [heldout_path(folder, when) for when in _WHEN]
+    if not is_heldout or read.columns != ColumnNames():
+        return read
+    return replace(read, columns=ColumnNames(reward="correct"))
 
 
 def samples_of_run(run: Run, *, name: str, success_threshold: float | None = None) -> Samples:

@@ -5,11 +5,13 @@ What a formulation cannot be computed from is kept among ``refused``, a step amo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine
 from gradscope.diagnostics.rank.comparison import GroupRank, ranks_of_groups
+from gradscope.diagnostics.rank.formulations.heldout import measure_heldout
 from gradscope.diagnostics.rank.formulations.interference import measure_interference
 from gradscope.diagnostics.rank.formulations.kinds import measure_kinds
 from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups
@@ -34,13 +36,20 @@ from gradscope.errors import GradscopeError
 from gradscope.reason import Reason
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, KindUpdate, RowKind, StepGeometry
 from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.heldout import HeldoutInfluence, HeldoutTransfer
 from gradscope.results.ranks.interference import Interference, PromptInfluence
 from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.results.update import ModuleShare, OptimizerStep
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
+from gradscope.say import as_ranges
 
+if TYPE_CHECKING:
+    from gradscope.gradients.step.heldout_gram import HeldoutGram
+
+WHOLE_ROLLOUTS = ("rollout", "group")
+"""Kinds of rows that are made of whole rollouts, and ask nothing of a step but held-out answers."""
 _IN_PARTS = "several processes share the model, and each has a part of every matrix"
 
 
@@ -76,6 +85,14 @@ class Collected:
     """What groups do to each other's correct answers."""
     influences: list[PromptInfluence] = field(default_factory=list)
     """What each group does to those of the others."""
+    heldout: list[HeldoutTransfer] = field(default_factory=list)
+    """What groups do to held-out correct answers, where some were given."""
+    heldout_influences: list[HeldoutInfluence] = field(default_factory=list)
+    """What each group does to them."""
+    heldout_notes: dict[str, None] = field(default_factory=dict)
+    """What was read, drawn and left out of them, each sentence once."""
+    heldout_missing: dict[str, list[int]] = field(default_factory=dict)
+    """Why steps have none of this, with what to do -> the steps."""
     shares: list[GroupShare] = field(default_factory=list)
     """What each group gives to a step's gradient."""
     baseline_groups: list[BaselineGroup] = field(default_factory=list)
@@ -112,6 +129,24 @@ class Collected:
         why = _IN_PARTS if found["modules"] else NO_GRADIENT
         self.parts.missing.update({name: f"step {measured.step}: {why}" for name, parts in found.items() if not parts})
         return replace(measured, answer=answer)
+
+    def take_heldout(self, rows: StepRows, answer: Sequence[HeldoutGram | Reason], advantages: Sequence[str]) -> None:
+        """Take in what the groups of a step do to held-out answers; nothing where none were given."""
+        for found in answer:
+            if isinstance(found, Reason):
+                self.heldout_missing.setdefault(f"{found}. {found.advice}", []).append(rows.step)
+                self.parts.missing["heldout"] = f"step {rows.step}: {found}. {found.advice.rstrip('.')}"
+                continue
+            self.heldout_notes |= dict.fromkeys(found.notes)
+            of_steps, of_groups = measure_heldout(rows, found, advantages)
+            self.heldout.extend(of_steps)
+            self.heldout_influences.extend(of_groups)
+
+    def heldout_sentences(self) -> Iterator[str]:
+        """What a reader of these numbers should know: of all steps, then of those that have none."""
+        yield from self.heldout_notes
+        for why, steps in self.heldout_missing.items():
+            yield f"No held-out numbers at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {why}"
 
     def add(self, spectra: Sequence[GradientSpectrum]) -> None:
         """Keep some spectra, and the ranks of the groups among them."""
@@ -151,6 +186,10 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
         _collect_spectra(by_signal, signals.tokens, request, collected)
         return
     # rollouts and tokens, under every advantage and group size
+    tokens = measured.answer
+    if request.rows in WHOLE_ROLLOUTS:
+        collected.take_heldout(rows, measured.answer, request.advantages)
+        tokens = ()
     if request.rows == "rollout":
         collected.rows.append(rows)
     collected.formulations.extend(measure_formulations(rows, request.advantages))
@@ -160,8 +199,8 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     collected.influences.extend(influences)
     collected.shares.extend(measure_shares(rows))
     collected.baseline_groups.extend(baseline_groups(rows))
-    collected.sparsity.extend(token_sparsity(measured.step, measured.answer))
-    _collect_spectra(rows, measured.answer, request, collected)
+    collected.sparsity.extend(token_sparsity(measured.step, tokens))
+    _collect_spectra(rows, tokens, request, collected)
 
 
 def examine_advantages(step: int, groups: Sequence[RolloutGroup], request: RankRequest, collected: Collected) -> None:

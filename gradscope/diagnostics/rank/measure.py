@@ -16,8 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradscope.diagnostics.inputs.steps import computable_steps, measure_steps, select_steps, with_damage
-from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step
+from gradscope.diagnostics.rank.collected import WHOLE_ROLLOUTS, Collected, examine_advantages, examine_step
 from gradscope.diagnostics.rank.comparison import compare_formulations, compare_sizes
+from gradscope.diagnostics.rank.formulations.heldout_file import read_heldout
+from gradscope.diagnostics.rank.formulations.heldout_question import HeldoutQuestion
 from gradscope.diagnostics.rank.formulations.reward_baselines import measure_baselines
 from gradscope.diagnostics.rank.request import RankRequest, known_advantages, possible_sizes
 from gradscope.diagnostics.rank.several import row_question
@@ -28,6 +30,7 @@ from gradscope.diagnostics.rank.weights.updates import update_report
 from gradscope.errors import InputError, UsageError
 from gradscope.findings.rank.formulations import update_findings
 from gradscope.findings.rank.headline import rank_headline
+from gradscope.findings.rank.heldout import heldout_findings
 from gradscope.findings.rank.interference import interference_findings
 from gradscope.findings.rank.ranks import rank_findings, size_findings
 from gradscope.findings.rank.reliability import reliability_findings
@@ -74,6 +77,8 @@ def measure_rank(
     pair_groups: bool = False,
     tokens: int | None = None,
     sketch: int | None = None,
+    heldout: str | Path | None = None,
+    heldout_threshold: float | None = None,
     seed: int = 0,
     output: str | Path | None = None,
     progress: Progress = False,
@@ -92,7 +97,11 @@ def measure_rank(
             every size.
         tokens: For rows that are tokens: most tokens of a group; of more, as many are drawn at random. None: 512.
         sketch: For token rows: all tokens, each kept as this many numbers.
-        seed: Decides which tokens are drawn, and the sketch.
+        heldout: Samples of known correctness to hold each step against: a file, a gradscope run, or another log. It
+            costs the passes of each step once more, and one for each correct answer.
+        heldout_threshold: A held-out sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or
+            -1/1.
+        seed: Decides which tokens and held-out answers are drawn, and the sketch.
         output: Folder for the Gram matrices, written step by step.
         progress: True for a line on stderr, or a callback, told after each step.
         read: How to read the run; None: recognize everything.
@@ -122,6 +131,13 @@ def measure_rank(
             f"--pair-groups is for the rollouts of one group, and --rows {rows} has no such matrix.",
             hint="Use --rows rollout, token, weight, hidden, logit or advantage.",
         )
+    if heldout is None and heldout_threshold is not None:
+        raise UsageError("--heldout-threshold is about held-out samples.", hint="Name them: --heldout FILE")
+    if heldout is not None and rows not in WHOLE_ROLLOUTS:
+        raise UsageError(
+            f"--heldout is for rows of whole rollouts, and --rows {rows} has others.",
+            hint="Leave out --rows, or use --rows group.",
+        )
     # what is asked, checked against the run
     run, engine = read_run(path, read, progress=progress), engine or EngineOptions()
     if rows == "update":
@@ -149,6 +165,10 @@ def measure_rank(
         question = PartsQuestion(rows=question)
     if question is not None and rows == "weight":
         question = OptimizerQuestion(rows=question, learning_rates=learning_rates(run))
+    if heldout is not None:
+        answers = read_heldout(heldout, threshold=heldout_threshold, seed=seed, progress=progress)
+        collected.heldout_notes |= dict.fromkeys(answers.notes)
+        question = HeldoutQuestion(answers=answers, engine=engine)
     for measured in measure_steps(run, chosen, engine, progress, question):
         examine_step(run, collected.take_parts(run, measured, rows), request, collected)
     collected.parts.look_later(run, engine)
@@ -187,6 +207,9 @@ def _report(run: Run, request: RankRequest, collected: Collected, source: Source
         kinds=tuple(collected.kinds),
         interference=tuple(collected.interference),
         influences=tuple(collected.influences),
+        heldout=tuple(collected.heldout),
+        heldout_influences=tuple(collected.heldout_influences),
+        heldout_notes=tuple(collected.heldout_sentences()),
         shares=tuple(collected.shares),
         baselines=baselines,
         comparisons=comparisons,
@@ -242,4 +265,5 @@ def _sentences(
         return (*seen, *checked, *reliability)
     ranks = rank_findings(collected.curve, collected.steps, collected.spectra, comparisons)
     updates = update_findings(collected.formulations, baselines)
-    return (*ranks, *reliability, *updates, *interference_findings(collected.interference))
+    effects = (*interference_findings(collected.interference), *heldout_findings(collected.heldout))
+    return (*ranks, *reliability, *updates, *effects)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gradscope.findings.rank.formulations import update_findings
+from gradscope.findings.rank.heldout import heldout_findings
 from gradscope.findings.rank.ranks import dead_findings, norm_findings, preferred_points, time_findings
 from gradscope.findings.rank.reliability import reliability_findings
 from gradscope.results.rank import RankReport, StepGeometry
@@ -26,7 +27,8 @@ def rank_headline(report: RankReport) -> tuple[str, ...]:
 
     Returns:
         The verdict of one or two sentences, then at most three findings. Rows other than rollouts by all parameters
-        have one subject, and their findings come in its order behind the problems. Empty where nothing was found.
+        have one subject, and their findings come in its order behind the problems. What held-out samples were given
+        for comes before what is always there. Empty where nothing was found.
     """
     if report.rows != "rollout" or not report.curve:
         first, others = report.findings[:1], report.findings[1:]
@@ -34,6 +36,7 @@ def rank_headline(report: RankReport) -> tuple[str, ...]:
         return tuple(ordered)[: 1 + MOST_FINDINGS]
     findings = [
         *_problems(report),
+        *heldout_findings(report.heldout),
         *dead_findings(report.curve),
         *time_findings(report.curve),
         *update_findings(report.formulations, ()),

@@ -20,8 +20,8 @@ from gradscope.metrics.gram.alignment import MIN_GROUPS, jackknifed
 from gradscope.metrics.gram.spectrum import Array, checked_gram
 from gradscope.metrics.uncertainty.paired import student_mean
 
-_NO_OWN = "the step does not raise the correct answers of its own prompts"
-_HANGS_ON_ONE = "it hangs on a single group of this step"
+NO_OWN = "the step does not raise the correct answers of its own prompts"
+HANGS_ON_ONE = "it hangs on a single group of this step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +69,9 @@ class PromptEffects:
         leaving = np.concatenate([[0.0], (between.sum(axis=0) + between.sum(axis=1))[kept]])
         others, alone = between.sum() - leaving, own.sum() - np.concatenate([[0.0], own[kept]])
         if alone[0] <= 0:
-            return Estimate.undefined_because(_NO_OWN, num_units=num)
+            return Estimate.undefined_because(NO_OWN, num_units=num)
         if np.any(alone <= 0):
-            return Estimate.undefined_because(_HANGS_ON_ONE, num_units=num)
+            return Estimate.undefined_because(HANGS_ON_ONE, num_units=num)
         return jackknifed(others / alone)
 
     def influences(self) -> list[Estimate]:
@@ -84,7 +84,7 @@ class PromptEffects:
         """
         own = float(np.diag(self.effect)[self.is_solved].mean()) if self.is_solved.any() else 0.0
         if own <= 0:
-            return [Estimate.undefined_because(_NO_OWN)] * len(self.effect)
+            return [Estimate.undefined_because(NO_OWN)] * len(self.effect)
         found = []
         for place, effect in enumerate(self.effect):
             others = self.is_solved & (np.arange(len(effect)) != place)
@@ -107,7 +107,7 @@ class PromptEffects:
             return _too_few(int(kept.sum()))
         counts, sums = (_without_each(part, kept) for part in (pairs.astype(np.float64), np.where(pairs, values, 0.0)))
         if np.any(counts <= 0):
-            return Estimate.undefined_because(_HANGS_ON_ONE, num_units=int(kept.sum()))
+            return Estimate.undefined_because(HANGS_ON_ONE, num_units=int(kept.sum()))
         return jackknifed(sums / counts, bounds)
 
 

@@ -35,6 +35,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "signal",
         "kinds",
         "interference",
+        "heldout",
         "baselines",
         "findings",
         "engine",

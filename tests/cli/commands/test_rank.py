@@ -4,6 +4,7 @@ import json
 import shlex
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from gradscope.render.terminal.names import choices_of
@@ -61,3 +62,65 @@ def test_rank_by_weight_draws_the_layers(cli: Cli, tiny_run: Path, tmp_path: Pat
     assert done.code == 0
     assert "A matrix row is an output of one weight matrix" in done.out
     assert (tmp_path / "out" / "rank_layers.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (("--rows", "weight", "--heldout", "x"), "--heldout is for rows of whole rollouts", "Leave out --rows"),
+        (("--heldout-threshold", "1"), "--heldout-threshold is about held-out samples", "--heldout FILE"),
+    ],
+)
+def test_held_out_samples_belong_to_whole_rollouts(
+    cli: Cli, arguments: tuple[str, ...], message: str, hint: str
+) -> None:
+    done = cli("rank", "no-such-run", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert hint in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["", "heldout", "heldout/before.jsonl"])
+def test_a_run_is_held_against_its_own_held_out_samples(cli: Cli, tiny_run: Path, tmp_path: Path, place: str) -> None:
+    common = ("rank", tiny_run, "--step", "1,2", "--advantage", "sign,dr_grpo", "--keep", tmp_path / "kept")
+    heldout = ("--heldout", tiny_run / place, "--output", tmp_path / "out")
+    done = cli(*common, *heldout, "--json")
+    assert done.code == 0
+    assert not (tmp_path / "kept").exists()
+    result, plain = json.loads(done.out)["result"], json.loads(cli(*common, "--json").out)["result"]
+    assert (result["spectra"], result["curve"]) == (plain["spectra"], plain["curve"])
+    assert plain["heldout"] == plain["heldout_influences"] == plain["heldout_notes"] == []
+    assert [(row["step"], row["advantage"]) for row in result["heldout"]] == [
+        *((1, "sign"), (1, "dr_grpo"), (2, "sign"), (2, "dr_grpo")),
+    ]
+    assert {row["num_heldout"] for row in result["heldout"]} <= {1, 2, 3, 4}
+    assert f"in {tiny_run / place}" in result["heldout_notes"][0]
+    assert len((tmp_path / "out" / "rank_heldout_influences.csv").read_text().splitlines()) > 2
+    shown = cli(*common, *heldout[:2])
+    assert "influence on held-out prompts" in shown.out  # without --show: nobody pays for what is not shown
+    assert "influence on held-out prompts" not in cli(*common, *heldout[:2], "--show", "signal").out
+
+
+@pytest.mark.slow
+def test_samples_without_a_correct_answer_are_refused(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.jsonl"
+    rows = [{"prompt_id": "p", "prompt": "a1b2=", "completion": f"{place}", "reward": 0.0} for place in range(3)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = cli("rank", tiny_run, "--step", "1", "--heldout", path)
+    assert done.code == 2
+    assert "None of the 3 samples" in done.err
+    assert cli("rank", tiny_run, "--step", "1", "--heldout", tmp_path / "nowhere.jsonl").code == 2
+
+
+@pytest.mark.slow
+def test_held_out_prompts_of_the_step_itself_are_told(cli: Cli, tiny_run: Path) -> None:
+    rows = pq.read_table(tiny_run / "rollouts" / "step_00001.parquet").to_pylist()
+    path = tiny_run.parent / "own.jsonl"
+    own = [{"prompt_id": row["prompt"], "prompt": row["prompt"], "completion": "x", "reward": 1.0} for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in own))
+    done = cli("rank", tiny_run, "--step", "1", "--heldout", path)
+    assert done.code == 0
+    assert "There is no table of heldout in this result: step 1: Every held-out prompt is trained on" in " ".join(
+        done.out.split()
+    )

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow  # a run is trained for it, and processes are star
 
 RANK = ("--step", "1,2", "--advantage", "logged", "--group-size", "2")
 CLAIMS = ("claims", "--step", "1,2")
+HELDOUT = ("rank", "--step", "1", "--advantage", "sign,reinforce", "--json")
 HIDDEN = ("rank", "--step", "1", "--rows", "hidden", "--engine", "stream")
 
 
@@ -59,6 +60,7 @@ def told(tiny_run: Path, output: Path) -> dict[str, list[Done]]:
     commands = {
         "rank": ("rank", tiny_run, *RANK, "--json", "--output", output / "rank"),
         "hidden": (*HIDDEN, tiny_run),
+        "heldout": (*HELDOUT, tiny_run, "--heldout", tiny_run),
         "claims": (*CLAIMS, tiny_run),
         "report": ("report", tiny_run, "--step", "1", "--output", output / "report" / "report.html"),
     }
@@ -101,6 +103,16 @@ def test_other_commands_and_rows_say_what_one_process_says(
     lines = [[line.split()[:2] for line in text if "tokens" not in line and "e-" not in line] for text in texts]
     assert lines[0] == lines[1]
     assert len(lines[0]) > 5
+
+
+def test_held_out_prompts_are_what_one_process_finds(cli: Cli, tiny_run: Path, told: dict[str, list[Done]]) -> None:
+    alone, (main, other) = cli(*HELDOUT, tiny_run, "--heldout", tiny_run), told["heldout"]
+    assert (main.code, other) == (0, (0, "", ""))
+    one, two = (json.loads(text)["result"] for text in (alone.out, main.out))
+    assert one["heldout_notes"] == two["heldout_notes"] != []
+    expected, found = ([row["influence"]["value"] for row in result["heldout_influences"]] for result in (one, two))
+    assert found == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    assert len(found) > 1
 
 
 def test_a_report_is_written_once(told: dict[str, list[Done]], output: Path) -> None:

@@ -9,11 +9,14 @@ import numpy as np
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step
 from gradscope.diagnostics.rank.weights.optimizer_question import GradientOfStep
+from gradscope.gradients.step.heldout_gram import HeldoutGram
 from gradscope.gradients.step.optimizer_steps import MatrixSteps
 from gradscope.gradients.step.tensor_norms import TensorNorm
+from gradscope.reason import Reason
 from tests.diagnostics.made_up_runs import group_of as rewarded
 from tests.diagnostics.made_up_runs import run_of
 from tests.diagnostics.rank.rollouts.test_advantage_matrix import group_of
+from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
 from tests.diagnostics.rank.test_request import request
 
 
@@ -55,3 +58,30 @@ def test_what_was_asked_of_weights_beside_their_rows_is_kept_or_named() -> None:
     assert collected(None).parts.missing.keys() == {"optimizers", "modules"}
     assert Collected().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "weight") is measured
     assert Collected().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "rollout") is measured
+
+
+def test_why_steps_have_nothing_of_held_out_answers_is_said_once() -> None:
+    rows, _ = make_rows([0.0, 1.0], ["a", "a"])
+    collected = Collected(heldout_notes={"Held-out answers: 2 of them.": None})
+    for step in (1, 2, 3):
+        collected.take_heldout(
+            replace(rows, step=step), (Reason("unusable", "all are trained on", "Give others."),), []
+        )
+    collected.take_heldout(rows, (), ["dr_grpo"])
+    assert collected.parts.missing == {"heldout": "step 3: all are trained on. Give others"}
+    assert list(collected.heldout_sentences()) == [
+        "Held-out answers: 2 of them.",
+        "No held-out numbers at steps 1:3: all are trained on. Give others.",
+    ]
+
+
+def test_held_out_answers_are_taken_in_beside_the_rows() -> None:
+    rows, scores = make_rows([0.0, 1.0] * 4, [f"g{place // 2}" for place in range(8)])
+    products = HeldoutGram(
+        cross=scores @ scores[:3].T, norms=np.ones(3), scales=np.ones(8), num_answers=3, notes=("A note.",)
+    )
+    collected = Collected()
+    collected.take_heldout(rows, (products,), ["dr_grpo", "sign"])
+    assert [row.advantage for row in collected.heldout] == ["dr_grpo", "sign"]
+    assert len(collected.heldout_influences) == 4
+    assert list(collected.heldout_sentences()) == ["A note."]

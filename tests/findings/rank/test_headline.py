@@ -10,6 +10,7 @@ from gradscope.findings.rank.headline import MOST_FINDINGS, NORM_MATCHES, rank_h
 from gradscope.findings.rank.ranks import norm_findings
 from gradscope.results.rank import RankReport
 from gradscope.results.ranks.curves import RankCurvePoint
+from gradscope.results.ranks.heldout import HeldoutTransfer
 from gradscope.results.replay import LogprobDifference
 from tests.render.examples import rank_report, weight_report
 
@@ -86,6 +87,16 @@ def test_other_weights_are_a_problem_and_the_right_ones_are_no_news() -> None:
     }
     assert "differ from these weights' by more than 0.1 at 25.0% of 100 tokens" in said["off"]
     assert "log-probabilities" not in said["fits"]
+
+
+def test_held_out_prompts_that_were_asked_for_come_before_what_is_always_there() -> None:
+    numbers = {"frac_hurt": Estimate.exact(0.25), "cosine": Estimate.exact(0.1)}
+    transfer = Estimate(value=0.4, low=0.1, high=0.7)
+    row = HeldoutTransfer(step=9, advantage="logged", num_groups=5, num_heldout=62, transfer=transfer, **numbers)
+    plain, asked = report(point(1), point(9)), replace(report(point(1), point(9)), heldout=(row,))
+    verdict, first, *others = rank_headline(asked)
+    assert first.startswith("Step 9 raises the correct answers of the 62 held-out prompts")
+    assert rank_headline(plain)[: 1 + len(others)] == (verdict, *others)
 
 
 def test_no_more_than_three_findings_follow() -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from gradscope.metrics.gram.spectrum import effective_ranks, singular_values_from_grams
-from gradscope.metrics.uncertainty.jackknife import jackknife
+from gradscope.metrics.uncertainty.jackknife import crossed_jackknife, jackknife
 
 
 def without_each(values: np.ndarray) -> np.ndarray:
@@ -63,3 +63,28 @@ def test_it_covers_the_mean_rank_of_rows_that_were_not_drawn(uneven: bool, least
         found = jackknife(float(mine.mean()), of_mean, low=1.0, high=8.0)
         inside += (found.low or 0.0) <= truth <= (found.high or 0.0)
     assert inside / 300 >= least
+
+
+def test_of_one_sample_alone_the_crossed_interval_is_students() -> None:
+    values = np.random.default_rng(3).normal(size=7)
+    found = crossed_jackknife(values.mean(), [without_each(values), np.full(5, values.mean())], low=-9.0, high=9.0)
+    expected = stats.t.interval(0.95, 6, loc=values.mean(), scale=stats.sem(values))
+    assert found.interval == pytest.approx(expected)
+    assert found.num_units == 12
+
+
+def test_the_crossed_interval_of_two_means_is_welchs() -> None:
+    """A sum of two samples' means: Satterthwaite's degrees of freedom, as in Welch's test."""
+    rng = np.random.default_rng(4)
+    first, second = rng.normal(size=6), 3 * rng.normal(size=9)
+    left_out = [without_each(first) + second.mean(), first.mean() + without_each(second)]
+    found = crossed_jackknife(first.mean() + second.mean(), left_out, low=-99.0, high=99.0)
+    welch = stats.ttest_ind(first, -second, equal_var=False).confidence_interval(0.95)
+    assert found.interval == pytest.approx((welch.low, welch.high))
+    cut = crossed_jackknife(first.mean() + second.mean(), left_out, low=-0.01, high=0.01)
+    assert (cut.low, cut.high) == (-0.01, 0.01)
+
+
+def test_where_no_unit_changes_anything_there_is_no_crossed_interval() -> None:
+    found = crossed_jackknife(0.25, [np.full(4, 0.25), np.full(3, 0.25)], low=0.0, high=1.0)
+    assert (found.value, found.interval, found.num_units) == (0.25, None, 7)

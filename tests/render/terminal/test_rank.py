@@ -18,6 +18,7 @@ from tests.render.printing import printed
 from tests.render.rank_examples import (
     formulation_report,
     gradient_update_report,
+    heldout_report,
     sparse_weight_report,
     sparsity,
     token_parts_report,
@@ -34,6 +35,7 @@ def words(report: RankReport, *show: str) -> str:
 
 KINDS = {
     "formulations": formulation_report(),
+    "held-out prompts": heldout_report(),
     "gradients and updates": gradient_update_report(),
     "sparse weights": sparse_weight_report(),
     "tokens": token_report(),
@@ -109,6 +111,18 @@ def test_prompts_that_help_and_hurt_stand_at_the_ends_of_a_ranking() -> None:
     assert "-0.55 [-0.65, -0.45]" in text
     assert "0.05 [-0.05, 0.15]" not in text
     assert "2 more between them are in the files (--output)" in text
+
+
+def test_held_out_prompts_have_their_ranking_and_what_was_read_of_them() -> None:
+    text = words(heldout_report(), "heldout")
+    assert "0.45 [0.15, 0.75]" in text
+    assert text.index("0.550 [0.45, 0.65]") < text.index("0.150 [0.05, 0.25]") < text.index("-0.550 [-0.65, -0.45]")
+    assert "2 more between them are in the files (--output)" in text
+    assert "Step 41: groups with a gradient 7 (advantage logged), held-out prompts 31" in text
+    assert "Held-out answers: 9 correct samples. Step 21: all 3 held-out prompts are trained on." in text
+    nothing = dataclasses.replace(heldout_report(), heldout=(), heldout_influences=())
+    why = "There is no table of heldout in this result: step 21: all 3 held-out prompts are trained on."
+    assert why in words(nothing, "heldout")
 
 
 def test_a_critical_batch_that_is_not_known_says_the_least_it_can_be() -> None:
@@ -255,7 +269,14 @@ def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
 def test_every_name_has_a_table_in_some_result(name: str) -> None:
     token = dataclasses.replace(token_report(), token_curve=(token_point(),))
     longer = dataclasses.replace(long_run(20), findings=tuple("ABCDEFG"))
-    made = (weight_rank_report(), update_report(), token_report(), token_parts_report(), gradient_update_report())
+    made = (
+        heldout_report(),
+        weight_rank_report(),
+        update_report(),
+        token_report(),
+        token_parts_report(),
+        gradient_update_report(),
+    )
     reports = (longer, token, *made)
     shown = [(words(one, name), words(one)) for one in reports]
     assert any(len(more) > len(less) for more, less in shown if "There is no table" not in more)

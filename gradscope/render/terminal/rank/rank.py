@@ -14,6 +14,7 @@ from gradscope.render.terminal.layout import source_line
 from gradscope.render.terminal.names import ALL
 from gradscope.render.terminal.rank.channels import channels_table
 from gradscope.render.terminal.rank.formulations import baselines_table, kinds_table, noise_table, updates_table
+from gradscope.render.terminal.rank.heldout import heldout_influences_table, heldout_table
 from gradscope.render.terminal.rank.interference import influences_table, interference_table
 from gradscope.render.terminal.rank.ranks import geometry_table, matrices_table, ranks_table, spectra_table
 from gradscope.render.terminal.rank.sparsity import sparsity_table
@@ -211,6 +212,16 @@ def _interference(report: RankReport, notes: Footnotes) -> Blocks:
         yield influences_table(report.influences, notes)
 
 
+def _heldout(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.heldout:
+        yield heldout_table(report.heldout, notes)
+    if any(row.influence.is_defined for row in report.heldout_influences):
+        yield heldout_influences_table(report.heldout_influences, notes)
+    if report.heldout:
+        for sentence in report.heldout_notes:
+            notes.remark(sentence)
+
+
 def _baselines(report: RankReport, notes: Footnotes) -> Blocks:
     if report.baselines:
         yield baselines_table(report.baselines, notes)
@@ -243,6 +254,7 @@ _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
     "signal": _signal,
     "kinds": _kinds,
     "interference": _interference,
+    "heldout": _heldout,
     "baselines": _baselines,
     "engine": _engine,
 }
