@@ -204,4 +204,4 @@ def _sample_heldout(
         progress=progress,
         label=f"held-out prompts {when}",
     )
-    write_heldout(path, task, completions)
+    write_heldout(path, policy, task, completions)

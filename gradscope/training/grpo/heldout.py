@@ -16,15 +16,17 @@ from gradscope.training.tasks.task import Problem, Task
 from gradscope.writing import atomic_write
 
 
-def write_heldout(path: Path, task: Task, completions: Sequence[str]) -> None:
+def write_heldout(path: Path, policy: TrainedPolicy, task: Task, completions: Sequence[str]) -> None:
     """Grade samples of the held-out prompts and write a row a sample.
 
     Args:
-        path: The JSONL file: ``prompt_id, prompt, answer, completion, reward, correct``; replaced where it exists.
+        path: The JSONL file: ``prompt_id, prompt, answer, completion, reward, correct``; replaced where it exists. The
+            prompt is a list of messages where the policy gets it through a chat template.
+        policy: What was sampled from.
         completions: From :func:`sample`, the same number for each held-out prompt.
     """
     num_samples = len(completions) // len(task.heldout)
-    rows = [_row(task, task.heldout[index // num_samples], text) for index, text in enumerate(completions)]
+    rows = [_row(policy, task, task.heldout[index // num_samples], text) for index, text in enumerate(completions)]
     atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), force=True)
 
 
@@ -71,11 +73,11 @@ def sample(
     return completions
 
 
-def _row(task: Task, problem: Problem, completion: str) -> dict[str, Any]:
+def _row(policy: TrainedPolicy, task: Task, problem: Problem, completion: str) -> dict[str, Any]:
     reward = task.grade(completion, problem.answer)
     return {
         "prompt_id": problem.prompt_id,
-        "prompt": problem.prompt,
+        "prompt": policy.messages(problem) or problem.prompt,
         "answer": problem.answer,
         "completion": completion,
         "reward": reward,

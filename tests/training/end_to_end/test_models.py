@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.rollouts.run_folder import (
     base_model_path,
     checkpoint_path,
@@ -60,6 +61,15 @@ def test_gsm8k_with_a_chat_model(tmp_path: Path, gsm8k_file: Path, chat_model: P
     rows = [json.loads(line) for line in heldout_path(run, "after").read_text().splitlines()]
     assert [row["prompt_id"] for row in rows] == ["train.jsonl:7"] * 2 + ["train.jsonl:8"] * 2
     assert_logprobs(run, steps=(1, 3), temperature=0.9)
+    assert_fits_heldout_prompts(run, tmp_path / "solved.jsonl", rows)
+
+
+def assert_fits_heldout_prompts(run: Path, solved: Path, rows: list[dict[str, Any]]) -> None:
+    """Held-out prompts went through the same template as those of a step: their answers can be held against it."""
+    solved.write_text("".join(json.dumps(row | {"reward": 1.0, "correct": True}) + "\n" for row in rows))
+    report = measure_rank(run, steps=[1], heldout=solved)
+    assert len(report.heldout) > 0
+    assert not any("other token ids" in note for note in report.heldout_notes)
 
 
 def test_gpt2_with_learned_positions_and_plain_prompts(tmp_path: Path, gsm8k_file: Path, gpt2_model: Path) -> None:
