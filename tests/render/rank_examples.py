@@ -182,6 +182,8 @@ def entropy_change(step: int) -> EntropyChange:
         covariance=Estimate(value=0.0426, low=0.02, high=0.0652, num_units=16),
         logged=0.104,
         logged_next=0.0917,
+        last=50,
+        measured=Estimate(value=-0.0121, low=-0.0203, high=-0.0039, num_units=16),
     )
 
 

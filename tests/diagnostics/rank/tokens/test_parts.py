@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
+from gradscope.diagnostics.rank.tokens.parts import (
+    advantage_covariance,
+    entropy_change,
+    entropy_cosine,
+    token_kinds,
+    token_kl,
+    turn_shares,
+    with_later,
+)
+from gradscope.diagnostics.rank.tokens.token_changes import TokenChange
 from gradscope.results.ranks.token_parts import TokenKind
 from tests.diagnostics.made_up_runs import group_of
 from tests.diagnostics.rank.tokens.made_up_parts import MadeUp, made_up
@@ -93,6 +102,31 @@ def test_the_entropy_moves_with_the_inner_product_of_its_gradient_and_the_update
     assert found.covariance.value == pytest.approx(np.cov(tokens.logprobs, tokens.advantages, bias=True)[0, 1])
     assert (found.logged, found.logged_next) == (0.5, 0.25)
     assert entropy_change(9, made.found, {}).logged is None
+
+
+def test_the_entropy_that_was_measured_later_stands_beside_the_prediction() -> None:
+    made = made_up()
+    tokens = made.found.tokens
+    alone = entropy_change(7, made.found, {})
+    assert (alone.last, alone.measured.undefined) == (None, "no weights after its update are on disk")
+    change = np.random.default_rng(2).normal(size=len(tokens.groups))
+    later = TokenChange(first=6, last=9, logprobs=np.zeros(len(change)), entropies=change)
+    found = with_later(alone, tokens, later)
+    assert (found.last, found.rate) == (9, alone.rate)
+    assert found.measured.value == pytest.approx(change.mean())
+    assert found.measured.low < change.mean() < found.measured.high
+
+
+def test_steps_are_laid_end_to_end() -> None:
+    made = [made_up(seed, num_groups=4 + seed) for seed in range(2)]
+    updates = np.concatenate([-(one.found.tokens.weights @ one.rows) for one in made])
+    climbs = np.concatenate([one.climbs.mean(axis=0) for one in made])
+    found = entropy_cosine([one.found for one in made])
+    assert found.value == pytest.approx(cosine(climbs, updates))
+    assert found.num_units == 9
+    tokens = [one.found.tokens for one in made]
+    about = [(one.logprobs - one.logprobs.mean()) * (one.advantages - one.advantages.mean()) for one in tokens]
+    assert advantage_covariance(tokens).value == pytest.approx(np.concatenate(about).mean())
 
 
 def test_the_tokens_furthest_from_the_reference_come_first() -> None:
