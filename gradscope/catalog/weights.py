@@ -117,7 +117,8 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         name="optimizers.cosines",
         title="cosine of two optimizers' steps",
         formula="cosine of the first steps of two of SGD, Adam and Muon from one gradient, all matrices together",
-        meaning="How different the optimizers are on this gradient, each fresh: without moments, weight decay or clip.",
+        meaning="How different the optimizers are on this gradient, each fresh: without moments, weight decay or clip. "
+        "Adam's with SGD is |g|_1 / (sqrt(n) |g|_2), 0.80 for normal entries of one size.",
         range="[-1, 1]",
         better="neither",
         moved_by="How uneven the entries (Adam) and singular values (Muon) of the gradient are.",

@@ -17,7 +17,7 @@ _BY_SIGNS: dict[int, ClaimVerdict] = {1: "supported", 0: "cannot_tell", -1: "con
 
 def likely_are_rewarded(evidence: Evidence) -> Judgement:
     """Whether log-probabilities and advantages vary together, which lowers the entropy of a softmax policy."""
-    weighed = evidence.followed_tokens().weighed
+    weighed = evidence.weighed_tokens()
     if not weighed:
         return cannot_tell(NO_TOKENS)
     tokens = [one.tokens for one in weighed.values()]

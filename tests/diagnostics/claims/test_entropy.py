@@ -23,7 +23,7 @@ GROUPS = 8
 
 def judged(judge, weighed: dict[int, WeighedTokens], changes: dict[int, TokenChange], missing=None) -> Judgement:
     found = FollowedTokens(weighed=weighed, changes=changes, missing=missing or {})
-    return judge(Given(found={"followed_tokens": found}))
+    return judge(Given(found={"followed_tokens": found, "weighed_tokens": weighed}))
 
 
 def with_advantages(sign: float, seed: int = 0) -> WeighedTokens:

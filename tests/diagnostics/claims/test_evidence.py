@@ -119,10 +119,16 @@ def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pyt
     evidence = Evidence(run=two_steps(), steps=(1,))
     assert evidence.followed_tokens() == evidence.followed_tokens() == "followed"
     assert asked == [{1: "tokens"}]
-    at_hand = AtHand(degeneracy=None, steps=(), held_out=None, tokens="at hand")
-    assert Evidence(run=two_steps(), steps=(1,), at_hand=at_hand).followed_tokens() == "at hand"
+    at_hand = AtHand(degeneracy=None, steps=(), held_out=None, tokens={1: "at hand"})
+    assert Evidence(run=two_steps(), steps=(1,), at_hand=at_hand).weighed_tokens() == {1: "at hand"}
+    for evidence in (
+        Evidence(run=two_steps(), steps=(1,), at_hand=at_hand),
+        Evidence(run=two_steps(), steps=(1,), at_hand=replace(at_hand, tokens=None)),
+    ):
+        with pytest.raises(NotAtHand):
+            evidence.followed_tokens()
     with pytest.raises(NotAtHand):
-        Evidence(run=two_steps(), steps=(1,), at_hand=replace(at_hand, tokens=None)).followed_tokens()
+        evidence.weighed_tokens()
 
 
 def test_groups_and_their_degeneracy_are_those_of_the_log() -> None:

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
 
 
+_ROUNDING = 1e-5
+"""Log-probabilities in float32 that differ by less are one number."""
+_NO_DISTANCE = "the policy is the reference but for rounding"
+
+
 def token_kinds(step: int, found: WeighedTokens, grams: Sequence[TokenGram]) -> list[TokenKind]:
     """The parts of each sign, each bucket of probability and of entropy, then of every cell of all three.
 
@@ -176,7 +181,9 @@ def token_kl(step: int, found: WeighedTokens, groups: Sequence[RolloutGroup]) ->
         step=step,
         k1=ratio_over_groups(by_group(found.tokens, k1), by_group(found.tokens, ones), ANY),
         k3=ratio_over_groups(by_group(found.tokens, k3), by_group(found.tokens, ones), POSITIVE),
-        top_share=share_of_largest(k3, fraction=0.01),
+        top_share=share_of_largest(k3, fraction=0.01)
+        if np.abs(k1).max() > _ROUNDING
+        else Estimate.undefined_because(_NO_DISTANCE, num_units=len(k1)),
         top=tuple(
             KlToken(
                 group_id=rollouts[int(tokens.rollouts[at])].group_id,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -145,3 +147,11 @@ def test_the_tokens_furthest_from_the_reference_come_first() -> None:
     assert found.top[0].text == f"t{order[0]}"
     first = int(tokens.rollouts[order[0]])
     assert (found.top[0].group_id, found.top[0].sample) == (groups[first // 3].group_id, first % 3)
+
+
+def test_a_policy_that_is_the_reference_has_no_furthest_hundredth() -> None:
+    found = made_up().found
+    tokens = dataclasses.replace(found.tokens, reference=found.tokens.logprobs + 1e-7)
+    groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(4)]
+    kl = token_kl(7, dataclasses.replace(found, tokens=tokens, texts=dict.fromkeys(range(72), "t")), groups)
+    assert kl.top_share.undefined == "the policy is the reference but for rounding"
