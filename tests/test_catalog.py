@@ -386,7 +386,9 @@ def weight_values(seed: int) -> Iterator[Found]:
         yield "optimizers.bfloat16_moved", one.bfloat16_moved, 0
         yield from (("optimizers.cosines", cosine, 0) for cosine in one.cosines.values())
     norms = [TensorNorm(tensor=str(at), num_entries=1, norm=norm) for at, norm in enumerate(rng.exponential(size=3))]
-    yield from (("modules.energy_share", one.energy_share, 0) for one in module_shares(1, norms))
+    for one in module_shares(1, norms):
+        yield "modules.energy_share", one.energy_share, 0
+        yield "modules.frac_parameters", one.frac_parameters, 0
 
 
 def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:

@@ -146,6 +146,16 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         source="Definition; the output head's norm as a sign of divergence: arXiv 2605.19425.",
     ),
     rank_metric(
+        name="modules.frac_parameters",
+        title="share of the parameters",
+        formula="(entries of its weights) / (trainable parameters)",
+        meaning="What the share of a kind of module in the gradient would be if the gradient were spread evenly.",
+        range=_SHARE,
+        better="neither",
+        moved_by="The model's shape, and which parameters are trained.",
+        source="A ratio of counts.",
+    ),
+    rank_metric(
         name="bfloat16_changed",
         title="changed in bfloat16",
         formula="share of entries with bfloat16(W_t) != bfloat16(W_0)",

@@ -341,7 +341,10 @@ def optimizer_steps(step: int) -> tuple[OptimizerStep, ...]:
 def module_shares(step: int) -> tuple[ModuleShare, ...]:
     kinds = ("output head", "attention", "mlp", "other") if step < 41 else ("output head", "embedding", "attention")
     quarter = Estimate.exact(0.25)
-    return tuple(ModuleShare(step=step, module=kind, norm=Estimate.exact(0.5), energy_share=quarter) for kind in kinds)
+    return tuple(
+        ModuleShare(step=step, module=kind, norm=Estimate.exact(0.5), energy_share=quarter, frac_parameters=quarter)
+        for kind in kinds
+    )
 
 
 def gradient_update_report() -> RankReport:
