@@ -128,6 +128,6 @@ def modules_table(shares: Sequence[ModuleShare], notes: Footnotes) -> Table:
     sizes = [
         format_estimate(last[kind], notes, "share", interval=False) if kind in last else UNDEFINED for kind in kinds
     ]
-    add_row(table, "of all\nparameters", *sizes)
+    add_row(table, "parameters", *sizes)
     notes.remark(FACTS)
     return table
