@@ -31,8 +31,9 @@ from gradscope.diagnostics.rank.rollouts.geometry import class_energy
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.rank.tokens.corrections import correction_effects
-from gradscope.diagnostics.rank.tokens.logprob_changes import change_by_sign
-from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
+from gradscope.diagnostics.rank.tokens.logprob_changes import logprob_change
+from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares, with_later
+from gradscope.diagnostics.rank.tokens.token_changes import TokenChange
 from gradscope.diagnostics.rank.weights.adapter_states import adapter_states
 from gradscope.diagnostics.rank.weights.module_shares import module_shares
 from gradscope.diagnostics.rank.weights.optimizer_question import optimizer_steps
@@ -371,13 +372,15 @@ def token_part_values(seed: int) -> Iterator[Found]:
     groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(made.found.tokens.num_groups)]
     if not made.found.tokens.weights.any():
         return
+    entropies = made.found.tokens.entropies
+    later = TokenChange(first=0, last=9, logprobs=entropies, entropies=-entropies)
     parts = {
         "token_kinds": token_kinds(1, made.found, made.grams),
         "corrections": correction_effects(1, made.found),
-        "entropy_change": [entropy_change(1, made.found, {})],
+        "entropy_change": [with_later(entropy_change(1, made.found, {}), made.found.tokens, later)],
         "token_kl": [token_kl(1, made.found, groups)],
         "turns": turn_shares(1, made.found),
-        "logprob_changes": [change_by_sign(1, (0, 9), made.found.tokens, made.found.tokens.entropies)],
+        "logprob_changes": [logprob_change(1, made.found.tokens, later)],
     }
     for family, records in parts.items():
         for record in records:
@@ -405,7 +408,9 @@ def weight_values(seed: int) -> Iterator[Found]:
         yield "optimizers.bfloat16_moved", one.bfloat16_moved, 0
         yield from (("optimizers.cosines", cosine, 0) for cosine in one.cosines.values())
     norms = [TensorNorm(tensor=str(at), num_entries=1, norm=norm) for at, norm in enumerate(rng.exponential(size=3))]
-    yield from (("modules.energy_share", one.energy_share, 0) for one in module_shares(1, norms))
+    for one in module_shares(1, norms):
+        yield "modules.energy_share", one.energy_share, 0
+        yield "modules.frac_parameters", one.frac_parameters, 0
 
 
 def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:

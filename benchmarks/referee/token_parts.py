@@ -2,19 +2,21 @@
 
 `python benchmarks/referee/token_parts.py` makes steps of 8 to 64 groups whose norms differ by a factor of exp(tail) in
 the standard deviation, a share of them dead, and asks how often the 95 % interval of one of two parts holds the mean
-over such steps. Then it asks how often `gradscope claims` says falsely which tokens have most of the energy. A minute.
+over such steps. Then it asks how often `gradscope claims` says falsely which tokens have most of the energy, and that
+advantages move the entropy, or that it goes as predicted, where neither has to do with the other. Two minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 
 import numpy as np
 
 from gradscope.diagnostics.claims.claim import in_range
 from gradscope.diagnostics.claims.tokens import MOST
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.part_sums import norm_ratio, products_without, ratio_over_groups, sum_cosine, sum_share
+from gradscope.metrics.gram.part_sums import ANY, norm_ratio, products_without, ratio_over_groups, sum_cosine, sum_share
 
 NAMES = ("cosine", "norm", "along the gradient", "energy")
 FIRST, WHOLE = np.array([1.0, 0.0]), np.array([1.0, 1.0])
@@ -68,6 +70,42 @@ def told(groups: int, tail: float, share: float, trials: int, seed: int) -> tupl
     return verdicts.count("supported") / trials, verdicts.count("contradicted") / trials
 
 
+def told_of_covariance(groups: int, trials: int, seed: int) -> tuple[float, float]:
+    """How often advantages that know nothing of log-probabilities are said to go with them, and against them.
+
+    Groups of eight rollouts of twelve tokens, with prompts and rollouts that the policy knows more or less of.
+
+    Returns:
+        Both, of all trials.
+    """
+    rng, verdicts = np.random.default_rng(seed), []
+    for _ in range(trials):
+        known = np.exp(rng.normal(size=(groups, 1, 1)) + 0.5 * rng.normal(size=(groups, 8, 1)))
+        logprobs = -0.2 * known * rng.exponential(1.0, (groups, 8, 12))
+        rewards = (rng.random((groups, 8, 1)) < rng.random((groups, 1, 1))).astype(float)
+        spread = rewards.std(axis=1, keepdims=True)
+        advantages = np.divide(rewards - rewards.mean(axis=1, keepdims=True), spread, where=spread > 0, out=0 * rewards)
+        parts = (logprobs - logprobs.mean()) * (advantages - advantages.mean())
+        covariance = ratio_over_groups(parts.sum(axis=(1, 2)), np.full(groups, 96.0), ANY)
+        verdicts.append(in_range(covariance, 0.0, math.inf))
+    return verdicts.count("supported") / trials, verdicts.count("contradicted") / trials
+
+
+def told_of_prediction(groups: int, tail: float, trials: int, seed: int) -> tuple[float, float]:
+    """How often a gradient that knows nothing of the update is said to predict a change of entropy, and not to.
+
+    Returns:
+        Both, of all trials.
+    """
+    rng, sides = np.random.default_rng(seed), []
+    for _ in range(trials):
+        scale = np.exp(tail * rng.normal(size=groups))
+        sums = rng.normal(size=(2, groups, _COLUMNS)) * scale[:, None]
+        products = products_without(np.einsum("vjp,wkp->vjwk", sums, sums))
+        sides.append(sum_cosine(products, [1.0, 0.0], [0.0, 1.0]).side_of_zero)
+    return sides.count(1) / trials, sides.count(-1) / trials
+
+
 def main() -> None:
     """Print one row a number of groups and a tail, then one of the verdicts for shares below and above one half."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -84,6 +122,13 @@ def main() -> None:
             for share in (0.4, 0.6, 0.8):
                 cells = [f"{100 * each:.1f} %" for each in told(groups, tail, share, options.trials, seed=groups)]
                 print(f"| {groups} | {tail} | {share} | {' | '.join(cells)} |", flush=True)
+    print("| claim | groups | tail | supported | contradicted |\n|---|---:|---:|---:|---:|")
+    for groups in (8, 16, 64):
+        cells = [f"{100 * each:.1f} %" for each in told_of_covariance(groups, options.trials, seed=groups)]
+        print(f"| entropy.covariance | {groups} | | {' | '.join(cells)} |", flush=True)
+        for tail in (0.5, 1.5):
+            cells = [f"{100 * each:.1f} %" for each in told_of_prediction(groups, tail, options.trials, seed=groups)]
+            print(f"| entropy.predicted | {groups} | {tail} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -129,7 +129,8 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         title="predicted change of entropy",
         formula="-(gradient of the mean entropy of the step's tokens) . g",
         meaning="First-order change of that mean by plain SGD, for each unit of learning rate, at the same states. "
-        "An adaptive optimizer scales entries, and the KL term is left out.",
+        "An adaptive optimizer scales entries, and the KL term is left out. The cosine has an interval; this product, "
+        "which a few groups hold, has none that would keep its word.",
         range=_ANY,
         better="neither",
         moved_by="Advantages of likely tokens; an entropy bonus.",
@@ -156,6 +157,18 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Confident completions that are rewarded, unlikely ones that are not.",
         source="Cui et al. 2025, The entropy mechanism of reinforcement learning, arXiv 2505.22617.",
+    ),
+    rank_metric(
+        name="entropy_change.measured",
+        title="measured change of entropy",
+        formula="mean over tokens of H_later - H, H before the step's update, H_later of the next checkpoint",
+        meaning="What became of the entropy where the step's own tokens were sampled, in nats: beside the prediction, "
+        "which is of one update, that of all updates up to the next checkpoint.",
+        range=_ANY,
+        better="neither",
+        moved_by="The learning rate, the updates between the checkpoints, and what other prompts teach.",
+        source="Definition; predicted and measured changes of entropy: Cui et al. 2025, arXiv 2505.22617.",
+        path="entropy_changes.measured",
     ),
     rank_metric(
         name="token_kl.k1",

@@ -117,7 +117,8 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         name="optimizers.cosines",
         title="cosine of two optimizers' steps",
         formula="cosine of the first steps of two of SGD, Adam and Muon from one gradient, all matrices together",
-        meaning="How different the optimizers are on this gradient, each fresh: without moments, weight decay or clip.",
+        meaning="How different the optimizers are on this gradient, each fresh: without moments, weight decay or clip. "
+        "Adam's with SGD is |g|_1 / (sqrt(n) |g|_2), 0.80 for normal entries of one size.",
         range="[-1, 1]",
         better="neither",
         moved_by="How uneven the entries (Adam) and singular values (Muon) of the gradient are.",
@@ -143,6 +144,16 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Off-policy reuse and unlikely tokens put more of it into the output head.",
         source="Definition; the output head's norm as a sign of divergence: arXiv 2605.19425.",
+    ),
+    rank_metric(
+        name="modules.frac_parameters",
+        title="share of the parameters",
+        formula="(entries of its weights) / (trainable parameters)",
+        meaning="What the share of a kind of module in the gradient would be if the gradient were spread evenly.",
+        range=_SHARE,
+        better="neither",
+        moved_by="The model's shape, and which parameters are trained.",
+        source="A ratio of counts.",
     ),
     rank_metric(
         name="bfloat16_changed",

@@ -152,3 +152,5 @@ class ModuleShare:
     """Norm of the gradient of these weights."""
     energy_share: Estimate
     """Its square over that of the whole gradient."""
+    frac_parameters: Estimate
+    """Share of the trainable parameters, which the other is where the gradient is spread evenly."""

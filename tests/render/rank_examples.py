@@ -220,6 +220,8 @@ def entropy_change(step: int) -> EntropyChange:
         covariance=Estimate(value=0.0426, low=0.02, high=0.0652, num_units=16),
         logged=0.104,
         logged_next=0.0917,
+        last=50,
+        measured=Estimate(value=-0.0121, low=-0.0203, high=-0.0039, num_units=16),
     )
 
 
@@ -377,7 +379,10 @@ def optimizer_steps(step: int) -> tuple[OptimizerStep, ...]:
 def module_shares(step: int) -> tuple[ModuleShare, ...]:
     kinds = ("output head", "attention", "mlp", "other") if step < 41 else ("output head", "embedding", "attention")
     quarter = Estimate.exact(0.25)
-    return tuple(ModuleShare(step=step, module=kind, norm=Estimate.exact(0.5), energy_share=quarter) for kind in kinds)
+    return tuple(
+        ModuleShare(step=step, module=kind, norm=Estimate.exact(0.5), energy_share=quarter, frac_parameters=quarter)
+        for kind in kinds
+    )
 
 
 def gradient_update_report() -> RankReport:

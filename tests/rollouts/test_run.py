@@ -55,6 +55,16 @@ def test_the_weights_before_a_step_have_one_update_less(step: int, path: Path | 
     assert (None if weights is None else weights.path) == path
 
 
+@pytest.mark.parametrize(("step", "path"), [(1, Path("w2")), (2, Path("w2")), (3, None)])
+def test_the_weights_after_a_step_are_the_first_that_have_had_its_update(step: int, path: Path | None) -> None:
+    later = WeightsRef(num_updates=4, path=Path("w4"), kind="full")
+    weights = RUN.weights_after(step)
+    assert (None if weights is None else weights.path) == path
+    grown = replace(RUN, weights=(later, *RUN.weights)).weights_after(step)
+    assert grown is not None
+    assert grown.path == (path or Path("w4"))
+
+
 def test_an_argument_that_is_null_is_not_known() -> None:
     settings = TrainerSettings(values={"beta": 0.0, "delta": None}, origin="a file")
     assert (settings.get("beta", 1.0), settings.get("delta", 1.0), settings.get("epsilon")) == (0.0, 1.0, None)

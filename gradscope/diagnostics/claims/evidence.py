@@ -22,6 +22,8 @@ from gradscope.diagnostics.rank.collected import Collected, examine_step
 from gradscope.diagnostics.rank.request import RankRequest
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.several import collect_kinds
+from gradscope.diagnostics.rank.tokens.followed_tokens import FollowedTokens, follow
+from gradscope.diagnostics.rank.tokens.parts_question import WeighedTokens
 from gradscope.diagnostics.rank.weights.updates import update_report
 from gradscope.errors import GradscopeError, InputError
 from gradscope.gradients.engine_options import EngineOptions
@@ -59,6 +61,8 @@ class AtHand:
     """Steps with the Gram matrices of their rollouts."""
     held_out: PassAtKReport | None
     """pass@k of held-out prompts, before and after; None where there are no such samples."""
+    tokens: Mapping[int, WeighedTokens] | None = None
+    """Step -> its tokens; None where they were not looked at."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,6 +145,35 @@ class Evidence:
         self._may_compute()
         self.gradients("rollout")
         found: tuple[str, Collected] = self._once("credited", self._credited)
+        return found
+
+    def weighed_tokens(self) -> Mapping[int, WeighedTokens]:
+        """The tokens of each step with a gradient and a logged advantage of every token.
+
+        Returns:
+            Step -> its tokens, the step's gradient and that of their entropy.
+
+        Raises:
+            InputError: No step could be recomputed.
+            NotAtHand: Only what is at hand counts, and tokens are not.
+        """
+        if self.at_hand is not None and self.at_hand.tokens is not None:
+            return self.at_hand.tokens
+        return self.gradients("token").weighed
+
+    def followed_tokens(self) -> FollowedTokens:
+        """The same tokens, and what became of them by the next checkpoint.
+
+        Returns:
+            Both.
+
+        Raises:
+            InputError: No step could be recomputed.
+            NotAtHand: Only what is at hand counts.
+        """
+        self._may_compute()
+        weighed = self.weighed_tokens()
+        found: FollowedTokens = self._once("followed tokens", lambda: follow(self.run, weighed, self.engine))
         return found
 
     def updates(self) -> tuple[WeightUpdate, ...]:

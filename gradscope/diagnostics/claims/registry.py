@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from gradscope.diagnostics.claims import gradients, outcomes, ranks, tokens, weights
+from gradscope.diagnostics.claims import entropy, gradients, outcomes, ranks, tokens, weights
 from gradscope.diagnostics.claims.claim import Claim
 from gradscope.diagnostics.rank.tokens.kind_energy import UNDECIDED, UNLIKELY
 
@@ -20,6 +20,10 @@ _MORE_ROLLOUTS = (
 )
 _SAME_RUN = "The same run with only the advantage exchanged: gradscope train with two advantages and --seeds."
 _MORE_GROUPS = "More groups with a gradient at the recomputed steps: --step with more of them, or a larger batch."
+_ENTROPY = "arXiv 2505.22617 (The entropy mechanism of reinforcement learning)"
+_NEAR_CHECKPOINTS = (
+    "Weights before and after single updates, with more groups that have a gradient: --checkpoint-every 1."
+)
 _CHECKPOINTS = "Checkpoints at five or more steps of the run: --checkpoint-every."
 
 _about_two = partial(
@@ -208,6 +212,30 @@ CLAIMS: tuple[Claim, ...] = (
         judge=tokens.holds_most(UNLIKELY),
     ),
     Claim(
+        name="tokens.as_asked",
+        source="The policy gradient to first order; signed changes of log p: arXiv 2603.22117",
+        claim="Training moves the tokens of a step the way their advantages ask.",
+        metric="change of log p by the next checkpoint, advantage above 0 minus below 0, tokens of like probability",
+        settle=_NEAR_CHECKPOINTS,
+        judge=tokens.moves_as_asked,
+    ),
+    Claim(
+        name="entropy.covariance",
+        source=_ENTROPY,
+        claim="Likely tokens have the higher advantages, which lowers the entropy.",
+        metric="covariance of log p and advantage over tokens",
+        settle=_MORE_GROUPS,
+        judge=entropy.likely_are_rewarded,
+    ),
+    Claim(
+        name="entropy.predicted",
+        source=_ENTROPY,
+        claim="The entropy changes the way it does to first order.",
+        metric="change of the entropy at the steps' own tokens by the next checkpoint, in nats",
+        settle=_NEAR_CHECKPOINTS,
+        judge=entropy.changes_as_predicted,
+    ),
+    Claim(
         name="weights.off_principal",
         source="arXiv 2511.08567",
         claim="Updates avoid the principal directions of the weights.",
@@ -230,6 +258,14 @@ CLAIMS: tuple[Claim, ...] = (
         metric="share of entries that change in bfloat16, mean over weights",
         settle="The weights before the first update: --initial.",
         judge=weights.few_parameters_change,
+    ),
+    Claim(
+        name="weights.sgd_fewer",
+        source="arXiv 2602.07729",
+        claim="SGD changes fewer parameters than Adam.",
+        metric="share of entries that bfloat16 sees move, SGD's first step minus Adam's as long, mean over weights",
+        settle="The same run under SGD.",
+        judge=weights.sgd_changes_fewer,
     ),
 )
 """In the order of tables: the first source, the second, and what others say."""

@@ -1,17 +1,20 @@
-"""Claims about which tokens a step's gradient is made of.
+"""Claims about which tokens a step's gradient is made of, and what becomes of them.
 
 Shapes: J groups of all steps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range
+from gradscope.diagnostics.claims.entropy import NO_TOKENS
 from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.diagnostics.rank.tokens.kind_energy import UNDECIDED, UNLIKELY
+from gradscope.diagnostics.rank.tokens.logprob_changes import matched_change
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.part_sums import ratio_over_groups
 from gradscope.metrics.gram.spectrum import Array
@@ -37,7 +40,7 @@ def holds_most(kind: TokenCell) -> Callable[[Evidence], Judgement]:
         found = [one for one in evidence.gradients("token").energies if one.kind == kind]
         steps = tuple(one.step for one in found)
         if not found:
-            return cannot_tell("No step has a gradient and a logged advantage of every token")
+            return cannot_tell(NO_TOKENS)
         share = _ratio([one.energy for one in found], [one.all_energy for one in found])
         of_tokens = _ratio([one.tokens for one in found], [one.all_tokens for one in found])
         if not sum(float(one.energy.sum()) for one in found):
@@ -52,6 +55,28 @@ def holds_most(kind: TokenCell) -> Callable[[Evidence], Judgement]:
         )
 
     return judge
+
+
+def moves_as_asked(evidence: Evidence) -> Judgement:
+    """Whether training moved tokens of like probability apart the way their advantages ask."""
+    found = evidence.followed_tokens()
+    steps = tuple(found.changes)
+    if not found.weighed:
+        return cannot_tell(NO_TOKENS)
+    if not steps:
+        return cannot_tell(next(iter(found.missing.values())))
+    tokens = [found.weighed[step].tokens for step in steps]
+    matched = matched_change(tokens, [found.changes[step] for step in steps])
+    if matched.undefined is not None:
+        return cannot_tell(matched.undefined, steps=steps)
+    return Judgement(
+        estimate=matched,
+        null=Estimate.exact(0.0),
+        verdict=in_range(matched, 0.0, math.inf),
+        why=f"From the weights before each step to the next on disk, over {sum(len(one.groups) for one in tokens):,} "
+        f"tokens of {matched.num_units} groups; updates on other prompts lie between the two.",
+        steps=steps,
+    )
 
 
 _NAMES = {

@@ -25,6 +25,7 @@ from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.rank.sparsity import token_sparsity, weight_sparsity
 from gradscope.diagnostics.rank.tokens.gathered_parts import NO_GRADIENT, GatheredParts
 from gradscope.diagnostics.rank.tokens.kind_energy import KindEnergy
+from gradscope.diagnostics.rank.tokens.parts_question import WeighedTokens
 from gradscope.diagnostics.rank.tokens.token_spectra import RowGram, token_spectra
 from gradscope.diagnostics.rank.weights.module_shares import module_shares
 from gradscope.diagnostics.rank.weights.optimizer_question import optimizer_steps
@@ -103,6 +104,8 @@ class Collected:
     """Of rows that are tokens: the gradient by kinds of tokens, turns and corrections; of others what is missing."""
     energies: list[KindEnergy] = field(default_factory=list)
     """Of rows that are tokens, where only they are asked for: how their energy is spread over kinds."""
+    weighed: dict[int, WeighedTokens] = field(default_factory=dict)
+    """Likewise, step -> its tokens, the step's gradient and that of their entropy."""
     optimizers: list[OptimizerStep] = field(default_factory=list)
     """Of rows of weights: what optimizers would make of the gradient."""
     modules: list[ModuleShare] = field(default_factory=list)

@@ -39,6 +39,7 @@ from gradscope.findings.rank.token_parts import (
     correction_findings,
     entropy_findings,
     kind_findings,
+    kl_findings,
     logprob_change_findings,
     turn_findings,
 )
@@ -251,6 +252,7 @@ def _sentences(
             *kind_findings(parts.kinds),
             *entropy_findings(parts.entropy),
             *turn_findings(parts.turns),
+            *kl_findings(parts.kl),
             *logprob_change_findings(parts.logprobs),
             *sparsity_findings(collected.sparsity),
         )

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gradscope.diagnostics.inputs.row_questions import RowQuestion, SignalQuestion, TokenQuestion
-from gradscope.diagnostics.inputs.steps import measure_steps
+from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps
 from gradscope.diagnostics.rank.collected import Collected, examine_step
 from gradscope.diagnostics.rank.request import RankRequest
 from gradscope.diagnostics.rank.tokens.kind_energy import EnergyQuestion, kind_energies
+from gradscope.diagnostics.rank.weights.optimizer_question import OptimizerQuestion, learning_rates
 from gradscope.diagnostics.rank.weights.weight_question import WeightQuestion
 from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
@@ -65,10 +66,25 @@ def row_question(request: RankRequest, most: int, num_buckets: int | None = None
     return TokenQuestion(most=most if num_buckets is None else None, num_buckets=num_buckets, seed=request.seed)
 
 
-def _question(request: RankRequest, most: int) -> RowQuestion | None:
-    """The same, and of rows that are tokens what kinds of them there are."""
+def _question(request: RankRequest, most: int, rates: Mapping[int, float]) -> RowQuestion | None:
+    """The same, and what is asked beside rows that are tokens or of weights."""
     question = row_question(request, most)
-    return question if question is None or request.rows != "token" else EnergyQuestion(rows=question)
+    if question is None or request.rows not in ("token", "weight"):
+        return question
+    if request.rows == "token":
+        return EnergyQuestion(rows=question)
+    return OptimizerQuestion(rows=question, learning_rates=rates)
+
+
+def _rows_alone(run: Run, measured: MeasuredStep, rows: RowKind, found: Collected) -> MeasuredStep:
+    """Take in what was asked beside the rows; the step with the answer about its rows alone."""
+    if rows != "token" or not measured.answer:
+        return found.take_parts(run, measured, rows)
+    answer, weighed = measured.answer
+    if weighed is not None:
+        found.energies.extend(kind_energies(measured.step, weighed.tokens, answer))
+        found.weighed[measured.step] = weighed
+    return replace(measured, answer=answer)
 
 
 def collect_kinds(
@@ -89,7 +105,8 @@ def collect_kinds(
     Returns:
         What was found, by kind.
     """
-    question = SeveralQuestions(questions=tuple(_question(request, most) for request in requests))
+    rates = learning_rates(run)
+    question = SeveralQuestions(questions=tuple(_question(request, most, rates) for request in requests))
     found: dict[RowKind, Collected] = {request.rows: Collected() for request in requests}
     for measured in measure_steps(run, steps, engine, progress, question):
         for place, request in enumerate(requests):
@@ -97,10 +114,6 @@ def collect_kinds(
             if isinstance(answer, UsageError):
                 found[request.rows].skipped[measured.step] = Reason("unusable", answer.message.rstrip("."))
                 continue
-            if answer and request.rows == "token":
-                answer, tokens = answer
-                found["token"].energies.extend(
-                    kind_energies(measured.step, tokens, answer) if tokens is not None else ()
-                )
-            examine_step(run, replace(measured, answer=answer), request, found[request.rows])
+            alone = replace(measured, answer=answer)
+            examine_step(run, _rows_alone(run, alone, request.rows, found[request.rows]), request, found[request.rows])
     return found

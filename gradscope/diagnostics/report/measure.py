@@ -28,7 +28,7 @@ from gradscope.diagnostics.report.sections.contributions import contributions_se
 from gradscope.diagnostics.report.sections.coverage import coverage_section
 from gradscope.diagnostics.report.sections.directions import directions_section, rank_points
 from gradscope.diagnostics.report.sections.formulations import formulations_section
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, TokenParts, Unavailable
 from gradscope.diagnostics.report.sections.length import length_section
 from gradscope.diagnostics.report.sections.logged.entropy import entropy_section
 from gradscope.diagnostics.report.sections.logged.generation import generation_section
@@ -40,7 +40,7 @@ from gradscope.diagnostics.report.sections.signal import signal_section
 from gradscope.diagnostics.report.sections.tokens import tokens_section
 from gradscope.diagnostics.report.sections.zero_loss import zero_loss_section
 from gradscope.diagnostics.report.strip import key_numbers
-from gradscope.diagnostics.report.tokens import report_tokens
+from gradscope.diagnostics.report.tokens import report_tokens, token_parts
 from gradscope.errors import GradscopeError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, ProgressCallback, reporter
@@ -144,6 +144,7 @@ def report_run(
         no_grams=absent,
         curve=rank_points(grams),
         tokens=_or_unavailable(lambda: report_tokens(run, measured, absent, most_tokens, engine)),
+        parts=_parts(run, measured, engine) if most_tokens else TokenParts(),
         samples=() if isinstance(held_out, Unavailable) else held_out,
         passk=held_out
         if isinstance(held_out, Unavailable)
@@ -191,6 +192,11 @@ def _measured(
         return (), measured
     reasons = [step.reason for step in measured if step.reason] or [missing_weights(run, run.steps[0])]
     return measured, Unavailable(reason=f"No gradient was recomputed: {reasons[0]}.", hint=reasons[0].advice)
+
+
+def _parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptions) -> TokenParts:
+    parts = _or_unavailable(lambda: token_parts(run, measured, options))
+    return TokenParts() if isinstance(parts, Unavailable) else parts
 
 
 def _has_gradient(gram: StepGram) -> bool:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradscope.results.ranks.token_parts import CorrectionEffect, EntropyChange, LogprobChange, TokenKind, TurnShare
+from gradscope.results.ranks.token_parts import (
+    CorrectionEffect,
+    EntropyChange,
+    LogprobChange,
+    TokenKind,
+    TokenKl,
+    TurnShare,
+)
 from gradscope.say import percent, with_interval
 
 _ALIKE = 0.99
@@ -90,6 +97,18 @@ def turn_findings(turns: Sequence[TurnShare]) -> tuple[str, ...]:
         f"{f'Turns from {largest.turn} on have' if largest.and_later else f'Turn {largest.turn} has'} "
         f"{with_interval(largest.gradient_share, percent)} of the gradient of step {largest.step} along its own "
         f"direction, with {percent(largest.frac_tokens.value or 0.0)} of the tokens.",
+    )
+
+
+def kl_findings(steps: Sequence[TokenKl]) -> tuple[str, ...]:
+    """How far the last step's tokens are from the reference, and whether a few of them are, in at most one sentence."""
+    last = steps[-1] if steps else None
+    if last is None or last.k3.value is None or last.top_share.value is None:
+        return ()
+    return (
+        f"At step {last.step} the policy is {with_interval(last.k3, '.3g')} nats a token from the reference by k3, "
+        f"{with_interval(last.k1, '+.3g')} by k1; the furthest hundredth of the tokens holds "
+        f"{percent(last.top_share.value)} of the former.",
     )
 
 

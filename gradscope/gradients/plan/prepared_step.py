@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -132,12 +133,23 @@ def sequences_of(
 
 
 def step_logprobs(
-    policy: MeasuredPolicy, groups: Sequence[RolloutGroup], objective: Objective, budget: TokenBudget
+    policy: MeasuredPolicy,
+    groups: Sequence[RolloutGroup],
+    objective: Objective,
+    budget: TokenBudget,
+    *,
+    entropies: bool = False,
 ) -> list[torch.Tensor]:
-    """Log-probabilities of a step's completions under some weights, such as those that sampled them, [R][T]."""
-    return _each(
-        policy.model, policy.device, sequences_of(policy, groups, objective), objective, budget, completion_logprobs
-    )
+    """Log-probabilities of a step's completions under some weights, such as those that sampled them.
+
+    Args:
+        entropies: Whether each row's entropies follow its log-probabilities.
+
+    Returns:
+        Of each completion, [R][T], or [R][2 T] with entropies behind them.
+    """
+    sequences, look = sequences_of(policy, groups, objective), partial(completion_logprobs, entropies=entropies)
+    return _each(policy.model, policy.device, sequences, objective, budget, look)
 
 
 def _rollouts(groups: Sequence[RolloutGroup]) -> list[Rollout]:

@@ -14,7 +14,7 @@ Legend: V sums, J groups, K their Gram matrix by group.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +45,7 @@ SHARE = OpenScale(lambda share: np.asarray(logit(share)), lambda value: float(ex
 """From 0 to 1."""
 COSINE = OpenScale(lambda cosine: np.asarray(np.arctanh(cosine)), math.tanh)
 """From -1 to 1."""
-POSITIVE = OpenScale(lambda ratio: np.asarray(np.log(ratio)), math.exp)
+POSITIVE = OpenScale(lambda ratio: np.asarray(np.log(ratio)), lambda value: math.exp(min(max(value, -700.0), 700.0)))
 """From 0 on."""
 ANY = OpenScale(lambda number: number, float)
 """Any number."""
@@ -174,6 +174,23 @@ def left_out_sums(values: ArrayLike) -> Array:
     return np.concatenate([whole[None], whole - numbers])
 
 
+def over_steps(values: Sequence[Array]) -> Array:
+    """Sums over several steps' groups, then without each group of each step.
+
+    Args:
+        values: Of each step its sum over groups, then without each, an array each, [1 + J, ...].
+
+    Returns:
+        Sums, [1 + J of all steps, ...].
+
+    Example:
+        >>> over_steps([left_out_sums([1.0, 2.0]), left_out_sums([4.0])]).tolist()
+        [7.0, 6.0, 5.0, 3.0]
+    """
+    whole = np.sum([one[0] for one in values], axis=0)
+    return np.concatenate([whole[None], *(whole - one[0] + one[1:] for one in values)])
+
+
 def jackknifed_on(values: ArrayLike, scale: OpenScale) -> Estimate:
     """A number with its interval from what it is without each group.
 
@@ -202,7 +219,7 @@ def jackknifed_on(values: ArrayLike, scale: OpenScale) -> Estimate:
         return alone
     freedom = min(float(num - 1), 3 * float(squares.sum()) ** 2 / float(np.sum(squares**2)))
     half = float(stdtrit(freedom, UPPER_TAIL)) * math.sqrt((num - 1) / num * float(squares.sum()))
-    low, high = (scale.back(float(np.clip(there[0] + side * half, -700.0, 700.0))) for side in (-1, 1))
+    low, high = (scale.back(float(there[0]) + side * half) for side in (-1, 1))
     return Estimate(value=float(numbers[0]), low=low, high=high, num_units=num)
 
 

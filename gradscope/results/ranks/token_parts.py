@@ -75,6 +75,10 @@ class EntropyChange:
     """The entropy that the trainer logged at this step."""
     logged_next: float | None
     """And at the next one, on other prompts."""
+    last: int | None
+    """Updates that the next weights on disk have had; None without any."""
+    measured: Estimate
+    """Change of the mean entropy up to these weights, at the same tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,12 @@ class Given(Evidence):
     def credited(self) -> Any:
         return self.found["credited"] if "credited" in self.found else Evidence.credited(self)
 
+    def weighed_tokens(self) -> Any:
+        return self.found["weighed_tokens"] if "weighed_tokens" in self.found else Evidence.weighed_tokens(self)
+
+    def followed_tokens(self) -> Any:
+        return self.found["followed_tokens"] if "followed_tokens" in self.found else Evidence.followed_tokens(self)
+
     def updates(self) -> Any:
         return self.found["updates"] if "updates" in self.found else Evidence.updates(self)
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gradscope.diagnostics.claims import evidence as module
-from gradscope.diagnostics.claims.evidence import Evidence, token_credit
+from gradscope.diagnostics.claims.evidence import AtHand, Evidence, NotAtHand, token_credit
 from gradscope.diagnostics.rank.collected import Collected
 from gradscope.errors import InputError
 from gradscope.rollouts.types import RolloutGroup
@@ -109,6 +109,26 @@ def test_an_error_is_kept_as_a_number_is() -> None:
     with pytest.raises(InputError) as second:
         evidence.updates()
     assert first.value is second.value
+
+
+def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    kinds = {"token": Collected(steps=[SimpleNamespace(step=1)], weighed={1: "tokens"})}
+    monkeypatch.setattr(module, "collect_kinds", lambda *_, **__: kinds)
+    monkeypatch.setattr(module, "follow", lambda run, weighed, engine: asked.append(weighed) or "followed")
+    evidence = Evidence(run=two_steps(), steps=(1,))
+    assert evidence.followed_tokens() == evidence.followed_tokens() == "followed"
+    assert asked == [{1: "tokens"}]
+    at_hand = AtHand(degeneracy=None, steps=(), held_out=None, tokens={1: "at hand"})
+    assert Evidence(run=two_steps(), steps=(1,), at_hand=at_hand).weighed_tokens() == {1: "at hand"}
+    for evidence in (
+        Evidence(run=two_steps(), steps=(1,), at_hand=at_hand),
+        Evidence(run=two_steps(), steps=(1,), at_hand=replace(at_hand, tokens=None)),
+    ):
+        with pytest.raises(NotAtHand):
+            evidence.followed_tokens()
+    with pytest.raises(NotAtHand):
+        evidence.weighed_tokens()
 
 
 def test_groups_and_their_degeneracy_are_those_of_the_log() -> None:

@@ -23,7 +23,7 @@ def test_the_topics_are_those_of_the_sources() -> None:
     topics = list(dict.fromkeys(claim.name.partition(".")[0] for claim in CLAIMS))
     assert topics == [
         *("rank_two", "rank_rises", "sparser", "optimal_baseline", "dead_groups", "sign", "negative", "reach"),
-        *("tokens", "weights"),
+        *("tokens", "entropy", "weights"),
     ]
 
 

@@ -11,6 +11,7 @@ from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import several
 from gradscope.diagnostics.rank.several import SeveralQuestions, collect_kinds, row_question
 from gradscope.diagnostics.rank.tokens.kind_energy import KINDS, EnergyQuestion
+from gradscope.diagnostics.rank.weights.optimizer_question import OptimizerQuestion, learning_rates
 from gradscope.diagnostics.rank.weights.weight_question import WeightQuestion
 from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
@@ -72,7 +73,7 @@ def test_a_step_that_cannot_be_recomputed_is_skipped_by_every_kind(monkeypatch: 
 
 def test_kinds_of_tokens_are_kept_and_rows_alone_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     made, examined = made_up(), []
-    answers = [(tuple(made.grams), made.found.tokens), (tuple(made.grams), None)]
+    answers = [(tuple(made.grams), made.found), (tuple(made.grams), None)]
 
     def measured(run, steps, engine, progress, question):
         (asked,) = question.questions
@@ -85,3 +86,21 @@ def test_kinds_of_tokens_are_kept_and_rows_alone_are_examined(monkeypatch: pytes
     found = collect_kinds(two_steps(), (1, 2), [request(rows="token")], EngineOptions(), no_progress, most=64)
     assert examined == [tuple(made.grams)] * 2
     assert [(one.step, one.kind) for one in found["token"].energies] == [(1, kind) for kind in KINDS]
+    assert found["token"].weighed == {1: made.found}
+
+
+def test_steps_of_optimizers_are_asked_beside_rows_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    examined = []
+
+    def measured(run, steps, engine, progress, question):
+        (asked,) = question.questions
+        assert asked == OptimizerQuestion(
+            rows=WeightQuestion(request=request(rows="weight")), learning_rates=learning_rates(run)
+        )
+        yield MeasuredStep(step=1, groups=(), weights=None, gram=None, reason=None, answer=(("ranks", None),))
+
+    monkeypatch.setattr(several, "measure_steps", measured)
+    monkeypatch.setattr(several, "examine_step", lambda run, step, asked, found: examined.append(step.answer))
+    found = collect_kinds(two_steps(), (1,), [request(rows="weight")], EngineOptions(), no_progress, most=64)
+    assert examined == ["ranks"]
+    assert found["weight"].optimizers == []

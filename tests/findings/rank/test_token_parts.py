@@ -9,11 +9,12 @@ from gradscope.findings.rank.token_parts import (
     correction_findings,
     entropy_findings,
     kind_findings,
+    kl_findings,
     logprob_change_findings,
     turn_findings,
 )
 from gradscope.results.ranks.token_parts import CorrectionEffect
-from tests.render.rank_examples import correction, entropy_change, logprob_change, token_kind, turn
+from tests.render.rank_examples import correction, entropy_change, kl, logprob_change, token_kind, turn
 
 
 def effects(*cosines: float, ess: float = 0.9) -> list[CorrectionEffect]:
@@ -93,6 +94,15 @@ def test_the_largest_turn_is_named() -> None:
     )
     assert turn_findings([turn(1)])[0].startswith("Turn 1 has 40.0 %")
     assert turn_findings([]) == ()
+
+
+def test_how_far_tokens_are_from_the_reference_is_said_of_the_last_step() -> None:
+    assert kl_findings([kl(1), kl(6)]) == (
+        "At step 6 the policy is 0.0123 [0.001, 0.0236] nats a token from the reference by k3, +0.0123 [+0.001, "
+        "+0.0236] by k1; the furthest hundredth of the tokens holds 83.0 % of the former.",
+    )
+    unknown = dataclasses.replace(kl(6), top_share=Estimate.undefined_because("all are zero"))
+    assert kl_findings([]) == kl_findings([unknown]) == ()
 
 
 def test_whether_tokens_moved_as_their_advantages_ask_is_said_with_the_difference() -> None:

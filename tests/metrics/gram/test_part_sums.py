@@ -12,7 +12,9 @@ from gradscope.metrics.gram.part_sums import (
     NO_LENGTH,
     POSITIVE,
     jackknifed_on,
+    left_out_sums,
     norm_ratio,
+    over_steps,
     products_without,
     ratio_over_groups,
     sum_cosine,
@@ -111,6 +113,22 @@ def test_no_interval_leaves_floating_point() -> None:
     found = jackknifed_on([1e100, 1e-100, 1e100, 1e100], POSITIVE)
     assert found.interval is not None
     assert np.isfinite(found.interval).all()
+
+
+def test_a_large_number_has_its_interval_where_it_is() -> None:
+    found = jackknifed_on([3000.0, 2900.0, 3000.0, 3100.0], ANY)
+    assert found.low < 3000.0 < found.high
+    assert found.low + found.high == pytest.approx(6000.0)
+
+
+def test_groups_of_several_steps_are_left_out_one_by_one() -> None:
+    of = [sums(num_groups, seed) for seed, num_groups in enumerate((4, 3))]
+    found = over_steps([products_without(gram(one)) for one in of])
+    assert found.shape == (8, 3, 3)
+    for place, (step, group) in enumerate([(0, None), *((0, at) for at in range(4)), *((1, at) for at in range(3))]):
+        parts = [left_out(one, group if number == step else None) for number, one in enumerate(of)]
+        np.testing.assert_allclose(found[place], sum(part @ part.T for part in parts), atol=1e-12)
+    assert over_steps([left_out_sums([1.0, 2.0])]).tolist() == [3.0, 2.0, 1.0]
 
 
 @pytest.mark.parametrize(("groups", "tail"), [(8, 0.5), (16, 1.0)])

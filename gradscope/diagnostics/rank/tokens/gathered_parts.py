@@ -10,8 +10,9 @@ from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.logged.as_logged import first_logged
 from gradscope.diagnostics.logged.entropy import METRICS
 from gradscope.diagnostics.rank.tokens.corrections import correction_effects
-from gradscope.diagnostics.rank.tokens.logprob_changes import logprob_changes
-from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
+from gradscope.diagnostics.rank.tokens.logprob_changes import logprob_change
+from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares, with_later
+from gradscope.diagnostics.rank.tokens.token_changes import token_changes
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.results.ranks.token_parts import (
     CorrectionEffect,
@@ -88,7 +89,12 @@ class GatheredParts:
 
     def look_later(self, run: Run, options: EngineOptions) -> None:
         """What became of the tokens of all steps, when no other weights are in memory."""
-        self.logprobs, missing = logprob_changes(run, self.tokens, options)
+        changes, missing = token_changes(run, self.tokens, options)
+        self.logprobs = tuple(logprob_change(step, self.tokens[step], change) for step, change in changes.items())
+        self.entropy = [
+            with_later(one, self.tokens[one.step], changes[one.step]) if one.step in changes else one
+            for one in self.entropy
+        ]
         for step, reason in missing.items():
             self.missing["logprobs"] = f"step {step}: {reason}"
         self.tokens.clear()

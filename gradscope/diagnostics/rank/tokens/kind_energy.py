@@ -1,7 +1,8 @@
 """How the energy of a step's token gradients is spread over kinds of tokens, group by group.
 
 Energy is the sum of |v_t grad log pi|^2, v_t what the loss multiplies grad log pi of a token by. It takes the rows of
-the tokens and a forward pass for their entropies, and no further gradient.
+the tokens and a forward pass for their entropies, and no further gradient; the step's own and that of its entropy are
+measured beside it.
 
 Shapes: N tokens that count, J groups.
 """
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
+from gradscope.diagnostics.rank.tokens.parts_question import WeighedTokens, weigh_step
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.sampler.token_cells import TokenCell, token_cells
 from gradscope.progress import ProgressCallback, no_progress
@@ -53,18 +55,16 @@ class KindEnergy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyQuestion:
-    """Rows that are tokens, and what is known of every token that counts."""
+    """Rows that are tokens, what is known of every token that counts, and which way the step moves its entropy."""
 
     rows: RowQuestion
     """What is asked of the rows."""
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
-    ) -> tuple[tuple[Any, ...], CountedTokens | None]:
+    ) -> tuple[tuple[Any, ...], WeighedTokens | None]:
         """Both; None for the tokens where advantages were not logged or the gradient is zero."""
-        from gradscope.gradients.tokens.sums.counted_tokens import counted_tokens
-
-        return self.rows.measure(prepared, gram, progress), counted_tokens(prepared, gram)
+        return self.rows.measure(prepared, gram, progress), weigh_step(prepared, gram, progress)
 
 
 def kind_energies(step: int, tokens: CountedTokens, grams: Sequence[TokenGram]) -> tuple[KindEnergy, ...]:

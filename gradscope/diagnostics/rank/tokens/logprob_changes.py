@@ -5,23 +5,20 @@ Shapes: N tokens that count, J groups.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.errors import InputError
+from gradscope.diagnostics.rank.tokens.token_changes import TokenChange
 from gradscope.estimate import Estimate
-from gradscope.gradients.engine_options import EngineOptions
-from gradscope.metrics.gram.part_sums import ANY, jackknifed_on, left_out_sums
+from gradscope.metrics.gram.part_sums import ANY, jackknifed_on, left_out_sums, over_steps
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.results.ranks.token_parts import LogprobChange
-from gradscope.rollouts.run import Run, WeightsRef
 
 if TYPE_CHECKING:
     from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
 
-_NO_LATER = "no weights after its update are on disk"
 _NOT_ALIKE = "no tokens of positive and of negative advantage are of like probability"
 _BINS = 10
 """Bins of equal size by the policy's probability, within which tokens count as alike."""
@@ -29,72 +26,41 @@ _SIGNS = {"positive": 1.0, "negative": -1.0, "neither": 0.0}
 """Name -> sign of the advantage."""
 
 
-def logprob_changes(
-    run: Run, tokens: Mapping[int, CountedTokens], options: EngineOptions
-) -> tuple[tuple[LogprobChange, ...], dict[int, str]]:
-    """The change from the weights before each step to the next checkpoint, by two forward passes a step.
-
-    One model is in memory at a time.
-
-    Args:
-        tokens: Step -> its tokens.
-
-    Returns:
-        One a step that has later weights, and of the others why there is none.
-    """
-    found, missing = [], {}
-    for step, counted in tokens.items():
-        first, last = run.weights_before(step), run.weights_after(step)
-        if first is None or last is None:
-            missing[step] = _NO_LATER
-            continue
-        try:
-            before, after = (_logprobs(run, step, weights, options, counted) for weights in (first, last))
-        except InputError as error:
-            missing[step] = error.message.rstrip(".")
-            continue
-        found.append(change_by_sign(step, (first.num_updates, last.num_updates), counted, after - before))
-    return tuple(found), missing
-
-
-def change_by_sign(step: int, updates: tuple[int, int], tokens: CountedTokens, change: Array) -> LogprobChange:
+def logprob_change(step: int, tokens: CountedTokens, change: TokenChange) -> LogprobChange:
     """Means over the tokens of each sign of the advantage, and the difference of the first two, raw and matched.
 
     Args:
-        updates: Of the earlier and of the later weights.
-        change: Of each token's log-probability, [N].
+        change: Of the same tokens.
 
     Returns:
         Intervals leave out each group in turn; none where one group alone has such tokens.
     """
-    means = {name: _means(tokens, change, sign) for name, sign in _SIGNS.items()}
+    means = {name: _means(tokens, change.logprobs, sign) for name, sign in _SIGNS.items()}
     return LogprobChange(
         step=step,
-        first=updates[0],
-        last=updates[1],
-        num_tokens=len(change),
+        first=change.first,
+        last=change.last,
+        num_tokens=len(change.logprobs),
         **{name: _estimate(values) for name, values in means.items()},
         difference=_estimate(means["positive"] - means["negative"]),
-        matched=_estimate(_matched(tokens, change), _NOT_ALIKE),
+        matched=matched_change([tokens], [change]),
     )
 
 
-def _logprobs(run: Run, step: int, weights: WeightsRef, options: EngineOptions, tokens: CountedTokens) -> Array:
-    """Log pi of the tokens under some weights, at the trainer's temperature, [N]."""
-    from gradscope.diagnostics.inputs.recomputed import policy_of
-    from gradscope.diagnostics.inputs.step_loss import loss_at
-    from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens, names_out_of_memory
-    from gradscope.gradients.plan.prepared_step import step_logprobs
-    from gradscope.gradients.plan.trainers.registry import objective_of
+def matched_change(tokens: Sequence[CountedTokens], changes: Sequence[TokenChange]) -> Estimate:
+    """The difference of tokens of positive and of negative advantage among those of one step and like probability.
 
-    with names_out_of_memory(f"step {step}"):
-        policy = policy_of(run, weights, options)
-        asked, fixed = options.batch_tokens or first_batch_tokens(policy), options.batch_tokens is not None
-        budget = TokenBudget(asked, fixed=fixed, notice=options.notice)
-        objective = loss_at(run, objective_of(run.settings), step).objective
-        rows = [row.double().cpu().numpy() for row in step_logprobs(policy, run.groups_at(step), objective, budget)]
-    starts = np.cumsum([0, *map(len, rows)])
-    return np.asarray(np.concatenate(rows)[starts[tokens.rollouts] + tokens.positions], dtype=np.float64)
+    Args:
+        tokens: Of each step.
+        changes: Of these tokens.
+
+    Returns:
+        The mean over bins of the steps, weighed as least squares with a constant a bin weighs them.
+    """
+    parts = [_matched(own, change.logprobs) for own, change in zip(tokens, changes, strict=True)]
+    added, total = (over_steps([part[place] for part in parts]) for place in range(2))
+    difference = np.divide(added, total, out=np.full(len(total), np.nan), where=total > 0)
+    return _estimate(np.asarray(difference, dtype=np.float64), _NOT_ALIKE)
 
 
 def _means(tokens: CountedTokens, change: Array, sign: float) -> Array:
@@ -107,8 +73,8 @@ def _means(tokens: CountedTokens, change: Array, sign: float) -> Array:
     return np.asarray(np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0), dtype=np.float64)
 
 
-def _matched(tokens: CountedTokens, change: Array) -> Array:
-    """The difference of positive and negative tokens among those of like probability, likewise, [1 + J]."""
+def _matched(tokens: CountedTokens, change: Array) -> tuple[Array, Array]:
+    """Summed differences of positive and negative tokens of like probability, and their weights, [1 + J] each."""
     # bins of equal size by log p, their differences weighed as least squares with a constant a bin weighs them
     seen = tokens.advantages != 0
     edges = np.quantile(tokens.logprobs[seen], np.arange(1, _BINS) / _BINS) if seen.any() else np.zeros(0)
@@ -126,7 +92,7 @@ def _matched(tokens: CountedTokens, change: Array) -> Array:
     weights = np.divide(counts.prod(axis=-1), counts.sum(axis=-1), out=np.zeros(both.shape), where=both)
     total = weights.sum(axis=-1)
     added = (weights * (means[..., 1] - means[..., 0])).sum(axis=-1)
-    return np.asarray(np.divide(added, total, out=np.full(len(total), np.nan), where=total > 0), dtype=np.float64)
+    return np.asarray(added, dtype=np.float64), np.asarray(total, dtype=np.float64)
 
 
 def _estimate(values: Array, none: str = "no token of the step has such an advantage") -> Estimate:

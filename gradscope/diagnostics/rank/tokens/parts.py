@@ -6,6 +6,7 @@ Shapes: N tokens that count, J groups, V sums of token gradients.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,9 @@ from gradscope.diagnostics.rank.tokens.parts_question import (
     k3_of,
     turn_masks,
 )
+from gradscope.diagnostics.rank.tokens.token_changes import NO_LATER, TokenChange
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.part_sums import ANY, POSITIVE, ratio_over_groups, sum_cosine, sum_share
+from gradscope.metrics.gram.part_sums import ANY, POSITIVE, over_steps, ratio_over_groups, sum_cosine, sum_share
 from gradscope.metrics.gram.row_shares import share_of_largest
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.sampler.token_cells import ENTROPIES, PROBABILITIES, SIGNS, TokenCell
@@ -31,6 +33,12 @@ from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import TokenGram
+    from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
+
+
+_ROUNDING = 1e-5
+"""Log-probabilities in float32 that differ by less are one number."""
+_NO_DISTANCE = "the policy is the reference but for rounding"
 
 
 def token_kinds(step: int, found: WeighedTokens, grams: Sequence[TokenGram]) -> list[TokenKind]:
@@ -114,18 +122,51 @@ def entropy_change(step: int, found: WeighedTokens, logged: Mapping[int, float])
         step=step,
         entropy=ratio_over_groups(by_group(found.tokens, tokens.entropies), by_group(found.tokens, ones), POSITIVE),
         rate=Estimate.exact(float(climb @ found.products[0] @ update), num_units=tokens.num_groups),
-        cosine=sum_cosine(found.products, climb, update),
-        covariance=_covariance(found),
+        cosine=entropy_cosine([found]),
+        covariance=advantage_covariance([tokens]),
         logged=logged.get(step),
         logged_next=logged.get(step + 1),
+        last=None,
+        measured=Estimate.undefined_because(NO_LATER, num_units=tokens.num_groups),
     )
 
 
-def _covariance(found: WeighedTokens) -> Estimate:
-    tokens = found.tokens
-    parts = [tokens.logprobs - tokens.logprobs.mean(), tokens.advantages - tokens.advantages.mean()]
-    ones = by_group(found.tokens, np.ones(len(tokens.groups)))
-    return ratio_over_groups(by_group(found.tokens, parts[0] * parts[1]), ones, ANY)
+def entropy_cosine(found: Sequence[WeighedTokens]) -> Estimate:
+    """Cosine of the gradients of the entropy at several steps' tokens with the steps' updates, laid end to end.
+
+    Returns:
+        With an interval over the groups of all steps; a step weighs as much as its gradients.
+    """
+    pairs = [np.stack([one.chosen(ENTROPY), -one.chosen("cell")]) for one in found]
+    products = [np.einsum("av,jvw,bw->jab", pair, one.products, pair) for pair, one in zip(pairs, found, strict=True)]
+    return sum_cosine(over_steps(products), [1.0, 0.0], [0.0, 1.0])
+
+
+def with_later(change: EntropyChange, tokens: CountedTokens, later: TokenChange) -> EntropyChange:
+    """The same with what became of the entropy at the step's own tokens."""
+    return replace(change, last=later.last, measured=mean_over_tokens([tokens], [later.entropies]))
+
+
+def mean_over_tokens(tokens: Sequence[CountedTokens], values: Sequence[Array]) -> Estimate:
+    """The mean of a number over the tokens of several steps.
+
+    Args:
+        values: Of each step's tokens, [N] each.
+
+    Returns:
+        With an interval over the groups of all steps.
+    """
+    sums, numbers = (
+        np.concatenate([by_group(own, each) for own, each in zip(tokens, of_steps, strict=True)])
+        for of_steps in (values, [np.ones(len(each)) for each in values])
+    )
+    return ratio_over_groups(sums, numbers, ANY)
+
+
+def advantage_covariance(tokens: Sequence[CountedTokens]) -> Estimate:
+    """Covariance of log pi and advantage over the tokens of several steps, each about the means of its own step."""
+    parts = [(own.logprobs - own.logprobs.mean()) * (own.advantages - own.advantages.mean()) for own in tokens]
+    return mean_over_tokens(tokens, parts)
 
 
 def token_kl(step: int, found: WeighedTokens, groups: Sequence[RolloutGroup]) -> TokenKl | None:
@@ -140,7 +181,9 @@ def token_kl(step: int, found: WeighedTokens, groups: Sequence[RolloutGroup]) ->
         step=step,
         k1=ratio_over_groups(by_group(found.tokens, k1), by_group(found.tokens, ones), ANY),
         k3=ratio_over_groups(by_group(found.tokens, k3), by_group(found.tokens, ones), POSITIVE),
-        top_share=share_of_largest(k3, fraction=0.01),
+        top_share=share_of_largest(k3, fraction=0.01)
+        if np.abs(k1).max() > _ROUNDING
+        else Estimate.undefined_because(_NO_DISTANCE, num_units=len(k1)),
         top=tuple(
             KlToken(
                 group_id=rollouts[int(tokens.rollouts[at])].group_id,

@@ -74,16 +74,43 @@ class PartsQuestion:
         from gradscope.gradients.tokens.sums.counted_tokens import counted_tokens
 
         rows, tokens = self.rows.measure(prepared, gram, progress), counted_tokens(prepared, gram)
-        return rows, None if tokens is None else _weighed(prepared, gram, tokens, progress)
+        if tokens is None:
+            return rows, None
+        cells = token_cells(tokens.advantages, tokens.logprobs, tokens.entropies)
+        return rows, _weighed(prepared, gram, tokens, cells, _factors(prepared, tokens), progress)
+
+
+def weigh_step(
+    prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
+) -> WeighedTokens | None:
+    """The tokens of a step in one cell, its turns and its entropy: two backward passes a group where it has no turns.
+
+    Returns:
+        The tokens and their sums; None where advantages were not logged or the gradient is zero.
+
+    Raises:
+        UsageError: Several processes share the model.
+    """
+    from gradscope.gradients.tokens.sums.counted_tokens import counted_tokens
+
+    tokens = counted_tokens(prepared, gram)
+    if tokens is None:
+        return None
+    cells = {TokenCell(): np.ones(len(tokens.groups), dtype=bool)}
+    return _weighed(prepared, gram, tokens, cells, ({}, frozenset()), progress)
 
 
 def _weighed(
-    prepared: PreparedStep, gram: StepGram, tokens: CountedTokens, progress: ProgressCallback
+    prepared: PreparedStep,
+    gram: StepGram,
+    tokens: CountedTokens,
+    cells: Mapping[TokenCell, NDArray[np.bool_]],
+    corrections: tuple[Mapping[str, Array], frozenset[str]],
+    progress: ProgressCallback,
 ) -> WeighedTokens:
     from gradscope.gradients.tokens.sums.token_sums import measure_token_sums
 
-    cells = token_cells(tokens.advantages, tokens.logprobs, tokens.entropies)
-    factors, by_sequence = _factors(prepared, tokens)
+    factors, by_sequence = corrections
     masks: dict[Label, NDArray[np.bool_]] = {("cell", cell): mask for cell, mask in cells.items()}
     masks |= {("turn", turn): mask for turn, mask in turn_masks(tokens).items()}
     weightings = {label: np.where(mask, tokens.weights, 0.0) for label, mask in masks.items()}

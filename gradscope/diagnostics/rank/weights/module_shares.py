@@ -45,8 +45,11 @@ def module_shares(step: int, norms: Sequence[TensorNorm]) -> list[ModuleShare]:
         One a kind that has a weight; none where the gradient is zero.
     """
     energies: dict[Module, float] = {}
+    numbers: dict[Module, int] = {}
     for one in norms:
-        energies[module_of(one.tensor)] = energies.get(module_of(one.tensor), 0.0) + one.norm**2
+        kind = module_of(one.tensor)
+        energies[kind] = energies.get(kind, 0.0) + one.norm**2
+        numbers[kind] = numbers.get(kind, 0) + one.num_entries
     whole = sum(energies.values())
     return [
         ModuleShare(
@@ -54,6 +57,7 @@ def module_shares(step: int, norms: Sequence[TensorNorm]) -> list[ModuleShare]:
             module=kind,
             norm=Estimate.exact(math.sqrt(energies[kind])),
             energy_share=Estimate.exact(energies[kind] / whole),
+            frac_parameters=Estimate.exact(numbers[kind] / sum(numbers.values())),
         )
         for kind in get_args(Module)
         if kind in energies and whole > 0

@@ -31,7 +31,7 @@ def claims_section(inputs: ReportInputs) -> ReportSection:
     answer = claims_answer(report, inputs.command("claims", *_samples(inputs)))
     more = (
         f"gradscope claims measures {len(CLAIMS) - len(report.claims)} more, which need rows of tokens, weights or "
-        "hidden states that this page does not compute."
+        "hidden states, or later weights of every step, that this page does not look at."
     )
     what_helps = answer.next_step if inputs.grams or not inputs.no_grams.hint else inputs.no_grams.hint
     return replace(answer, findings=(*answer.findings, more), next_step=what_helps)
@@ -72,6 +72,7 @@ def _evidence(inputs: ReportInputs) -> Evidence:
             degeneracy=None if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy,
             steps=tuple(steps),
             held_out=None if isinstance(inputs.passk, Unavailable) else inputs.passk,
+            tokens=inputs.parts.weighed or None,
         ),
     )
 

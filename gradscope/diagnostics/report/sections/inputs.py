@@ -12,12 +12,14 @@ from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.logged.policy import LoggedPolicy
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.ranks.curves import RankCurvePoint
+from gradscope.results.ranks.token_parts import EntropyChange, LogprobChange, TokenKl, TurnShare
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.passk.samples import Samples
+    from gradscope.diagnostics.rank.tokens.parts_question import WeighedTokens
     from gradscope.diagnostics.report.lengths import Lengths
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
@@ -31,6 +33,22 @@ class Unavailable:
     """Why, a sentence with its period."""
     hint: str
     """What would help, a sentence with its period; may be empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenParts:
+    """What the tokens of the recomputed steps say beside their rows."""
+
+    weighed: Mapping[int, WeighedTokens] = field(default_factory=dict)
+    """Step -> its tokens; empty where they were not looked at."""
+    entropy: tuple[EntropyChange, ...] = ()
+    """By step."""
+    kl: tuple[TokenKl, ...] = ()
+    """By step that has a reference."""
+    turns: tuple[TurnShare, ...] = ()
+    """By step and turn, where some completion has two."""
+    logprobs: tuple[LogprobChange, ...] = ()
+    """Of the last step, where it has later weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +69,8 @@ class ReportInputs:
     """The ranks of each of these steps under the logged advantages, beside their nulls."""
     tokens: tuple[RolloutTokens, ...] | Unavailable
     """The tokens of the rollouts with the largest part of the largest gradient."""
+    parts: TokenParts = TokenParts()
+    """What all tokens of these steps say, where they were looked at."""
     samples: tuple[Samples, ...]
     """Samples of held-out prompts, before and after."""
     passk: PassAtKReport | Unavailable

@@ -6,11 +6,15 @@ live gradient is multiplied by the share of live rollouts, by tokens (``dapo``, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.signal import dead_groups
+from gradscope.findings.rank.token_parts import kl_findings
+from gradscope.results.ranks.token_parts import TokenKl
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
@@ -45,12 +49,13 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
             f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
             f"multiplied by {mean:.2f}.",
             _kl(run, kl),
+            *kl_findings(inputs.parts.kl),
         ),
         severity="look" if mean < _HALF or _largest(kl) > _LARGE_KL else "fine",
         meaning=metric("live_share").meaning,
         next_step=_next_step(live, kl),
         charts=_charts(live, unit),
-        tables=(_table(live, kl, inputs, unit),),
+        tables=(_table(live, kl, inputs, unit), *_furthest_tokens(inputs.parts.kl)),
     )
 
 
@@ -132,4 +137,38 @@ def _table(live: dict[int, float], kl: dict[int, float | None], inputs: ReportIn
         by_step=True,
         columns=tuple(columns),
         rows=tuple(rows),
+    )
+
+
+def _furthest_tokens(steps: Sequence[TokenKl]) -> tuple[ReportTable, ...]:
+    """The tokens of the last step that are furthest from the reference; none without one."""
+    if not steps:
+        return ()
+    last = steps[-1]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            f"{token.group_id} #{token.sample}",
+            token.position + 1,
+            token.text if token.text.strip() else repr(token.text),
+            token.logprob,
+            token.reference,
+            token.k1,
+            token.k3,
+        )
+        for token in last.top
+    ]
+    return (
+        ReportTable(
+            caption=f"The {len(rows)} tokens of step {last.step} that are furthest from the reference by k3",
+            columns=(
+                Column(title="rollout"),
+                Column(title="token", style="count"),
+                Column(title="text"),
+                Column(title="log p", style="gap"),
+                Column(title="log p of the reference", style="gap"),
+                Column(title="k1", style="gap"),
+                Column(title="k3", style="norm"),
+            ),
+            rows=tuple(rows),
+        ),
     )

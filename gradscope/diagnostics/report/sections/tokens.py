@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
+from gradscope.findings.rank.token_parts import logprob_change_findings, turn_findings
 from gradscope.metrics.gram.row_shares import share_of_largest
 from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
 from gradscope.metrics.sampler.token_cells import PROBABILITIES, TokenCell, token_cells
+from gradscope.results.ranks.token_parts import TurnShare
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series, ShadedText, ShadedToken
 from gradscope.say import interval, percent
 
@@ -61,6 +63,8 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
             _concentration(rollouts),
             *_energy(kinds, len(_norms(rollouts))),
             _direction(rollouts),
+            *turn_findings(inputs.parts.turns),
+            *logprob_change_findings(inputs.parts.logprobs),
         ),
         severity="fine",
         meaning=f"{metric('token_norm').meaning} Correlation with entropy: "
@@ -69,7 +73,12 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
         command=inputs.command("rank", "--rows", "token", "--step", str(inputs.largest_step), "--show", "energy"),
         charts=(_by_position(rollouts),),
         texts=_texts(rollouts),
-        tables=(_by_entropy(rollouts), _by_kind(kinds, len(_norms(rollouts))), _largest(rollouts)),
+        tables=(
+            _by_entropy(rollouts),
+            _by_kind(kinds, len(_norms(rollouts))),
+            *_by_turn(inputs.parts.turns),
+            _largest(rollouts),
+        ),
     )
 
 
@@ -285,4 +294,36 @@ def _largest(rollouts: Sequence[RolloutTokens]) -> ReportTable:
             Column(title="share", style="gap"),
         ),
         rows=tuple(rows),
+    )
+
+
+def _by_turn(turns: Sequence[TurnShare]) -> tuple[ReportTable, ...]:
+    """The part of each turn in each step; none where no completion has two."""
+    if not turns:
+        return ()
+    rows: list[tuple[Cell, ...]] = [
+        (
+            one.step,
+            f"{one.turn} and later" if one.and_later else str(one.turn),
+            one.num_rollouts,
+            one.frac_tokens,
+            one.gradient_share,
+            one.cosine,
+        )
+        for one in turns
+    ]
+    return (
+        ReportTable(
+            caption="Each turn, a stretch of sampled tokens; share of the gradient = "
+            f"{metric('turns.gradient_share').formula}",
+            columns=(
+                Column(title="step", style="count"),
+                Column(title="turn"),
+                Column(title="rollouts", style="count"),
+                Column(title="share of the tokens", style="share"),
+                Column(title="share of the gradient", style="gap"),
+                Column(title="cosine", style="gap"),
+            ),
+            rows=tuple(rows),
+        ),
     )

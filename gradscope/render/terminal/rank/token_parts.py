@@ -88,18 +88,19 @@ def corrections_table(effects: Sequence[CorrectionEffect], notes: Footnotes) -> 
 
 
 def entropy_table(changes: Sequence[EntropyChange], notes: Footnotes) -> Table:
-    """Which way each step moves the entropy of its tokens, and what was logged there and at the next step."""
+    """Which way each step moves the entropy of its tokens, what became of it, and what was logged."""
     columns: list[Column] = [
         ("step", "right"),
         ("entropy", "right"),
-        ("change for a\nunit of lr", "right"),
+        ("for a unit\nof lr", "right"),
         ("cosine with\nthe update", "left"),
         ("covariance", "right"),
-        ("logged", "right"),
-        ("at the\nnext step", "right"),
+        ("by the next\ncheckpoint", "right"),
+        ("logged\nchange", "right"),
     ]
     table = new_table(columns)
     for change in evenly(changes):
+        known = change.logged is not None and change.logged_next is not None
         add_row(
             table,
             str(change.step),
@@ -107,11 +108,10 @@ def entropy_table(changes: Sequence[EntropyChange], notes: Footnotes) -> Table:
             format_estimate(change.rate, notes, "norm", interval=False),
             format_estimate(change.cosine, notes, "rank", alone=_ALONE),
             format_estimate(change.covariance, notes, "gap", interval=False),
-            *(
-                UNDEFINED if value is None else format_number(value, "share")
-                for value in (change.logged, change.logged_next)
-            ),
+            format_estimate(change.measured, notes, "gap", interval=False),
+            format_number((change.logged_next or 0.0) - (change.logged or 0.0), "gap") if known else UNDEFINED,
         )
+    notes.remark("Logged change: from the step to the next one, on other prompts")
     notes.remark(FACTS)
     notes.remark(IN_THE_FILES)
     return table

@@ -108,7 +108,7 @@ def optimizers_table(steps: Sequence[OptimizerStep], notes: Footnotes) -> Table:
 
 
 def modules_table(shares: Sequence[ModuleShare], notes: Footnotes) -> Table:
-    """Which part of each step's squared gradient norm is in which kind of module."""
+    """Which part of each step's squared gradient norm is in which kind of module, above that of the parameters."""
     steps = list(dict.fromkeys(share.step for share in shares))
     kinds = [kind for kind in _MODULES if any(share.module == kind for share in shares)]
     table = new_table([("step", "right"), *((kind.replace(" ", "\n"), "right") for kind in kinds)])
@@ -124,5 +124,10 @@ def modules_table(shares: Sequence[ModuleShare], notes: Footnotes) -> Table:
                 for kind in kinds
             ),
         )
+    last = {share.module: share.frac_parameters for share in shares if share.step == shares[-1].step}
+    sizes = [
+        format_estimate(last[kind], notes, "share", interval=False) if kind in last else UNDEFINED for kind in kinds
+    ]
+    add_row(table, "parameters", *sizes)
     notes.remark(FACTS)
     return table

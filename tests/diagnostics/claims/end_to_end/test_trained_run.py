@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,55 @@ def test_energy_of_kinds_of_tokens_is_that_of_rank(run: Path) -> None:
         assert (row.estimate, row.null) == (kind.energy_share, kind.frac_tokens)
 
 
+def outputs(run: Path, updates: int, rows: list[dict]) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities and entropies of all counted completion tokens under some weights, by transformers alone."""
+    model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / f"checkpoint-{updates}", dtype=torch.float32)
+    logprobs, entropies = [], []
+    for row in rows:
+        ids, start = torch.tensor([row["prompt_ids"] + row["completion_ids"]]), len(row["prompt_ids"])
+        with torch.no_grad():
+            logs = torch.log_softmax(model(ids).logits[0, start - 1 : -1].double(), dim=-1)
+        counted = np.array(row["mask"] or [True] * len(logs), dtype=bool)
+        logprobs.append(logs[torch.arange(len(logs)), ids[0, start:]].numpy()[counted])
+        entropies.append(-(logs.exp() * logs).sum(dim=-1).numpy()[counted])
+    return np.concatenate(logprobs), np.concatenate(entropies)
+
+
+def test_what_moves_the_entropy_is_that_of_plain_forward_passes(run: Path, report: ClaimsReport) -> None:
+    parts, changes = [], []
+    for step in (1, 2, 3):
+        rows = pq.read_table(run / "rollouts" / f"step_{step:05d}.parquet").to_pylist()
+        logprobs, before = outputs(run, step - 1, rows)
+        lengths = [sum(row["mask"] or [True] * len(row["completion_ids"])) for row in rows]
+        advantages = np.repeat([row["advantage"] for row in rows], lengths)
+        parts.append((logprobs - logprobs.mean()) * (advantages - advantages.mean()))
+        changes.append(outputs(run, step, rows)[1] - before)
+    covariance, change = row_of(report, "entropy.covariance"), row_of(report, "entropy.predicted")
+    assert covariance.estimate.value == pytest.approx(np.concatenate(parts).mean(), rel=1e-3)
+    assert change.estimate.value == pytest.approx(np.concatenate(changes).mean(), rel=1e-3)
+    assert covariance.steps == change.steps == (1, 2, 3)
+    assert "which are 3 of the 3 between the checkpoints" in change.why
+
+
+def test_first_steps_of_two_optimizers_move_what_plain_ones_move(run: Path, report: ClaimsReport) -> None:
+    rows = pq.read_table(run / "rollouts" / f"step_{STEP:05d}.parquet").to_pylist()
+    folder = run / "checkpoints" / f"checkpoint-{STEP - 1}"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    weights = {name: weight for name, weight in model.named_parameters() if weight.dim() == 2}
+    each = [(row["advantage"], gradients(model, weights, row)) for row in rows if row["advantage"]]
+    rate = json.loads((run / "metrics.jsonl").read_text().splitlines()[STEP - 1])["learning_rate"]
+    shares = []
+    for name, weight in weights.items():
+        gradient = sum(advantage * grads[name].double() for advantage, grads in each)
+        steps = (gradient, gradient.sign())
+        length, before = rate * steps[1].norm(), weight.detach().double()
+        moved = [before.bfloat16() != (before + step * length / step.norm()).bfloat16() for step in steps]
+        shares.append(float(moved[0].double().mean() - moved[1].double().mean()))
+    row = row_of(report, "weights.sgd_fewer")
+    assert row.estimate.value == pytest.approx(np.mean(shares), abs=1e-2)  # Adam's first step is its signs but for eps
+    assert row.steps == (STEP,)
+
+
 def test_without_gradients_only_claims_about_them_are_open(run: Path, report: ClaimsReport) -> None:
     without = measure_claims(run, gradients=False)
     assert (without.steps, without.engine) == ((), {})
@@ -159,7 +209,7 @@ def test_without_gradients_only_claims_about_them_are_open(run: Path, report: Cl
     refused = {row.name for row in without.claims if row.why == asked}
     assert {row.verdict for row in without.claims if row.name in refused} == {"cannot_tell"}
     sparser = ("sparser.rollouts", "sparser.tokens", "sparser.entries")
-    recomputed = ("rank_two", "rank_rises", *sparser, "optimal", "sign", "tokens")
+    recomputed = ("rank_two", "rank_rises", *sparser, "optimal", "sign", "tokens", "entropy", "weights.sgd")
     expected = {one.name for one in CLAIMS if one.name.startswith((*recomputed, "negative"))} - {"rank_two.advantages"}
     assert refused == expected
     for row in without.claims:

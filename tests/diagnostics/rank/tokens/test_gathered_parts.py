@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
+import pytest
+
 from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.diagnostics.rank.tokens import gathered_parts
 from gradscope.diagnostics.rank.tokens.gathered_parts import GatheredParts
+from gradscope.diagnostics.rank.tokens.token_changes import TokenChange
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.reason import Reason
 from tests.diagnostics.made_up_runs import group_of, run_of
@@ -44,6 +49,17 @@ def test_a_step_without_a_gradient_has_none_of_them() -> None:
 def test_a_step_that_could_not_be_recomputed_stays_as_it_is() -> None:
     refused = dataclasses.replace(STEP, reason=Reason("unusable", "no weights"))
     assert GatheredParts().take(run_of(*GROUPS), refused) is refused
+
+
+def test_what_became_of_the_tokens_joins_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, gathered = made_up(), GatheredParts()
+    gathered.take(run_of(*GROUPS), dataclasses.replace(STEP, answer=(tuple(made.grams), made.found)))
+    ones = np.ones(len(made.found.tokens.groups))
+    later = TokenChange(first=6, last=9, logprobs=0.5 * ones, entropies=-0.25 * ones)
+    monkeypatch.setattr(gathered_parts, "token_changes", lambda run, tokens, options: ({7: later}, {}))
+    gathered.look_later(run_of(*GROUPS), EngineOptions())
+    assert [(one.step, one.last) for one in gathered.logprobs] == [(7, 9)]
+    assert [(one.last, one.measured.value) for one in gathered.entropy] == [(9, -0.25)]
 
 
 def test_tokens_are_looked_at_once_more_where_there_are_later_weights() -> None:

@@ -19,6 +19,7 @@ from gradscope.diagnostics.rank.tokens.kind_energy import (
 from gradscope.diagnostics.rank.tokens.parts import token_kinds
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.sums.counted_tokens import counted_tokens
+from gradscope.metrics.sampler.token_cells import TokenCell
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.diagnostics.rank.tokens.test_parts_question import ROWS, off_policy, prepared_of
 
@@ -52,13 +53,15 @@ def test_shares_are_those_of_the_tables_where_tokens_were_drawn_too() -> None:
         assert found[kind].tokens.sum() / found[kind].all_tokens.sum() == pytest.approx(table.frac_tokens.value)
 
 
-def test_the_question_costs_no_gradient_beside_the_rows() -> None:
+def test_the_question_weighs_the_whole_step_beside_the_rows() -> None:
     prepared = prepared_of(off_policy())
     gram = measure_step(prepared)
-    rows, tokens = EnergyQuestion(rows=ROWS).measure(prepared, gram)
+    rows, found = EnergyQuestion(rows=ROWS).measure(prepared, gram)
     assert rows == ("rows",)
+    assert found is not None
+    assert list(found.cells) == [TokenCell()]
     expected = counted_tokens(prepared, gram)
-    np.testing.assert_array_equal(tokens.entropies, expected.entropies)
+    np.testing.assert_array_equal(found.tokens.entropies, expected.entropies)
 
 
 @pytest.mark.parametrize("whole", [None, np.zeros((2, 2))])

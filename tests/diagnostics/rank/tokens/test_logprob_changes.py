@@ -1,91 +1,21 @@
-"""How far a step's tokens moved between two checkpoints, against transformers' own forward pass."""
+"""How far a step's tokens moved apart by the sign of their advantage, from made-up tokens."""
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
-from gradscope.diagnostics.rank.tokens.logprob_changes import change_by_sign, logprob_changes
-from gradscope.gradients.engine_options import EngineOptions
-from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
+from gradscope.diagnostics.rank.tokens.logprob_changes import logprob_change, matched_change
+from gradscope.diagnostics.rank.tokens.token_changes import TokenChange
 from gradscope.metrics.uncertainty.jackknife import jackknife
 from gradscope.results.ranks.token_parts import LogprobChange
-from gradscope.rollouts.run import Run, WeightsRef
-from tests.diagnostics.made_up_runs import run_of
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
-from tests.gradients.models import tiny_groups, tiny_model
-
-ON_CPU = EngineOptions(device="cpu")
-TEMPERATURE = 0.7
 
 
-def run_on(folder: Path, *updates: int) -> Run:
-    """Four groups of three at step 1, and weights that move."""
-    weights = []
-    for count in updates:
-        model = tiny_model("llama_untied_biases")
-        torch.manual_seed(count)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(0.02 * count * torch.randn_like(parameter))
-        model.save_pretrained(folder / str(count))
-        weights.append(WeightsRef(num_updates=count, path=folder / str(count), kind="full"))
-    run = run_of(*tiny_groups(4, 3), settings={"loss_type": "dapo", "temperature": TEMPERATURE})
-    return dataclasses.replace(run, weights=tuple(weights))
-
-
-def tokens_of(run: Run) -> CountedTokens:
-    """All tokens, in the order of the log; of each only what the change looks at."""
-    places = [(number, one) for number, group in enumerate(run.groups_at(1)) for one in group.rollouts]
-    lengths = [len(one.completion_ids) for _, one in places]
-    return dataclasses.replace(
-        made_up().found.tokens,
-        rollouts=np.repeat(np.arange(len(places)), lengths),
-        groups=np.repeat([number for number, _ in places], lengths),
-        positions=np.concatenate([np.arange(length) for length in lengths]),
-        logprobs=-np.ones(sum(lengths)),
-        advantages=np.repeat([one.advantage for _, one in places], lengths),
-    )
-
-
-def plain_logprobs(run: Run, folder: Path) -> np.ndarray:
-    model = AutoModelForCausalLM.from_pretrained(folder).double()
-    rows = []
-    for group in run.groups_at(1):
-        for one in group.rollouts:
-            ids = torch.tensor([[*one.prompt_ids, *one.completion_ids]])
-            logs = torch.log_softmax(model(input_ids=ids).logits[0] / TEMPERATURE, dim=-1)
-            own = [logs[at - 1, ids[0, at]].item() for at in range(len(one.prompt_ids), ids.shape[1])]
-            rows.append(own)
-    return np.concatenate(rows)
-
-
-def test_the_change_is_that_of_the_models_own_forward_passes(tmp_path: Path) -> None:
-    run = run_on(tmp_path, 0, 2, 5)
-    tokens = tokens_of(run)
-    (found,), missing = logprob_changes(run, {1: tokens}, ON_CPU)
-    change = plain_logprobs(run, tmp_path / "2") - plain_logprobs(run, tmp_path / "0")
-    assert (found.step, found.first, found.last, found.num_tokens, missing) == (1, 0, 2, len(change), {})
-    above, below = tokens.advantages > 0, tokens.advantages < 0
-    assert found.positive.value == pytest.approx(change[above].mean(), abs=1e-5)
-    assert found.negative.value == pytest.approx(change[below].mean(), abs=1e-5)
-    assert found.difference.value == pytest.approx(change[above].mean() - change[below].mean(), abs=1e-5)
-    assert found.matched.value == pytest.approx(found.difference.value)  # all are made out to be alike
-
-
-def test_without_later_weights_or_with_unreadable_ones_it_says_why(tmp_path: Path) -> None:
-    run = run_on(tmp_path, 0, 2)
-    first = dataclasses.replace(run, weights=run.weights[:1])
-    assert logprob_changes(first, {1: tokens_of(run)}, ON_CPU) == ((), {1: "no weights after its update are on disk"})
-    (tmp_path / "2" / "model.safetensors").unlink()
-    found, missing = logprob_changes(run, {1: tokens_of(run)}, ON_CPU)
-    assert found == ()
-    assert missing[1]
+def change_of(logprobs: np.ndarray) -> TokenChange:
+    return TokenChange(first=6, last=9, logprobs=logprobs, entropies=np.zeros(len(logprobs)))
 
 
 def changed(advantages: list[float], groups: list[int], change: list[float]) -> LogprobChange:
@@ -95,7 +25,7 @@ def changed(advantages: list[float], groups: list[int], change: list[float]) -> 
         groups=np.array(groups),
         logprobs=-np.ones(len(groups)),
     )
-    return change_by_sign(7, (6, 9), tokens, np.array(change))
+    return logprob_change(7, tokens, change_of(np.array(change)))
 
 
 def test_means_are_of_tokens_and_intervals_of_groups() -> None:
@@ -132,7 +62,7 @@ def test_tokens_of_like_probability_are_compared_as_least_squares_with_a_constan
     tokens = made_up(num_groups=5).found.tokens
     signs = rng.choice([-1.0, 0.0, 1.0], len(tokens.groups), p=[0.3, 0.2, 0.5])
     change = tokens.logprobs + 0.25 * signs + 0.1 * rng.normal(size=len(signs))
-    found = change_by_sign(7, (6, 9), dataclasses.replace(tokens, advantages=signs), change)
+    found = logprob_change(7, dataclasses.replace(tokens, advantages=signs), change_of(change))
     seen = signs != 0
     likely = tokens.logprobs[seen]
     bins = np.eye(10)[np.digitize(likely, np.quantile(likely, np.linspace(0.1, 0.9, 9)))]
@@ -147,7 +77,7 @@ def test_a_policy_that_only_sharpens_moves_tokens_apart_and_none_of_like_probabi
     tokens = dataclasses.replace(made_up(num_groups=40).found.tokens)
     signs = np.where(rng.random(len(tokens.groups)) < np.exp(tokens.logprobs), 1.0, -1.0)  # failing ones are unlikelier
     change = 0.1 * (tokens.logprobs + 1.0)
-    found = change_by_sign(7, (6, 9), dataclasses.replace(tokens, advantages=signs), change)
+    found = logprob_change(7, dataclasses.replace(tokens, advantages=signs), change_of(change))
     assert found.difference.low > 0.05
     assert abs(found.matched.value) < 0.2 * found.difference.value
 
@@ -155,5 +85,22 @@ def test_a_policy_that_only_sharpens_moves_tokens_apart_and_none_of_like_probabi
 def test_tokens_of_other_probabilities_are_not_compared() -> None:
     signs = np.where(made_up().found.tokens.logprobs > np.median(made_up().found.tokens.logprobs), 1.0, -1.0)
     tokens = dataclasses.replace(made_up().found.tokens, advantages=signs)
-    found = change_by_sign(7, (6, 9), tokens, tokens.entropies)
+    found = logprob_change(7, tokens, change_of(tokens.entropies))
     assert found.matched.undefined == "no tokens of positive and of negative advantage are of like probability"
+
+
+def test_tokens_of_several_steps_are_compared_within_each_step() -> None:
+    rng = np.random.default_rng(3)
+    tokens, changes = [], []
+    for seed, slope in ((0, 0.3), (1, 0.1)):
+        own = made_up(seed, num_groups=6).found.tokens
+        signs = rng.choice([-1.0, 1.0], len(own.groups))
+        tokens.append(dataclasses.replace(own, advantages=signs))
+        changes.append(change_of(5.0 * seed + slope * signs + 0.01 * rng.normal(size=len(signs))))
+    alone = [logprob_change(7, own, change).matched for own, change in zip(tokens, changes, strict=True)]
+    assert matched_change(tokens[:1], changes[:1]) == alone[0]
+    both = matched_change(tokens, changes)
+    assert alone[1].value < both.value < alone[0].value
+    assert both.value == pytest.approx(0.4, abs=0.02)  # steps of like weight, whose levels are five apart
+    assert both.num_units == 12
+    assert both.low < both.value < both.high

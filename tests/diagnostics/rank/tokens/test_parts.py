@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
+from gradscope.diagnostics.rank.tokens.parts import (
+    advantage_covariance,
+    entropy_change,
+    entropy_cosine,
+    token_kinds,
+    token_kl,
+    turn_shares,
+    with_later,
+)
+from gradscope.diagnostics.rank.tokens.token_changes import TokenChange
 from gradscope.results.ranks.token_parts import TokenKind
 from tests.diagnostics.made_up_runs import group_of
 from tests.diagnostics.rank.tokens.made_up_parts import MadeUp, made_up
@@ -95,6 +106,31 @@ def test_the_entropy_moves_with_the_inner_product_of_its_gradient_and_the_update
     assert entropy_change(9, made.found, {}).logged is None
 
 
+def test_the_entropy_that_was_measured_later_stands_beside_the_prediction() -> None:
+    made = made_up()
+    tokens = made.found.tokens
+    alone = entropy_change(7, made.found, {})
+    assert (alone.last, alone.measured.undefined) == (None, "no weights after its update are on disk")
+    change = np.random.default_rng(2).normal(size=len(tokens.groups))
+    later = TokenChange(first=6, last=9, logprobs=np.zeros(len(change)), entropies=change)
+    found = with_later(alone, tokens, later)
+    assert (found.last, found.rate) == (9, alone.rate)
+    assert found.measured.value == pytest.approx(change.mean())
+    assert found.measured.low < change.mean() < found.measured.high
+
+
+def test_steps_are_laid_end_to_end() -> None:
+    made = [made_up(seed, num_groups=4 + seed) for seed in range(2)]
+    updates = np.concatenate([-(one.found.tokens.weights @ one.rows) for one in made])
+    climbs = np.concatenate([one.climbs.mean(axis=0) for one in made])
+    found = entropy_cosine([one.found for one in made])
+    assert found.value == pytest.approx(cosine(climbs, updates))
+    assert found.num_units == 9
+    tokens = [one.found.tokens for one in made]
+    about = [(one.logprobs - one.logprobs.mean()) * (one.advantages - one.advantages.mean()) for one in tokens]
+    assert advantage_covariance(tokens).value == pytest.approx(np.concatenate(about).mean())
+
+
 def test_the_tokens_furthest_from_the_reference_come_first() -> None:
     made = made_up()
     tokens = made.found.tokens
@@ -111,3 +147,11 @@ def test_the_tokens_furthest_from_the_reference_come_first() -> None:
     assert found.top[0].text == f"t{order[0]}"
     first = int(tokens.rollouts[order[0]])
     assert (found.top[0].group_id, found.top[0].sample) == (groups[first // 3].group_id, first % 3)
+
+
+def test_a_policy_that_is_the_reference_has_no_furthest_hundredth() -> None:
+    found = made_up().found
+    tokens = dataclasses.replace(found.tokens, reference=found.tokens.logprobs + 1e-7)
+    groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(4)]
+    kl = token_kl(7, dataclasses.replace(found, tokens=tokens, texts=dict.fromkeys(range(72), "t")), groups)
+    assert kl.top_share.undefined == "the policy is the reference but for rounding"

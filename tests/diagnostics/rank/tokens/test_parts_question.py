@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.rank.tokens.corrections import correction_effects
-from gradscope.diagnostics.rank.tokens.parts import token_kinds, token_kl, turn_shares
-from gradscope.diagnostics.rank.tokens.parts_question import PartsQuestion, WeighedTokens
+from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
+from gradscope.diagnostics.rank.tokens.parts_question import PartsQuestion, WeighedTokens, weigh_step
 from gradscope.errors import VerificationError
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.plan.sampler import SamplerCorrection
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.sums import token_sums
+from gradscope.metrics.sampler.token_cells import TokenCell
 from tests.gradients.models import DAPO, naive_token_rows, tiny_groups, tiny_policy, weight_of
 from tests.gradients.tokens.sums.test_counted_tokens import changed
 
@@ -84,6 +85,28 @@ def test_turns_are_taken_apart_and_a_tools_tokens_have_no_part() -> None:
         part = advantages[turn == number] @ rows[turn == number]
         assert share.gradient_share.value == pytest.approx(part @ gradient / (gradient @ gradient), rel=1e-4)
         assert share.num_rollouts == 8
+
+
+def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
+    groups = changed(
+        tiny_groups(4, 2),
+        completion_ids=lambda one: (3, 4, 5, 6, 7 + one.sample),
+        mask=lambda one: (True, True, False, True, True),
+    )
+    prepared = prepared_of(groups)
+    gram = measure_step(prepared)
+    found, all_of_it = weigh_step(prepared, gram), found_of(prepared)
+    assert found is not None
+    assert found.labels == (("cell", TokenCell()), ("turn", 1), ("turn", 2), ("entropy", None))
+    assert found.factors == {}
+    assert [share.gradient_share.value for share in turn_shares(1, found)] == pytest.approx(
+        [share.gradient_share.value for share in turn_shares(1, all_of_it)]
+    )
+    one, other = (entropy_change(1, weighed, {}) for weighed in (found, all_of_it))
+    assert one.rate.value == pytest.approx(other.rate.value, rel=1e-5)
+    assert one.cosine.ends == pytest.approx(other.cosine.ends, rel=1e-4)
+    no_gradient = prepared_of(changed(groups, advantage=lambda one: 0.0))
+    assert weigh_step(no_gradient, measure_step(no_gradient)) is None
 
 
 def test_the_runs_own_correction_is_among_them_where_it_is_another() -> None:

@@ -34,6 +34,7 @@ def test_squares_add_up_by_kind() -> None:
     assert [(one.step, one.module) for one in shares] == [(3, "output head"), (3, "mlp")]
     assert [one.norm.value for one in shares] == pytest.approx([3.0, 160**0.5])
     assert [one.energy_share.value for one in shares] == pytest.approx([9 / 169, 160 / 169])
+    assert [one.frac_parameters.value for one in shares] == pytest.approx([1 / 3, 2 / 3])
 
 
 def test_a_gradient_of_nothing_is_nowhere() -> None:

@@ -13,18 +13,24 @@ import pytest
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
+from gradscope.diagnostics.rank.tokens.parts import advantage_covariance
 from gradscope.diagnostics.report.sections import claims
 from gradscope.diagnostics.report.sections.claims import claims_section
-from gradscope.diagnostics.report.sections.inputs import ReportInputs
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, TokenParts
 from gradscope.estimate import Estimate
 from gradscope.results.claims import ClaimRow
 from gradscope.results.report import Cell, ReportSection
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of, samples
+from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, inputs_of
 
 BY_METRIC = {claim.metric: claim.name for claim in CLAIMS}
 NEEDS_MORE = {
+    "tokens.as_asked",
+    "entropy.covariance",
+    "entropy.predicted",
+    "weights.sgd_fewer",
     "rank_two.tokens",
     "rank_two.weights",
     "rank_two.output_head",
@@ -104,6 +110,14 @@ def test_what_the_report_found_is_what_is_judged() -> None:
         Estimate.exact(0.0),
         "supported",
     )
+
+
+def test_tokens_that_the_report_looked_at_are_judged() -> None:
+    weighed = {1: made_up(num_groups=8).found}
+    section = claims_section(inputs_with_grams(parts=TokenParts(weighed=weighed)))
+    row = rows_of(section)["entropy.covariance"]
+    assert row[2] == advantage_covariance([weighed[1].tokens])
+    assert {claim.name for claim in CLAIMS} - set(rows_of(section)) == NEEDS_MORE - {"entropy.covariance"}
 
 
 def test_degeneracy_that_could_not_be_had_says_why() -> None:

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import pytest
 
+from gradscope.diagnostics.report.sections.inputs import TokenParts
 from gradscope.diagnostics.report.sections.loss_scale import loss_scale_section
+from gradscope.findings.rank.token_parts import kl_findings
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup, Tokens
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 from tests.render.examples import degeneracy_report
+from tests.render.rank_examples import kl
 
 
 def with_tokens(group: RolloutGroup, length: int) -> RolloutGroup:
@@ -81,3 +85,12 @@ def test_the_tokens_of_all_sequences_of_a_rollout_count() -> None:
     several = replace(LIVE, rollouts=tuple(replace(one, earlier=(before,)) for one in LIVE.rollouts))
     section = section_of(run_of(DEAD, several, settings={"loss_type": "dapo", "beta": 0}))
     assert section.tables[0].rows == ((1, 0.5),)
+
+
+def test_the_tokens_furthest_from_the_reference_are_listed_for_the_last_step() -> None:
+    blank = dataclasses.replace(kl(6), top=(dataclasses.replace(kl(6).top[0], text="\n"),))
+    section = section_of(run_of(LIVE, ALIVE), parts=TokenParts(kl=(kl(1), blank)))
+    assert section.findings[-1] == kl_findings([blank])[0]
+    table, token = section.tables[-1], blank.top[0]
+    assert table.caption.startswith("The 1 tokens of step 6 ")
+    assert table.rows == ((f"{token.group_id} #3", 12, repr("\n"), -12.25, -0.5, -11.75, 126_742.0),)

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from gradscope.diagnostics.report.sections.inputs import TokenParts
 from gradscope.diagnostics.report.sections.tokens import MOST_TEXTS, tokens_section
+from gradscope.findings.rank.token_parts import logprob_change_findings, turn_findings
 from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
 from gradscope.results.report import ReportSection
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
+from tests.render.rank_examples import logprob_change, turn
 
 
 def rollout(
@@ -131,3 +136,14 @@ def test_energy_is_of_kinds_of_tokens_among_all_that_were_measured() -> None:
 def test_a_kind_that_holds_every_token_or_none_is_not_said() -> None:
     section = section_of(rollout([1.0, 2.0], [0.5, 0.5]))
     assert len(section.findings) == 3
+
+
+def test_turns_and_what_became_of_tokens_are_said_where_they_are_known() -> None:
+    last = dataclasses.replace(turn(8), and_later=True)
+    parts = TokenParts(turns=(turn(1), last), logprobs=(logprob_change(6),))
+    inputs = inputs_of(run_of(group_of([1, 0])), grams=[gram_of([[1.0]], ["0/p"], step=7)], tokens=RISING, parts=parts)
+    section = tokens_section(inputs)
+    assert section.findings[-2:] == (*turn_findings([turn(1), last]), *logprob_change_findings([logprob_change(6)]))
+    (table,) = [one for one in section.tables if one.caption.startswith("Each turn")]
+    assert [row[:3] for row in table.rows] == [(41, "1", turn(1).num_rollouts), (41, "8 and later", last.num_rollouts)]
+    assert table.rows[0][3:] == (turn(1).frac_tokens, turn(1).gradient_share, turn(1).cosine)

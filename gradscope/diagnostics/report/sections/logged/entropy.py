@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_part
 from gradscope.estimate import Estimate
+from gradscope.findings.rank.token_parts import entropy_findings
 from gradscope.results.logged.course import EntropyNumbers, PolicyEntropy
-from gradscope.results.report import Chart, ReportSection, Series, Severity
+from gradscope.results.ranks.token_parts import EntropyChange
+from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series, Severity
 from gradscope.say import interval, number, with_interval
 
 NAME = "entropy"
@@ -22,11 +26,15 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=tuple(text for text in (_level(entropy, entropy.overall), _change(entropy, trend)) if text),
+        findings=(
+            *(text for text in (_level(entropy, entropy.overall), _change(entropy, trend)) if text),
+            *entropy_findings(inputs.parts.entropy),
+        ),
         severity=_severity(entropy.overall, trend),
         meaning=metric("entropy.mean").meaning,
         next_step=_next_step(trend),
         charts=_charts(entropy),
+        tables=_predicted(inputs.parts.entropy),
     )
 
 
@@ -85,5 +93,31 @@ def _charts(entropy: PolicyEntropy) -> tuple[Chart, ...]:
             places=tuple(row.step or 0 for row in entropy.by_step),
             series=(Series(name="entropy", values=tuple(row.mean.value for row in entropy.by_step)),),
             y_label="nats a token",
+        ),
+    )
+
+
+def _predicted(changes: Sequence[EntropyChange]) -> tuple[ReportTable, ...]:
+    """What each recomputed step does to the entropy of its own tokens, beside what was logged; none without any."""
+    if not changes:
+        return ()
+    rows: list[tuple[Cell, ...]] = [
+        (one.step, one.cosine, one.covariance, one.measured, one.last, one.logged, one.logged_next) for one in changes
+    ]
+    return (
+        ReportTable(
+            caption="The entropy at the own tokens of each recomputed step. predicted = "
+            f"{metric('entropy_change.cosine').formula}; measured = {metric('entropy_change.measured').formula}",
+            folded_as="Predicted and measured changes as a table",
+            columns=(
+                Column(title="step", style="count"),
+                Column(title="predicted, cosine", style="gap"),
+                Column(title="covariance of log p and advantage", style="gap"),
+                Column(title="measured, nats", style="gap"),
+                Column(title="up to update", style="count"),
+                Column(title="logged", style="rank"),
+                Column(title="logged at the next step", style="rank"),
+            ),
+            rows=tuple(rows),
         ),
     )

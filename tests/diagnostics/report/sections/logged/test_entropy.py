@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from gradscope.diagnostics.report.sections.inputs import TokenParts
 from gradscope.diagnostics.report.sections.logged.entropy import entropy_section
+from gradscope.findings.rank.token_parts import entropy_findings
 from gradscope.results.report import ReportSection
 from tests.diagnostics.logged.made_up_tokens import drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of
+from tests.render.rank_examples import entropy_change
 
 
 def logged(*values: float) -> ReportSection:
@@ -37,6 +40,18 @@ def test_what_to_do_follows_from_the_direction(values: tuple[float, ...], advice
     assert "(the trainer's own metric entropy)" in section.findings[0]
     assert section.next_step.startswith(advice)
     assert section.findings[1].endswith("undecided.") == advice.startswith("Nothing")
+
+
+def test_what_recomputed_steps_do_to_the_entropy_stands_beside_what_was_logged() -> None:
+    alone = logged(0.9, 0.7, 0.5, 0.3)
+    groups = [group_of([1, 0], step=step) for step in (1, 2)]
+    run = run_of(*groups, metrics={1: {"entropy": 0.9}, 2: {"entropy": 0.8}})
+    change = entropy_change(2)
+    section = entropy_section(inputs_of(run, parts=TokenParts(entropy=(change,))))
+    assert alone.tables == ()
+    assert section.findings[-1] == entropy_findings([change])[0]
+    measured = (change.cosine, change.covariance, change.measured)
+    assert section.tables[0].rows == ((2, *measured, change.last, change.logged, change.logged_next),)
 
 
 def test_a_logged_nan_is_said() -> None:
