@@ -29,6 +29,8 @@ ON_THE_CPU = {
     "plan/rows._token_advantages": "likewise",
     "plan/rows.plan_rows": "likewise",
     "plan/slopes.factors_out": "two numbers that stand for any completion",
+    "step/heldout_gram._sampled": "logged flags, which are sent where they are used",
+    "step/heldout_gram._scales": "one number a token, for numpy",
     "step/measure.coverage": "a count, which processes add on the CPU",
     "tokens/count_sketch._hash": "drawn by numpy, so that a sketch is the same on every device",
     "tokens/sums/corrections.corrected": "one number a token, for numpy",
