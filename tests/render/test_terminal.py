@@ -221,7 +221,7 @@ def test_claims_are_verdicts_at_a_glance_and_reasons_when_asked() -> None:
     text = printed(render_table(REPORTS["claims"]))
     lines = text.splitlines()
     (row,) = (line for line in lines if line.lstrip().startswith("dead_groups.excess"))
-    assert row.split() == ["dead_groups.excess", "-0.01", "[-0.02,", "-0.00]", "0.00", "contradicted"]
+    assert row.split() == ["dead_groups.excess", "-0.012", "[-0.021,", "-0.003]", "0.000", "contradicted"]
     assert "cannot tell: rank_two.output_head, <script>" in text
     assert "gradients of steps 1,21" in text
     more = printed(render_table(REPORTS["claims"], ("reasons",)))

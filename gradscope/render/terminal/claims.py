@@ -12,7 +12,7 @@ from rich.text import Text
 from gradscope.render.terminal.answer import Blocks, answer
 from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
 from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.numbers import UNDEFINED, format_number
+from gradscope.render.words.numbers import UNDEFINED, Style, format_number
 from gradscope.render.words.tones import STYLES, Tone
 from gradscope.results.claims import ClaimRow, ClaimsReport
 from gradscope.say import as_ranges, with_interval
@@ -61,7 +61,7 @@ def _verdicts(rows: Sequence[ClaimRow]) -> Table:
     columns: list[Column] = [("claim", "left"), ("measured", "left"), ("by chance", "right"), ("verdict", "left")]
     table = new_table(columns)
     for row in rows:
-        null = UNDEFINED if row.null.value is None else format_number(row.null.value, "rank")
+        null = UNDEFINED if row.null.value is None else format_number(row.null.value, _style(row))
         add_row(table, cell(row.name, limit=28), _measured(row), null, _word(row))
     return table
 
@@ -73,7 +73,13 @@ def _word(row: ClaimRow) -> Text:
 def _measured(row: ClaimRow) -> str:
     if row.estimate.value is None:
         return UNDEFINED
-    return with_interval(row.estimate, lambda value: format_number(value, "rank"))
+    return with_interval(row.estimate, lambda value: format_number(value, _style(row)))
+
+
+def _style(row: ClaimRow) -> Style:
+    """Ranks around 1 to 100 have two decimals, shares and differences of shares three."""
+    shown = (row.estimate.value, row.null.value, *(row.estimate.interval or ()))
+    return "rank" if any(value is not None and abs(value) > 1 for value in shown) else "share"
 
 
 def _by_sentence(rows: Sequence[ClaimRow]) -> list[list[ClaimRow]]:
