@@ -31,7 +31,7 @@ def heldout_table(steps: Sequence[HeldoutTransfer], notes: Footnotes) -> Table:
             table,
             cell(row.advantage, limit=13),
             format_estimate(row.frac_hurt, notes, "share", alone=_ALONE),
-            format_estimate(row.cosine, notes, "rank", alone=_ALONE),
+            format_estimate(row.cosine, notes, "share", alone=_ALONE),
             format_estimate(row.transfer, notes, "rank", alone=_ALONE),
         )
     return table
