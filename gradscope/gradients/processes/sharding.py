@@ -8,6 +8,8 @@ the same passes in the same order. Outside of a pass parameters are DTensors, ea
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Any, cast
 
 import torch
@@ -17,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from gradscope.errors import MissingDependencyError, UsageError
-from gradscope.gradients.processes.group import num_connected
+from gradscope.gradients.processes.group import from_all, num_connected
 
 _SINCE = (5, 14, 1)
 """The first transformers whose DistributedConfig knows ``fsdp_size``."""
@@ -140,6 +142,28 @@ def put_together(tensor: torch.Tensor) -> torch.Tensor:
 def own_slice(tensor: torch.Tensor) -> torch.Tensor:
     """This process's part of a tensor; all of one that is whole."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def row_bounds(tensor: torch.Tensor) -> list[tuple[int, int]]:
+    """First and last-plus-one index of each process's part of a tensor in parts, along its first dimension."""
+    edges = [0, *accumulate(from_all(len(own_slice(tensor))))]
+    assert edges[-1] == len(tensor), "outside of passes parameters are in parts"
+    return list(pairwise(edges))
+
+
+def is_in_parts(tensor: torch.Tensor) -> bool:
+    """Whether a parameter lies in parts on the processes of this command, which put it together for a pass."""
+    return num_connected() > 1 and isinstance(tensor, DTensor)
+
+
+def is_of_sharding(hook: Callable[..., Any]) -> bool:
+    """Whether a module's hook is there to put its weights together and to let them go."""
+    return str(getattr(hook, "__module__", "")).startswith(FSDPModule.__module__)
+
+
+def original_type(module: nn.Module) -> type:
+    """The class of a module, of which FSDP makes one of its own where the module is a unit."""
+    return type(module).__mro__[2] if isinstance(module, FSDPModule) else type(module)
 
 
 def require_one_process(subject: str) -> None:
