@@ -15,6 +15,7 @@ from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.calls import activations_kept, forward_arguments
 from gradscope.gradients.model.head.plain import plain_head, told_input
 from gradscope.gradients.model.head.sliced import Watch, sliced_outputs
+from gradscope.gradients.processes.sharding import end_of_pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +73,9 @@ def completion_logprobs(
         found.append(outputs)
 
     with told_input(head, take):
-        _run(model, batch, past)
+        column = _run(model, batch, past)
     ((logprobs, beside),) = found
+    logprobs = end_of_pass(logprobs, column)
     if not entropies:
         return list(torch.split(logprobs, lengths))
     return [torch.cat(pair) for pair in zip(torch.split(logprobs, lengths), torch.split(beside, lengths), strict=True)]

@@ -134,6 +134,45 @@ def let_go(model: nn.Module) -> None:
             module.reshard()
 
 
+def start_of_pass(output: torch.Tensor) -> torch.Tensor:
+    """What a layer hands on in place of its output; where weights are in parts a graph begins at it."""
+    if num_connected() == 1 or not torch.is_grad_enabled():
+        return output
+    return output.requires_grad_(True).clone()  # the model may change it in place, as it may not the start of a graph
+
+
+def end_of_pass(numbers: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """Numbers that a pass gave beside a model's own output, as they are; their backward pass begins at that output.
+
+    FSDP looks there for a backward pass, at whose end it reduces gradients. Where nothing below the output layer has
+    one, as where the layer's own weight is differentiated alone, it would see no pass, and the gradient would be lost.
+
+    Args:
+        output: What the model returned, made of what :func:`start_of_pass` gave one of its layers.
+
+    Returns:
+        The numbers.
+    """
+    if not (numbers.requires_grad and output.requires_grad):
+        return numbers
+    ended: torch.Tensor = _EndOfPass.apply(numbers, output)  # type: ignore[no-untyped-call]
+    return ended
+
+
+class _EndOfPass(torch.autograd.Function):
+    """The first tensor; the second gets a gradient of zero."""
+
+    @staticmethod
+    def forward(ctx: Any, numbers: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(output)
+        return numbers.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (output,) = ctx.saved_tensors
+        return grad, torch.zeros_like(output)
+
+
 def put_together(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor put together from the parts of all processes; one that is whole as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

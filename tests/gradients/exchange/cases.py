@@ -20,12 +20,14 @@ from torch import distributed
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gradscope.errors import GradscopeError
+from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.gradients.exchange.gram import add_slowly
 from gradscope.gradients.model.head import plain, sliced
 from gradscope.gradients.model.head.plain import plain_head
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.prepared_step import prepare_step
-from gradscope.gradients.processes.group import connected_index, connected_processes
+from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
+from gradscope.gradients.processes.group import added_up, connected_index, connected_processes
 from gradscope.gradients.trained.assumptions import unchanged
 from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms
 from gradscope.rollouts.run import WeightsRef
@@ -139,6 +141,7 @@ def measured(folder: Path, name: str) -> dict[str, Any]:
         "slow": len(step.slow_parameters),
         "relative_row_error": step.relative_row_error,
         "largest": seen.elements,
+        "head_alone": head_alone(prepared),
         "in_slices": plain_head(policy.model) is not None,
     }
 
@@ -169,6 +172,15 @@ def smaller_slices(num_bytes: int | None) -> Iterator[None]:
         yield
     finally:
         sliced.SLICE_BYTES = before
+
+
+def head_alone(prepared: PreparedStep) -> float:
+    """The squared norms of all rows by the output layer's own parameters, from ordinary passes for these alone."""
+    policy, accumulator = prepared.policy, GramAccumulator(len(prepared.plan.rows), prepared.policy.device)
+    own = {id(parameter) for parameter in policy.model.get_output_embeddings().parameters()}
+    names = [name for name, parameter in policy.trainable.items() if id(parameter) in own]
+    add_slowly(prepared, names, accumulator, 2**20)
+    return float(added_up(accumulator.gram).trace())
 
 
 def doubt(model: Any, question: str) -> None:

@@ -22,7 +22,7 @@ from torch import nn
 from gradscope.gradients.model.calls import call_on, without_adapter
 from gradscope.gradients.model.head.sliced import HeadTokens, PlainHead, sliced_outputs
 from gradscope.gradients.processes.group import from_all, holds_everywhere
-from gradscope.gradients.processes.sharding import is_in_parts, is_of_sharding, original_type
+from gradscope.gradients.processes.sharding import is_in_parts, is_of_sharding, original_type, start_of_pass
 
 _NUM_TOKENS = 3
 """Tokens that the model is asked about."""
@@ -73,7 +73,7 @@ def told_input(head: PlainHead, tell: Callable[[torch.Tensor], None]) -> Iterato
 
     def note(hidden: torch.Tensor) -> torch.Tensor:
         tell(hidden)
-        return hidden.detach()[..., :1].clone()
+        return start_of_pass(hidden.detach()[..., :1].clone())
 
     with _exchanged(head.module, note):
         yield
