@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch import distributed
@@ -9,6 +11,16 @@ from torch import distributed
 from tests.forked import ForkedPython
 
 _STORES: list[distributed.TCPStore] = []
+
+
+@contextmanager
+def group_of_one() -> Iterator[None]:
+    """Let this process be a group of its own for a while, for what needs one and is tested without others."""
+    distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
 
 
 def place_to_meet() -> int:

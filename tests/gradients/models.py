@@ -158,7 +158,9 @@ def weight_of(groups: list[RolloutGroup]) -> float:
     return 1.0 / sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
 
 
-def naive_rows(policy: MeasuredPolicy, groups: list[RolloutGroup], weight: float) -> np.ndarray:
+def naive_rows(
+    policy: MeasuredPolicy, groups: list[RolloutGroup], weight: float, temperature: float = 1.0
+) -> np.ndarray:
     """One float64 backward per rollout through the plain model, no padding, no code of the engine: the oracle."""
     model = copy.deepcopy(policy.model).double()
     parameters = [p for name, p in model.named_parameters() if name in policy.trainable]
@@ -167,7 +169,7 @@ def naive_rows(policy: MeasuredPolicy, groups: list[RolloutGroup], weight: float
         ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
         logits = model(input_ids=ids).logits[0].double()
         start = len(rollout.prompt_ids)
-        log_pi = torch.log_softmax(logits[start - 1 : -1], dim=-1)
+        log_pi = torch.log_softmax(logits[start - 1 : -1] / temperature, dim=-1)
         chosen = log_pi[torch.arange(len(rollout.completion_ids)), ids[0, start:]]
         grads = torch.autograd.grad(weight * chosen.sum(), parameters, allow_unused=True)
         flat = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)]

@@ -3,7 +3,8 @@
 Weights lie in parts on all processes, so all of them make the same number of passes; who has fewer batches repeats one
 for nothing. (Input, output gradient) pairs wait until all passes are done. Then, parameter by parameter, every process
 sends each of the others what its rows add to that one's piece, and all have all rows of their own piece: a part of the
-Gram matrix, which adds up over parameters and over their pieces alike.
+Gram matrix, which adds up over parameters and over their pieces alike. Of an output layer in slices a process's piece
+is the ids whose rows of the weight it holds anyway: their output gradients are formed there, and no weight is sent.
 
 Shapes: N rows.
 """
@@ -11,6 +12,7 @@ Shapes: N rows.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import torch
@@ -27,10 +29,11 @@ from gradscope.gradients.layers.capture import Capture
 from gradscope.gradients.layers.factors import GradientFactor, Part, compact
 from gradscope.gradients.model.backward import backward, gradients_on
 from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, split_rows
+from gradscope.gradients.model.head.sliced import PlainHead
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
 from gradscope.gradients.processes.group import connected_index, from_all, num_connected
-from gradscope.gradients.processes.sharding import let_go
+from gradscope.gradients.processes.sharding import let_go, own_slice, row_bounds
 
 
 def exchanged_gram(
@@ -68,10 +71,12 @@ def exchanged_gram(
             with gradients_on(policy.trainable, on=False):
                 capture_batch(policy.model, plan, batch, capture, take, seen)
         slow = frozenset(chain.from_iterable(from_all(sorted(capture.uncovered))))
+        let_go(policy.model)
+        ids = None if capture.head is None else _OwnIds.of(capture.head.at(plan.objective.temperature))
         for name, parameter in policy.trainable.items():
             if name not in slow:
                 parts = store.take(name, accumulator.device) if name in store.names else ()
-                _add_own_piece(accumulator, parameter, parts)
+                _add_own_piece(accumulator, parameter, parts, ids if name in capture.sliced else None)
     return slow
 
 
@@ -125,15 +130,34 @@ def _pieces_of_rows(prepared: PreparedStep, block: Mapping[str, nn.Parameter]) -
     return kept
 
 
-def _add_own_piece(accumulator: GramAccumulator, parameter: nn.Parameter, parts: Sequence[Part]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OwnIds:
+    """An output layer in slices: the ids whose rows of the weight this process has anyway."""
+
+    head: PlainHead
+    """The layer of these ids alone."""
+    bounds: list[tuple[int, int]]
+    """First and last-plus-one id of each process."""
+
+    @classmethod
+    def of(cls, head: PlainHead) -> _OwnIds:
+        """The ids of a layer whose weight is in parts."""
+        weight, bias = head.module.weight.detach(), head.module.bias
+        own = head.with_rows(own_slice(weight), None if bias is None else own_slice(bias.detach()))
+        return cls(head=own, bounds=row_bounds(weight))
+
+
+def _add_own_piece(
+    accumulator: GramAccumulator, parameter: nn.Parameter, parts: Sequence[Part], ids: _OwnIds | None
+) -> None:
     """Exchange what all rows add to one parameter, and add this process's piece of it."""
     shape, side = cut_shape(parameter.shape, [factor for _, factors in parts for factor in factors])
     letters = []
-    for start, stop in bounds_of(shape[side], num_connected()):
+    for start, stop in bounds_of(shape[side], num_connected()) if ids is None else ids.bounds:
         pieces = tuple((rows, [piece_of(factor, side, start, stop) for factor in factors]) for rows, factors in parts)
         size = (*shape[:side], stop - start, *shape[side + 1 :])
         letters.append(Letter(shape=size, parts=pieces))
-    came = exchange_letters(letters, accumulator.device)
+    came = exchange_letters(letters, accumulator.device, None if ids is None else ids.head)
     everything = [part for letter in came for part in letter.parts]
     (size,) = {letter.shape for letter in came if letter.parts}
     if all(size):

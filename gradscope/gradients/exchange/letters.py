@@ -13,7 +13,8 @@ from typing import Any, cast
 import torch
 from torch import distributed
 
-from gradscope.gradients.layers.factors import GradientFactor, OuterProduct, Part, Routed, Scatter, Summed
+from gradscope.gradients.layers.factors import GradientFactor, HeadProduct, OuterProduct, Part, Routed, Scatter, Summed
+from gradscope.gradients.model.head.sliced import HeadTokens, PlainHead
 
 _KINDS: dict[str, Callable[..., GradientFactor]] = {
     kind.__name__: kind for kind in (OuterProduct, Scatter, Routed, Summed)
@@ -32,12 +33,13 @@ class Letter:
     """Rows and their factors; empty where the process ran no rows."""
 
 
-def exchange_letters(letters: Sequence[Letter], device: torch.device) -> list[Letter]:
+def exchange_letters(letters: Sequence[Letter], device: torch.device, head: PlainHead | None = None) -> list[Letter]:
     """Send every process its letter.
 
     Args:
         letters: One for each process, in their order.
         device: Where the numbers are, and will be.
+        head: This process's ids of an output layer in slices, whose tokens alone are sent.
 
     Returns:
         The letters for this process, in the order of their senders.
@@ -53,7 +55,7 @@ def exchange_letters(letters: Sequence[Letter], device: torch.device) -> list[Le
         _sent(bodies, coming[:, 1].tolist(), device),
         strict=True,
     )
-    return [_unpack(bytes(header.numpy()), body) for header, body in received]
+    return [_unpack(bytes(header.numpy()), body, head) for header, body in received]
 
 
 def _sent(parts: Sequence[torch.Tensor], sizes: list[int], device: torch.device) -> tuple[torch.Tensor, ...]:
@@ -70,13 +72,21 @@ def _pack(letter: Letter) -> tuple[bytes, torch.Tensor]:
     for rows, factors in letter.parts:
         described = []
         for factor in factors:
-            values = {field.name: getattr(factor, field.name) for field in fields(cast(Any, factor))}
+            values = _values(factor)
             described.append((type(factor).__name__, {name: _describe(value) for name, value in values.items()}))
             tensors += [part for value in values.values() for part in (value if isinstance(value, tuple) else [value])]
         parts.append((rows, described))
     header = json.dumps({"shape": letter.shape, "parts": parts}).encode()
     blocks = [_aligned(tensor) for tensor in tensors]
     return header, torch.cat(blocks) if blocks else torch.empty(0, dtype=torch.uint8)
+
+
+def _values(factor: GradientFactor) -> dict[str, Any]:
+    """What is sent of a factor: tensors, or one a row, by name."""
+    if isinstance(factor, HeadProduct):
+        rows = [tokens.tensors() for tokens in factor.tokens]
+        return {name: tuple(row[name] for row in rows) for name in rows[0]}
+    return {field.name: getattr(factor, field.name) for field in fields(cast(Any, factor))}
 
 
 def _describe(value: Any) -> Any:
@@ -92,7 +102,7 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(flat, (0, -len(flat) % _ALIGNMENT))
 
 
-def _unpack(header: bytes, body: torch.Tensor) -> Letter:
+def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> Letter:
     """The letter again; its tensors are views of the bytes that came."""
     told = json.loads(header)
     place = 0
@@ -109,8 +119,15 @@ def _unpack(header: bytes, body: torch.Tensor) -> Letter:
         shapes, dtype, *one = described
         return take(shapes, dtype) if one else tuple(take(shape, dtype) for shape in shapes)
 
+    def factor_of(kind: str, described: dict[str, Any]) -> GradientFactor:
+        values = {name: value_of(each) for name, each in described.items()}
+        if kind != HeadProduct.__name__:
+            return _KINDS[kind](**values)
+        assert head is not None, "all processes know of which parameters there are slices"
+        tokens = tuple(HeadTokens(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True))
+        return HeadProduct(head=head, tokens=tokens, is_bias=len(told["shape"]) == 1)
+
     parts = []
     for rows, factors in told["parts"]:
-        made = [_KINDS[kind](**{name: value_of(each) for name, each in values.items()}) for kind, values in factors]
-        parts.append((tuple(rows), made))
+        parts.append((tuple(rows), [factor_of(kind, described) for kind, described in factors]))
     return Letter(shape=tuple(told["shape"]), parts=tuple(parts))

@@ -1,7 +1,8 @@
 """What a part of a parameter gets from each row: factors cut along the parameter's longer side.
 
 Of a product left right^T the cut side goes in pieces to the processes, and the other side, the shorter one, goes to all
-of them. Looked-up and routed tokens go only to the process whose rows or experts they are about.
+of them. Looked-up and routed tokens go only to the process whose rows or experts they are about. An output layer in
+slices is cut along the vocabulary: its tokens go to all, and each process forms the output gradients of its own ids.
 
 Shapes: B rows, T tokens, I inputs, O outputs, P processes.
 """
@@ -9,11 +10,12 @@ Shapes: B rows, T tokens, I inputs, O outputs, P processes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
 
-from gradscope.gradients.layers.factors import GradientFactor, OuterProduct, Routed, Scatter, Summed
+from gradscope.gradients.layers.factors import GradientFactor, HeadProduct, OuterProduct, Routed, Scatter, Summed
 
 
 def cut_shape(shape: torch.Size, factors: Sequence[GradientFactor]) -> tuple[torch.Size, int]:
@@ -29,6 +31,8 @@ def cut_shape(shape: torch.Size, factors: Sequence[GradientFactor]) -> tuple[tor
     if factors and all(isinstance(factor, Scatter) for factor in factors):
         width = next(factor.grads[0].shape[1] for factor in factors if isinstance(factor, Scatter))
         return torch.Size((shape.numel() // width, width)), 0
+    if any(isinstance(factor, HeadProduct) for factor in factors):
+        return shape, 0
     return shape, int(len(shape) == 2 and shape[1] > shape[0])
 
 
@@ -65,6 +69,8 @@ def piece_of(factor: GradientFactor, side: int, start: int, stop: int) -> Gradie
         if side == 0:
             return OuterProduct(left=tuple(part[:, start:stop] for part in left), right=right)
         return OuterProduct(left=left, right=tuple(part[:, start:stop] for part in right))
+    if isinstance(factor, HeadProduct):
+        return replace(factor, tokens=tuple(replace(each, ids=each.ids - start) for each in factor.tokens))
     if isinstance(factor, Scatter) and side == 1:
         return Scatter(ids=factor.ids, grads=tuple(part[:, start:stop] for part in factor.grads))
     if isinstance(factor, Scatter):

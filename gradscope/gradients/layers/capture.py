@@ -42,7 +42,8 @@ class Capture:
 
     def __init__(self, model: nn.Module, trainable: Mapping[str, nn.Parameter], *, recompute: bool = False) -> None:
         self._layers = CoveredLayers(model, trainable)
-        self._head = self._sliced_head(model)
+        self.head = self._sliced_head(model)
+        """The output layer where it runs in slices and a rule covers it; None where it is hooked as any other."""
         self._batch: PaddedBatch | None = None
         self._expected: dict[str, int] = defaultdict(int)
         self._arrived: dict[str, list[GradientFactor]] = defaultdict(list)
@@ -59,16 +60,21 @@ class Capture:
         return self._layers.uncovered
 
     @property
+    def sliced(self) -> frozenset[str]:
+        """Names of the parameters of an output layer in slices."""
+        return frozenset() if self.head is None else frozenset(self._layers.owned[self.head.module].values())
+
+    @property
     def watch(self) -> Watch | None:
         """What a pass over a batch tells of an output layer in slices; None where that layer is hooked as any other."""
-        return None if self._head is None else self._join_head
+        return None if self.head is None else self._join_head
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
         """Keep the hooks on."""
         handles = []
         for module in self._layers.owned:
-            if module is self._head:
+            if self.head is not None and module is self.head.module:
                 continue
             if looks_up(module):
                 handles.append(module.register_forward_pre_hook(self._expand_ids))
@@ -95,7 +101,7 @@ class Capture:
         self._batch, self._sink = batch, sink
         self._expected.clear()
         self._arrived.clear()
-        for name in self._layers.owned[self._head].values() if self._head is not None else ():
+        for name in self.sliced:
             self._expected[name] += 1
         try:
             yield
@@ -179,10 +185,9 @@ class Capture:
 
     def _join_head(self, head: PlainHead, tokens: HeadTokens) -> None:
         assert self._batch is not None, "only told of batches"
-        assert self._head is not None, "only told of a layer in slices"
         rows = tokens.split(self._batch.num_completion)
         weight, bias = (HeadProduct(head=head, tokens=rows, is_bias=is_bias) for is_bias in (False, True))
-        self._deliver(self._layers.covered_by(self._head), {"weight": weight, "bias": bias})
+        self._deliver(self._layers.covered_by(head.module), {"weight": weight, "bias": bias})
 
     def _deliver(self, owned: Mapping[str, str], factors: Mapping[str, GradientFactor]) -> None:
         """Take what one call adds to some parameters; hand on those of which nothing more will come."""
@@ -194,10 +199,9 @@ class Capture:
                 assert self._sink is not None, "gradients arrive while a batch is collected"
                 self._sink(name, self._arrived.pop(name))
 
-    def _sliced_head(self, model: nn.Module) -> nn.Module | None:
-        """The output layer where it runs in slices and a rule covers it."""
+    def _sliced_head(self, model: nn.Module) -> PlainHead | None:
         head = plain_head(model)
-        return head.module if head is not None and head.module in self._layers.owned else None
+        return head if head is not None and head.module in self._layers.owned else None
 
     def _fits(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> Verdict:
         assert self._batch is not None, "only called while a batch is collected"

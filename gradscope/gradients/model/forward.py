@@ -13,8 +13,9 @@ import torch
 
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.calls import activations_kept, forward_arguments
-from gradscope.gradients.model.head.plain import input_of, plain_head
+from gradscope.gradients.model.head.plain import plain_head, told_input
 from gradscope.gradients.model.head.sliced import Watch, sliced_outputs
+from gradscope.gradients.processes.sharding import end_of_pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +58,24 @@ def completion_logprobs(
             torch.cat([_logprobs(scaled, ids), _entropies(scaled)]) if entropies else _logprobs(scaled, ids)
             for scaled, ids in _completion_logits(model, batch, temperature, softmax_dtype, past)
         ]
-    with input_of(head) as given:
-        _run(model, batch, past)
-    (hidden,) = given
-    rows = list(_predicting(hidden, batch))
-    logprobs, beside = sliced_outputs(
-        head.at(temperature),
-        torch.cat([states for states, _ in rows]),
-        torch.cat([ids for _, ids in rows]).to(hidden.device),
-        torch.promote_types(hidden.dtype, softmax_dtype),
-        entropies=entropies,
-        watch=watch,
-    )
-    lengths = [len(ids) for _, ids in rows]
+    lengths, found = list(batch.num_completion), []
+
+    def take(hidden: torch.Tensor) -> None:
+        rows = list(_predicting(hidden, batch))
+        outputs = sliced_outputs(
+            head.at(temperature),
+            torch.cat([states for states, _ in rows]),
+            torch.cat([ids for _, ids in rows]).to(hidden.device),
+            torch.promote_types(hidden.dtype, softmax_dtype),
+            entropies=entropies,
+            watch=watch,
+        )
+        found.append(outputs)
+
+    with told_input(head, take):
+        column = _run(model, batch, past)
+    ((logprobs, beside),) = found
+    logprobs = end_of_pass(logprobs, column)
     if not entropies:
         return list(torch.split(logprobs, lengths))
     return [torch.cat(pair) for pair in zip(torch.split(logprobs, lengths), torch.split(beside, lengths), strict=True)]

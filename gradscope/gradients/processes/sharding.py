@@ -8,6 +8,8 @@ the same passes in the same order. Outside of a pass parameters are DTensors, ea
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Any, cast
 
 import torch
@@ -17,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from gradscope.errors import MissingDependencyError, UsageError
-from gradscope.gradients.processes.group import num_connected
+from gradscope.gradients.processes.group import from_all, num_connected
 
 _SINCE = (5, 14, 1)
 """The first transformers whose DistributedConfig knows ``fsdp_size``."""
@@ -132,6 +134,45 @@ def let_go(model: nn.Module) -> None:
             module.reshard()
 
 
+def start_of_pass(output: torch.Tensor) -> torch.Tensor:
+    """What a layer hands on in place of its output; where weights are in parts a graph begins at it."""
+    if num_connected() == 1 or not torch.is_grad_enabled():
+        return output
+    return output.requires_grad_(True).clone()  # the model may change it in place, as it may not the start of a graph
+
+
+def end_of_pass(numbers: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """Numbers that a pass gave beside a model's own output, as they are; their backward pass begins at that output.
+
+    FSDP looks there for a backward pass, at whose end it reduces gradients. Where nothing below the output layer has
+    one, as where the layer's own weight is differentiated alone, it would see no pass, and the gradient would be lost.
+
+    Args:
+        output: What the model returned, made of what :func:`start_of_pass` gave one of its layers.
+
+    Returns:
+        The numbers.
+    """
+    if not (numbers.requires_grad and output.requires_grad):
+        return numbers
+    ended: torch.Tensor = _EndOfPass.apply(numbers, output)  # type: ignore[no-untyped-call]
+    return ended
+
+
+class _EndOfPass(torch.autograd.Function):
+    """The first tensor; the second gets a gradient of zero."""
+
+    @staticmethod
+    def forward(ctx: Any, numbers: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(output)
+        return numbers.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (output,) = ctx.saved_tensors
+        return grad, torch.zeros_like(output)
+
+
 def put_together(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor put together from the parts of all processes; one that is whole as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -140,6 +181,28 @@ def put_together(tensor: torch.Tensor) -> torch.Tensor:
 def own_slice(tensor: torch.Tensor) -> torch.Tensor:
     """This process's part of a tensor; all of one that is whole."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def row_bounds(tensor: torch.Tensor) -> list[tuple[int, int]]:
+    """First and last-plus-one index of each process's part of a tensor in parts, along its first dimension."""
+    edges = [0, *accumulate(from_all(len(own_slice(tensor))))]
+    assert edges[-1] == len(tensor), "outside of passes parameters are in parts"
+    return list(pairwise(edges))
+
+
+def is_in_parts(tensor: torch.Tensor) -> bool:
+    """Whether a parameter lies in parts on the processes of this command, which put it together for a pass."""
+    return num_connected() > 1 and isinstance(tensor, DTensor)
+
+
+def is_of_sharding(hook: Callable[..., Any]) -> bool:
+    """Whether a module's hook is there to put its weights together and to let them go."""
+    return str(getattr(hook, "__module__", "")).startswith(FSDPModule.__module__)
+
+
+def original_type(module: nn.Module) -> type:
+    """The class of a module, of which FSDP makes one of its own where the module is a unit."""
+    return type(module).__mro__[2] if isinstance(module, FSDPModule) else type(module)
 
 
 def require_one_process(subject: str) -> None:

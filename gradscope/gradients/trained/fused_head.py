@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradscope.gradients.processes.sharding import original_type
+
 
 @contextmanager
 def fused_head(model: Any, *, in_float32: bool = False) -> Iterator[None]:
@@ -24,7 +26,7 @@ def fused_head(model: Any, *, in_float32: bool = False) -> Iterator[None]:
         Nothing.
     """
     head = model.get_output_embeddings()
-    if type(head) is not nn.Linear:
+    if original_type(head) is not nn.Linear:
         yield
         return
     least = torch.float32 if in_float32 else None

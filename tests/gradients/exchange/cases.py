@@ -7,7 +7,9 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,25 @@ from torch import distributed
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gradscope.errors import GradscopeError
-from gradscope.gradients.model.policy import load_measured_policy
+from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.gradients.exchange.gram import add_slowly
+from gradscope.gradients.model.head import plain, sliced
+from gradscope.gradients.model.head.plain import plain_head
+from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.prepared_step import prepare_step
-from gradscope.gradients.processes.group import connected_processes
+from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
+from gradscope.gradients.processes.group import added_up, connected_index, connected_processes
 from gradscope.gradients.trained.assumptions import unchanged
 from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms
 from gradscope.rollouts.run import WeightsRef
+from gradscope.rollouts.types import RolloutGroup
 from tests.gradients.adapters import KINDS, adapt_with, adapted, adapted_experts
-from tests.gradients.models import ARCHITECTURES, DAPO, measured_step, tiny_experts, tiny_groups, tiny_model
+from tests.gradients.heads import Largest, model_of
+from tests.gradients.models import ARCHITECTURES, DAPO, VOCAB, measured_step, tiny_groups, tiny_model
 
 WITH_KL = Objective(loss_type="dapo", beta=0.1, use_bias_correction_kl=False)
+HOT = Objective(loss_type="dapo", temperature=1.7)
+WITH_ENTROPY = Objective(loss_type="dapo", entropy_coef=0.1, temperature=0.7)
 ADAPTERS = ("rslora", "bias all", "embedding, tied", "head", "dora", "saved head", "head, tied")
 LONG = {
     "vocab_size": 256,
@@ -40,6 +50,13 @@ LONG = {
     "max_position_embeddings": 32,
 }
 """A Llama without biases, wide enough that its matrices are most of what is sent."""
+MANY_WORDS = {**LONG, "vocab_size": 2048, "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 128}
+"""A Llama of whose tensors logits would be the largest by far."""
+FEW_WORDS = {**LONG, "vocab_size": VOCAB, "intermediate_size": 48}
+"""A Llama with fewer words than the hidden state has numbers."""
+LLAMAS = {"long": LONG, "many words": MANY_WORDS, "few words": FEW_WORDS}
+COMPLETION = 80
+"""Tokens of a completion of the model of many words."""
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"model": name} for name in ARCHITECTURES},
     "gemma3, small batches": {"model": "gemma3_scaled", "batch_tokens": 24},
@@ -49,6 +66,18 @@ CASES: dict[str, dict[str, Any]] = {
     "kl": {"model": "qwen3_gqa_norms", "initial": "llama_untied_biases", "objective": WITH_KL},
     "lora with kl": {"model": "qwen3_gqa_norms", "adapter": "rslora", "objective": WITH_KL, "batch_tokens": 24},
     "bfloat16": {"model": "llama_untied_biases", "dtype": "bfloat16"},
+    "bfloat16, tied": {"model": "qwen3_gqa_norms", "dtype": "bfloat16", "batch_tokens": 1, "objective": WITH_ENTROPY},
+    "temperature": {"model": "llama_untied_biases", "objective": HOT, "batch_tokens": 24},
+    "entropies": {"model": "qwen3_gqa_norms", "objective": WITH_ENTROPY, "batch_tokens": 24},
+    "soft cap": {"model": "gemma2", "objective": WITH_ENTROPY, "batch_tokens": 24},
+    "soft cap, float64": {"model": "gemma2", "dtype": "float64", "objective": HOT, "batch_tokens": 24},
+    "scaled logits": {"model": "cohere", "batch_tokens": 24},
+    "head with a bias, a unit of its own": {"model": "phi", "objective": HOT, "batch_tokens": 24},
+    "head with a bias, in the root": {"model": "gptj", "objective": WITH_KL, "initial": "llama_untied_biases"},
+    "few words": {"model": "few words", "batch_tokens": 24},
+    "one finds another scale": {"model": "llama_untied_biases", "doubts": "_scale_and_cap"},
+    "one finds other gradients": {"model": "qwen3_gqa_norms", "doubts": "_agrees"},
+    "many words": {"model": "many words", "groups": (1, 4), "slice_bytes": 2**14, "completion": COMPLETION},
     "fewer rollouts than processes": {"model": "llama_untied_biases", "groups": (1, 1)},
     "uneven": {"model": "qwen3_gqa_norms", "groups": (1, 3), "batch_tokens": 1},
     "everything verified": {"model": "qwen3_gqa_norms", "batch_tokens": 24, "verify": "all"},
@@ -62,10 +91,7 @@ CASES: dict[str, dict[str, Any]] = {
 def save_models(folder: Path) -> None:
     """All models and adapters that the cases load."""
     for name in {case["model"] for case in CASES.values()}:
-        if name == "long":
-            model = LlamaForCausalLM(LlamaConfig(**LONG))
-        else:
-            model = tiny_experts(name) if name in ("qwen3_moe", "mixtral") else tiny_model(name)
+        model = LlamaForCausalLM(LlamaConfig(**LLAMAS[name])) if name in LLAMAS else model_of(name)
         model.save_pretrained(folder / name)
     for kind in {case["adapter"] for case in CASES.values() if "adapter" in case}:
         if kind == "ia3":
@@ -78,34 +104,91 @@ def save_models(folder: Path) -> None:
             model.save_pretrained(folder / f"adapter {kind}")
 
 
-def measured(folder: Path, name: str) -> dict[str, Any]:
-    """What one case comes to, or why it does not."""
+def policy_of_case(folder: Path, name: str, dtype: str | None = None) -> MeasuredPolicy:
+    """The policy of one case, in the case's own dtype or another."""
     case = CASES[name]
     base, adapter, initial = folder / case["model"], case.get("adapter"), case.get("initial")
     weights = WeightsRef(num_updates=0, path=base, kind="full", base=None)
     if adapter:
         weights = WeightsRef(num_updates=0, path=folder / f"adapter {adapter}", kind="adapter", base=str(base))
     reference = initial and WeightsRef(num_updates=0, path=folder / initial, kind="full", base=None)
+    return load_measured_policy(weights, device="cpu", dtype=dtype or case.get("dtype", "auto"), initial=reference)
+
+
+def measured(folder: Path, name: str) -> dict[str, Any]:
+    """What one case comes to, or why it does not."""
+    case, groups = CASES[name], groups_of(name)
+    objective = objective_of(name)
     options = {key: case[key] for key in ("batch_tokens", "verify") if key in case}
     try:
-        policy = load_measured_policy(weights, device="cpu", dtype=case.get("dtype", "auto"), initial=reference)
-        groups = tiny_groups(*case.get("groups", (3, 3)))
-        step = measured_step(policy, groups, case.get("objective", DAPO), engine="stream", **options)
+        policy = policy_of_case(folder, name)
+        if case.get("doubts"):
+            doubt(policy.model, case["doubts"])
+        with smaller_slices(case.get("slice_bytes")), Largest() as seen:
+            step = measured_step(policy, groups, objective, engine="stream", **options)
     except GradscopeError as error:
         return {"error": error.message}
-    prepared = prepare_step(policy, groups, case.get("objective", DAPO))
+    prepared = prepare_step(policy, groups, objective)
     arithmetic = TrainerArithmetic(autocast=torch.bfloat16, router_coefficient=0.1 if "moe" in name else 0.0)
     return {
         "squares": tensor_squares(prepared),
         "trained": trained_norms(prepared, arithmetic, num_orders=1).norms,
-        "unchanged": sorted(unchanged(policy, load_measured_policy(weights, device="cpu", dtype="float32"))),
+        "unchanged": sorted(unchanged(policy, policy_of_case(folder, name, "float32"))),
         "gram": step.gram.tolist(),
         "singular_values": np.sqrt(np.clip(np.linalg.eigvalsh(step.score_gram)[::-1], 0, None)).tolist(),
         "logprobs": [row.tolist() for row in step.logprobs],
         "coverage": step.coverage,
         "slow": len(step.slow_parameters),
         "relative_row_error": step.relative_row_error,
+        "largest": seen.elements,
+        "head_alone": head_alone(prepared),
+        "in_slices": plain_head(policy.model) is not None,
     }
+
+
+def objective_of(name: str) -> Objective:
+    """The loss of a case."""
+    objective: Objective = CASES[name].get("objective", DAPO)
+    return objective
+
+
+def groups_of(name: str) -> list[RolloutGroup]:
+    """The rollouts of a case."""
+    groups, length = tiny_groups(*CASES[name].get("groups", (3, 3))), CASES[name].get("completion")
+    if length is None:
+        return groups
+    return [
+        replace(group, rollouts=tuple(replace(one, completion_ids=tuple(range(length))) for one in group.rollouts))
+        for group in groups
+    ]
+
+
+@contextmanager
+def smaller_slices(num_bytes: int | None) -> Iterator[None]:
+    """Take the output layer in smaller slices for a while, where a number is given."""
+    before = sliced.SLICE_BYTES
+    sliced.SLICE_BYTES = num_bytes or before
+    try:
+        yield
+    finally:
+        sliced.SLICE_BYTES = before
+
+
+def head_alone(prepared: PreparedStep) -> float:
+    """The squared norms of all rows by the output layer's own parameters, from ordinary passes for these alone."""
+    policy, accumulator = prepared.policy, GramAccumulator(len(prepared.plan.rows), prepared.policy.device)
+    own = {id(parameter) for parameter in policy.model.get_output_embeddings().parameters()}
+    names = [name for name, parameter in policy.trainable.items() if id(parameter) in own]
+    add_slowly(prepared, names, accumulator, 2**20)
+    return float(added_up(accumulator.gram).trace())
+
+
+def doubt(model: Any, question: str) -> None:
+    """Ask a model about its output layer; the second of several processes gets no as the answer to one question."""
+    asked = getattr(plain, question)
+    setattr(plain, question, lambda *given: asked(*given) if connected_index() == 0 else asked(*given) and None)
+    plain_head(model)
+    setattr(plain, question, asked)
 
 
 def count_traffic() -> Counter[str]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
+from torch import nn
 
 from gradscope.gradients.exchange.pieces import bounds_of, cut_shape, piece_of
-from gradscope.gradients.layers.factors import GradientFactor, OuterProduct, Routed, Scatter, Summed
+from gradscope.gradients.layers.factors import GradientFactor, HeadProduct, OuterProduct, Routed, Scatter, Summed
+from gradscope.gradients.model.head.sliced import HeadTokens, PlainHead
 
 LENGTHS = (3, 5)
+FIELDS = ("log_total", "rest", "entropy", "weights", "entropy_weights")
 
 
 def tokens(*size: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
@@ -62,6 +67,24 @@ def test_pieces_put_together_are_the_whole(name: str, num_processes: int) -> Non
         pieces.append(rows_of(size, [piece_of(factor, side, start, stop) for factor in factors]) if all(size) else None)
     whole = torch.cat([piece for piece in pieces if piece is not None], dim=side + 1)
     assert torch.equal(whole, rows_of(shape, factors))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("edges", [(0, 9), (0, 5, 9), (0, 4, 4, 9)])
+def test_ids_of_an_output_layer_put_together_are_the_whole(edges: tuple[int, ...], bias: bool) -> None:
+    whole = PlainHead(module=nn.Linear(16, 9).double(), scale=0.5, cap=3.0, temperature=0.7)
+    beside = dict(zip(FIELDS, torch.rand(len(FIELDS), sum(LENGTHS), dtype=torch.float64), strict=True))
+    states = HeadTokens(hidden=torch.cat(tokens(16)), ids=torch.cat(numbers(9)), **beside)
+    factor = HeadProduct(head=whole, tokens=states.split(LENGTHS), is_bias=bias)
+    shape = torch.Size((9,) if bias else (9, 16))
+    assert cut_shape(shape, [factor]) == (shape, 0)
+    pieces = []
+    for start, stop in pairwise(edges):
+        own = whole.with_rows(whole.module.weight.detach()[start:stop], whole.module.bias.detach()[start:stop])
+        piece = piece_of(factor, 0, start, stop)
+        assert isinstance(piece, HeadProduct)
+        pieces.append(rows_of((stop - start, *shape[1:]), [replace(piece, head=own)]))
+    torch.testing.assert_close(torch.cat(pieces, dim=1), rows_of(shape, [factor]), rtol=1e-12, atol=1e-12)
 
 
 def test_a_table_held_the_other_way_round_is_cut_by_its_ids() -> None:

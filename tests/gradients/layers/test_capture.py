@@ -7,6 +7,7 @@ from gradscope.gradients.layers.capture import Capture
 from gradscope.gradients.model.backward import gradients_on
 from gradscope.gradients.model.batches import pad_batch
 from gradscope.gradients.model.token_sequence import TokenSequence
+from tests.gradients.heads import model_of
 
 
 class GatedNorm(nn.Module):
@@ -45,6 +46,15 @@ def test_what_no_rule_can_do_is_uncovered_and_the_rest_arrives_once():
         model(torch.randn(2, 3, 4)).sum().backward()
     assert sorted(arrived) == [("head.bias", 1), ("head.weight", 1)]
     assert capture.uncovered == {"norm.weight"}
+    assert (capture.head, capture.sliced) == (None, frozenset())
+
+
+def test_parameters_of_an_output_layer_in_slices_are_known_by_name():
+    model = model_of("gptj")
+    capture = Capture(model, dict(model.named_parameters()))
+    assert capture.head.module is model.lm_head
+    assert capture.sliced == {"lm_head.weight", "lm_head.bias"}
+    assert Capture(model, {"wte": model.transformer.wte.weight}).sliced == frozenset()
 
 
 class InPlace(nn.Module):

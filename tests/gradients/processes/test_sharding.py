@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM
 
 from gradscope.errors import MissingDependencyError, UsageError
 from gradscope.gradients.processes import sharding
 from gradscope.gradients.processes.sharding import (
     call_as_module,
+    end_of_pass,
+    is_in_parts,
+    is_of_sharding,
     let_go,
+    original_type,
     own_device,
     own_slice,
     put_together,
     require_one_process,
     require_sharding,
+    row_bounds,
     settle,
     sharding_arguments,
+    start_of_pass,
 )
 from tests.gradients.models import tiny_model
+from tests.launched import group_of_one
 
 
 @pytest.fixture
@@ -39,6 +48,51 @@ def test_one_process_loads_whole_models_and_nothing_is_changed() -> None:
     tensor = torch.ones(3)
     assert put_together(tensor) is own_slice(tensor) is tensor
     require_one_process("Rows of tokens are")
+
+
+def test_a_unit_is_known_for_the_layer_that_it_was_and_its_hooks_for_those_of_sharding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tiny_model("llama_untied_biases")
+    head = model.lm_head
+    assert original_type(head) is torch.nn.Linear
+    with group_of_one():
+        mesh = init_device_mesh("cpu", (1,))
+        for unit in ([model.model.norm, head], model):
+            fully_shard(unit, mesh=mesh)
+        assert type(head) is not torch.nn.Linear
+        assert original_type(head) is torch.nn.Linear
+        assert not is_in_parts(head.weight)  # a trainer's own sharding is none of ours
+        monkeypatch.setattr(sharding, "num_connected", lambda: 2)
+        assert is_in_parts(head.weight)
+        assert not is_in_parts(put_together(head.weight))
+        assert row_bounds(head.weight) == [(0, len(head.weight))]
+        hooks = [*head._forward_hooks.values(), *head._forward_pre_hooks.values()]
+        assert len(hooks) == 2
+        assert all(map(is_of_sharding, hooks))
+    assert not is_of_sharding(lambda *_: None)
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_numbers_beside_an_output_have_their_own_gradient_and_the_output_is_seen_by_the_backward_pass() -> None:
+    seen, leaf = [], torch.ones(3, requires_grad=True)
+    output = start_of_pass(torch.zeros(2))
+    output += 1
+    output.register_hook(seen.append)
+    numbers = end_of_pass(2 * leaf, output)
+    (numbers @ torch.arange(3.0)).backward()
+    assert torch.equal(leaf.grad, torch.tensor([0.0, 2.0, 4.0]))
+    assert [part.tolist() for part in seen] == [[0.0, 0.0]]
+    assert not end_of_pass(leaf.detach(), output).requires_grad
+    with torch.no_grad():
+        assert not start_of_pass(torch.zeros(2)).requires_grad
+
+
+def test_one_process_hands_on_what_it_has() -> None:
+    output, leaf = torch.zeros(2), torch.ones(3, requires_grad=True)
+    assert start_of_pass(output) is output
+    assert not output.requires_grad
+    assert end_of_pass(leaf, output) is leaf
 
 
 @pytest.mark.usefixtures("two_processes")

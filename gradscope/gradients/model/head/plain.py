@@ -3,7 +3,7 @@
 No names of configurations are looked at. The model runs on a few tokens with numbers of our choice in place of the
 layer's output, over the whole range and for every id: what it makes of them is a scale and a soft cap, or the logits
 are formed whole as the model forms them. Log-probabilities, entropies and gradients of the same tokens are then held
-against the model's own.
+against the model's own. Where several processes share the model, all of them ask it, and go by one answer.
 
 Shapes: B rows, S tokens, H width, V vocabulary.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -20,7 +21,8 @@ from torch import nn
 
 from gradscope.gradients.model.calls import call_on, without_adapter
 from gradscope.gradients.model.head.sliced import HeadTokens, PlainHead, sliced_outputs
-from gradscope.gradients.processes.group import num_connected
+from gradscope.gradients.processes.group import from_all, holds_everywhere
+from gradscope.gradients.processes.sharding import is_in_parts, is_of_sharding, original_type, start_of_pass
 
 _NUM_TOKENS = 3
 """Tokens that the model is asked about."""
@@ -38,8 +40,9 @@ _known: WeakKeyDictionary[nn.Module, tuple[ReferenceType[Any], Tail | None]] = W
 def plain_head(model: Any) -> PlainHead | None:
     """The output layer where it can be taken in slices.
 
-    A layer that somebody watches by a hook, exchanged, sharded or put an adapter around is not plain, and under
-    autocast its products are the trainer's. The first call for a model runs it twice on three tokens.
+    A layer that somebody watches by a hook, exchanged or put an adapter around is not plain, and under autocast its
+    products are the trainer's. One that FSDP shards is whole whenever it is called. The first call for a model runs it
+    twice on three tokens.
 
     Returns:
         The layer; None where logits must be formed whole, by the model itself.
@@ -57,36 +60,36 @@ def plain_head(model: Any) -> PlainHead | None:
 
 
 @contextmanager
-def input_of(head: PlainHead) -> Iterator[list[torch.Tensor]]:
-    """Let the layer hand on a single column, for the model to go on with.
+def told_input(head: PlainHead, tell: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """Tell what the layer is given, and let it hand on a single column, for the model to go on with.
+
+    Args:
+        tell: Called within the layer's call, where a weight that several processes share is together, with what the
+            layer was given, [B, S, H].
 
     Yields:
-        What the layer was given, [B, S, H], once it was called.
+        Nothing.
     """
-    given: list[torch.Tensor] = []
 
     def note(hidden: torch.Tensor) -> torch.Tensor:
-        given.append(hidden)
-        return hidden.detach()[..., :1].clone()
+        tell(hidden)
+        return start_of_pass(hidden.detach()[..., :1].clone())
 
     with _exchanged(head.module, note):
-        yield given
+        yield
 
 
 def _output_layer(model: Any) -> nn.Linear | None:
-    """The layer, if it is a linear one as PyTorch has it, on its own, and whole."""
-    if num_connected() > 1:
-        return None
+    """The layer, if it is a linear one as PyTorch has it, on its own, and whole where it is called."""
     find = getattr(model, "get_output_embeddings", None)
     module = None if find is None else find()
-    if type(module) is not nn.Linear or "forward" in vars(module):
+    if not isinstance(module, nn.Linear) or original_type(module) is not nn.Linear or "forward" in vars(module):
         return None
     kind = module.weight.device.type
-    is_watched = any(
-        (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    )
-    is_whole = type(module.weight) in (nn.Parameter, torch.Tensor) and kind != "meta"
-    return module if is_whole and not is_watched and not torch.is_autocast_enabled(kind) else None
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    is_watched = any(not is_of_sharding(hook) for each in hooks for hook in each.values())
+    is_whole = type(module.weight) in (nn.Parameter, torch.Tensor) or is_in_parts(module.weight)
+    return module if is_whole and kind != "meta" and not is_watched and not torch.is_autocast_enabled(kind) else None
 
 
 @contextmanager
@@ -99,9 +102,18 @@ def _exchanged(module: nn.Linear, forward: Callable[[torch.Tensor], torch.Tensor
 
 
 def _tail(model: Any, module: nn.Linear) -> Tail | None:
-    """Scale and cap, if there is nothing else."""
+    """Scale and cap, if there is nothing else; every process makes the same passes and gets the same answer."""
     ids = torch.arange(1, _NUM_TOKENS + 1, device=model.get_input_embeddings().weight.device)
     ids = (ids % module.weight.shape[0]).unsqueeze(0)
+    tail, *others = from_all(_scale_and_cap(model, module, ids))
+    if tail is None or any(other != tail for other in others):
+        return None
+    head = PlainHead(module=module, scale=tail[0], cap=tail[1])
+    return tail if holds_everywhere(_agrees(model, head, ids)) else None
+
+
+def _scale_and_cap(model: Any, module: nn.Linear, ids: torch.Tensor) -> Tail | None:
+    """What the model makes of outputs of our choice, if that is a scale and a cap."""
     outputs = _chosen_outputs(module)
 
     def choose(hidden: torch.Tensor) -> torch.Tensor:
@@ -118,8 +130,7 @@ def _tail(model: Any, module: nn.Linear) -> Tail | None:
     if not scale or cap == 0.0:
         return None
     expected = outputs * scale if cap is None else cap * torch.tanh(outputs * (scale / cap))
-    is_all = bool(((made - expected).abs() <= _SAME * expected.abs()).all())
-    return (scale, cap) if is_all and _agrees(model, PlainHead(module=module, scale=scale, cap=cap), ids) else None
+    return (scale, cap) if bool(((made - expected).abs() <= _SAME * expected.abs()).all()) else None
 
 
 def _chosen_outputs(module: nn.Linear) -> torch.Tensor:
@@ -134,35 +145,53 @@ def _chosen_outputs(module: nn.Linear) -> torch.Tensor:
 def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
     """Whether a few tokens have the log-probabilities, entropies and gradients that the model's own logits give."""
     given: list[torch.Tensor] = []
-    seen: list[HeadTokens] = []
-    weight, bias = head.module.weight.detach(), head.module.bias
+    sliced: list[_Found] = []
+    eps = torch.finfo(head.module.weight.dtype).eps
 
     def keep(hidden: torch.Tensor) -> torch.Tensor:
-        output = nn.functional.linear(hidden.detach(), weight, None if bias is None else bias.detach())
-        given.extend((hidden.detach()[0], output.requires_grad_(True)))
+        hidden = hidden.detach().requires_grad_(True)
+        sliced.append(_in_slices(head, hidden[0], ids[0].to(hidden.device)))
+        bias = head.module.bias
+        output = nn.functional.linear(hidden, head.module.weight.detach(), None if bias is None else bias.detach())
+        given.extend((output, hidden))
         return output.clone()
 
     with torch.enable_grad(), _exchanged(head.module, keep):
         logits = call_on(model, ids).logits[0]
-    (hidden, output), tokens = given, ids[0].to(logits.device)
+    (found,), tokens = sliced, ids[0].to(logits.device)
     wide = torch.promote_types(logits.dtype, torch.float32)
     with torch.enable_grad():
         logs = torch.log_softmax(logits.to(wide), dim=-1)
         own = logs.gather(1, tokens.unsqueeze(1)).squeeze(1), -(logs.exp() * logs).sum(1)
-        hidden.requires_grad_(True)
-        found = sliced_outputs(head, hidden, tokens, wide, entropies=True, watch=lambda _, told: seen.append(told))
-        (own_grad,) = torch.autograd.grad(_weighed(own), output)
-        (to_hidden,) = torch.autograd.grad(_weighed(found), hidden)
-    eps = torch.finfo(weight.dtype).eps
-    units = 64 * torch.finfo(wide).eps if weight.dtype == wide else 8 * eps  # half precision rounds each logit
+        own_grads = torch.autograd.grad(_weighed(own), given)
+    units = 64 * torch.finfo(wide).eps if given[0].dtype == wide else 8 * eps  # half precision rounds each logit
     limit = units * max(1.0, float(logits.detach().abs().max()))
-    grads = [
-        (seen[0].cotangents(head, 0, head.vocab_size), own_grad[0]),
-        (to_hidden, own_grad[0].to(weight.dtype) @ weight),
-    ]
-    return all(bool((one - other).abs().max() <= limit) for one, other in zip(own, found, strict=True)) and all(
-        bool((one - other).abs().max() <= eps**0.5 * other.abs().max()) for one, other in grads
+    return all(bool((one - other).abs().max() <= limit) for one, other in zip(found.values, own, strict=True)) and all(
+        bool((one - other[0]).abs().max() <= eps**0.5 * other.abs().max())
+        for one, other in zip(found.grads, own_grads, strict=True)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What slices give for a few tokens."""
+
+    values: tuple[torch.Tensor, torch.Tensor]
+    """Log-probabilities and entropies, [N] each."""
+    grads: tuple[torch.Tensor, torch.Tensor]
+    """The gradients of their weighed sum by the layer's output, [N, V], and by what it was given, [N, H]."""
+
+
+def _in_slices(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> _Found:
+    told: list[HeadTokens] = []
+    hidden = hidden.detach().requires_grad_(True)
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    logprobs, entropies = sliced_outputs(
+        head, hidden, ids, wide, entropies=True, watch=lambda _, tokens: told.append(tokens)
+    )
+    (to_hidden,) = torch.autograd.grad(_weighed((logprobs, entropies)), hidden)
+    values = logprobs.detach(), entropies.detach()
+    return _Found(values=values, grads=(told[0].cotangents(head, 0, head.vocab_size), to_hidden))
 
 
 def _weighed(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

@@ -53,6 +53,14 @@ class PlainHead:
         """The same head at a temperature."""
         return replace(self, temperature=temperature)
 
+    def with_rows(self, weight: torch.Tensor, bias: torch.Tensor | None) -> PlainHead:
+        """The same head of some ids alone, which count from 0, by their rows of the weight and the bias."""
+        module = nn.Linear(1, 1, bias=False, device="meta")  # one without any ids would be warned of
+        module.weight = nn.Parameter(weight, requires_grad=False)
+        if bias is not None:
+            module.bias = nn.Parameter(bias, requires_grad=False)
+        return replace(self, module=module)
+
     def slices(self, num_tokens: int, first: int = 0, last: int | None = None) -> Iterator[tuple[int, int]]:
         """First and last-plus-one column of each slice of the vocabulary, or of a part of it, for so many tokens."""
         most = SLICE_BYTES if self.module.weight.device.type == "cpu" else DEVICE_SLICE_BYTES
@@ -101,14 +109,15 @@ class HeadTokens:
 
     def split(self, lengths: Sequence[int]) -> tuple[HeadTokens, ...]:
         """The tokens row by row."""
-        parts = {name: torch.split(value, list(lengths)) for name, value in self._tensors().items()}
+        parts = {name: torch.split(value, list(lengths)) for name, value in self.tensors().items()}
         return tuple(HeadTokens(**{name: rows[row] for name, rows in parts.items()}) for row in range(len(lengths)))
 
     def to(self, device: torch.device) -> HeadTokens:
         """The same on another device."""
-        return HeadTokens(**{name: value.to(device) for name, value in self._tensors().items()})
+        return HeadTokens(**{name: value.to(device) for name, value in self.tensors().items()})
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that is kept, by the names of the fields; entropy weights only where there are some."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 

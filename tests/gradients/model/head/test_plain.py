@@ -8,25 +8,22 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    Cohere2Config,
-    Cohere2ForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPTJConfig,
-    GPTJForCausalLM,
-    GraniteConfig,
-    GraniteForCausalLM,
-)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from gradscope.gradients.layers import capture
 from gradscope.gradients.model import forward
+from gradscope.gradients.model.batches import pad_batch
 from gradscope.gradients.model.head import sliced
-from gradscope.gradients.model.head.plain import input_of, plain_head
+from gradscope.gradients.model.head.plain import plain_head, told_input
+from gradscope.gradients.model.token_sequence import TokenSequence
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.processes import sharding
 from gradscope.gradients.trained.fused_head import fused_head
 from gradscope.gradients.trained.output_layer import trl_output
 from tests.gradients.adapters import adapted
+from tests.gradients.heads import TAILS, model_of
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
@@ -34,37 +31,14 @@ from tests.gradients.models import (
     measured_step,
     policy_of,
     relative,
-    tiny_experts,
     tiny_groups,
     tiny_model,
 )
+from tests.launched import group_of_one
 
-SHAPE = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
-HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32, "pad_token_id": 0}
-TAILS = {
-    "gemma2": (Gemma2ForCausalLM, Gemma2Config(**SHAPE, **HEADS, head_dim=8, final_logit_softcapping=3.0), (1.0, 3.0)),
-    "cohere": (Cohere2ForCausalLM, Cohere2Config(**SHAPE, **HEADS, logit_scale=0.25), (0.25, None)),
-    "granite": (GraniteForCausalLM, GraniteConfig(**SHAPE, **HEADS, logits_scaling=8.0), (0.125, None)),
-    "gptj": (
-        GPTJForCausalLM,
-        GPTJConfig(vocab_size=VOCAB, n_embd=16, n_layer=2, n_head=2, n_positions=32, rotary_dim=4),
-        (1.0, None),
-    ),
-}
-
-
-def model_of(name: str):
-    if name in ARCHITECTURES:
-        return tiny_model(name)
-    if name.startswith(("qwen3_moe", "mixtral")):
-        return tiny_experts(name)
-    cls, config, _ = TAILS[name]
-    torch.manual_seed(3)
-    model = cls(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.15 * torch.randn_like(parameter))
-    return model
+SEQUENCE = TokenSequence(
+    group_id="g", sample=0, prompt_ids=(1,), completion_ids=(2, 3), mask=(True, True), inferred=False
+)
 
 
 @pytest.mark.parametrize("name", list(TAILS))
@@ -154,6 +128,26 @@ def test_a_layer_that_is_another_or_is_watched_is_left_to_the_model():
     assert plain_head(model) is not None
 
 
+@pytest.mark.parametrize("is_unit", [False, True])
+def test_a_layer_in_parts_is_whole_where_it_is_called(is_unit, monkeypatch):
+    model, whole = (tiny_model("llama_untied_biases") for _ in range(2))
+    batch = pad_batch([0], [SEQUENCE], torch.device("cpu"))
+    with group_of_one(), torch.no_grad():
+        mesh = init_device_mesh("cpu", (1,))
+        for unit in (*model.model.layers, *([model.lm_head] if is_unit else []), model):
+            fully_shard(unit, mesh=mesh)
+        sharding.settle(model)
+        assert plain_head(model) is None
+        monkeypatch.setattr(sharding, "num_connected", lambda: 2)
+        assert plain_head(model) is not None
+        for _ in range(2):
+            assert isinstance(model.lm_head.weight, DTensor)
+            (found,) = forward.completion_logprobs(model, batch, 0.7)
+            torch.testing.assert_close(found, forward.completion_logprobs(whole, batch, 0.7)[0])
+        model.lm_head.register_forward_hook(lambda *_: None)
+        assert plain_head(model) is None
+
+
 def test_a_layer_that_does_not_compute_what_its_weight_says_is_left_to_the_model(monkeypatch):
     model = tiny_model("llama_untied_biases")
     monkeypatch.setattr(sliced.PlainHead, "_scaled", lambda self, output, bias: (output * 1.001, 1.001))
@@ -175,7 +169,8 @@ def test_the_model_is_asked_once_and_nothing_is_left_on_the_layer():
     asked = len(passes)
     assert plain_head(model).module is head.module is model.lm_head
     assert len(passes) == asked
-    with input_of(head) as given:
+    given = []
+    with told_input(head, given.append):
         assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 1)
     assert given[0].shape == (1, 3, 16)
     assert "forward" not in vars(model.lm_head)

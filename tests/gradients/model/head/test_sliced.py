@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradscope.gradients.model.head import sliced
 from gradscope.gradients.model.head.sliced import PlainHead, sliced_outputs
+from tests.gradients.heads import Largest
 
 TOKENS, WIDTH, VOCAB = 7, 5, 29
 KINDS = {"plain": (1.0, None), "scaled": (0.25, None), "capped": (3.0, 2.0)}
@@ -109,21 +109,6 @@ def test_a_frozen_hidden_state_gets_a_graph_for_whoever_watches():
     )
     outputs[0].sum().backward()
     assert len(watched) == 1
-
-
-class Largest(TorchDispatchMode):
-    """Notes the elements of the largest tensor that any operation makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, (tuple, list)) else (made,):
-            if isinstance(tensor, torch.Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return made
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
