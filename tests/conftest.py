@@ -26,6 +26,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if config.args_source is pytest.Config.ArgsSource.ARGS else 3
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules with slow tests first, so that no worker is left with one of them at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data with known answers; the test is skipped where it is absent."""

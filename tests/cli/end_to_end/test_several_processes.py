@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.slow  # a run is trained for it, and processes are star
 
 RANK = ("--step", "1,2", "--advantage", "logged", "--group-size", "2")
 CLAIMS = ("claims", "--step", "1,2")
+BY_ONE_PROCESS = ("tokens.", "entropy.", "rank_two.tokens", "sparser.tokens", "weights.sgd_fewer")
 HELDOUT = ("rank", "--step", "1", "--advantage", "sign,reinforce", "--json")
 HIDDEN = ("rank", "--step", "1", "--rows", "hidden", "--engine", "stream")
 
@@ -91,18 +93,27 @@ def test_rank_prints_and_writes_once_what_one_process_does(
         np.testing.assert_allclose(values, expected, atol=5e-6 * max([*expected, 0.0]))
 
 
-@pytest.mark.parametrize(("name", "command"), [("claims", CLAIMS), ("hidden", HIDDEN)])
-def test_other_commands_and_rows_say_what_one_process_says(
-    cli: Cli, tiny_run: Path, told: dict[str, list[Done]], name: str, command: tuple[str, ...]
-) -> None:
-    alone, (main, other) = cli(*command, tiny_run), told[name]
+def test_rows_by_hidden_state_are_what_one_process_finds(cli: Cli, tiny_run: Path, told: dict[str, list[Done]]) -> None:
+    alone, (main, other) = cli(*HIDDEN, tiny_run), told["hidden"]
     assert (main.code, other) == (alone.code, (alone.code, "", ""))
     assert "$ gradscope" not in main.out  # the next command would need the launcher
-    said = [text.partition("The gradient of a group has")[0] for text in (main.out, alone.out)]
-    texts = [text.partition("\n$ gradscope")[0].rstrip().splitlines() for text in said]
-    lines = [[line.split()[:2] for line in text if "tokens" not in line and "e-" not in line] for text in texts]
+    texts = [text.partition("\n$ gradscope")[0].rstrip().splitlines() for text in (main.out, alone.out)]
+    lines = [[line.split()[:2] for line in text if "e-" not in line] for text in texts]
     assert lines[0] == lines[1]
     assert len(lines[0]) > 5
+
+
+def test_claims_are_those_of_one_process_but_for_tokens_and_whole_matrices(
+    cli: Cli, tiny_run: Path, told: dict[str, list[Done]]
+) -> None:
+    alone, (main, other) = cli(*CLAIMS, tiny_run), told["claims"]
+    assert (main.code, other) == (alone.code, (alone.code, "", ""))
+    assert "$ gradscope" not in main.out
+    rows = [re.findall(r"^([a-z_]+[.][a-z_]+) +(\S+)", text, re.MULTILINE) for text in (main.out, alone.out)]
+    decided, expected = ({name: measured for name, measured in found if "e-" not in measured} for found in rows)
+    assert decided.items() <= expected.items()
+    assert all(name.startswith(BY_ONE_PROCESS) for name in expected.keys() - decided.keys())
+    assert len(decided) > 2
 
 
 def test_held_out_prompts_are_what_one_process_finds(cli: Cli, tiny_run: Path, told: dict[str, list[Done]]) -> None:
