@@ -19,11 +19,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the workers share
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Three workers for the whole suite, none for named files: each worker takes seconds to import what it needs.
-
-    On two cores a third worker has the fifth of the time in which tests wait for processes that they started.
-    """
-    return 0 if config.args_source is pytest.Config.ArgsSource.ARGS else 3
+    """Two workers for the whole suite, none for named files: each worker takes seconds to import what it needs."""
+    return 0 if config.args_source is pytest.Config.ArgsSource.ARGS else 2
 
 
 @pytest.hookimpl(trylast=True)
