@@ -36,10 +36,8 @@ def changes_as_predicted(evidence: Evidence) -> Judgement:
     """Whether the entropy at the steps' own tokens went, by the next checkpoint, the way their gradients point."""
     found = evidence.followed_tokens()
     steps = tuple(found.changes)
-    if not found.weighed:
-        return cannot_tell(NO_TOKENS)
     if not steps:
-        return cannot_tell(next(iter(found.missing.values())))
+        return cannot_tell(next(iter(found.missing.values()), NO_TOKENS))
     weighed = [found.weighed[step] for step in steps]
     predicted = entropy_cosine(weighed)
     change = mean_over_tokens([one.tokens for one in weighed], [found.changes[step].entropies for step in steps])

@@ -61,10 +61,8 @@ def moves_as_asked(evidence: Evidence) -> Judgement:
     """Whether training moved tokens of like probability apart the way their advantages ask."""
     found = evidence.followed_tokens()
     steps = tuple(found.changes)
-    if not found.weighed:
-        return cannot_tell(NO_TOKENS)
     if not steps:
-        return cannot_tell(next(iter(found.missing.values())))
+        return cannot_tell(next(iter(found.missing.values()), NO_TOKENS))
     tokens = [found.weighed[step].tokens for step in steps]
     matched = matched_change(tokens, [found.changes[step] for step in steps])
     if matched.undefined is not None:

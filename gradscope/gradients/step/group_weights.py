@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from gradscope.errors import VerificationError
 from gradscope.gradients.engines.loop import ROW_BYTES, parameter_blocks
 from gradscope.gradients.model.backward import backward, gradients_on
 from gradscope.gradients.model.batches import PaddedBatch, pad_batch
@@ -28,7 +27,7 @@ from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
 from gradscope.gradients.processes.group import num_connected
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.verify import tolerance
+from gradscope.gradients.step.verify import require_agreement, tolerance
 from gradscope.metrics.gram.null_models import gaussian_cosines
 from gradscope.metrics.gram.spectrum import Array, rank_counts
 from gradscope.progress import ProgressCallback, no_progress
@@ -223,9 +222,4 @@ def _verify(prepared: PreparedStep, step: StepGram, squares: Mapping[int, float]
     scale = np.maximum(expected, expected.mean())
     error = float(np.max(np.abs(own - expected) / scale, initial=0.0)) if scale.all() else 0.0
     limit = tolerance(prepared.policy.dtype, tf32=uses_tf32(prepared.policy.device))
-    if not error <= limit:
-        raise VerificationError(
-            f"The weights' gradients disagree with the rollouts' Gram matrix: relative difference {error:.2e}, at most "
-            f"{limit:.0e} is arithmetic.",
-            hint="Please report this with the model's config.json; its numbers must not be used.",
-        )
+    require_agreement("The weights' gradients disagree with the rollouts' Gram matrix", error, limit)

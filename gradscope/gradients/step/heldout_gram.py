@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradscope.errors import VerificationError
 from gradscope.gradients.engine_options import Engine, Verify
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.model.token_sequence import TokenSequence
@@ -25,7 +24,7 @@ from gradscope.gradients.plan.rows import Row, RowPlan
 from gradscope.gradients.step.heldout_answers import HeldoutSequences, heldout_sequences
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.verify import tolerance
+from gradscope.gradients.step.verify import require_agreement, tolerance
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.types import RolloutGroup
@@ -124,9 +123,4 @@ def _require_agreement(prepared: PreparedStep, alone: Array, joined: Array) -> N
     sizes = np.maximum(np.outer(scale, scale), float(np.mean(scale) ** 2))
     error = float(np.max(np.abs(joined - alone) / sizes)) if sizes.all() else 0.0
     limit = tolerance(prepared.policy.dtype, tf32=uses_tf32(prepared.policy.device))
-    if not error <= limit:
-        raise VerificationError(
-            f"The step's score vectors have other inner products beside held-out answers: relative difference "
-            f"{error:.2e}, at most {limit:.0e} is arithmetic.",
-            hint="Please report this with the model's config.json; its numbers must not be used.",
-        )
+    require_agreement("The step's score vectors have other inner products beside held-out answers", error, limit)

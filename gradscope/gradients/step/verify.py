@@ -61,6 +61,24 @@ def tolerance(dtype: torch.dtype, *, tf32: bool = False) -> float:
     return _TF32_TOLERANCE if tf32 and dtype == torch.float32 else _TOLERANCE[dtype]
 
 
+def require_agreement(what: str, error: float, limit: float) -> None:
+    """Refuse numbers that two ways of computing them do not agree on.
+
+    Args:
+        what: What disagrees with what, a sentence without its end.
+        error: The relative difference.
+        limit: The largest that passes.
+
+    Raises:
+        VerificationError: The difference is larger, or no number.
+    """
+    if not error <= limit:
+        raise VerificationError(
+            f"{what}: relative difference {error:.2e}, at most {limit:.0e} is arithmetic.",
+            hint="Please report this with the model's config.json; its numbers must not be used.",
+        )
+
+
 def verify_gram(
     prepared: PreparedStep, gram: NDArray[np.float64], batches: Sequence[PaddedBatch], verify: Verify
 ) -> Verification:

@@ -13,13 +13,12 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from gradscope.errors import VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.verify import tolerance
+from gradscope.gradients.step.verify import require_agreement, tolerance
 from gradscope.gradients.tokens.loop import token_loop_rows
 from gradscope.gradients.tokens.rows import TokenRow, chunks_of
 from gradscope.gradients.tokens.sketched import sketch_plain_rows
@@ -58,7 +57,7 @@ def verify_token_gram(prepared: PreparedStep, table: TokenTable, gram: Array, st
     row_error = _require_close(prepared.policy, gram[np.ix_(checked, checked)], plain)
     sum_error = _sum_error(gram, table, step) if len(table.rows) == table.num_tokens else None
     if sum_error is not None:
-        _require("the rollouts' own gradients", sum_error, limit)
+        require_agreement("The token rows disagree with the rollouts' own gradients", sum_error, limit)
     return TokenVerification(row_error=row_error, num_rows=len(checked), sum_error=sum_error, tolerance=limit)
 
 
@@ -79,22 +78,13 @@ def _require_close(policy: MeasuredPolicy, block: Array, plain: Array) -> float:
     # A spectrum knows singular values on the scale of all rows, so a small row's error counts on that scale too.
     squares = np.diag(plain)
     error = _largest_relative(np.abs(block - plain), np.sqrt(np.maximum(squares, squares.mean())))
-    _require("one backward pass a token", error, _limit(policy))
+    require_agreement("The token rows disagree with one backward pass a token", error, _limit(policy))
     return error
 
 
 def _limit(policy: MeasuredPolicy) -> float:
     """The largest difference that passes."""
     return _TOKEN_FACTOR * tolerance(policy.dtype, tf32=uses_tf32(policy.device))
-
-
-def _require(reference: str, error: float, limit: float) -> None:
-    if not error <= limit:
-        raise VerificationError(
-            f"The token rows disagree with {reference}: relative difference {error:.2e}, at most {limit:.0e} is "
-            "arithmetic.",
-            hint="Please report this with the model's config.json; its numbers must not be used.",
-        )
 
 
 def _plain_gram(prepared: PreparedStep, rows: Sequence[TokenRow]) -> Array:

@@ -20,7 +20,7 @@ class FollowedTokens:
     changes: Mapping[int, TokenChange]
     """Step -> what became of them by the next checkpoint on disk."""
     missing: Mapping[int, str]
-    """Step -> why there is no change."""
+    """Of the other steps why there is no change."""
 
 
 def follow(run: Run, weighed: Mapping[int, WeighedTokens], options: EngineOptions) -> FollowedTokens:

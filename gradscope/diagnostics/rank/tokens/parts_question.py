@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
-from gradscope.errors import VerificationError
 from gradscope.metrics.gram.part_sums import products_without
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.sampler.token_cells import TokenCell, token_cells
@@ -174,16 +173,11 @@ def _texts(prepared: PreparedStep, tokens: CountedTokens) -> dict[int, str]:
 
 def _verify(prepared: PreparedStep, gram: StepGram, found: WeighedTokens) -> None:
     """The cells must add up to the step's gradient."""
-    from gradscope.gradients.step.verify import tolerance
+    from gradscope.gradients.step.verify import require_agreement, tolerance
 
     assert gram.policy_gram is not None, "the caller looks before"
     cells = found.chosen("cell")
     added, expected = float(cells @ found.products[0] @ cells), float(gram.policy_gram.sum())
     scale = max(expected, float(np.trace(gram.policy_gram)) / len(gram.policy_gram))
     limit = tolerance(prepared.policy.dtype, tf32=gram.tf32)
-    if not abs(added - expected) / scale <= limit:
-        raise VerificationError(
-            f"The sums of tokens disagree with the step's Gram matrix: relative difference "
-            f"{abs(added - expected) / scale:.2e}, at most {limit:.0e} is arithmetic.",
-            hint="Please report this with the model's config.json; its numbers must not be used.",
-        )
+    require_agreement("The sums of tokens disagree with the step's Gram matrix", abs(added - expected) / scale, limit)

@@ -14,8 +14,12 @@ from gradscope.render.terminal.layout import source_line
 from gradscope.render.terminal.names import ALL
 from gradscope.render.terminal.rank.channels import channels_table
 from gradscope.render.terminal.rank.formulations import baselines_table, kinds_table, noise_table, updates_table
-from gradscope.render.terminal.rank.heldout import heldout_influences_table, heldout_table
-from gradscope.render.terminal.rank.interference import influences_table, interference_table
+from gradscope.render.terminal.rank.prompt_effects import (
+    heldout_influences_table,
+    heldout_table,
+    influences_table,
+    interference_table,
+)
 from gradscope.render.terminal.rank.ranks import geometry_table, matrices_table, ranks_table, spectra_table
 from gradscope.render.terminal.rank.sparsity import sparsity_table
 from gradscope.render.terminal.rank.step_ranks import step_ranks
