@@ -23,7 +23,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, Unusabl
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
 from gradscope.rollouts.readers.parsing.watch import WatchedLog
-from gradscope.rollouts.readers.scan.lines import LineColumns
+from gradscope.rollouts.readers.scan.line_columns import LineColumns
 from gradscope.rollouts.readers.scan.reduction import ColumnLog, FileRow, is_large, reduced_groups
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run

@@ -9,7 +9,7 @@ from gradscope.rollouts.readers.flat.records import FlatColumns, flat_records, p
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, read_rows, suffix_of
-from gradscope.rollouts.readers.scan.lines import LineColumns, finite, member, numeric, step_number, text
+from gradscope.rollouts.readers.scan.line_columns import LineColumns, finite, member, numeric, step_number, text
 from gradscope.rollouts.readers.scan.reduction import ColumnLog
 from gradscope.rollouts.readers.scan.table_files import CellColumns
 

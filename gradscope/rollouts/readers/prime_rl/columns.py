@@ -9,7 +9,7 @@ from typing import Any
 from gradscope.rollouts.readers.parsing.nested_cells import mapping_of
 from gradscope.rollouts.readers.prime_rl.episode import trained_traces
 from gradscope.rollouts.readers.prime_rl.shipments import DIGEST
-from gradscope.rollouts.readers.scan.lines import LineColumns, member, numeric, quoted, text, whole
+from gradscope.rollouts.readers.scan.line_columns import LineColumns, member, numeric, quoted, text, whole
 
 _TRACE = "$.traces[0]"
 _PATHS = (

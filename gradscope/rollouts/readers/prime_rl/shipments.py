@@ -19,8 +19,9 @@ from gradscope.rollouts.readers.parsing.jsonl import parse_line
 from gradscope.rollouts.readers.parsing.nested_cells import mapping_of
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.prime_rl.annotations import VERSION, annotated, ship_step
+from gradscope.rollouts.readers.scan.line_columns import LineColumns, member, text, whole
 from gradscope.rollouts.readers.scan.line_queries import LineQueries
-from gradscope.rollouts.readers.scan.lines import LineColumns, ScannedLines, member, scan_lines, text, whole
+from gradscope.rollouts.readers.scan.lines import ScannedLines, scan_lines
 from gradscope.rollouts.readers.scan.parts import REWARD, Part
 from gradscope.rollouts.readers.scan.workers import Block, LineBlock, Workers, blocks_of
 

@@ -35,7 +35,7 @@ from gradscope.rollouts.readers.prime_rl.columns import (
 )
 from gradscope.rollouts.readers.prime_rl.episode import trained_traces
 from gradscope.rollouts.readers.prime_rl.shipments import HIGH, LOW, Shipments, digest_halves, digests, read_shipments
-from gradscope.rollouts.readers.scan.lines import LineColumns
+from gradscope.rollouts.readers.scan.line_columns import LineColumns
 from gradscope.rollouts.readers.scan.parts import REWARD, Part
 from gradscope.rollouts.readers.scan.reduction import ColumnLog, reduce_log
 from gradscope.rollouts.readers.scan.whole import table_of

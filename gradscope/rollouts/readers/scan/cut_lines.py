@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-_LINE_END, _COMMA = ord("\n"), ord(",")
+_LINE_END, _COMMA, _COLON, _QUOTE, _ESCAPE = map(ord, '\n,:"\\')
 _CLOSED = ord("]") | 0x20
 """Both closing brackets with this bit set: ``]`` becomes ``}``."""
-_BLANKS = np.frombuffer(b" \t\r", dtype=np.uint8)
+_IS_BLANK = np.isin(np.arange(256), np.frombuffer(b" \t\r", dtype=np.uint8))
 _CACHED = 1 << 18
 """Bytes that are looked at at once: few enough for a processor's cache."""
 
@@ -31,34 +31,32 @@ class Lines:
     """The number of each piece's first line, and that of all lines, [1 + pieces]."""
     open_lines: frozenset[int]
     """Lines that had no end of line: the last of their files."""
+    with_commas: NDArray[np.int64]
+    """Lines with a comma before a closing bracket, which DuckDB lets pass and JSON does not; ascending."""
+    num_keys: NDArray[np.int64]
+    """Keys of each line, those of the objects within it too, [lines]: no fewer, and more where a text begins with a
+    colon or has one behind backslashes and a quote."""
 
     @classmethod
     def of(cls, pieces: Sequence[bytes]) -> Lines:
         """The lines of some pieces, none of them empty."""
         is_open = [not piece.endswith(b"\n") for piece in pieces]
         closed = tuple(piece + b"\n" if cut else piece for piece, cut in zip(pieces, is_open, strict=True))
-        starts = tuple(np.append(0, _places(piece, _is_line_end) + 1) for piece in closed)
+        starts, with_commas, num_keys = zip(*map(_cut, closed), strict=True)
         first = np.cumsum([0, *(len(of_piece) - 1 for of_piece in starts)])
         return cls(
             pieces=closed,
             starts=starts,
             first=first,
             open_lines=frozenset((first[1:][is_open] - 1).tolist()),
+            with_commas=np.concatenate([at + before for at, before in zip(with_commas, first[:-1], strict=True)]),
+            num_keys=np.concatenate(num_keys),
         )
 
     @property
     def lines_of_piece(self) -> tuple[int, ...]:
         """How many lines each piece has."""
         return tuple(np.diff(self.first).tolist())
-
-    def with_commas(self) -> NDArray[np.int64]:
-        """Lines with a comma before a closing bracket, which DuckDB lets pass and JSON does not; ascending."""
-        return np.concatenate(
-            [
-                first + np.searchsorted(starts, _commas(piece), side="right") - 1
-                for piece, starts, first in zip(self.pieces, self.starts, self.first[:-1], strict=True)
-            ]
-        )
 
     def __len__(self) -> int:
         return int(self.first[-1])
@@ -121,25 +119,40 @@ def whole_lines(read: Callable[[int], bytes], size: int, longest: int = sys.maxs
         yield b"".join(rest)
 
 
-def _is_line_end(letters: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    return np.asarray(letters == _LINE_END)
-
-
-def _is_closing(letters: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    return np.asarray((letters | 0x20) == _CLOSED)
-
-
-def _commas(data: bytes) -> NDArray[np.int64]:
-    """Where commas before a closing bracket stand."""
+def _cut(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Where the lines of a text start and the last one ends, which have a comma before a bracket, and their keys."""
     letters = np.frombuffer(data, dtype=np.uint8)
-    before = _places(data, _is_closing) - 1
-    while len(blank := np.flatnonzero(np.isin(letters[before], _BLANKS) & (before > 0))):
+    places = _marks(letters)
+    marks = letters[places]
+    is_end = marks == _LINE_END
+    starts = np.append(0, places[is_end] + 1)
+    closed = _before(letters, places[marks >= ord("]")])
+    commas = np.searchsorted(starts, closed[letters[closed] == _COMMA], side="right") - 1
+    num_keys = np.zeros(len(places), dtype=np.int64)
+    is_colon = marks == _COLON
+    num_keys[is_colon] = _ends_key(letters, _before(letters, places[is_colon]))
+    return starts, commas, np.diff(np.cumsum(num_keys)[is_end], prepend=0)
+
+
+def _marks(letters: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Where ends of lines, colons and closing brackets stand, ascending."""
+    found = []
+    for at in range(0, len(letters), _CACHED):
+        some = letters[at : at + _CACHED]
+        is_mark = (some == _LINE_END) | (some == _COLON) | ((some | 0x20) == _CLOSED)
+        found.append(np.flatnonzero(is_mark) + at)
+    return np.concatenate(found)
+
+
+def _before(letters: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the last letter before each place stands that is no blank; -1, the end of the last line, where none is."""
+    before = places - 1
+    while len(blank := np.flatnonzero(_IS_BLANK[letters[before]])):
         before[blank] -= 1
-    return np.asarray(before[letters[before] == _COMMA])
+    return before
 
 
-def _places(data: bytes, is_there: Callable[[NDArray[np.uint8]], NDArray[np.bool_]]) -> NDArray[np.int64]:
-    """Where letters stand, ascending."""
-    letters = np.frombuffer(data, dtype=np.uint8)
-    parts = range(0, len(letters), _CACHED)
-    return np.concatenate([np.flatnonzero(is_there(letters[at : at + _CACHED])) + at for at in parts])
+def _ends_key(letters: NDArray[np.uint8], before: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether letters before colons are quotes that end a text: a quote in a text is escaped."""
+    is_escaped = (letters[before - 1] == _ESCAPE) & (letters[before - 2] != _ESCAPE)
+    return np.asarray((letters[before] == _QUOTE) & ~is_escaped)

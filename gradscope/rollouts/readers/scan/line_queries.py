@@ -8,6 +8,8 @@ import pyarrow as pa
 
 NAME = "lines"
 """The table that a query is over."""
+_MOST_PLANNED = 32
+"""Plans that are kept: a log may have lines of ever other keys."""
 
 
 class LineQueries:
@@ -46,6 +48,8 @@ class LineQueries:
             if names != self._names:
                 self.connection.register(NAME, self._lines)
                 self._names = names
+                self._planned.clear()
+            if len(self._planned) == _MOST_PLANNED:
                 self._planned.clear()
             name = f"over_lines_{len(self._planned)}"
             self.connection.execute(f"PREPARE {name} AS {query}")

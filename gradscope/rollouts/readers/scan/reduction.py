@@ -28,8 +28,9 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.scan.cut_lines import Lines
+from gradscope.rollouts.readers.scan.line_columns import LineColumns
 from gradscope.rollouts.readers.scan.line_queries import LineQueries
-from gradscope.rollouts.readers.scan.lines import LineColumns, ScannedLines, lines_of_groups, scan_lines
+from gradscope.rollouts.readers.scan.lines import ScannedLines, lines_of_groups, scan_lines
 from gradscope.rollouts.readers.scan.parts import (
     PLACES_A_FILE,
     Part,

@@ -22,7 +22,7 @@ from gradscope.rollouts.arrays import to_indices, to_numpy, to_strings
 from gradscope.rollouts.readers.parsing.jsonl import open_bytes
 from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP
 from gradscope.rollouts.readers.parsing.tables import suffix_of
-from gradscope.rollouts.readers.scan.lines import finite, numeric, quoted
+from gradscope.rollouts.readers.scan.line_columns import finite, numeric, quoted
 from gradscope.rollouts.readers.scan.parts import REWARD, Part, part_of_rows
 
 _BLOCK = 1 << 18

@@ -18,8 +18,8 @@ from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, open_bytes
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.scan.cut_lines import whole_lines
+from gradscope.rollouts.readers.scan.line_columns import LineColumns
 from gradscope.rollouts.readers.scan.line_queries import LineQueries
-from gradscope.rollouts.readers.scan.lines import LineColumns
 from gradscope.rollouts.readers.scan.table_files import CellColumns
 
 BLOCK = 16 << 20

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradscope.rollouts.readers.format import LogColumns
 from gradscope.rollouts.readers.parsing.scalars import digest
-from gradscope.rollouts.readers.scan.lines import LineColumns, member, numeric, step_number, text
+from gradscope.rollouts.readers.scan.line_columns import LineColumns, member, numeric, step_number, text
 from gradscope.rollouts.reward_table import RewardTable
 
 _KEYS = ("tail_version", "task_id", "prompt", "reward", "sample_idx", "head_version")

@@ -12,7 +12,7 @@ import numpy as np
 from gradscope.rollouts.readers.format import LogColumns
 from gradscope.rollouts.readers.parsing.nested_cells import list_of
 from gradscope.rollouts.readers.parsing.scalars import digest, text_of
-from gradscope.rollouts.readers.scan.lines import (
+from gradscope.rollouts.readers.scan.line_columns import (
     LineColumns,
     is_flat,
     is_list_of_ids,

@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from gradscope.rollouts.readers.format import LogColumns, Reading
-from gradscope.rollouts.readers.scan.lines import (
+from gradscope.rollouts.readers.scan.line_columns import (
     LineColumns,
     ids_digest,
     is_flat,

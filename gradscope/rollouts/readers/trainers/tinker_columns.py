@@ -10,7 +10,7 @@ from gradscope.rollouts.readers.format import LogColumns, Reading
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import numbers_in
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.scan.lines import LineColumns, member, numeric, quoted, step_number
+from gradscope.rollouts.readers.scan.line_columns import LineColumns, member, numeric, quoted, step_number
 
 _NUM_PEEKED = 20
 """Rows of each file that are looked at for the names of metrics."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradscope.rollouts.readers.scan.lines import LineColumns, is_list_of_ids, member, numeric, quoted, whole
+from gradscope.rollouts.readers.scan.line_columns import LineColumns, is_list_of_ids, member, numeric, quoted, whole
 from gradscope.rollouts.readers.verl.tokens import NO_REWARDS
 
 _KEYS = ("step", "uid", "score", "input", "gts", "responses", "response_ids", "prompts", "prompt_ids")

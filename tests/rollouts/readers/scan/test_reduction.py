@@ -19,10 +19,12 @@ from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.counted import REDUCED
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.scan import reduction, workers
 from gradscope.rollouts.readers.scan.parts import Part
 from gradscope.rollouts.run import Run
+from tests.conftest import REPOSITORY
 from tests.rollouts.readers.reduced import assert_same_rollouts
 
 Told = list[tuple[int, int, str]]
@@ -153,6 +155,13 @@ def test_plain_rows_are_reduced(tmp_path: Path, by_row: list[Record], line: str)
     path.write_text(f"{line}\n{line}")
     assert_same(path)
     assert not by_row
+
+
+@pytest.mark.parametrize("log", ["areal", "nemo_rl", "open_instruct", "verl_legacy", "verl_v1", "verl_v1_tokens"])
+def test_a_log_of_lines_with_the_same_keys_is_parsed_once(monkeypatch: pytest.MonkeyPatch, log: str) -> None:
+    monkeypatch.setattr("gradscope.rollouts.readers.scan.lines._read_any", lambda *_: pytest.fail("a second parse"))
+    run = read_run(REPOSITORY / "fixtures" / "logs" / log, rewards_only=True)
+    assert REDUCED in run.source.missing
 
 
 @pytest.mark.parametrize("line", ODD)

@@ -11,8 +11,8 @@ import pytest
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.scan import workers
+from gradscope.rollouts.readers.scan.line_columns import LineColumns
 from gradscope.rollouts.readers.scan.line_queries import LineQueries
-from gradscope.rollouts.readers.scan.lines import LineColumns
 from gradscope.rollouts.readers.scan.workers import Block, FileBlock, LineBlock, Workers, blocks_of
 
 
