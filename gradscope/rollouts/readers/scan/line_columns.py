@@ -37,8 +37,10 @@ class LineColumns:
     """A whole number; null makes the line odd."""
     group: str
     """The group's name within the step; null or "" makes the line odd."""
-    prompt: tuple[str, ...]
-    """What rows of one prompt have in common."""
+    prompt: tuple[str, ...] = ()
+    """What rows of one prompt have in common; empty: what stands at ``prompt_paths``."""
+    prompt_paths: tuple[str, ...] = ()
+    """JSON paths that nothing else needs, so that only the first row of each group is asked."""
     prompt_id: Callable[[Mapping[str, Any]], str] | str
     """The id of a row's prompt, as the row reader gives it: a function of the row, or an expression for a text, of
     which null makes the line odd. A function is called once a prompt, on a row that is parsed for it."""
@@ -68,7 +70,8 @@ class LineColumns:
     @property
     def keys(self) -> str:
         """The expression for the keys of a line and of the objects in it that something is read from, a list each."""
-        objects = dict.fromkeys(("$", *(found for path in self.paths for found in objects_of(path))))
+        paths = (*self.paths, *self.prompt_paths)
+        objects = dict.fromkeys(("$", *(found for path in paths for found in objects_of(path))))
         return f"TRY(json_keys(line, [{', '.join(map(quoted, objects))}]))"
 
     def of_lines(self) -> str:
@@ -84,18 +87,24 @@ class LineColumns:
         cells = f"row({', '.join(shape.cells)}) AS c, ({is_other})::UTINYINT AS is_other"
         return self._query(f"SELECT *, {cells} FROM (SELECT *, {row} AS {ROW} FROM {NAME})", "is_other")
 
+    def of_first_lines(self) -> str:
+        """The query over the first lines of groups for what is at ``prompt_paths``, as ``prompt``."""
+        cells = ", ".join(f"c[{at}]" for at in range(1, len(self.prompt_paths) + 1))
+        paths = ", ".join(map(quoted, self.prompt_paths))
+        return f"SELECT hash({cells}) AS prompt FROM (SELECT json_extract(line, [{paths}])::VARCHAR[] AS c FROM {NAME})"
+
     def _query(self, cells: str, also: str) -> str:
         """The query over lines with their cells."""
-        found = {"step": self.step, "name": self.group, "prompt": f"hash({', '.join(self.prompt)})"}
-        found |= {"prompt_id": self.prompt_id} if isinstance(self.prompt_id, str) else {}
+        prompt = {"prompt": f"hash({', '.join(self.prompt)})"} if self.prompt else {}
+        prompt |= {"prompt_id": self.prompt_id} if isinstance(self.prompt_id, str) else {}
+        found = {"step": self.step, "name": self.group, **prompt}
         found |= {f"x{at}": expression for at, expression in enumerate(self._expressions.values())}
-        named = ("prompt_id",) if isinstance(self.prompt_id, str) else ()
         inner = ", ".join(f"{expression} AS {name}" for name, expression in found.items())
         numbers = [f"coalesce(x{at}, {_ABSENT.get(name, _NAN)}) AS x{at}" for at, name in enumerate(self._expressions)]
-        known = ("isfinite(x0)", "step IS NOT NULL", "name <> ''", *(f"{name} IS NOT NULL" for name in named))
+        known = ("isfinite(x0)", "step IS NOT NULL", "name <> ''", *(f"{name} IS NOT NULL" for name in prompt))
         derived = "".join(f", {expression} AS {name}" for name, expression in self.derived.items())
         return f"""
-            SELECT coalesce(step, 0) AS step, name, prompt, {", ".join((*named, *numbers))}, {also},
+            SELECT coalesce(step, 0) AS step, {", ".join(("name", *prompt, *numbers, also))},
                    (NOT coalesce({" AND ".join(("is_plain", *known))}, false))::UTINYINT AS is_odd
             FROM (SELECT {inner}, {self.plain} AS is_plain, {also} FROM (SELECT *{derived} FROM ({cells})))"""
 

@@ -76,7 +76,11 @@ def scan_lines(
     ids = (
         None if callable(columns.prompt_id) else rows["prompt_id"].combine_chunks().take(to_indices(first)).to_pylist()
     )
-    prompt = to_numpy(rows["prompt"])[first]
+    if columns.prompt:
+        prompt = to_numpy(rows["prompt"])[first]
+    else:
+        first_lines = lines.to_arrow(file_steps).take(to_indices(plain[first]))
+        prompt = to_numpy(queries.rows(columns.of_first_lines(), first_lines)["prompt"])
     return ScannedLines(lines=lines, part=part, prompt=prompt, prompt_ids=ids, steps=steps, odd=odd)
 
 

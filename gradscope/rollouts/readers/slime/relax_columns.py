@@ -15,8 +15,8 @@ from gradscope.rollouts.readers.slime.sample import chosen_part, prompt_digest
 
 _NUM_PEEKED = 20
 """Rows of each file that are looked at for the names of rewards."""
-_KEYS = ("rollout_id", "group_index", "sample_index", "prompt", "reward")
-_STEP, _GROUP, _SAMPLE, _PROMPT, _REWARD = (f"c[{at}]" for at in range(1, len(_KEYS) + 1))
+_KEYS = ("rollout_id", "group_index", "sample_index", "reward")
+_STEP, _GROUP, _SAMPLE, _REWARD = (f"c[{at}]" for at in range(1, len(_KEYS) + 1))
 
 
 def relax_columns(reading: Reading) -> LogColumns | None:
@@ -55,7 +55,7 @@ def _line_columns(names: tuple[str, ...], part: str | None) -> LineColumns:
         paths=(*map(member, _KEYS), *(member("reward", name) for name in names)),
         step=step_number(_STEP),
         group=f"{step_number(_GROUP)}::VARCHAR",
-        prompt=(_PROMPT,),
+        prompt_paths=(member("prompt"),),
         prompt_id=_prompt_id,
         reward=numeric(_REWARD) if part is None else cells[part],
         rewards=cells,

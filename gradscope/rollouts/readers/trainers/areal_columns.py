@@ -13,8 +13,8 @@ from gradscope.rollouts.readers.parsing.scalars import digest
 from gradscope.rollouts.readers.scan.line_columns import LineColumns, member, numeric, step_number, text
 from gradscope.rollouts.reward_table import RewardTable
 
-_KEYS = ("tail_version", "task_id", "prompt", "reward", "sample_idx", "head_version")
-_STEP, _TASK, _PROMPT, _REWARD, _SAMPLE, _BEGUN = (f"c[{at}]" for at in range(1, len(_KEYS) + 1))
+_KEYS = ("tail_version", "task_id", "reward", "sample_idx", "head_version")
+_STEP, _TASK, _REWARD, _SAMPLE, _BEGUN = (f"c[{at}]" for at in range(1, len(_KEYS) + 1))
 _IS_STALE = "stale"
 
 
@@ -27,7 +27,7 @@ _LINES = LineColumns(
     derived={"finished": step_number(_STEP), "begun": step_number(_BEGUN)},
     step="finished",
     group=text(_TASK),
-    prompt=(_PROMPT,),
+    prompt_paths=(member("prompt"),),
     prompt_id=_prompt_id,
     reward=numeric(_REWARD),
     # No reward function: it is looked at and taken off when all rows were seen.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from gradscope.rollouts.readers.scan.line_columns import LineColumns, is_list_of_ids, member, numeric, quoted, whole
 from gradscope.rollouts.readers.verl.tokens import NO_REWARDS
 
-_KEYS = ("step", "uid", "score", "input", "gts", "responses", "response_ids", "prompts", "prompt_ids")
-_LISTS = ("attention_mask", "response_mask", "rollout_log_probs", "advantages")
-_PATHS = tuple(map(member, (*_KEYS, *_LISTS)))
-_STEP, _UID, _SCORE, _INPUT, _GTS, _RESPONSE, _RESPONSE_IDS, _PROMPT, _PROMPT_IDS, *_CELLS = (
+_PROMPTS = tuple(map(member, ("input", "gts")))
+_KEYS = ("step", "uid", "score", "responses", "response_ids")
+_TOKENS = ("prompts", "prompt_ids", "attention_mask", "response_mask", "rollout_log_probs", "advantages")
+_PATHS = tuple(map(member, (*_KEYS, *_TOKENS)))
+_STEP, _UID, _SCORE, _RESPONSE, _RESPONSE_IDS, _PROMPT, _PROMPT_IDS, *_CELLS = (
     f"c[{at}]" for at in range(1, len(_PATHS) + 1)
 )
 _ATTENTION, _MASK, _LOGPROBS, _ADVANTAGES = _CELLS
@@ -81,27 +83,32 @@ def line_columns(
     tail = {"tail": f"regexp_extract({_UID}, '_[0-9]+_[0-9]+\"$')"} if named else {}
     is_uid = f"tail <> '' AND starts_with({_UID}, '\"') AND NOT contains({_UID}, '\\')"
     no_tokens = f"{_RESPONSE} IS NULL AND {_RESPONSE_IDS} IS NULL"
-    paths = (*(_PATHS if has_tokens else _PATHS[: -len(_LISTS) - 2]), *(member(name) for name in extra))
+    before = _PATHS if has_tokens else _PATHS[: len(_KEYS)]
+    # without uids a group is what has the same texts; with them only its first row is asked for them
+    texts = () if named else _PROMPTS
+    cells = count(len(before) + 1)
+    of_texts, of_extra, of_others = ([f"c[{next(cells)}]" for _ in some] for some in (texts, extra, others or ()))
+    same_texts = f"hash({', '.join(of_texts)})::VARCHAR"
     plain = [
         f"{is_uid} AND strlen({_UID}) = length({_UID})" if named else f"{_UID} IS NULL",
         f"(NOT has_tokens OR {_ARE_ALIGNED})" if has_tokens else no_tokens,
     ]
     if others is not None:
         known = ", ".join(map(quoted, (*sorted(NO_REWARDS), *extra, *others)))
-        cells = [f"c[{at}]" for at in range(len(paths) + 1, len(paths) + len(others) + 1)]
         plain.append(f"list_has_all([{known}]::VARCHAR[], json_keys(line))")
-        plain += [f"coalesce({cell} = 'null' OR left({cell}, 1) IN ('\"', '[', '{{'), true)" for cell in cells]
-    first = len(paths) - len(extra) + 1
+        kept = "coalesce({0} = 'null' OR left({0}, 1) IN ('\"', '[', '{{'), true)"
+        plain += map(kept.format, of_others)
     return LineColumns(
-        paths=(*paths, *map(member, others or ())),
+        paths=(*before, *texts, *map(member, (*extra, *(others or ())))),
         step=whole(_STEP),
         derived=tail | (_DERIVED if has_tokens else {}),
-        group=f"substr({_UID}, 2, strlen({_UID}) - strlen(tail) - 1)" if named else f"hash({_INPUT}, {_GTS})::VARCHAR",
+        group=f"substr({_UID}, 2, strlen({_UID}) - strlen(tail) - 1)" if named else same_texts,
         group_is_prompt=not named,
-        prompt=(_INPUT, _GTS),
+        prompt=tuple(of_texts),
+        prompt_paths=_PROMPTS if named else (),
         prompt_id=prompt_id,
         reward=score,
-        rewards={"score": score, **{name: numeric(f"c[{at}]") for at, name in enumerate(extra, start=first)}},
+        rewards={"score": score, **dict(zip(extra, map(numeric, of_extra), strict=True))},
         further={"num_tokens": f"({_NUM_TOKENS})::BIGINT"} if has_tokens else {},
         # of a session with several outputs one has an index above 0, and the row reader folds them
         sample=f"CASE WHEN ends_with({_UID}, '_0\"') THEN {_UID} END" if named else None,
