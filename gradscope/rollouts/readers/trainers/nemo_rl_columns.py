@@ -14,6 +14,7 @@ from gradscope.rollouts.readers.parsing.nested_cells import list_of
 from gradscope.rollouts.readers.parsing.scalars import digest, text_of
 from gradscope.rollouts.readers.scan.line_columns import (
     LineColumns,
+    has_any,
     is_flat,
     is_list_of_ids,
     num_commas,
@@ -41,7 +42,7 @@ def _only(cell: str) -> str:
 
 def _is_aligned(cell: str) -> str:
     """The expression for whether a JSON text is a list of one list, of at least ``length`` numbers."""
-    others = " OR ".join(f"contains({cell}, '{letters}')" for letters in ('"', "[[[", ",["))
+    others = has_any(cell, '"', "{", "[[[", "],", "]]]")
     is_one = f"starts_with({cell}, '[[') AND ends_with({cell}, ']]') AND {cell} <> '[[]]' AND NOT ({others})"
     return f"({is_one} AND {num_numbers(cell)} >= length)"
 

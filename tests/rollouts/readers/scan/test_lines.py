@@ -102,7 +102,9 @@ def test_flat_lists_without_text_are_counted(cell: str, count: int) -> None:
     assert evaluated(num_numbers("c[1]"), cell) == count
 
 
-@pytest.mark.parametrize("cell", ["[]", '["1,2"]', "[[1], 2]", "[1, [2, 3]]", '[{"a": 1}]', "7", '"[1]"', "null"])
+@pytest.mark.parametrize(
+    "cell", ["[]", '["1,2"]', "[[1], 2]", "[1, [2, 3]]", '[{"a": 1}]', "[{}, 1]", "7", '"[1]"', "null"]
+)
 def test_other_lists_are_not_flat(cell: str) -> None:
     assert evaluated(is_flat("c[1]"), cell) is False
 
