@@ -121,8 +121,7 @@ def test_the_outcome_travels_in_the_result():
     described = found.describe()
     assert described["passed"] is True
     assert described["dtype"] == "float32"
-    assert 0 <= found.batch_error < found.tolerance
-    assert 0 <= found.row_error < found.tolerance
+    assert 0 <= found.error < found.tolerance
     assert np.isclose(found.tolerance, 2e-5)
 
 
