@@ -70,10 +70,12 @@ class PreparedStep:
         return pad_batch(rows, sequences, self.policy.device, padding_side)
 
     def batch_apart(self, rows: Sequence[int]) -> PaddedBatch:
-        """Some rows of the plan, by index, in a batch that no engine forms: shortest first, longer than any of them.
+        """Some rows of the plan, by index, in a batch that no engine forms.
 
-        A model that lets a row depend on the rows or on the padding beside it then gives others than in an engine's
-        batch. Rows in a trainer's frame stay in it.
+        A model that lets a row depend on the rows or on the padding beside it makes another one of it here.
+
+        Returns:
+            The rows, shortest first, padded to a length that none has; in a trainer's frame where they stand in it.
         """
         lengths = self.plan.lengths
         order = sorted(rows, key=lambda row: (lengths[row], -row))

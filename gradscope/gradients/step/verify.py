@@ -2,8 +2,8 @@
 
 A rule that is wrong or missing changes K and not the ordinary gradient. Prototypes were silently 18 % off on one
 architecture and 0.8 % on another until their rules were right; a dropped norm costs 2e-4, a dropped tied term 1e-3.
-No two weights are alike, so an error that one row loses to another does not cancel, as it would under 1'K1. The rows run
-in a batch that no engine forms, so a model whose rows depend on what is beside them is seen too.
+No two weights are alike, so what one row loses to another one does not cancel, as it would under 1'K1. The rows run in
+a batch that no engine forms, so a model whose rows depend on what is beside them is seen too.
 
 Shapes: N rows of the step, B rows of a batch.
 """
@@ -124,9 +124,10 @@ def verify_gram(
 
 
 def _largest(prepared: PreparedStep, gram: NDArray[np.float64], batches: Sequence[PaddedBatch]) -> tuple[int, ...]:
-    """The two largest rows of those that fit a batch together; of the first batch, perhaps one, where none do.
+    """The rows to check: small ones say little, for of a KL term at the reference itself nothing but rounding is left.
 
-    Of a KL term at the reference itself nothing but rounding is left, so small rows say little.
+    Returns:
+        The two largest of those that fit a batch together; where no two do, the largest of the first batch.
     """
     most = max(batch.input_ids.numel() for batch in batches)
     fitting = [row for row, length in enumerate(prepared.plan.lengths) if 2 * length <= most]
@@ -155,15 +156,17 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
 
 
 def _weights(block: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weights of rows with a Gram matrix [B, B], from 1 to 1/2 in size, [B].
+    """Weights of rows with a Gram matrix [B, B], of which no two are alike.
 
-    Each has the sign by which its row adds to the rows before it: where rows cancelled, what is left would be small
-    beside their rounding, and one that is at right angles to the sum could be longer or shorter unseen.
+    Each has the sign by which its row adds to the ones before it: what is left of rows that cancel is small beside
+    their rounding, and the length of a row at right angles to the sum of all would not count.
+
+    Returns:
+        In size from 1 for the smallest row to 1/2 for the largest, so that both count, [B].
     """
-    weights = np.geomspace(1.0, 0.5, len(block))
-    for row in range(1, len(block)):
-        if block[row, :row] @ weights[:row] < 0:
-            weights[row] *= -1
+    weights = np.zeros(len(block))
+    for row, size in zip(np.argsort(np.diag(block)), np.geomspace(1.0, 0.5, len(block)), strict=True):
+        weights[row] = size if block[row] @ weights >= 0 else -size
     return weights
 
 
