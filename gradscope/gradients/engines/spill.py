@@ -59,7 +59,7 @@ class PartStore:
     ) -> None:
         self._parts.clear()
         self._open.close()
-        _trim_heap()
+        trim_heap()
 
     @property
     def names(self) -> list[str]:
@@ -125,7 +125,7 @@ def stored_bytes(factors: Iterable[GradientFactor]) -> int:
     return sum(part.shape.numel() * part.dtype.itemsize for part in kept)
 
 
-def _trim_heap() -> None:
+def trim_heap() -> None:
     """Hand free memory back to the system: glibc keeps what many small tensors held, more than a gigabyte was seen."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
