@@ -22,7 +22,7 @@ import torch
 from gradscope.gradients.layers.factors import GradientFactor, Part
 from gradscope.writing import naming
 
-KEPT_BYTES = 2**29
+KEPT_BYTES = 2**28
 """Memory for what waits, where nothing else is said."""
 
 

@@ -10,8 +10,10 @@ Shapes: N rows of the step, B rows of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +21,12 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import Verify
+from gradscope.gradients.engines.spill import trim_heap
 from gradscope.gradients.layers.recompute import recomputed, share_nothing
 from gradscope.gradients.layers.trace import decoder_layers
 from gradscope.gradients.model.backward import squared_norm
 from gradscope.gradients.model.batches import PaddedBatch
+from gradscope.gradients.model.embedding import token_embedding
 from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
@@ -146,13 +150,29 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
     # a pass with weight gradients holds these beside the activations
     is_large = prepared.budget.recompute or 2 * batch.input_ids.numel() > prepared.budget.tokens
     layers = decoder_layers(policy.model) if num_connected() == 1 else ()
-    with recomputed(layers if is_large and share_nothing(layers) else (), lambda layer: layer()):
+    again = recomputed(layers if is_large and share_nothing(layers) else (), lambda layer: layer())
+    with again, _trimmed_before_the_table(policy.model):
         expected = squared_norm(
             policy.model, policy.trainable, batch, plan.objective.temperature, weigh, entropies=plan.has_entropies
         )
     found = float(weights @ block @ weights)
     scale = max(expected, abs(found))
     return abs(found - expected) / scale if scale > 0 else 0.0
+
+
+@contextmanager
+def _trimmed_before_the_table(model: Any) -> Iterator[None]:
+    """Make room for the gradient of the token embedding: a tied output layer's is there, and what the layers freed."""
+
+    def on_output(module: torch.nn.Module, given: object, output: object) -> None:
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            output.register_hook(lambda _: trim_heap())  # type: ignore[no-untyped-call]
+
+    handle = token_embedding(model).register_forward_hook(on_output)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _weights(block: NDArray[np.float64]) -> NDArray[np.float64]:
