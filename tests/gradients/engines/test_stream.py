@@ -41,3 +41,17 @@ def test_parameters_that_no_rule_covers_are_named_and_left_out(monkeypatch):
     assert slow == frozenset(policy.trainable)
     assert not accumulator.gram.any()
     assert accumulator.num_parameters == 0
+
+
+def test_what_a_pass_has_freed_goes_back_before_the_next_one(monkeypatch):
+    events = []
+    monkeypatch.setattr("gradscope.gradients.engines.stream.trim_heap", lambda: events.append("trimmed"))
+    policy = tiny_policy("llama_untied_biases")
+    policy.model.model.embed_tokens.register_forward_hook(lambda *_: events.append("ran"))
+    step = prepare_step(policy, tiny_groups(), DAPO)
+    events.clear()
+    total = GramAccumulator(6, policy.device)
+    stream_gram(policy.model, policy.trainable, step.plan, step.batches(range(6), 1), total, lambda *_: None)
+    assert [event for event in events if event == "trimmed"] == ["trimmed"] * 6
+    assert events[0] == "trimmed"
+    assert events[-1] == "ran"

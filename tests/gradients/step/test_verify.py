@@ -248,3 +248,14 @@ def test_a_model_whose_rows_depend_on_what_is_beside_them_is_blamed_itself(size,
     policy.model.model.layers[0].register_forward_hook(lambda module, given, output: change(output))
     with pytest.raises(InputError, match=r"change by .* with the rows and the padding beside it"):
         measured_step(policy, tiny_groups(1, size), DAPO, engine=engine)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_freed_memory_goes_back_before_a_trained_table_gets_its_gradient(monkeypatch, lora):
+    """Twice the size of a table is held where an output layer is tied to it."""
+    trims = []
+    monkeypatch.setattr("gradscope.gradients.step.verify.trim_heap", lambda: trims.append(1))
+    policy = tiny_policy("qwen3_gqa_norms", lora=lora)
+    measured_step(policy, tiny_groups(), DAPO, engine="loop")
+    assert len(trims) == (0 if lora else 1)
+    assert not policy.model.get_input_embeddings()._forward_hooks
