@@ -70,6 +70,11 @@ class PartStore:
         """Keep what the calls in one batch add to a parameter."""
         self._parts[name].append((rows, [self._stored(factor) for factor in factors]))
 
+    def make_room(self) -> None:
+        """Hand back what earlier passes freed, where so much waits among it that the next one would not fit there."""
+        if self._file is not None:
+            trim_heap()
+
     def take(self, name: str, device: torch.device) -> list[Part]:
         """Hand out what was kept of a parameter, one part per batch, and forget it."""
         return [

@@ -18,7 +18,7 @@ from torch import nn
 
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.engines.pending_parts import PendingParts
-from gradscope.gradients.engines.spill import KEPT_BYTES, trim_heap
+from gradscope.gradients.engines.spill import KEPT_BYTES
 from gradscope.gradients.layers.capture import Capture, Sink
 from gradscope.gradients.layers.factors import GradientFactor
 from gradscope.gradients.model.backward import backpropagate, gradients_on
@@ -68,6 +68,7 @@ def stream_gram(
                     if not waits:
                         pending.combine(name)
 
+                pending.make_room()
                 with gradients_on(trainable, on=False):
                     capture_batch(model, plan, batch, capture, take, on_sequence)
                 if number == 0:
@@ -102,7 +103,6 @@ def capture_batch(
         past: What ran before the batch; None where it holds whole sequences.
     """
     rows = [plan.rows[index] for index in batch.rows]
-    trim_heap()  # what waits lies scattered among what the pass before has freed, where this one does not fit
     with capture.hooks(), capture.batch(batch, sink):
         outputs = completion_logprobs(
             model,
