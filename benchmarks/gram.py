@@ -3,7 +3,7 @@
 Run `python benchmarks/gram.py`; `pip install '.[bench]'` adds the peers. Each cell is a process of its own: memory is
 its peak above what the built model takes, time the ratio of interleaved pairs (method, plain) after a warm-up of each.
 ``matmul`` is the time of the plain pass's matrix products at the machine's own rate, over the plain pass: the limit.
-The self-check is not part of the time; on every run it adds a plain pass over three rows.
+The self-check is not part of the time; on every run it adds a plain pass over two rows.
 """
 
 from __future__ import annotations

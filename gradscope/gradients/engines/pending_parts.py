@@ -56,6 +56,10 @@ class PendingParts:
         self._here.clear()
         self._store.__exit__(kind, error, traceback)
 
+    def make_room(self) -> None:
+        """Hand memory back before a pass, where much waits already."""
+        self._store.make_room()
+
     def take(self, name: str, rows: Sequence[int], factors: Sequence[GradientFactor]) -> None:
         """Keep what the calls in one batch add to a parameter in some of the step's rows."""
         if not self._waits:

@@ -113,6 +113,7 @@ def _run_group(
         def take(name: str, factors: list[GradientFactor], rows: tuple[int, ...] = batch.rows) -> None:
             pending.take(name, rows, factors)
 
+        pending.make_room()
         past = prefix.expanded(len(batch.rows)) if prefix else None
         capture_batch(model, plan, batch, capture, take, on_sequence, past)
     return prefix

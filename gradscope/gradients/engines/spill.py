@@ -22,7 +22,7 @@ import torch
 from gradscope.gradients.layers.factors import GradientFactor, Part
 from gradscope.writing import naming
 
-KEPT_BYTES = 2**29
+KEPT_BYTES = 2**28
 """Memory for what waits, where nothing else is said."""
 
 
@@ -59,7 +59,7 @@ class PartStore:
     ) -> None:
         self._parts.clear()
         self._open.close()
-        _trim_heap()
+        trim_heap()
 
     @property
     def names(self) -> list[str]:
@@ -69,6 +69,11 @@ class PartStore:
     def keep(self, name: str, rows: tuple[int, ...], factors: Sequence[GradientFactor]) -> None:
         """Keep what the calls in one batch add to a parameter."""
         self._parts[name].append((rows, [self._stored(factor) for factor in factors]))
+
+    def make_room(self) -> None:
+        """Hand back what earlier passes freed, where so much waits among it that the next one would not fit there."""
+        if self._file is not None:
+            trim_heap()
 
     def take(self, name: str, device: torch.device) -> list[Part]:
         """Hand out what was kept of a parameter, one part per batch, and forget it."""
@@ -125,7 +130,7 @@ def stored_bytes(factors: Iterable[GradientFactor]) -> int:
     return sum(part.shape.numel() * part.dtype.itemsize for part in kept)
 
 
-def _trim_heap() -> None:
+def trim_heap() -> None:
     """Hand free memory back to the system: glibc keeps what many small tensors held, more than a gigabyte was seen."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

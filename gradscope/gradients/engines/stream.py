@@ -68,6 +68,7 @@ def stream_gram(
                     if not waits:
                         pending.combine(name)
 
+                pending.make_room()
                 with gradients_on(trainable, on=False):
                     capture_batch(model, plan, batch, capture, take, on_sequence)
                 if number == 0:

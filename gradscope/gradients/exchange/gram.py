@@ -68,6 +68,7 @@ def exchanged_gram(
                     store.keep(name, batch.rows, compact(factors))
 
             seen = on_sequence if counts else _nobody
+            store.make_room()
             with gradients_on(policy.trainable, on=False):
                 capture_batch(policy.model, plan, batch, capture, take, seen)
         slow = frozenset(chain.from_iterable(from_all(sorted(capture.uncovered))))

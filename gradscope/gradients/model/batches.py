@@ -110,6 +110,7 @@ def pad_batch(
     sequences: Sequence[TokenSequence],
     device: torch.device,
     padding_side: PaddingSide = "right",
+    length: int | None = None,
 ) -> PaddedBatch:
     """Sequences padded to one length.
 
@@ -117,11 +118,12 @@ def pad_batch(
         rows: Index of each row within the step, [B].
         sequences: The sequence of each row, [B].
         padding_side: Where padding goes; results do not depend on it. Rows in a trainer's frame stay in it.
+        length: The padded length, at least that of the longest sequence; None: as long as that one.
 
     Returns:
         The batch.
     """
-    length, frame = max(sequence.length for sequence in sequences), sequences[0].frame
+    length, frame = length or max(sequence.length for sequence in sequences), sequences[0].frame
     ids = torch.full((len(rows), length), 0 if frame is None else frame.padding_id, dtype=torch.long)
     mask = torch.zeros(len(rows), length, dtype=torch.long)
     spans = []

@@ -231,7 +231,9 @@ def require_finite(model: nn.Module, source: str) -> None:
         InputError: A parameter holds NaN or infinity.
     """
     for name, parameter in model.named_parameters():
-        if not holds_everywhere(bool(torch.isfinite(own_slice(parameter)).all())):
+        own = own_slice(parameter.detach())
+        ends = torch.stack(own.aminmax()) if own.numel() else own  # either is NaN where one value is
+        if not holds_everywhere(bool(torch.isfinite(ends).all())):
             raise InputError(
                 f"{source}: {name} holds values that are not finite.",
                 hint="The run diverged before this checkpoint; use an earlier one.",

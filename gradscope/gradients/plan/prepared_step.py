@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -67,6 +68,23 @@ class PreparedStep:
         """Some rows of the plan, by index, in one batch."""
         sequences = [self.plan.sequences[self.plan.rows[row].sequence] for row in rows]
         return pad_batch(rows, sequences, self.policy.device, padding_side)
+
+    def batch_apart(self, rows: Sequence[int]) -> PaddedBatch:
+        """Some rows of the plan, by index, in a batch that no engine forms.
+
+        A model that lets a row depend on the rows or on the padding beside it makes another one of it here.
+
+        Returns:
+            The rows, shortest first, padded to a length that none has; in a trainer's frame where they stand in it.
+        """
+        lengths = self.plan.lengths
+        order = sorted(rows, key=lambda row: (lengths[row], -row))
+        if self.plan.sequences[0].frame is not None:
+            return self.batch(order)
+        needed = lengths[order[-1]]
+        length = next(needed + more for more in count(1) if needed + more not in lengths)
+        sequences = [self.plan.sequences[self.plan.rows[row].sequence] for row in order]
+        return pad_batch(order, sequences, self.policy.device, length=length)
 
     def framed(self) -> PreparedStep:
         """The same step in the trainer's padding, whether or not its model was seen to depend on it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -12,6 +13,9 @@ from gradscope.gradients.model.batches import pad_batch
 from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.token_sequence import TokenSequence
+
+_MOST_TOKENS = 16
+"""Tokens of a prompt, and of a completion, that the model is asked about: what it draws, it draws for each."""
 
 
 def is_random(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropout: bool) -> bool:
@@ -28,7 +32,7 @@ def is_random(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropou
     Returns:
         True where they would.
     """
-    batch = pad_batch([0], [sequence], policy.device)
+    batch = pad_batch([0], [_piece(sequence)], policy.device)
     with torch.no_grad(), _training(policy.model, without_dropout=without_dropout):
         first, second = (_seeded(policy, batch, seed) for seed in (0, 1))
     return not torch.equal(first.nan_to_num(), second.nan_to_num())  # what overflowed is equal to itself here
@@ -40,12 +44,20 @@ def takes_random_numbers(policy: MeasuredPolicy, sequence: TokenSequence, *, wit
     Returns:
         True where it does; arguments are those of :func:`is_random`.
     """
-    batch = pad_batch([0], [sequence], policy.device)
+    batch = pad_batch([0], [_piece(sequence)], policy.device)
     state = torch.cuda.get_rng_state if policy.device.type == "cuda" else torch.get_rng_state
     with torch.no_grad(), _training(policy.model, without_dropout=without_dropout):
         before = state()
         completion_logprobs(policy.model, batch, 1.0)
         return not torch.equal(state(), before)
+
+
+def _piece(sequence: TokenSequence) -> TokenSequence:
+    """The tokens around the end of a prompt; a row in a trainer's frame stays whole."""
+    if sequence.frame is not None:
+        return sequence
+    completion_ids, mask = sequence.completion_ids[:_MOST_TOKENS], sequence.mask[:_MOST_TOKENS]
+    return replace(sequence, prompt_ids=sequence.prompt_ids[-_MOST_TOKENS:], completion_ids=completion_ids, mask=mask)
 
 
 def _seeded(policy: MeasuredPolicy, batch: object, seed: int) -> torch.Tensor:

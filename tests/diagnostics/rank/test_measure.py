@@ -46,7 +46,7 @@ def test_the_step_adds_up_to_the_logged_norm(report: RankReport) -> None:
     for step in report.steps:
         assert step.grad_norm.value == pytest.approx(step.logged_grad_norm, rel=1e-5)
         assert step.num_inferred_ids == 0
-        assert step.verification["batch_error"] <= step.verification["tolerance"]
+        assert step.verification["error"] <= step.verification["tolerance"]
 
 
 def test_every_group_size_and_formulation_is_there(report: RankReport) -> None:

@@ -46,8 +46,8 @@ from tests.gradients.models import (
 )
 from tests.gradients.other_device import THERE, Elsewhere, moved, other_device
 
-CHECKS = {"asked: gradients/model/backward.squared_norm": 2, "down: gradients/step/measure.gram": 1}
-"""What any engine waits for: the self-check's two norms, and the matrix."""
+CHECKS = {"asked: gradients/model/backward.squared_norm": 1, "down: gradients/step/measure.gram": 1}
+"""What any engine waits for: the self-check's norm, and the matrix."""
 ONCE = {**CHECKS, "down: gradients/step/measure._on_cpu": 1}
 """And all log-probabilities at once."""
 KEPT = {f"{way}: gradients/layers/factors.{name}" for way in ("down", "up") for name in ("to", "<genexpr>")}

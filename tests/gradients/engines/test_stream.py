@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 import torch
 
@@ -41,3 +43,14 @@ def test_parameters_that_no_rule_covers_are_named_and_left_out(monkeypatch):
     assert slow == frozenset(policy.trainable)
     assert not accumulator.gram.any()
     assert accumulator.num_parameters == 0
+
+
+@pytest.mark.parametrize(("kept", "times"), [(0, 6), (2**28, 1)])
+def test_what_a_pass_has_freed_goes_back_before_the_next_one_where_much_waits(monkeypatch, kept, times):
+    policy = tiny_policy("llama_untied_biases")
+    step = prepare_step(policy, tiny_groups(), DAPO)
+    batches, total, seen = step.batches(range(6), 1), GramAccumulator(6, policy.device), []
+    policy.model.model.embed_tokens.register_forward_hook(lambda *_: seen.append("ran"))
+    monkeypatch.setattr("gradscope.gradients.engines.spill.trim_heap", lambda: seen.append("trimmed"))
+    stream_gram(policy.model, policy.trainable, step.plan, batches, total, lambda *_: None, max_kept_bytes=kept)
+    assert [event for event, _ in groupby(seen)] == ["ran", "trimmed"] * times  # the last when nothing waits any more

@@ -253,8 +253,9 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         load_measured_policy(full(tmp_path / "absent"))
 
 
-def test_weights_that_are_not_numbers_are_refused(model):
-    rewrite(model / "model.safetensors", lambda t: t["model.norm.weight"].fill_(float("nan")))
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_weights_that_are_not_numbers_are_refused(model, value):
+    rewrite(model / "model.safetensors", lambda t: t["model.norm.weight"][3].fill_(float(value)))
     with pytest.raises(InputError, match=r"model\.norm\.weight holds values that are not finite"):
         load_measured_policy(full(model))
 

@@ -12,12 +12,13 @@ from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQues
 from gradscope.errors import InputError
 from gradscope.gradients.model.budget import TokenBudget
 from gradscope.gradients.model.head.plain import plain_head
+from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
 from gradscope.reason import Reason
-from tests.gradients.models import DAPO, policy_of, tiny_groups, tiny_model, tiny_policy
+from tests.gradients.models import DAPO, policy_of, prepared, tiny_groups, tiny_model, tiny_policy
 
 WITH_KL = dataclasses.replace(DAPO, beta=0.1)
 
@@ -71,3 +72,22 @@ def test_a_loss_that_cannot_be_formed_is_refused_with_its_reason():
     with pytest.raises(InputError, match="Step 1: the trainer's gradient cannot be formed: why not") as caught:
         prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), Objective(cannot=reason))
     assert caught.value.hint == reason.advice
+
+
+def test_a_batch_apart_has_another_order_and_another_length_than_any_of_an_engine():
+    step = prepared(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO)
+    lengths = step.plan.lengths
+    (whole,) = step.batches(range(6), 4096)
+    apart = step.batch_apart(whole.rows)
+    assert apart.rows == whole.rows[::-1]
+    assert apart.length == max(lengths) + 1
+    shortest = int(np.argmin(lengths))
+    assert step.batch_apart([shortest]).length not in lengths
+    assert step.batch_apart([shortest]).spans == ((0, lengths[shortest]),)
+
+
+def test_a_batch_apart_stays_in_the_trainers_frame():
+    policy = dataclasses.replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding())
+    step = prepared(policy, tiny_groups(), DAPO).framed()
+    assert step.batch_apart([0, 1]).length == step.batch([0, 1]).length
+    assert step.batch_apart([0, 1]).rows == (1, 0)

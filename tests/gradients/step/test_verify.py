@@ -1,12 +1,28 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.layers.factors import HeadProduct, OuterProduct, Scatter, Summed
-from tests.gradients.models import DAPO, break_rule, measured_step, tiny_groups, tiny_model, tiny_policy
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.verify import verify_gram
+from tests.gradients.models import (
+    ARCHITECTURES,
+    DAPO,
+    break_rule,
+    measured_step,
+    policy_of,
+    prepared,
+    tiny_experts,
+    tiny_groups,
+    tiny_model,
+    tiny_policy,
+)
 
 
 def silent(rule, *names):
@@ -121,14 +137,125 @@ def test_the_outcome_travels_in_the_result():
     described = found.describe()
     assert described["passed"] is True
     assert described["dtype"] == "float32"
-    assert 0 <= found.batch_error < found.tolerance
-    assert 0 <= found.row_error < found.tolerance
+    assert 0 <= found.error < found.tolerance
     assert np.isclose(found.tolerance, 2e-5)
 
 
-def test_a_model_that_mixes_the_rows_of_a_batch_is_blamed_itself():
+def rows_of(gram):
+    """Vectors with a Gram matrix."""
+    vectors, values, _ = np.linalg.svd(gram)
+    return vectors * np.sqrt(values)
+
+
+def moved(gram, to, source):
+    """A row gets a share of another one, which loses it: the sum of all rows stays what it was."""
+    rows = rows_of(gram)
+    rows[to] += 1e-2 * gram[to, to] ** 0.5 / gram[source, source] ** 0.5 * rows[source]
+    rows[source] += rows_of(gram).sum(0) - rows.sum(0)
+    return rows @ rows.T
+
+
+def stretched(gram, row):
+    factors = np.where(np.arange(len(gram)) == row, 1 + 1e-3, 1.0)
+    return gram * np.outer(factors, factors)
+
+
+def with_others(gram, row, other):
+    """One inner product of two rows is wrong, or one squared norm."""
+    changed = gram.copy()
+    changed[row, other] += 1e-3 * (gram[row, row] * gram[other, other]) ** 0.5
+    changed[other, row] = changed[row, other]
+    return changed
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda gram, one, two: moved(gram, one, two), id="moved to the larger"),
+        pytest.param(lambda gram, one, two: moved(gram, two, one), id="moved to the smaller"),
+        pytest.param(lambda gram, one, two: stretched(gram, one), id="larger row"),
+        pytest.param(lambda gram, one, two: stretched(gram, two), id="smaller row"),
+        pytest.param(lambda gram, one, two: with_others(gram, one, two), id="product of both"),
+        pytest.param(lambda gram, one, two: with_others(gram, one, one), id="larger norm"),
+        pytest.param(lambda gram, one, two: with_others(gram, two, two), id="smaller norm"),
+    ],
+)
+def test_a_matrix_that_is_wrong_in_one_place_is_caught(name, change):
+    step = prepared(tiny_policy(name), tiny_groups(), DAPO)
+    batches = step.batches(range(6), 4096)
+    gram = measure_step(step, engine="loop").gram
+    assert verify_gram(step, gram, batches, "first").error < 2e-6
+    one, two = np.argsort(-np.diag(gram))[:2]
+    with pytest.raises(VerificationError, match="disagrees"):
+        verify_gram(step, change(gram, one, two), batches, "first")
+
+
+HONEST = {
+    **{name: lambda name=name: tiny_policy(name) for name in ARCHITECTURES},
+    **{f"{name}, LoRA": lambda name=name: tiny_policy(name, lora=True) for name in ARCHITECTURES},
+    "mixtral": lambda: policy_of(tiny_experts("mixtral")),
+    "qwen3_moe": lambda: policy_of(tiny_experts("qwen3_moe_normalized")),
+    "bfloat16": lambda: tiny_policy("qwen3_gqa_norms", dtype=torch.bfloat16),
+    "float64": lambda: tiny_policy("llama_untied_biases", dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_rounding_is_far_below_the_tolerance(name):
+    found = measured_step(HONEST[name](), tiny_groups(), DAPO, engine="stream", verify="all").verification
+    assert found.error < found.tolerance / 4
+
+
+def test_a_pair_of_two_batches_is_checked_with_all_of_them():
+    """Of batches of one row each, none holds an inner product of two."""
+    step = prepared(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    gram = measure_step(step, engine="loop").gram
+    one, two = np.argsort(-np.diag(gram))[:2]
+    batches = [step.batch([row]) for row in range(6)]
+    longest = max(step.plan.lengths[one], step.plan.lengths[two])
+    batches[0] = replace(batches[0], input_ids=torch.zeros(1, 2 * longest))  # a batch has room for both
+    for verify in ("first", "all"):
+        assert verify_gram(step, gram, batches, verify).num_batches == (1 if verify == "first" else 6)
+        with pytest.raises(VerificationError, match="disagrees"):
+            verify_gram(step, with_others(gram, one, two), batches, verify)
+
+
+def from_all_rows(output):
+    return output + output.mean(dim=0)
+
+
+def from_the_width(output):
+    return output * (1 + 0.01 * output.shape[1])
+
+
+def from_the_padding(output):
+    return output + output.flip(1)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
+@pytest.mark.parametrize(
+    ("size", "change"),
+    [
+        *((6, change) for change in (from_all_rows, from_the_width, from_the_padding)),
+        *((2, change) for change in (from_all_rows, from_the_width, from_the_padding)),
+        *((1, change) for change in (from_the_width, from_the_padding)),
+    ],
+)
+def test_a_model_whose_rows_depend_on_what_is_beside_them_is_blamed_itself(size, change, engine):
+    """Also where the batch of an engine is the pair that is checked, or its one row."""
     policy = tiny_policy("llama_untied_biases")
-    layer = policy.model.model.layers[0]
-    layer.register_forward_hook(lambda module, given, output: output + output.mean(dim=(0, 1)))
+    policy.model.model.layers[0].register_forward_hook(lambda module, given, output: change(output))
     with pytest.raises(InputError, match=r"change by .* with the rows and the padding beside it"):
-        measured_step(policy, tiny_groups(), DAPO, engine="loop")
+        measured_step(policy, tiny_groups(1, size), DAPO, engine=engine)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_freed_memory_goes_back_before_a_trained_table_gets_its_gradient(monkeypatch, lora):
+    """Twice the size of a table is held where an output layer is tied to it."""
+    trims = []
+    monkeypatch.setattr("gradscope.gradients.step.verify.trim_heap", lambda: trims.append(1))
+    policy = tiny_policy("qwen3_gqa_norms", lora=lora)
+    measured_step(policy, tiny_groups(), DAPO, engine="loop")
+    assert len(trims) == (0 if lora else 1)
+    assert not policy.model.get_input_embeddings()._forward_hooks

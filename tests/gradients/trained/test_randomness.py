@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from gradscope.gradients.model.head.plain import plain_head
+from gradscope.gradients.model.token_sequence import Frame
 from gradscope.gradients.plan.prepared_step import prepare_step
-from gradscope.gradients.trained.randomness import is_random
+from gradscope.gradients.trained.randomness import is_random, takes_random_numbers
 from tests.gradients.adapters import adapted
 from tests.gradients.models import DAPO, policy_of, tiny_experts, tiny_groups, tiny_model
 
@@ -50,3 +54,19 @@ def test_the_shares_of_dropout_come_back() -> None:
     model = tiny_model("gpt2_tied_conv1d")
     asked(model, without_dropout=True)
     assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.1}
+
+
+def test_a_few_tokens_are_enough() -> None:
+    model = tiny_model("gpt2_tied_conv1d")
+    plain_head(model)  # it runs the model, once and for all
+    widths: list[int] = []
+    model.transformer.wte.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
+    policy = policy_of(model)
+    sequence = prepare_step(policy, tiny_groups(), DAPO).plan.sequences[0]
+    long = replace(sequence, prompt_ids=(1,) * 15, completion_ids=(2,) * 17, mask=(True,) * 17)
+    framed = replace(long, frame=Frame(prompt_width=15, completion_width=17, padding_id=0))
+    for asked_about, width in ((long, 31), (framed, 32)):
+        widths.clear()
+        assert is_random(policy, asked_about, without_dropout=False)
+        assert takes_random_numbers(policy, asked_about, without_dropout=False)
+        assert set(widths) == {width}
