@@ -50,7 +50,7 @@ RATES = {"3e-5": 3e-5, "1e-4": 1e-4, "3e-4": 3e-4, "1e-3": 1e-3}
 """Learning rates among which a pilot chooses."""
 PASS_AT_1 = "pass@1"
 """What the pilot chooses by."""
-_QUICK: Settings = {"steps": 4, "checkpoint_every": 4, "heldout_prompts": 8}
+_QUICK: Settings = {"steps": 2, "checkpoint_every": 2, "num_prompts": 4, "heldout_prompts": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class Study:
 
     @property
     def quick(self) -> Study:
-        """The smoke test: the arms of the claims, one seed of the pilot and two of the study, a few steps."""
+        """The smoke test: the arms of the claims, one seed of the pilot and two of the study, two steps."""
         named = {name for claim in self.claims for name in (claim.arm, claim.baseline)}
         return dataclasses.replace(
             self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the workers share
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two workers for the whole suite, none for named files: each worker takes seconds to import what it needs."""
     return 0 if config.args_source is pytest.Config.ArgsSource.ARGS else 2
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave modules and tests, which stay to the end, out of garbage collection: each pass would walk all of them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Let the interpreter take down what is left, or libraries in C++ tell of leaks."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -281,8 +281,9 @@ def circles(arrows: dict[str, set[str]]) -> list[str]:
 
 @pytest.mark.slow
 def test_nothing_is_imported_relatively() -> None:
-    nodes = [node for path in modules() for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
-    assert not [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level]
+    for path in modules():
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        assert not [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level], path
 
 
 def test_files_stay_small() -> None:

@@ -6,13 +6,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.forked import ForkedPython
 from tests.hostile import gate
 from tests.hostile.campaign import Tally
 from tests.hostile.cases import BYTES, EVALUATIONS, called, run_case, subjects
@@ -92,11 +91,10 @@ def test_a_count_that_differs_is_told(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_is_written_is_whole_whatever_happens() -> None:
     arguments = ["--writer", "check --update-baseline", "--writer", "degeneracy --output", *_FEW]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.hostile.writes", *arguments], cwd=REPOSITORY, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "killed at a write: 4 held" in done.stdout
+    done = ForkedPython(["-m", "tests.hostile.writes", *arguments])
+    out, err = done.communicate()
+    assert done.returncode == 0, out + err
+    assert "killed at a write: 4 held" in out
 
 
 def test_each_defect_of_the_attack_has_its_tests() -> None:

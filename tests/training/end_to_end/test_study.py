@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import importlib
 import itertools
-import os
+import runpy
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +18,6 @@ import pytest
 from gradscope.training.run_checks import check_settings
 from tests.conftest import REPOSITORY
 from tests.diagnostics.compared_runs import write_run
-from tests.forked import ForkedPython
 
 STUDIES = ("study_sign", "study_five", "study_steps")
 PARTS = {"pilot": "<!-- end of pilot -->", "tables": "<!-- end of tables -->"}
@@ -151,13 +152,23 @@ def test_labels_that_are_dealt_anew_are_the_same_labels(scripts: Any) -> None:
     assert [rollout.token_advantages for rollout in parts["per step"][0].rollouts] == [(-0.5, -1.0), (0.5, 1.0, 0.5)]
 
 
-def run_study(name: str, *arguments: str | Path) -> tuple[int, str, str]:
-    """A study's exit code, stdout and stderr, where a warning is an error."""
-    strict = "import runpy, warnings; warnings.simplefilter('error'); runpy.run_module(NAME, run_name='__main__')"
-    path = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "benchmarks")))
-    process = ForkedPython(["-c", strict.replace("NAME", repr(name)), *map(str, arguments)], {"PYTHONPATH": path})
-    said = process.communicate()
-    return process.wait(), *said
+Ran = Callable[..., tuple[Any, str, str]]
+
+
+@pytest.fixture
+def run_study(scripts: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ran:
+    """A study's exit code or last words, stdout and stderr; run here, where a warning is an error and imports are made.
+
+    Its cells are processes of their own all the same.
+    """
+
+    def run(name: str, *arguments: str | Path) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module(name, run_name="__main__")
+        return ended.value.code, *capsys.readouterr()
+
+    return run
 
 
 def page_of(folder: Path, name: str) -> Path:
@@ -168,11 +179,11 @@ def page_of(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.slow
-def test_the_quick_study_fills_its_page(tmp_path: Path) -> None:
+def test_the_quick_study_fills_its_page(run_study: Ran, tmp_path: Path) -> None:
     page, images = page_of(tmp_path, "study_sign"), tmp_path / "images"
     arguments = ("--quick", "--output", tmp_path / "runs", "--page", page, "--images", images)
-    code, _, error = run_study("study_sign", *arguments)
-    assert (code, error) == (1, "8 runs of the pilot are missing: run it first, with --pilot\n")
+    words, _, _ = run_study("study_sign", *arguments)
+    assert words == "8 runs of the pilot are missing: run it first, with --pilot"
     code, pilot, error = run_study("study_sign", *arguments, "--pilot")
     assert code == 0, error
     assert pilot.count("wrote ") == 8
@@ -193,7 +204,7 @@ def test_the_quick_study_fills_its_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_quick_study_of_ranks_fills_its_page(tmp_path: Path) -> None:
+def test_the_quick_study_of_ranks_fills_its_page(run_study: Ran, tmp_path: Path) -> None:
     page, images = page_of(tmp_path, "study_rank"), tmp_path / "images"
     arguments = ("--quick", "--output", tmp_path / "runs", "--page", page, "--images", images)
     code, _, error = run_study("study_rank", *arguments)
@@ -215,7 +226,7 @@ def check_files(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_page_without_the_markers_is_refused(tmp_path: Path) -> None:
+def test_a_page_without_the_markers_is_refused(run_study: Ran, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing\n")
     code, _, error = run_study("study_sign", "--quick", "--output", tmp_path / "runs", "--page", page)

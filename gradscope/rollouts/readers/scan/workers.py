@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from threading import local
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits
@@ -159,10 +160,8 @@ class Workers:
 
     def __init__(self) -> None:
         self._num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        import duckdb  # small logs do without it, and start sooner
-
-        # Each parses a block of its own, so DuckDB needs no threads beside them.
-        self._duckdb = duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False})
+        self._database = _database(os.getpid())
+        self._connections: list[Any] = []
         self._pool = ThreadPoolExecutor(self._num_cores)
         self._of_thread = local()
 
@@ -171,7 +170,8 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
-        self._duckdb.close()
+        for connection in self._connections:
+            connection.close()
 
     def map(
         self, blocks: Iterable[Block], work: Callable[[LineQueries, Block], Found]
@@ -196,5 +196,16 @@ class Workers:
 
     def _with_queries(self, work: Callable[[LineQueries, Block], Found], block: Block) -> Found:
         if not hasattr(self._of_thread, "queries"):
-            self._of_thread.queries = LineQueries(self._duckdb.cursor())
+            connection = self._database.cursor()
+            self._connections.append(connection)
+            self._of_thread.queries = LineQueries(connection)
         return work(self._of_thread.queries, block)
+
+
+@cache
+def _database(process: int) -> Any:
+    """The one database of a process, which is empty: to open one takes longer than to read a small log."""
+    import duckdb  # small logs do without it, and start sooner
+
+    # Each thread parses a block of its own, so DuckDB needs none beside them.
+    return duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False})

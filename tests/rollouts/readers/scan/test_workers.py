@@ -5,7 +5,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 
 from gradscope.errors import InputError
@@ -147,3 +149,21 @@ def test_what_goes_wrong_in_a_thread_is_raised_where_its_answer_is_taken(tmp_pat
 
     with Workers() as some, pytest.raises(InputError, match="0 is wrong"):
         list(some.map([FileBlock(file=0, path=tmp_path, columns=None, end=0)], work))
+
+
+def test_logs_share_a_database_and_leave_no_connection_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(queries: LineQueries, block: Block) -> Any:
+        queries.connection.execute("CREATE TEMP TABLE own AS SELECT 1")  # which another log does not see
+        return queries.connection
+
+    kept = []
+    with Workers() as one, Workers() as other:
+        for each in (one, other):
+            (found,) = each.map([FileBlock(file=0, path=tmp_path, columns=None, end=0)], work)
+            kept.append(found[1])
+    for connection in kept:
+        with pytest.raises(duckdb.ConnectionException, match="closed"):
+            connection.execute("SELECT 1")
+    monkeypatch.setattr(duckdb, "connect", lambda **_: pytest.fail("another is opened"))
+    with Workers():
+        pass
