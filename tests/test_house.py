@@ -53,7 +53,7 @@ BOTTOM = {
         *("copies", "errors", "estimate", "option", "outside.limits", "outside.numerals", "outside.plain_json"),
         "outside.rules",
         "outside.zips",
-        *("processes", "progress", "reason", "say", "shown", "version", "writing"),
+        *("processes", "progress", "reason", "say", "shown", "threads", "version", "writing"),
     )
 }
 TYPES_OF_THE_BOTTOM = {"gradscope.shown": {"matplotlib", "pandas", "pyarrow"}}

@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from gradscope.copies import copy_of
 from gradscope.errors import InputError
 from gradscope.outside.limits import require_regular
 from gradscope.say import non_finite_word
+from gradscope.threads import in_threads
 from gradscope.version import __version__
 
 SCHEMA_VERSION = 1
@@ -101,8 +101,7 @@ def build_document(
         The document, ready for :func:`render_json`.
     """
     paths = [str(path) for path in files]
-    with ThreadPoolExecutor() as pool:  # a digest takes as long as a scan, and lets other threads work
-        digests = list(pool.map(lambda path: _digest(copy_of(path)), paths))
+    digests = in_threads(lambda path: _digest(copy_of(path)), paths)
     return {
         "schema": f"gradscope/{name}",
         "schema_version": SCHEMA_VERSION,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from types import NoneType
@@ -22,6 +23,7 @@ from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none
+from gradscope.rollouts.readers.trl.blocks import RowPrompts
 
 KEYS = ("step", "prompt", "completion", "advantages")
 """The lists that every line has."""
@@ -105,16 +107,18 @@ def finite_numbers(cells: Sequence[Any]) -> NDArray[np.float64]:
     return to_floats(map(finite_or_none, cells))
 
 
-def prompt_ids(prompts: Sequence[Any]) -> tuple[str, ...]:
-    """The ids of prompts, of which many are the same text.
-
-    Returns:
-        [N].
-    """
+def row_prompts(prompts: Sequence[Any]) -> RowPrompts:
+    """The prompts of a line, [N]."""
     if not _is_text(prompts):
-        return tuple(map(digest, prompts))
-    ids = {prompt: digest(prompt) for prompt in set(prompts)}
-    return tuple(ids[prompt] for prompt in prompts)
+        return RowPrompts.of(prompts, np.arange(len(prompts)), digest)
+    numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
+    return RowPrompts.of(list(numbers), np.fromiter(map(numbers.__getitem__, prompts), np.int64), _text_id)
+
+
+@lru_cache(maxsize=1 << 16)
+def _text_id(prompt: str) -> str:
+    """Prompts return from step to step."""
+    return digest(prompt)
 
 
 def _steps(cells: Sequence[Any]) -> list[int | None]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.rollouts.readers.ms_swift.lines import Line, finite_numbers, prompt_ids
+from gradscope.rollouts.readers.ms_swift.lines import Line, finite_numbers, row_prompts
 from gradscope.rollouts.readers.parsing.nested_cells import usable_reward
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.scalars import ABSENT
-from gradscope.rollouts.readers.trl.blocks import Block
+from gradscope.rollouts.readers.trl.blocks import Block, prompts_of_groups
 from gradscope.rollouts.readers.trl.rewards import scalar_rewards
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.types import group_name
@@ -42,7 +42,7 @@ def batch_of(line: Line, weights: Mapping[str, float]) -> Batch:
     rewards = {name: finite_numbers(line.columns.get(name, absent)) for name in weights}
     block = Block(
         path=line.path,
-        prompts=prompt_ids(line.columns["prompt"]),
+        prompts=row_prompts(line.columns["prompt"]),
         rewards=scalar_rewards(rewards, weights),
         advantages=finite_numbers(line.columns["advantages"]),
         logged_share=None,
@@ -67,14 +67,13 @@ def table_of_batches(batches: Sequence[Batch], size: int, quarantine: Quarantine
     step = np.repeat([batch.step for batch in batches], [len(batch.block.prompts) // size for batch in batches])
     first_of_step = np.searchsorted(step, step)
     within = np.arange(len(step)) - first_of_step
-    prompts: dict[str, int] = {}
-    of_group = [prompt for batch in batches for prompt in batch.block.prompts[::size]]
+    prompts, of_group = prompts_of_groups([batch.block.prompts for batch in batches], size)
     total = np.concatenate([batch.block.rewards for batch in batches])
     return RewardTable(
         step=step.astype(np.int64),
         names=tuple(map(group_name, step.tolist(), map(str, within.tolist()))),
-        prompt=np.array([prompts.setdefault(prompt, len(prompts)) for prompt in of_group], dtype=np.int64),
-        prompts=tuple(prompts),
+        prompt=of_group,
+        prompts=prompts,
         size=np.full(len(step), size, dtype=np.int64),
         reward=np.where(np.isfinite(total), total, math.nan),
         rewards={name: np.concatenate([batch.rewards[name] for batch in batches]) for name in batches[0].rewards},

@@ -7,9 +7,8 @@ a group.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,42 @@ _HOW = "greatest common divisor of the runs of equal prompts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowPrompts:
+    """The prompts of some rows, of which many are the same."""
+
+    ids: tuple[str, ...]
+    """Their ids, each once."""
+    of_row: NDArray[np.int64]
+    """The place of each row's prompt in ``ids``, [N]."""
+
+    @classmethod
+    def of(cls, different: Sequence[Any], of_row: NDArray[np.int64], id_of: Callable[[Any], str]) -> RowPrompts:
+        """The prompts of rows.
+
+        Args:
+            different: Prompts as the log has them, of which some may have the same id.
+            of_row: The place of each row's prompt among them, [N].
+            id_of: The id of a prompt.
+
+        Returns:
+            The prompts.
+        """
+        numbers: dict[str, int] = {}
+        places = [numbers.setdefault(id_of(prompt), len(numbers)) for prompt in different]
+        return cls(ids=tuple(numbers), of_row=np.array(places, dtype=np.int64)[of_row])
+
+    def __len__(self) -> int:
+        return len(self.of_row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """The rows of one step, as far as cutting needs them."""
 
     path: Path
     """Their file."""
-    prompts: tuple[str, ...]
-    """A name for each row's prompt."""
+    prompts: RowPrompts
+    """The prompts of its rows."""
     rewards: NDArray[np.float64]
     """Scalar rewards; NaN where there is none."""
     advantages: NDArray[np.float64]
@@ -67,7 +95,7 @@ def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int,
                 hint="Check that the arguments belong to this run.",
             )
         return int(num_generations), ()
-    longest = math.gcd(*(len(list(run)) for block in blocks for _, run in groupby(block.prompts)))
+    longest = math.gcd(*(length for block in blocks for length in _runs(block.prompts.of_row)))
     sizes = [size for size in range(longest, 1, -1) if longest % size == 0]
     for evidence, fits in (("advantages", _explains), ("frac_reward_zero_std", _has_logged_share)):
         size = next((size for size in sizes if all(fits(block, size) for block in blocks)), None)
@@ -80,10 +108,34 @@ def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int,
     return longest, (f"Groups are blocks of {longest} rows ({_HOW}; nothing in the log confirms it).",)
 
 
+def prompts_of_groups(blocks: Sequence[RowPrompts], size: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The prompts of blocks that are cut into groups.
+
+    Args:
+        blocks: The prompts of their rows.
+        size: Rows of a group; the last one of a block may have fewer.
+
+    Returns:
+        Ids, each once, and the place of each group's prompt among them, [groups].
+    """
+    numbers: dict[str, int] = {}
+    places = [
+        np.array([numbers.setdefault(prompt, len(numbers)) for prompt in block.ids])[block.of_row[::size]]
+        for block in blocks
+    ]
+    return tuple(numbers), np.concatenate(places)
+
+
 def _is_cut_by(block: Block, size: Any) -> bool:
     if not isinstance(size, int) or size < 1 or len(block.prompts) % size:
         return False
-    return all(len(set(block.prompts[at : at + size])) == 1 for at in range(0, len(block.prompts), size))
+    return bool(np.all(np.ptp(block.prompts.of_row.reshape(-1, size), axis=1) == 0))
+
+
+def _runs(places: NDArray[np.int64]) -> list[int]:
+    """The lengths of runs of equal numbers, each length once."""
+    ends = np.flatnonzero(np.diff(places, append=-1))
+    return list(np.unique(np.diff(ends, prepend=-1)).tolist())
 
 
 @np.errstate(over="ignore", invalid="ignore")  # rewards near the largest float

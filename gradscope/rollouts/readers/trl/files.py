@@ -22,6 +22,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.arrays import to_floats, to_numpy
 from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, parse_messages, text_of
 from gradscope.rollouts.readers.parsing.tables import natural, parquet_columns, read_parquet
+from gradscope.rollouts.readers.trl.blocks import RowPrompts
 from gradscope.rollouts.readers.trl.state import TrlState
 from gradscope.rollouts.reward_table import UNKNOWN
 
@@ -58,14 +59,13 @@ class StepFile:
         return tuple((self.cells if is_whole else read_parquet(self.path)).to_pylist())
 
     @cached_property
-    def prompts(self) -> tuple[str, ...]:
-        """The id of each row's prompt, [N]."""
+    def prompts(self) -> RowPrompts:
+        """The prompts of its rows, text or messages."""
         prompts = self.cells["prompt"].combine_chunks()
-        if not (pa.types.is_string(prompts.type) or pa.types.is_large_string(prompts.type)):
-            return tuple(prompt_id(prompt) for prompt in prompts.to_pylist())
-        names = prompts.dictionary_encode()
-        ids = [_text_id(text) for text in names.dictionary.to_pylist()]
-        return tuple(prompt_id(None) if at is None else ids[at] for at in names.indices.to_pylist())
+        if pa.types.is_string(prompts.type) or pa.types.is_large_string(prompts.type):
+            encoded = prompts.dictionary_encode(null_encoding="encode")
+            return RowPrompts.of(encoded.dictionary.to_pylist(), to_numpy(encoded.indices), _text_id)
+        return RowPrompts.of(prompts.to_pylist(), np.arange(self.size), prompt_id)
 
     def numbers(self, column: str) -> NDArray[np.float64]:
         """The numbers of a column; NaN where a cell holds none, or one that is not finite, [N]."""
@@ -94,7 +94,7 @@ def prompt_id(prompt: Any) -> str:
 
 
 @lru_cache(maxsize=1 << 16)
-def _text_id(prompt: str) -> str:
+def _text_id(prompt: str | None) -> str:
     """Prompts return from step to step."""
     return prompt_id(prompt)
 

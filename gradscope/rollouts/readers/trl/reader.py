@@ -44,6 +44,7 @@ from gradscope.rollouts.readers.trl.state import TrlState, has_state, read_state
 from gradscope.rollouts.readers.trl.table import NO_REWARD, table_of_files
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.threads import in_threads
 
 _MASKS = ("completion_mask", "env_mask", "tool_mask")
 SideIds = Mapping[tuple[int, int], tuple[int, ...]]
@@ -128,13 +129,18 @@ def _readable(paths: Sequence[Path], quarantine: QuarantineLog, *, whole: bool) 
     Raises:
         InputError: None can be read.
     """
-    files, errors = [], []
-    for path in paths:
+
+    def read(path: Path) -> StepFile | InputError:
         try:
-            files.append(read_step_file(path, whole=whole))
+            return read_step_file(path, whole=whole)
         except InputError as error:
-            errors.append(error)
-            quarantine.lose(error)
+            return error
+
+    found = in_threads(read, paths)
+    files = [file for file in found if isinstance(file, StepFile)]
+    errors = [error for error in found if isinstance(error, InputError)]
+    for error in errors:
+        quarantine.lose(error)
     if not files:
         raise errors[0]
     return files
@@ -184,7 +190,7 @@ def _groups(
                 quarantine.add(BROKEN_ADVANTAGE, f"{file.path}:{at + 1}")
             ids = side_ids.get((file.step, at)) or logged_ids(file.rows[at].get("completion_ids"))
             rollouts.append(_rollout(file.rows[at], group_id, at - start, at, rewards, reward, ids))
-        prompt = file.prompts[start]
+        prompt = file.prompts.ids[file.prompts.of_row[start]]
         groups.append(RolloutGroup(step=file.step, group_id=group_id, prompt_id=prompt, rollouts=tuple(rollouts)))
     return groups
 

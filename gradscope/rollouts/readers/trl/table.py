@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
+from gradscope.rollouts.readers.trl.blocks import prompts_of_groups
 from gradscope.rollouts.readers.trl.files import StepFile
 from gradscope.rollouts.readers.trl.rewards import scalar_rewards
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
@@ -36,14 +37,13 @@ def table_of_files(
     for file, total in zip(files, totals, strict=True):
         _set_aside(file, np.isnan(total), quarantine)
     starts = [np.arange(0, file.size, size) for file in files]
-    prompts: dict[str, int] = {}
-    of_group = [file.prompts[at] for file, places in zip(files, starts, strict=True) for at in places.tolist()]
+    prompts, of_group = prompts_of_groups([file.prompts for file in files], size)
     lengths = np.concatenate([file.num_tokens() for file in files])
     return RewardTable(
         step=np.concatenate([np.full(len(at), file.step) for file, at in zip(files, starts, strict=True)]),
         names=tuple(f"{file.step}:{at}" for file in files for at in range(-(-file.size // size))),
-        prompt=np.array([prompts.setdefault(prompt, len(prompts)) for prompt in of_group], dtype=np.int64),
-        prompts=tuple(prompts),
+        prompt=of_group,
+        prompts=prompts,
         size=np.concatenate([np.diff(at, append=file.size) for file, at in zip(files, starts, strict=True)]),
         reward=np.concatenate(totals),
         rewards={name: np.concatenate([numbers[name] for numbers in rewards]) for name in weights},

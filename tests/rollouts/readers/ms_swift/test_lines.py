@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradscope.rollouts.readers.ms_swift.lines import Line, finite_numbers, prompt_ids, read_lines, without_repeats
+from gradscope.rollouts.readers.ms_swift.lines import Line, finite_numbers, read_lines, row_prompts, without_repeats
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.scalars import digest
 from tests.rollouts.readers.lines import write_lines
@@ -35,8 +35,10 @@ def test_numbers_of_a_list(cells: list[Any], wanted: list[float]) -> None:
 
 
 def test_prompts_are_told_apart_by_what_they_hold() -> None:
-    assert prompt_ids(["p", "q", "p"]) == (digest("p"), digest("q"), digest("p"))
-    assert prompt_ids(["p", None, ["p"]]) == (digest("p"), digest(None), digest(["p"]))
+    for cells in (["p", "q", "p"], ["p", None, ["p"], None], ["\ud800", "p"]):
+        prompts = row_prompts(cells)
+        assert [prompts.ids[at] for at in prompts.of_row] == list(map(digest, cells))
+        assert len(set(prompts.ids)) == len(prompts.ids)
 
 
 def test_the_steps_of_a_line_are_lines_of_their_own(tmp_path: Path) -> None:
