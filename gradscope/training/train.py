@@ -75,8 +75,10 @@ def train(
         raise UsageError("--resume goes on with a run and --force replaces it.", hint="Give one of the two.")
     check_settings(config)
     check_launch(config.num_prompts * config.group_size, config.gradient_accumulation_steps)
-    _require_trl()
     run = Path(config.output)
+    if not resume and num_processes() == 1:  # TRL takes seconds to load
+        _check_output(run, config, force=force)
+    _require_trl()
     if num_processes() > 1:
         start_group(on_cpu=_on_cpu(config.device))
     run_everywhere(lambda: check_vllm(config))
