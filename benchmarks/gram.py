@@ -32,6 +32,8 @@ from workload import (
 
 NUM_PAIRS = 5
 ENGINES = ("loop", "stream", "prompt")
+BY_ROW = "stream, --batch-tokens 256"
+"""A row of T = 256 a batch: less memory."""
 
 
 def main() -> None:
@@ -58,7 +60,8 @@ def cells() -> Iterator[tuple[str, str, int, str]]:
             for size in (8, 16) if lengths == "T=256" else (8,):
                 engines = ENGINES if num_prompt > 100 else ENGINES[:2]
                 peers = tuple(PACKAGES) if size == 8 and not lengths.startswith("ragged") else ()
-                for method in ("matmul", "plain", *engines, *peers):
+                few = (BY_ROW,) if lengths == "T=256" else ()
+                for method in ("matmul", "plain", *engines, *few, *peers):
                     yield trained, lengths, size, method
 
 
@@ -124,11 +127,16 @@ def engines(model: Any, trainable: dict[str, Any], plan: Any, batch: Any) -> dic
         return total
 
     tokens, rows = batch.input_ids.numel(), plan.sequences
-    parts = split_rows([row.length for row in rows], MAX_BATCH_TOKENS, BATCH_COST)
-    batches = [pad_batch(part, [rows[index] for index in part], torch.device("cpu")) for part in parts]
+
+    def stream(most: int) -> Callable[[], Any]:
+        parts = split_rows([row.length for row in rows], most, BATCH_COST)
+        batches = [pad_batch(part, [rows[index] for index in part], torch.device("cpu")) for part in parts]
+        return lambda: run(lambda total: stream_gram(model, trainable, plan, batches, total, lambda *_: None))
+
     return {
         "loop": lambda: run(lambda total: loop_gram(model, trainable, plan, total, lambda *_: None)),
-        "stream": lambda: run(lambda total: stream_gram(model, trainable, plan, batches, total, lambda *_: None)),
+        "stream": stream(MAX_BATCH_TOKENS),
+        BY_ROW: stream(256),
         "prompt": lambda: run(lambda total: prompt_gram(model, trainable, plan, tokens, total, lambda *_: None)),
     }
 

@@ -15,6 +15,8 @@ _LINE_END, _COMMA, _COLON, _QUOTE, _ESCAPE = map(ord, '\n,:"\\')
 _CLOSED = ord("]") | 0x20
 """Both closing brackets with this bit set: ``]`` becomes ``}``."""
 _IS_BLANK = np.isin(np.arange(256), np.frombuffer(b" \t\r", dtype=np.uint8))
+_RUN = 64
+"""Blanks in a row that are passed over for many places at once; longer runs, which nobody writes, one by one."""
 _CACHED = 1 << 18
 """Bytes that are looked at at once: few enough for a processor's cache."""
 
@@ -122,37 +124,52 @@ def whole_lines(read: Callable[[int], bytes], size: int, longest: int = sys.maxs
 def _cut(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Where the lines of a text start and the last one ends, which have a comma before a bracket, and their keys."""
     letters = np.frombuffer(data, dtype=np.uint8)
-    places = _marks(letters)
-    marks = letters[places]
-    is_end = marks == _LINE_END
-    starts = np.append(0, places[is_end] + 1)
-    closed = _before(letters, places[marks >= ord("]")])
-    commas = np.searchsorted(starts, closed[letters[closed] == _COMMA], side="right") - 1
-    num_keys = np.zeros(len(places), dtype=np.int64)
-    is_colon = marks == _COLON
-    num_keys[is_colon] = _ends_key(letters, _before(letters, places[is_colon]))
-    return starts, commas, np.diff(np.cumsum(num_keys)[is_end], prepend=0)
-
-
-def _marks(letters: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Where ends of lines, colons and closing brackets stand, ascending."""
-    found = []
+    ends, commas, num_keys = [], [], []
+    num_before = 0
     for at in range(0, len(letters), _CACHED):
         some = letters[at : at + _CACHED]
         is_mark = (some == _LINE_END) | (some == _COLON) | ((some | 0x20) == _CLOSED)
-        found.append(np.flatnonzero(is_mark) + at)
-    return np.concatenate(found)
+        places = np.flatnonzero(is_mark) + at
+        marks, before = letters[places], _before(letters, places)
+        is_end = marks == _LINE_END
+        count = num_before + np.cumsum((marks == _COLON) & _ends_key(letters, before))
+        ends.append(places[is_end])
+        num_keys.append(count[is_end])
+        commas.append(places[(letters[before] == _COMMA) & (marks >= ord("]"))])
+        num_before = int(count[-1]) if len(count) else num_before
+    starts = np.append(0, np.concatenate(ends) + 1)
+    with_commas = np.searchsorted(starts, np.concatenate(commas), side="right") - 1
+    return starts, with_commas, np.diff(np.concatenate(num_keys), prepend=0)
 
 
 def _before(letters: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where the last letter before each place stands that is no blank; -1, the end of the last line, where none is."""
     before = places - 1
-    while len(blank := np.flatnonzero(_IS_BLANK[letters[before]])):
+    blank = np.flatnonzero(_IS_BLANK[letters[before]])
+    for _ in range(_RUN):
+        if not len(blank):
+            return before
         before[blank] -= 1
+        blank = blank[_IS_BLANK[letters[before[blank]]]]
+    for at in blank.tolist():
+        before[at] = _last_letter(letters, int(before[at]))
     return before
+
+
+def _last_letter(letters: NDArray[np.uint8], end: int) -> int:
+    """Where the last letter up to a place stands that is no blank; -1 where none is."""
+    size = _RUN
+    while end >= 0:
+        start = max(0, end + 1 - size)
+        found = np.flatnonzero(~_IS_BLANK[letters[start : end + 1]])
+        if len(found):
+            return start + int(found[-1])
+        end, size = start - 1, 2 * size
+    return -1
 
 
 def _ends_key(letters: NDArray[np.uint8], before: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether letters before colons are quotes that end a text: a quote in a text is escaped."""
-    is_escaped = (letters[before - 1] == _ESCAPE) & (letters[before - 2] != _ESCAPE)
+    one, two = (letters.take(before - back, mode="wrap") for back in (1, 2))
+    is_escaped = (one == _ESCAPE) & (two != _ESCAPE)
     return np.asarray((letters[before] == _QUOTE) & ~is_escaped)

@@ -94,9 +94,11 @@ def _shape_of(line: bytes, read: Sequence[Path]) -> LineShape | None:
     if isinstance(row, str) or (structure := _structure_of(row, read)) is None:
         return None
     objects = dict(_objects(ROW, structure))
+    if (num_keys := sum(objects.values())) > _MOST_KEYS:
+        return None
     return LineShape(
         structure=json.dumps(structure),
-        num_keys=sum(objects.values()),
+        num_keys=num_keys,
         objects=tuple(objects),
         cells=tuple(_cell(path, structure) for path in read),
     )
@@ -106,7 +108,7 @@ def _structure_of(value: Mapping[str, Any], read: Sequence[Path]) -> Structure |
     """The structure of an object from which paths are read; None where it has none."""
     # DuckDB does not tell columns apart whose names are alike but for capitals
     is_plain = all(map(_PLAIN_KEY.fullmatch, value)) and len({key.lower() for key in value}) == len(value)
-    if not 0 < len(value) <= _MOST_KEYS or not is_plain:
+    if not value or not is_plain:
         return None
     found = {key: _type_of(one, [path[1:] for path in read if path[0] == key]) for key, one in value.items()}
     return None if None in found.values() else found
