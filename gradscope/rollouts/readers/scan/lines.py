@@ -149,7 +149,7 @@ def _read(
     if not is_read.all():
         places.append(np.flatnonzero(~is_read))
         found.append(_read_any(queries, _taken(lines, places[-1]), columns))
-    return _taken(pa.concat_tables(found), np.argsort(np.concatenate(places)))
+    return _taken(pa.concat_tables(found), np.argsort(np.concatenate(places), kind="stable"))
 
 
 def _taken(rows: pa.Table, at: NDArray[np.int64]) -> pa.Table:
