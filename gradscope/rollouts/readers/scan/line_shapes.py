@@ -110,7 +110,8 @@ def _structure_of(value: Mapping[str, Any], read: Sequence[Path]) -> Structure |
     is_plain = all(map(_PLAIN_KEY.fullmatch, value)) and len({key.lower() for key in value}) == len(value)
     if not value or not is_plain:
         return None
-    found = {key: _type_of(one, [path[1:] for path in read if path[0] == key]) for key, one in value.items()}
+    # sorted, for lines with the same keys in another order have the same shape
+    found = {key: _type_of(value[key], [path[1:] for path in read if path[0] == key]) for key in sorted(value)}
     return None if None in found.values() else found
 
 

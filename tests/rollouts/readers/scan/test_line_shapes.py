@@ -111,6 +111,12 @@ def test_shapes_differ_in_their_number_of_keys() -> None:
     assert [shape.num_keys for shape in shapes_of([few, *9 * [many]], ["$.id"])] == [2]
 
 
+def test_lines_with_their_keys_in_another_order_have_the_same_shape() -> None:
+    turned = dict(reversed(ROWS.items()))
+    (shape,) = shapes_of([ROWS, turned])
+    assert cells_of(shape, json.dumps(turned)) == extracted(json.dumps(turned))
+
+
 def test_objects_along_a_path() -> None:
     assert list(objects_of('$."a.b"[0].c."d\\"e"')) == ["$", '$."a.b"[0]', '$."a.b"[0].c']
 
