@@ -36,8 +36,8 @@ _TABLE = FieldRule(
 ).or_null()
 _RULES = {
     "peft_type": TEXT,
-    "r": _COUNT,
-    "lora_alpha": _SIZE,
+    "r": _COUNT.or_null(),
+    "lora_alpha": _SIZE.or_null(),
     "lora_dropout": _SIZE,
     "target_modules": _NAMES,
     "exclude_modules": _NAMES,
@@ -51,6 +51,8 @@ _RULES = {
     "use_rslora": FLAG.or_null(),
 }
 """Field -> what it is, where it is there."""
+_OF_LORA = {"r": whole_from_to(1, 1 << 16), "lora_alpha": _SIZE}
+"""Other kinds have a rank of 0 or null, and no scale."""
 _AGAIN = "Save the adapter again with save_pretrained()."
 
 
@@ -68,8 +70,8 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     """
     file = folder / "adapter_config.json"
     config = read_configuration(file)
-    ranks = {"r": whole_from_to(1, 1 << 16)} if config.get("peft_type") == "LORA" else {}  # other kinds have 0
-    require_fields(config, _RULES | ranks, file, hint=_AGAIN, cause=UNREADABLE)
+    of_kind = _OF_LORA if config.get("peft_type") == "LORA" else {}
+    require_fields(config, _RULES | of_kind, file, hint=_AGAIN, cause=UNREADABLE)
     for name, pattern in _patterns(config):
         why = why_unbounded(pattern)
         if why is not None:

@@ -93,9 +93,11 @@ def test_an_expression_that_may_not_end_is_refused(tmp_path: Path, name: str, pa
         ("r", True),
         ("r", "8"),
         ("r", 10**9),
+        ("r", None),
         ("lora_alpha", "x"),
         ("lora_alpha", float("nan")),
         ("lora_alpha", 10**400),
+        ("lora_alpha", None),
         ("peft_type", 3),
         ("target_modules", [1]),
         ("target_modules", 3),
@@ -108,6 +110,12 @@ def test_an_expression_that_may_not_end_is_refused(tmp_path: Path, name: str, pa
 def test_a_field_is_what_it_can_be(tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"{name} is .*, and it can only be"):
         read_adapter_config(write(tmp_path, **{name: value}))
+
+
+@pytest.mark.parametrize("rank", [0, None])
+def test_other_kinds_than_lora_may_have_no_rank(tmp_path: Path, rank: int | None) -> None:
+    config = read_adapter_config(write(tmp_path, peft_type="SUPERTUNING", r=rank, lora_alpha=None))
+    assert config["r"] is rank
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"r": 1, "r": 2}', '{"a":' * 5000 + "1" + "}" * 5000])
