@@ -50,7 +50,16 @@ a run from its first step to its tables, stand in folders named ``end_to_end``."
 BOTTOM = {
     f"gradscope.{name}"
     for name in (
-        *("copies", "errors", "estimate", "option", "outside.limits", "outside.numerals", "outside.plain_json"),
+        *(
+            "copies",
+            "errors",
+            "estimate",
+            "memory",
+            "option",
+            "outside.limits",
+            "outside.numerals",
+            "outside.plain_json",
+        ),
         "outside.rules",
         "outside.zips",
         *("processes", "progress", "reason", "say", "shown", "threads", "version", "writing"),

@@ -6,9 +6,7 @@ numbers; where they are and what they were stays in memory.
 
 from __future__ import annotations
 
-import ctypes
 import shutil
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +18,7 @@ from typing import Any, BinaryIO, Self, cast
 import torch
 
 from gradscope.gradients.layers.factors import GradientFactor, Part
+from gradscope.memory import trim_heap
 from gradscope.writing import naming
 
 KEPT_BYTES = 2**28
@@ -128,14 +127,6 @@ def stored_bytes(factors: Iterable[GradientFactor]) -> int:
     """What factors take, here or on disk."""
     kept = (part for factor in factors for part in _parts(factor))
     return sum(part.shape.numel() * part.dtype.itemsize for part in kept)
-
-
-def trim_heap() -> None:
-    """Hand free memory back to the system: glibc keeps what many small tensors held, more than a gigabyte was seen."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
 
 
 def _bytes(tensor: torch.Tensor) -> Any:

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import Verify
-from gradscope.gradients.engines.spill import trim_heap
 from gradscope.gradients.layers.recompute import recomputed, share_nothing
 from gradscope.gradients.layers.trace import decoder_layers
 from gradscope.gradients.model.backward import squared_norm
@@ -31,6 +30,7 @@ from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.processes.group import num_connected
+from gradscope.memory import trim_heap
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Largest relative difference of squared norms by dtype. float32's is ten times below the smallest bug seen (a dropped

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from gradscope.errors import InputError
+from gradscope.memory import trim_heap
 from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, open_bytes
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -172,6 +173,7 @@ class Workers:
         self._pool.shutdown(cancel_futures=True)
         for connection in self._connections:
             connection.close()
+        trim_heap()  # blocks leave holes that the statistics would not fit
 
     def map(
         self, blocks: Iterable[Block], work: Callable[[LineQueries, Block], Found]
