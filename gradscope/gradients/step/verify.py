@@ -113,11 +113,7 @@ def verify_gram(
         errors.append(_error(prepared, gram, batch))
         if not errors[-1] <= limit:
             _require_independent_rows(prepared, batch, limit)
-            raise VerificationError(
-                f"The gradient engine disagrees with an ordinary backward pass of a batch: relative difference "
-                f"{errors[-1]:.2e} of the squared norm, at most {limit:.0e} is arithmetic.",
-                hint="Please report this with the model's config.json; its numbers must not be used.",
-            )
+        require_agreement("The gradient engine disagrees with an ordinary backward pass of a batch", errors[-1], limit)
     return Verification(
         error=max(errors),
         tolerance=limit,
