@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import random
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -46,6 +48,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules with slow tests first, so that no worker is left with one of them at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """The same random numbers on every run: PyTorch starts each process with a seed of its own."""
+    random.seed(0)
+    for library, seed in (("numpy.random", "seed"), ("torch", "manual_seed")):
+        if library in sys.modules:
+            getattr(sys.modules[library], seed)(0)
 
 
 @pytest.fixture(scope="session")

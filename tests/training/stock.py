@@ -66,7 +66,10 @@ def stock_trainer(output: Path, *, rewards: Any = graded, trainer: Any = None, *
 
 
 def train(trainer: Any, **arguments: Any) -> dict[str, Any]:
-    """Train, and return the weights."""
+    """Train from the seed of the settings, and return the weights."""
+    from accelerate.utils import set_seed
+
     with quiet_libraries(), own_random_state():
+        set_seed(trainer.args.seed, device_specific=True)
         trainer.train(**arguments)
     return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}

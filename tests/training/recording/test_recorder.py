@@ -37,9 +37,9 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"beta": 0.1, "temperature": 0.7},
     {"loss_type": "grpo", "epsilon": 0.1},
     {"rewards": [answer, short], "reward_weights": [1.0, 0.5]},
-    {"mask_truncated_completions": True, "max_completion_length": 12, "loss_type": "grpo"},
+    {"mask_truncated_completions": True, "max_completion_length": 20, "loss_type": "grpo"},
     pytest.param(
-        {"mask_truncated_completions": True, "max_completion_length": 12},
+        {"mask_truncated_completions": True, "max_completion_length": 20},
         marks=pytest.mark.skipif(
             int(metadata.version("trl").split(".")[1]) < 12, reason="this TRL divides dapo by truncated tokens too"
         ),
