@@ -18,7 +18,7 @@ import typer
 
 from gradscope.cli.blas import patient_threads
 from gradscope.errors import GradscopeError, LaunchError, VerificationError
-from gradscope.processes import num_processes, tell_own_error
+from gradscope.machine.processes import num_processes, tell_own_error
 from gradscope.writing import naming
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"

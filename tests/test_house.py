@@ -54,7 +54,9 @@ BOTTOM = {
             "copies",
             "errors",
             "estimate",
-            "memory",
+            "machine.memory",
+            "machine.processes",
+            "machine.threads",
             "option",
             "outside.limits",
             "outside.numerals",
@@ -62,7 +64,7 @@ BOTTOM = {
         ),
         "outside.rules",
         "outside.zips",
-        *("processes", "progress", "reason", "say", "shown", "threads", "version", "writing"),
+        *("progress", "reason", "say", "shown", "version", "writing"),
     )
 }
 TYPES_OF_THE_BOTTOM = {"gradscope.shown": {"matplotlib", "pandas", "pyarrow"}}

@@ -17,9 +17,9 @@ from typing import Any
 
 from gradscope.copies import copy_of
 from gradscope.errors import InputError
+from gradscope.machine.threads import in_threads
 from gradscope.outside.limits import require_regular
 from gradscope.say import non_finite_word
-from gradscope.threads import in_threads
 from gradscope.version import __version__
 
 SCHEMA_VERSION = 1

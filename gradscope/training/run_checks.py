@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gradscope.advantages.registry import named_formulation
 from gradscope.errors import OutputExistsError, UsageError
-from gradscope.processes import num_processes
+from gradscope.machine.processes import num_processes
 from gradscope.rollouts.run_folder import manifest_path
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.setup.processes import raise_once, shards_model

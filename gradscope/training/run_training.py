@@ -17,7 +17,7 @@ from transformers.trainer_callback import PrinterCallback
 from gradscope.advantages.online import online_advantage
 from gradscope.advantages.online_advantage import OnlineAdvantage
 from gradscope.errors import InputError
-from gradscope.processes import num_processes, process_index
+from gradscope.machine.processes import num_processes, process_index
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
 from gradscope.training.grpo.answer_probability import AnswerProbability

@@ -17,7 +17,7 @@ from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
 from gradscope.cli.output.streams import say
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.processes import process_index
+from gradscope.machine.processes import process_index
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.writing import naming, one_writer
 

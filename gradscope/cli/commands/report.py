@@ -22,8 +22,8 @@ from gradscope.cli.output.output_folder import staged_folder
 from gradscope.cli.output.streams import say
 from gradscope.errors import OutputExistsError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.machine.processes import process_index
 from gradscope.outside.limits import open_file
-from gradscope.processes import process_index
 from gradscope.results.report import RunIndex, RunReport
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.writing import atomic_write, one_writer, refuse_existing

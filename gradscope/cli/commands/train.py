@@ -13,8 +13,8 @@ from gradscope.cli.output.next_commands import show_next
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import pause, say, show
 from gradscope.errors import UsageError
+from gradscope.machine.processes import process_index
 from gradscope.outside.plain_json import parse_json
-from gradscope.processes import process_index
 from gradscope.render.registry import render_table
 from gradscope.render.terminal.names import VERDICT
 from gradscope.training.setup.config import GRADERS, LOSS_TYPES, REWARDS, SAMPLINGS, TASKS, TrainConfig, read_config

@@ -16,8 +16,8 @@ from gradscope.cli.output.output_folder import staged_folder, unfinished_folder,
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import pause, say, write_data
 from gradscope.cli.output.streams import show as print_result
+from gradscope.machine.processes import num_processes, process_index
 from gradscope.option import Option
-from gradscope.processes import num_processes, process_index
 from gradscope.progress import ProgressCallback
 from gradscope.render.files.document import document_of, notes_of
 from gradscope.render.registry import render_table, spec_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from gradscope.cli.output.streams import show_command, show_line
-from gradscope.processes import num_processes
+from gradscope.machine.processes import num_processes
 from gradscope.render.terminal.names import ALL
 
 _SWITCHES = frozenset({"--json", "--force", "--follow", "--update-baseline"})

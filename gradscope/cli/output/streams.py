@@ -10,7 +10,7 @@ from itertools import pairwise
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from gradscope.processes import process_index, speaks
+from gradscope.machine.processes import process_index, speaks
 from gradscope.render.words.escape import plain
 from gradscope.render.words.tones import QUIET, STYLES
 from gradscope.writing import naming

@@ -20,8 +20,8 @@ from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metr
 from gradscope.diagnostics.degeneracy.measure import frac_set_aside
 from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.machine.processes import process_index
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
-from gradscope.processes import process_index
 from gradscope.progress import Progress, reporter
 from gradscope.results.check import Baseline, BaselineMetric, BaselineRule, CheckReport, Outcome, Requirement, Verdict
 from gradscope.results.source import Source

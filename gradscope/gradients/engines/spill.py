@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Self, cast
 import torch
 
 from gradscope.gradients.layers.factors import GradientFactor, Part
-from gradscope.memory import trim_heap
+from gradscope.machine.memory import trim_heap
 from gradscope.writing import naming
 
 KEPT_BYTES = 2**28

@@ -30,7 +30,7 @@ from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.processes.group import num_connected
-from gradscope.memory import trim_heap
+from gradscope.machine.memory import trim_heap
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Largest relative difference of squared norms by dtype. float32's is ten times below the smallest bug seen (a dropped

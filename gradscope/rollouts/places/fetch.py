@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from gradscope.errors import UsageError
-from gradscope.processes import num_processes
+from gradscope.machine.processes import num_processes
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.places.failures import explaining
 from gradscope.rollouts.places.kinds import awaited_in

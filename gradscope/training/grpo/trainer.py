@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from gradscope.advantages.online_advantage import OnlineAdvantage, StepRollouts
-from gradscope.processes import num_processes, process_index
+from gradscope.machine.processes import num_processes, process_index
 from gradscope.training.grpo.recorder import Recorder, SampledRow
 from gradscope.training.grpo.reward_functions import RewardFunctions, problems_of
 from gradscope.training.sampling.rounds import FixedSampling, Row

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from gradscope.errors import GradscopeError, UsageError
-from gradscope.processes import num_processes, process_index, tell_own_error
+from gradscope.machine.processes import num_processes, process_index, tell_own_error
 
 _PATIENCE = timedelta(days=7)
 """How long processes wait for the main one, which samples the held-out prompts alone."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gradscope import processes
 from gradscope.cli.output.streams import pause, say, show, show_command, show_line, write_data
+from gradscope.machine import processes
 from tests.cli.conftest import Cli
 
 

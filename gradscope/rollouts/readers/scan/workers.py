@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from gradscope.errors import InputError
-from gradscope.memory import trim_heap
+from gradscope.machine.memory import trim_heap
 from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, open_bytes
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gradscope.errors import InputError
+from gradscope.machine.threads import in_threads
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
 from gradscope.rollouts.groups import GroupsOfTable, num_used, reward_table
@@ -44,7 +45,6 @@ from gradscope.rollouts.readers.trl.state import TrlState, has_state, read_state
 from gradscope.rollouts.readers.trl.table import NO_REWARD, table_of_files
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
-from gradscope.threads import in_threads
 
 _MASKS = ("completion_mask", "env_mask", "tool_mask")
 SideIds = Mapping[tuple[int, int], tuple[int, ...]]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope import processes
+from gradscope.machine import processes
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from threading import Barrier
 
 import pytest
 
-from gradscope.threads import in_threads
+from gradscope.machine.threads import in_threads
 
 
 def test_results_have_the_order_of_their_items() -> None:

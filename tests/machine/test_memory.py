@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradscope.memory import trim_heap
+from gradscope.machine.memory import trim_heap
 
 
 def resident() -> int:
