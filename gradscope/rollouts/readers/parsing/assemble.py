@@ -21,6 +21,8 @@ from gradscope.rollouts.types import RolloutGroup
 
 _NUM_PEEKED = 50
 """Rows that are looked at to learn the columns: not every row of a log names every key."""
+_MOST_PEEKED = 16_000_000
+"""Bytes behind which none is looked at any more, however few there were: a row may be all rollouts of a step."""
 
 
 def peek(path: Path, quarantine: QuarantineLog | None = None) -> list[dict[str, Any]]:
@@ -46,8 +48,21 @@ def peek(path: Path, quarantine: QuarantineLog | None = None) -> list[dict[str, 
 @lru_cache(maxsize=4)
 def _first_rows(file: Path, size: int, written: int) -> tuple[tuple[dict[str, Any], ...], QuarantineLog]:
     """The first rows of a file and what was met on the way; every format asks for them in turn."""
-    met = QuarantineLog()
-    return tuple(row for _, row in islice(read_rows(file, met), _NUM_PEEKED)), met
+    met, rows = _CountedLog(), []
+    for _, row in islice(read_rows(file, met), _NUM_PEEKED):
+        rows.append(row)
+        if met.num_bytes >= _MOST_PEEKED:
+            break
+    return tuple(rows), met
+
+
+class _CountedLog(QuarantineLog):
+    """Counts the bytes of the rows that were read."""
+
+    num_bytes = 0
+
+    def passed(self, num_bytes: int, num_rows: int = 1) -> None:
+        self.num_bytes += num_bytes
 
 
 def assemble(request: ReadRequest, *, records: Iterable[Record], quarantine: QuarantineLog, **about: Any) -> Run:
