@@ -7,6 +7,7 @@ pipe went away.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gc
 import io
@@ -14,12 +15,14 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 import typer
 
 from gradscope.cli.blas import patient_threads
 from gradscope.errors import GradscopeError, LaunchError, VerificationError
-from gradscope.machine.processes import num_processes, tell_own_error
+from gradscope.machine.processes import tell_own_error
 from gradscope.writing import naming
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
@@ -78,16 +81,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say_bug(error)
 
 
-def run() -> None:
+def run() -> NoReturn:
     """The console script."""
     gc.set_threshold(*_SELDOM)
     code = main()
-    gc.freeze()  # the process ends: what is left need not be looked through once more
-    if code and num_processes() > 1:  # what is left of their connections may wait for the others, or abort at exit
-        for stream in (sys.stdout, sys.stderr):
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # what could not be written has been told
             stream.flush()
-        os._exit(code)
-    sys.exit(code)
+    # Python would free every object first, up to a second's work, and wait for what is left of other processes.
+    os._exit(code)
 
 
 def _run_command(arguments: list[str]) -> int:
@@ -112,7 +115,10 @@ def _run_command(arguments: list[str]) -> int:
 
 
 def _print_anything() -> None:
-    """Lets a terminal of any encoding show any text: what it cannot encode is escaped instead of raised."""
+    """Lets a terminal of any encoding show any text, escaped where need be; a closed stream leads nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

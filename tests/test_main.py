@@ -150,10 +150,20 @@ def test_a_typo_gets_a_suggestion(arguments: list[str], words: str, capsys: pyte
     assert "hint: " in err
 
 
-def test_the_console_script_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["gradscope", "nonsense"])
-    with pytest.raises(SystemExit, match="2"):
-        __main__.run()
+@pytest.mark.parametrize(("arguments", "code"), [(["explain", "effective_rank"], 0), (["nonsense"], 2)])
+def test_the_console_script_exits_with_the_code_when_all_is_said_and_done(arguments: list[str], code: int) -> None:
+    script = """
+import atexit, sys
+from gradscope.__main__ import run
+atexit.register(print, "at exit")
+run()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code
+    assert done.stdout.endswith("at exit\n")
+    assert bool(done.stderr) == bool(code)
 
 
 def test_a_reader_that_goes_away_is_met_with_silence() -> None:
@@ -161,6 +171,14 @@ def test_a_reader_that_goes_away_is_met_with_silence() -> None:
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() in {"130", "0"}  # 0 where everything fitted into the pipe before its reader went
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_stream_that_was_closed_is_met_with_silence(closed: str) -> None:
+    command = f"'{sys.executable}' -m gradscope explain effective_rank {closed}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (closed == "2>&-")
 
 
 def test_a_terminal_that_knows_ascii_only_gets_escapes_and_no_crash() -> None:
