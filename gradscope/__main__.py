@@ -22,7 +22,7 @@ import typer
 
 from gradscope.cli.blas import patient_threads
 from gradscope.errors import GradscopeError, LaunchError, VerificationError
-from gradscope.machine.processes import tell_own_error
+from gradscope.machine.processes import num_processes, tell_own_error
 from gradscope.writing import naming
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
@@ -85,11 +85,12 @@ def run() -> NoReturn:
     """The console script."""
     gc.set_threshold(*_SELDOM)
     code = main()
-    atexit._run_exitfuncs()
+    if not code or num_processes() == 1:  # what is left of their connections may wait for the others, or abort
+        atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # what could not be written has been told
             stream.flush()
-    # Python would free every object first, up to a second's work, and wait for what is left of other processes.
+    # Python would free every object first, up to a second's work.
     os._exit(code)
 
 

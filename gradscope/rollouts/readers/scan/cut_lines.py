@@ -132,11 +132,11 @@ def _cut(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.
         places = np.flatnonzero(is_mark) + at
         marks, before = letters[places], _before(letters, places)
         is_end = marks == _LINE_END
-        count = num_before + np.cumsum((marks == _COLON) & _ends_key(letters, before))
+        is_key = (marks == _COLON) & _ends_key(letters, before)
         ends.append(places[is_end])
-        num_keys.append(count[is_end])
+        num_keys.append(num_before + np.cumsum(is_key)[is_end])
         commas.append(places[(letters[before] == _COMMA) & (marks >= ord("]"))])
-        num_before = int(count[-1]) if len(count) else num_before
+        num_before += int(is_key.sum())
     starts = np.append(0, np.concatenate(ends) + 1)
     with_commas = np.searchsorted(starts, np.concatenate(commas), side="right") - 1
     return starts, with_commas, np.diff(np.concatenate(num_keys), prepend=0)
