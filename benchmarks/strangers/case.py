@@ -10,7 +10,7 @@ from typing import Any, Literal
 from benchmarks.strangers.models import plain_llama
 from benchmarks.strangers.words import WORDS, TokenizerChoice
 
-Expected = Literal["match", "match_bf16", "match_within", "cannot", "mismatch"]
+Expected = Literal["match", "match_bf16", "match_within", "no_gradient", "cannot", "mismatch"]
 """``mismatch``: the run was spoiled on purpose, and anything but a match is right."""
 
 RankExpected = Literal["as replay", "match", "cannot", "any"]
@@ -86,8 +86,10 @@ class Case:
     """Builds the adapter's configuration that the trainer is given."""
     prepare: Callable[[Any, Folders], Any] | None = None
     """What the script does to the model before the trainer gets it."""
+    trainer_class: Callable[[], tuple[Any, Any]] | None = None
+    """Loads another trainer and the class of its arguments; None: GRPO's."""
     trainer: Mapping[str, Any] = field(default_factory=dict)
-    """More arguments of GRPOTrainer."""
+    """More arguments of the trainer."""
     saved: Literal["model", "trainer", "nothing", "wrong"] = "model"
     """Which weights before the first update are given with --initial: the base, what trainer.save_model wrote, none,
     or something else that ``initial`` names."""

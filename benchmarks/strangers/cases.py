@@ -10,6 +10,7 @@ from benchmarks.strangers.reduced import reduced_cases
 from benchmarks.strangers.seeded import seeded_cases
 from benchmarks.strangers.spoiled import spoiled_cases
 from benchmarks.strangers.texts import text_cases
+from benchmarks.strangers.untried import untried_cases
 
 CASES = [
     *architecture_cases(),
@@ -20,5 +21,6 @@ CASES = [
     *combined_cases(),
     *reduced_cases(),
     *seeded_cases(),
+    *untried_cases(),
 ]
 """In the order of the table."""

@@ -68,10 +68,11 @@ def _trainer(case: Case, folders: Folders, tokenizer: Any) -> Any:
         model = case.prepare(loaded, folders)
     else:
         arguments.setdefault("model_init_kwargs", {"dtype": case.dtype})
-    return GRPOTrainer(
+    trainer, config = case.trainer_class() if case.trainer_class else (GRPOTrainer, GRPOConfig)
+    return trainer(
         model=model,
         reward_funcs=list(case.rewards) or [by_ids],
-        args=GRPOConfig(output_dir=str(folders.run), **arguments),
+        args=config(output_dir=str(folders.run), **arguments),
         train_dataset=dataset,
         eval_dataset=dataset.select(range(2)) if "eval_strategy" in arguments else None,
         processing_class=tokenizer,
