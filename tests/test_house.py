@@ -297,6 +297,17 @@ def test_nothing_is_imported_relatively() -> None:
         assert not [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level], path
 
 
+def test_nothing_but_the_project_is_tracked_at_the_top() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=PACKAGE.parent, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("the tests run outside a git checkout")
+    at_the_top = {name.partition("/")[0] for name in tracked.stdout.splitlines()}
+    folders = {".ci", "benchmarks", "docs", "fixtures", "gradscope", "tests"}
+    texts = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md"}
+    settings = {".gitignore", ".pre-commit-config.yaml", "constraints.txt", "mkdocs.yml", "pyproject.toml"}
+    assert at_the_top - folders - texts - settings == set()
+
+
 def test_files_stay_small() -> None:
     lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in modules()}
     assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
