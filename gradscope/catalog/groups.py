@@ -26,10 +26,11 @@ GROUP_METRICS: tuple[Metric, ...] = (
     ),
     _degeneracy_metric(
         name="frac_set_aside",
-        title="rows set aside",
-        formula="(rows that cannot be used) / (rows that can + rows that cannot)",
-        meaning="Share of the log's rows that no number is made of: lines that are no JSON, rewards that are missing "
-        "or not finite, rows that contradict one another. A gate fails beyond 0.1 unless it names a limit of its own.",
+        title="rollouts set aside",
+        formula="(rollouts of rows that cannot be used) / (all rollouts)",
+        meaning="Share of the log's rollouts that no number is made of: lines that are no JSON, rewards that are "
+        "missing or not finite, rows that contradict each other. A row is a rollout; where a line holds many, one that "
+        "cannot be read counts as many as the others hold. A gate fails beyond 0.1 unless it names another limit.",
         range="[0, 1]",
         better="lower",
         moved_by="Logs that were cut off, copied badly or written by two programs, and reward functions that fail.",

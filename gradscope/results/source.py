@@ -18,8 +18,15 @@ class QuarantineReason:
     """How many rows."""
     first: str
     """The first of them, as ``file:line`` (line or row counted from 1)."""
+    num_rollouts: int = 0
+    """How many rollouts these rows hold: a row is one, and a line that is a whole batch as many as the others have."""
     num_files: int = 1
     """How many files they are in: a column that one file lacks hides behind the first row of another."""
+
+    @property
+    def counted(self) -> str:
+        """How many rows, and rollouts where those are others, in words."""
+        return _counted(self.num_rows, self.num_rollouts)
 
     @property
     def where(self) -> str:
@@ -33,11 +40,22 @@ class Quarantine:
 
     num_rows: int = 0
     """How many rows in all."""
+    num_rollouts: int = 0
+    """How many rollouts they hold."""
     reasons: tuple[QuarantineReason, ...] = ()
     """Counted apart, most frequent first."""
     lost: tuple[str, ...] = ()
     """Files and steps that could not be read, or not to their end, one sentence each: how many rows they have is not
     known."""
+
+    @property
+    def counted(self) -> str:
+        """How many rows, and rollouts where those are others, in words."""
+        return _counted(self.num_rows, self.num_rollouts)
+
+
+def _counted(rows: int, rollouts: int) -> str:
+    return f"{rows:,} rows" if rows == rollouts else f"{rows:,} lines of some {rollouts:,} rollouts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +71,7 @@ class Source:
     files: tuple[str, ...] = ()
     """Files that were read, in order."""
     num_rows: int = 0
-    """Rows that were used."""
+    """Rows that were used, each a rollout."""
     inferred: tuple[str, ...] = ()
     """What the log does not state and the reader worked out, one sentence each, with how."""
     missing: tuple[str, ...] = ()
@@ -63,6 +81,6 @@ class Source:
 
     @property
     def frac_set_aside(self) -> float | None:
-        """Share of the rows that were set aside; None where a part that was not read has who knows how many."""
-        aside = self.quarantined.num_rows
+        """Share of the rollouts that were set aside; None where a part that was not read has who knows how many."""
+        aside = self.quarantined.num_rollouts
         return None if self.quarantined.lost else aside / max(1, aside + self.num_rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import shutil
 import sys
@@ -63,6 +64,75 @@ def _verl(line: str, end: str = "\n") -> Damage:
         return ("run", *_NORM)
 
     return make
+
+
+def _eight(
+    norms: Mapping[int, float] = dict.fromkeys(range(1, 9), 1.0),
+    *,
+    rollouts: Sequence[int] = range(1, 9),
+    metrics: Sequence[int] = range(1, 9),
+    require: Sequence[str] = _NORM,
+) -> Damage:
+    """verl's folder of a run of eight steps: some have rollouts, some metrics, some of these a norm."""
+
+    def make(folder: Path) -> Sequence[str]:
+        (folder / "run").mkdir()
+        for step in rollouts:
+            rows = [{"input": "q", "output": "a", "score": at % 2, "step": step} for at in range(8)]
+            (folder / "run" / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        lines = [{"actor/kl_loss": 0.1} | ({"actor/grad_norm": norms[at]} if at in norms else {}) for at in metrics]
+        text = "".join(json.dumps({"step": at, "data": one}) + "\n" for at, one in zip(metrics, lines, strict=True))
+        (folder / "run" / "experiment.jsonl").write_text(text)
+        return ("run", *require)
+
+    return make
+
+
+def _batches(lost: int, name: str, **keys: str) -> Damage:
+    """Ten lines of 64 rollouts in one trainer's format, of which so many are garbage; ``keys`` are its own."""
+
+    def make(folder: Path) -> Sequence[str]:
+        lines = [
+            {
+                keys["step"]: [at] * 64,
+                "prompt": [f"p{row // 8}" for row in range(64)],
+                keys["completion"]: [f"{at}"] * 64,
+                keys["reward"]: [float(row % 2) for row in range(64)],
+                "advantages": [0.5] * 64,
+            }
+            for at in range(10)
+        ]
+        texts = ["garbage" if at < lost else json.dumps(line) for at, line in enumerate(lines)]
+        (folder / name).write_text("\n".join([*texts, ""]))
+        return (name, *_HOLDS)
+
+    return make
+
+
+def _swift(lost: int) -> Damage:
+    return _batches(lost, "completions.jsonl", step="step", completion="completion", reward="right")
+
+
+def _roll(lost: int) -> Damage:
+    return _batches(lost, "rollout_dump_data.step_0.jsonl", step="global_step", completion="responses", reward="scores")
+
+
+def _lists(lost: int) -> Damage:
+    """Ten prompts with a list of 64 samples each, of which so many lines are garbage, and 40 rewards that are text."""
+
+    def make(folder: Path) -> Sequence[str]:
+        rows = [{"task_id": f"p{at}", "responses": ["a"] * 64, "passed": [True, False] * 32} for at in range(10)]
+        rows[-1]["passed"] = ["text"] * 40 + [True, False] * 12
+        texts = ["garbage" if at < lost else json.dumps(row) for at, row in enumerate(rows)]
+        (folder / "samples.jsonl").write_text("\n".join([*texts, ""]))
+        return ("samples.jsonl", *_HOLDS)
+
+    return make
+
+
+def _norms(*steps: int, **more: float) -> dict[int, float]:
+    """A norm of 1 at some steps, and others at the last one."""
+    return dict.fromkeys(steps, 1.0) | ({8: more["last"]} if more else {})
 
 
 def _files(cut: int) -> Damage:
@@ -125,6 +195,27 @@ KINDS: dict[str, Damage] = {
     "a file of values that nothing requires is damaged": _trl(None, _HOLDS),
     "a line of the file of the required value is damaged": _verl("garbage"),
     "the last line of that file is being written": _verl('{"step": 3, "da', end=""),
+    "the last value is NaN, at a step without rollouts": _eight(
+        _norms(*range(1, 8), last=math.nan), rollouts=range(1, 8), require=("--require", "grad_norm@last <= 100")
+    ),
+    "the largest value is 1e9, at a step without rollouts": _eight(
+        _norms(*range(1, 8), last=1e9), rollouts=range(1, 8)
+    ),
+    "the last of 8 steps has a value, and no rollouts": _eight(rollouts=range(1, 8)),
+    "the required value ends at step 2 of 8": _eight(_norms(1, 2), require=("--require", "grad_norm@last <= 100")),
+    "all logged values end at step 2 of 8": _eight(metrics=(1, 2)),
+    "the required value is not logged at steps 3 to 6 of 8": _eight(_norms(1, 2, 7, 8)),
+    "the required value begins at step 5 of 8": _eight(_norms(5, 6, 7, 8)),
+    "the required value is logged at steps 3 and 6 of 8": _eight(_norms(3, 6)),
+    "the rollouts end at step 2 of 8": _eight(rollouts=(1, 2), require=_HOLDS),
+    "the last of 8 steps has no rollouts, and is required": _eight(
+        rollouts=range(1, 8), require=("--require", "frac_reward_zero_std@last <= 0.9")
+    ),
+    "6 of 10 lines of ms-swift, of 64 rollouts each, are garbage": _swift(6),
+    "6 of 10 lines of ROLL, of 64 rollouts each, are garbage": _roll(6),
+    "1 of 10 lines of ROLL, of 64 rollouts each, is garbage": _roll(1),
+    "1 of 10 lists of 64 samples is garbage, and 40 samples are text": _lists(1),
+    "40 samples of 640 in lists are text": _lists(0),
     "the baseline is not there": _baseline(None),
     "the baseline is cut off": _baseline('{"schema": "gradscope/baseline", "schema'),
     "the baseline holds NaN": _baseline(

@@ -55,7 +55,11 @@ HOSTILE = "<script>[red]\x1b[31mred\u202egnp"
 """A name as a log may hold it: HTML, rich markup, a terminal escape and a right-to-left override."""
 
 QUARANTINE = Quarantine(
-    num_rows=2, reasons=(QuarantineReason(reason="reward is not a number", num_rows=2, first=f"{HOSTILE}.jsonl:7"),)
+    num_rows=2,
+    num_rollouts=2,
+    reasons=(
+        QuarantineReason(reason="reward is not a number", num_rows=2, num_rollouts=2, first=f"{HOSTILE}.jsonl:7"),
+    ),
 )
 
 

@@ -208,4 +208,4 @@ def _describe(source: Source) -> None:
     for sentence in (*source.inferred, *source.missing):
         say(f"note: {sentence}")
     for reason in source.quarantined.reasons:
-        say(f"warning: set aside {reason.num_rows:,} rows: {reason.reason} ({reason.where})")
+        say(f"warning: set aside {reason.counted}: {reason.reason} ({reason.where})")

@@ -31,8 +31,8 @@ from gradscope.say import interval
 
 SET_ASIDE = "frac_set_aside"
 MOST_SET_ASIDE = 0.1
-"""Share of rows that a gate lets pass as set aside, unless it names a limit: a reward that fails now and then and the
-line at which a run was stopped stay below, a log that was damaged does not."""
+"""Share of rollouts that a gate lets pass as set aside, unless it names a limit: a reward that fails now and then and
+the line at which a run was stopped stay below, a log that was damaged does not."""
 __all__ = ["check_run", "parse_requirement", "read_requirements", "read_settings"]
 
 
@@ -158,10 +158,10 @@ def _of_rows_set_aside(source: Source) -> list[Verdict]:
     if not quarantined.num_rows and not quarantined.lost:
         return []
     required = Requirement(metric=SET_ASIDE, op="<=", limit=MOST_SET_ASIDE)
-    reasons = (f"{one.num_rows:,} rows: {one.reason} ({one.where})" for one in quarantined.reasons)
+    reasons = (f"{one.counted}: {one.reason} ({one.where})" for one in quarantined.reasons)
     value = MetricValue(
         estimate=frac_set_aside(source),
-        subject=f"{SET_ASIDE} of {source.num_rows + quarantined.num_rows:,} rows",
+        subject=f"{SET_ASIDE} of {source.num_rows + quarantined.num_rollouts:,} rollouts",
         hint="Copy the files again, or leave them out of the log.",
         advice=f"Set aside: {'; '.join(reasons)}.",
     )

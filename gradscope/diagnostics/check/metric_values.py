@@ -7,7 +7,7 @@ gradients import the gradient engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +20,12 @@ from gradscope.diagnostics.check.recomputed_numbers import (
     number_at,
     rank_number,
 )
-from gradscope.diagnostics.check.step_selectors import Selector, aggregate_steps, split_metric
+from gradscope.diagnostics.check.step_selectors import Needed, Selector, aggregate_steps, silence, split_metric
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files, samples_of_run
+from gradscope.diagnostics.spike.logged_course import courses_of
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
@@ -97,6 +98,12 @@ class MetricValues:
         logged = sorted({name for values in self.run.metrics.values() for name in values})
         return list(dict.fromkeys([*CATALOG, *logged]))
 
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Every step that the log knows of, ascending: those with rollouts and those with metrics alone."""
+        logged = (step for step, values in self.run.metrics.items() if values)
+        return tuple(sorted({*self.run.updates, *logged}))
+
     def value(self, name: str) -> MetricValue:
         """One metric.
 
@@ -117,7 +124,8 @@ class MetricValues:
         """What the log says goes first, groups' rewards before the trainer's own numbers; gradients go last."""
         entry = CATALOG.get(name)
         if entry is not None and entry.path and entry.command == "degeneracy":
-            return self._of_groups(entry)
+            of_rollouts = name != "frac_set_aside"
+            return (of_rollouts and self._silent(name, self.run.updates, self.steps, "most")) or self._of_groups(entry)
         if budget_of(name) is not None:
             return self._pass_at_k(name)
         if any(name in values for values in self.run.metrics.values()):
@@ -131,10 +139,17 @@ class MetricValues:
 
     def _selected(self, metric: str, selector: Selector, name: str) -> MetricValue:
         """A metric of some steps: their rollouts together for a mean, else their numbers joined."""
-        steps = selector.choose(self.run.steps)
+        entry = CATALOG.get(metric)
+        is_replayed = entry is not None and entry.command == "replay"
+        steps = selector.choose(self.run.steps if is_replayed else self.steps)
         of_groups = _part_of_groups(metric) in _OF_GROUPS or _part_of_log(metric)
-        if of_groups and steps and selector.aggregate == "mean":
-            chosen = replace(self.run, groups=groups_of_steps(self.run.groups, steps))
+        if of_groups and selector.aggregate == "mean" and not set(steps).isdisjoint(self.run.steps):
+            chosen = replace(
+                self.run,
+                groups=groups_of_steps(self.run.groups, steps),
+                metrics={step: values for step, values in self.run.metrics.items() if step in set(steps)},
+                repeats={step: sampled for step, sampled in self.run.repeats.items() if step in set(steps)},
+            )
             value = replace(self, run=chosen, cache={}).value(metric)
             return replace(value, subject=f"{value.subject} in steps {steps[0]} to {steps[-1]}")
         unknown = self._unknown_in_log(metric, steps, selector) if _part_of_log(metric) else None
@@ -151,9 +166,23 @@ class MetricValues:
         broken = _not_finite(metric, decisive)
         if broken is not None:
             return broken
+        must_have: Needed = "last" if selector.aggregate == "last" else "most" if of_groups else "all"
+        silent = None if is_replayed else self._silent(metric, course, steps, must_have)
+        if silent is not None:
+            return silent
         finite = [value for value in course.values() if math.isfinite(value)]
         estimate = aggregate_steps(values, selector, finite)
         return MetricValue(estimate=estimate, subject=f"{selector.aggregate} {metric}{words}", hint=_see(metric))
+
+    def _silent(self, name: str, known: Iterable[int], asked: Sequence[int], must_have: Needed) -> MetricValue | None:
+        """What to say where a metric that some steps have is not known at all that are asked for."""
+        again = {step for step, sampled in self.run.repeats.items() if sampled in set(known)}
+        reason = silence(sorted({*known, *again}), asked, self.run.windows, must_have)
+        if reason is None:
+            return None
+        estimate = Estimate.undefined_because(f"it {reason}")
+        hint = f"Give the whole log, or name steps that have it: {name}@5-20 is of steps 5 to 20."
+        return MetricValue(estimate=estimate, subject=name, hint=hint)
 
     def _course(self, metric: str, steps: Sequence[int]) -> dict[int, float] | None:
         """The metric at each step that has it, recomputed ones at the chosen steps; None for no number of a step."""
@@ -165,7 +194,7 @@ class MetricValues:
         elif entry is not None and entry.command == "replay":
             rows = {one.step: _replayed(one, entry) for one in self._replayed_steps(tuple(steps)).steps}
         elif any(metric in values for values in self.run.metrics.values()):
-            rows = {step: self.run.metrics.get(step, {}).get(metric) for step in self.run.steps}
+            rows = {step: self.run.metrics.get(step, {}).get(metric) for step in self.steps}
         else:
             return None
         return {step: value for step, value in rows.items() if value is not None}
@@ -226,6 +255,9 @@ class MetricValues:
         if part.overall is None:
             reason, hint = absence_of(name, part)
             return MetricValue(estimate=Estimate.undefined_because(reason), subject=entry.name, hint=hint)
+        silent = self._silent(entry.name, self._log_course(entry.name), self.steps, "most")
+        if silent is not None:
+            return silent
         estimate = number_at(part.overall, entry.path.rpartition(".")[2])
         return MetricValue(estimate=estimate, subject=f"{entry.name} of the log", hint=_see(entry.name))
 
@@ -249,11 +281,11 @@ class MetricValues:
         return read_samples(last, success_threshold=self.success_threshold)
 
     def _logged(self, name: str) -> MetricValue:
-        step = max(step for step, values in self.run.metrics.items() if name in values)
-        value = self.run.metrics[step][name]
-        broken = _not_finite(name, {step: value})
-        if broken is not None:
-            return broken
+        course = self._course(name, ()) or {}
+        step, value = max(course.items())
+        silent = _not_finite(name, {step: value}) or self._silent(name, course, self.steps, "last")
+        if silent is not None:
+            return silent
         estimate = Estimate.exact(value)
         return MetricValue(estimate=estimate, subject=f"{name} as the trainer logged it at step {step}")
 
@@ -278,7 +310,9 @@ class MetricValues:
     def _deviation(self, entry: Metric) -> MetricValue:
         """Of the log alone; a number that is none is said to be that, wherever it was logged."""
         estimate, subject = furthest_deviation(self.run)
-        return MetricValue(
+        name, course = next(iter(courses_of(self.run).items()))
+        silent = self._silent(name, course, self.steps, "all") if estimate.is_defined else None
+        return silent or MetricValue(
             estimate=estimate, subject=subject, hint=_see(entry.name), is_not_finite=not estimate.is_defined
         )
 

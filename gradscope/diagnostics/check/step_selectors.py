@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, get_args
+
+import numpy as np
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.steps import mean_of_steps
@@ -23,6 +27,9 @@ Aggregate = Literal["mean", "max", "min", "last", "trend"]
 _LISTED = r"[0-9]+[-:][0-9]+(?:,[0-9]+(?:[-:][0-9]+)?)*|[0-9]+(?:,[0-9]+(?:[-:][0-9]+)?)+"
 _SELECTOR = re.compile(rf"(?P<steps>all|{_LISTED}|(?:first|last)[0-9]+%?)(?::(?P<aggregate>mean|max|min|last|trend))?")
 _PART = re.compile(r"(first|last)([0-9]+)(%?)")
+Needed = Literal["last", "most", "all"]
+"""Which of the steps asked for have to have a metric: the last, all but a tenth (or one step) at the end, or all."""
+_MOST_SILENT = 0.1
 SELECTOR_HINT = "Write metric@last20%, metric@5-20:max or metric@trend; the aggregates are mean, max, min, last, trend."
 """For a selector that does not read."""
 
@@ -74,6 +81,50 @@ def split_metric(text: str) -> tuple[str, Selector | None]:
         return text, None
     aggregate = next(option for option in get_args(Aggregate) if option == (parts["aggregate"] or "mean"))
     return name, Selector(steps=parts["steps"], aggregate=aggregate)
+
+
+def silence(known: Sequence[int], asked: Sequence[int], windows: Mapping[int, int], must_have: Needed) -> str | None:
+    """Why a metric that ended before the run, or paused, does not stand for the steps that are asked for.
+
+    A metric may be logged every so many steps, the median distance of those that have it: fewer steps than that behind
+    the last of them, and than twice that before or between them, are no silence.
+
+    Args:
+        known: All steps that have the metric, ascending.
+        asked: The steps of the run that are asked for, ascending.
+        windows: Step -> over how many steps its metrics are means, for a metric that was logged once.
+        must_have: What has to be known. Rollouts of a step may be missing where another file took their name.
+
+    Returns:
+        A few words after the metric's name; None where it is known, or at no step at all.
+
+    Example:
+        >>> silence([1, 2], range(1, 9), {}, "last")
+        'is last known at step 2, and the run goes on to step 8'
+        >>> silence([1, 2, 7, 8], range(1, 9), {}, "all")
+        'is not known at steps 3 to 6'
+        >>> silence([5, 6, 7, 8], range(1, 9), {}, "all")
+        'is not known at steps 1 to 4'
+        >>> silence([10, 20], range(1, 26), {}, "all")
+    """
+    if not known or not asked:
+        return None
+    every = float(np.median(np.diff(known))) if len(known) > 1 else windows.get(known[0], 1)
+    before = known[: bisect_right(known, asked[-1])]
+    if not before:
+        return None
+    num_behind = len(asked) - bisect_right(asked, before[-1])
+    is_long = num_behind > (max(1, _MOST_SILENT * len(asked)) if must_have == "most" else 0)
+    if is_long and asked[-1] - before[-1] >= every:
+        return f"is last known at step {before[-1]}, and the run goes on to step {asked[-1]}"
+    starts = [(asked[0] - 1, before[0])] if before[0] - asked[0] >= 2 * every else []
+    pauses = [pair for pair in pairwise(before) if pair[1] - pair[0] >= 2 * every]
+    for first, second in [*starts, *pauses] if must_have == "all" else ():
+        within = asked[bisect_right(asked, first) : bisect_left(asked, second)]
+        if within:
+            steps = f"step {within[0]}" if len(within) == 1 else f"steps {within[0]} to {within[-1]}"
+            return f"is not known at {steps}"
+    return None
 
 
 def aggregate_steps(values: Mapping[int, float], selector: Selector, course: Sequence[float]) -> Estimate:

@@ -161,11 +161,11 @@ def degeneracy_of_run(
 
 
 def frac_set_aside(source: Source) -> Estimate:
-    """Share of a log's rows that could not be used; undefined where files could not be read to their end."""
+    """Share of a log's rollouts that could not be used; undefined where files could not be read to their end."""
     share = source.frac_set_aside
     if share is None:
         return Estimate.undefined_because(f"parts of the log could not be read: {source.quarantined.lost[0]}")
-    return Estimate.exact(share, num_units=source.num_rows + source.quarantined.num_rows)
+    return Estimate.exact(share, num_units=source.num_rows + source.quarantined.num_rollouts)
 
 
 def _logged_groups(run: Run, chosen: GroupRewards) -> LoggedGroups:

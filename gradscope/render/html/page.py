@@ -100,5 +100,5 @@ def _facts(report: RunReport) -> tuple[str, ...]:
         *source.inferred,
         *source.missing,
         *(f"Not read: {sentence}" for sentence in source.quarantined.lost),
-        *(f"{one.num_rows:,} rows set aside: {one.reason} ({one.where})" for one in source.quarantined.reasons),
+        *(f"{one.counted} set aside: {one.reason} ({one.where})" for one in source.quarantined.reasons),
     )

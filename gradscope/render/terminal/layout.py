@@ -26,7 +26,7 @@ def rows_set_aside(source: Source) -> str:
     lost = f"; {parts} {'parts' if parts > 1 else 'part'} of it could not be read" if parts else ""
     if not source.quarantined.num_rows:
         return lost
-    return f"; {source.quarantined.num_rows:,} rows set aside: {source.quarantined.reasons[0].reason}{lost}"
+    return f"; {source.quarantined.counted} set aside: {source.quarantined.reasons[0].reason}{lost}"
 
 
 def new_table(columns: Sequence[Column]) -> Table:

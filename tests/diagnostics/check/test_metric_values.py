@@ -19,8 +19,8 @@ from tests.diagnostics.made_up_runs import group_of, run_of
 SOURCE = Source(path="made-up", format="made-up", recognized="made up for a test")
 
 
-def test_logged_metric_is_that_of_the_last_step_that_has_it() -> None:
-    run = run_of(group_of([1, 0], step=1), metrics={1: {"kl": 0.1}, 2: {"kl": 0.2}, 3: {"loss": 1.0}})
+def test_logged_metric_is_that_of_the_last_step() -> None:
+    run = run_of(group_of([1, 0], step=1), metrics={1: {"kl": 0.1}, 2: {"kl": 0.2}, 3: {}})
     values = MetricValues(run=run)
     assert "kl" in values.names()
     value = values.value("kl")
@@ -300,6 +300,95 @@ def test_a_logged_number_that_is_not_finite_is_never_passed_over(name: str, reas
     metrics = {step: {"kl": {2: math.nan, 5: math.inf}.get(step, 1.0)} for step in range(1, 6)}
     value = MetricValues(run=dataclasses.replace(RUN, metrics=metrics)).value(name)
     assert (value.estimate.undefined, value.is_not_finite) == (reason, reason is not None)
+
+
+NORMS = dict.fromkeys(range(1, 9), 1.0)
+ENDED = "it is last known at step 2, and the run goes on to step 8"
+
+
+@pytest.mark.parametrize("selector", ["", "@last", "@max", "@mean", "@1-8:max", "@trend", "@last20%"])
+@pytest.mark.parametrize(("norm", "rollouts"), [(math.nan, 7), (math.nan, 2), (math.inf, 7), (math.nan, 0)])
+def test_a_number_that_is_none_counts_at_a_step_without_rollouts(selector: str, norm: float, rollouts: int) -> None:
+    steps = range(1, rollouts + 1)
+    metrics = {step: {"grad_norm": norm if step == 8 else value} for step, value in NORMS.items()}
+    run = run_of(*(group_of([1, 0], step=step) for step in steps), metrics=metrics)
+    value = MetricValues(run=run).value(f"grad_norm{selector}")
+    assert (value.estimate.value, value.is_not_finite) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [("", 1e9), ("@last", 1e9), ("@max", 1e9), ("@mean", (1e9 + 7) / 8), ("@last2", (1e9 + 1) / 2), ("@1-7:max", 1.0)],
+)
+def test_a_step_without_rollouts_counts(selector: str, expected: float) -> None:
+    metrics = {step: {"grad_norm": 1e9 if step == 8 else value} for step, value in NORMS.items()}
+    run = run_of(*(group_of([1, 0], step=step) for step in range(1, 4)), metrics=metrics)
+    assert MetricValues(run=run).value(f"grad_norm{selector}").estimate.value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        *((f"kl{selector}", ENDED) for selector in ("", "@last", "@max", "@mean", "@1-8:max", "@trend")),
+        ("kl@last20%", ENDED),
+        ("kl@1-2:max", None),
+        ("kl@first25%", None),
+        ("loss@max", None),
+        ("late@max", "it is not known at steps 1 to 4"),
+        ("late@last", None),
+        ("late@5-8:max", None),
+        ("paused@max", "it is not known at steps 3 to 5"),
+        ("paused@last", None),
+        ("odd@max", "it is not known at step 4"),
+        ("thinned", None),
+        ("thinned@max", None),
+        ("frac_reward_zero_std", ENDED),
+        ("frac_reward_zero_std@all", ENDED),
+        ("frac_reward_zero_std@last", ENDED),
+        ("frac_reward_zero_std@1-2", None),
+        ("frac_reward_zero_std@1-3", None),
+        ("frac_reward_zero_std@last20%", ENDED),
+        ("jensen_gap", ENDED),
+        ("frac_set_aside", None),
+        ("generation.frac_truncated", "the log does not say how completions ended or how long they took"),
+    ],
+)
+def test_what_ended_before_the_run_or_paused_is_unknown(name: str, reason: str | None) -> None:
+    steps_of = {
+        "kl": (1, 2), "late": range(5, 9), "paused": (1, 2, 6, 7, 8), "odd": (1, 2, 3, 5, 6, 7, 8), "thinned": (3, 6)
+    }  # fmt: skip
+    metrics = {
+        step: {"loss": 1.0, **{metric: 1.0 for metric, steps in steps_of.items() if step in steps}} for step in NORMS
+    }
+    run = run_of(*(group_of([1, 0], step=step) for step in (1, 2)), metrics=metrics)
+    estimate = MetricValues(run=run, resampling=Resampling(num_resamples=50)).value(name).estimate
+    assert estimate.undefined == reason
+
+
+def test_rollouts_of_the_last_step_may_be_missing_from_a_mean_and_not_from_the_last() -> None:
+    run = run_of(*(group_of([1, 0], step=step) for step in range(1, 8)), metrics={8: {"kl": 1.0}})
+    values = MetricValues(run=run, resampling=Resampling(num_resamples=50))
+    assert values.value("frac_reward_zero_std").estimate.value == 0.0
+    assert values.value("frac_reward_zero_std@last").estimate.undefined == ENDED.replace("step 2", "step 7")
+    again = dataclasses.replace(run, repeats={8: 7})
+    assert MetricValues(run=again).value("frac_reward_zero_std@last").estimate.value == 0.0
+
+
+def test_a_deviation_stands_for_the_whole_run() -> None:
+    def deviation(steps: range) -> Estimate:
+        metrics = {step: {"grad_norm": step % 3 + 1.0} if step in steps else {"loss": 1.0} for step in range(1, 21)}
+        return MetricValues(run=run_of(group_of([1, 0], step=1), metrics=metrics)).value("deviation").estimate
+
+    assert deviation(range(1, 21)).is_defined
+    assert deviation(range(1, 13)).undefined == "it is last known at step 12, and the run goes on to step 20"
+
+
+def test_a_metric_of_rollouts_that_ended_before_the_run_is_unknown() -> None:
+    run = dataclasses.replace(drifting_run(), metrics={step: {"kl": 1.0} for step in (7, 8)})
+    values = MetricValues(run=run, resampling=Resampling(num_resamples=50))
+    ended = "it is last known at step 3, and the run goes on to step 8"
+    assert [values.value(f"logprob_gap{one}").estimate.undefined for one in ("", "@max", "@all")] == [ended] * 3
+    assert values.value("logprob_gap@1-3:max").estimate.value == pytest.approx(0.03)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 
 from gradscope.catalog.lookup import CATALOG
-from gradscope.diagnostics.check.step_selectors import Aggregate, Selector, aggregate_steps, split_metric
+from gradscope.diagnostics.check.step_selectors import (
+    Aggregate,
+    Needed,
+    Selector,
+    aggregate_steps,
+    silence,
+    split_metric,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +31,33 @@ from gradscope.diagnostics.check.step_selectors import Aggregate, Selector, aggr
 )
 def test_steps_that_a_selector_means(steps: str, chosen: tuple[int, ...]) -> None:
     assert Selector(steps=steps, aggregate="mean").choose((2, 4, 6, 8, 10)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("known", "asked", "must_have", "reason"),
+    [
+        ([], range(1, 9), "all", None),
+        ([1], [], "all", None),
+        ([3], range(1, 9), "last", "is last known at step 3, and the run goes on to step 8"),
+        ([3], range(1, 4), "all", "is not known at steps 1 to 2"),
+        ([6], range(1, 9), "all", None),  # its window of three steps, and less than another
+        ([5, 10, 15], range(1, 20), "all", None),
+        ([5, 10, 15], range(1, 21), "all", "is last known at step 15, and the run goes on to step 20"),
+        ([0, 5, 10, 20], range(0, 21), "all", "is not known at steps 11 to 19"),
+        ([1, 2, 3], range(0, 4), "all", None),  # a validation before the first step
+        ([1, 2, 3, 9], [1, 2, 3, 9], "all", None),
+        ([1, 2, 3, 9], [2, 3, 5, 9], "all", "is not known at step 5"),
+        ([1, 2, 3, 9], [2, 3, 5, 9], "last", None),
+        ([9, 10], range(1, 9), "last", None),
+        (range(1, 91), range(1, 101), "most", None),
+        (range(1, 90), range(1, 101), "most", "is last known at step 89, and the run goes on to step 100"),
+        ([1, 2], range(1, 4), "most", None),
+    ],
+)
+def test_a_metric_is_silent_where_it_skips_more_than_its_usual_distance(
+    known: list[int], asked: list[int], must_have: Needed, reason: str | None
+) -> None:
+    assert silence(known, asked, {6: 3}, must_have) == reason
 
 
 @pytest.mark.parametrize("steps", ["5-20", "1,6", "1,6,11-20", "6-6", "last20%"])

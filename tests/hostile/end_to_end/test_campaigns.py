@@ -116,4 +116,8 @@ def test_the_page_has_the_gate_as_it_is() -> None:
         "none, and the requirement holds",
         "1 line of 33 is garbage",
         "the last line of that file is being written",
+        "the last of 8 steps has a value, and no rollouts",
+        "the required value is logged at steps 3 and 6 of 8",
+        "1 of 10 lines of ROLL, of 64 rollouts each, is garbage",
+        "40 samples of 640 in lists are text",
     }

@@ -91,14 +91,16 @@ def _records(
 ) -> Iterator[Record]:
     columns = request.columns
     left = largest = most(MOST_SAMPLES)
+    lines = quarantine.of_lines()
     for file in expand(request.path):
-        for location, row in read_rows(file, quarantine):
+        for location, row in read_rows(file, lines):
             has_samples = False
             for part in prompt_rows(row, columns):
                 has_samples = True
                 samples = samples_of(part, columns)
                 if isinstance(samples, PromptSamples):
                     shapes[samples.shape] += 1
+                    lines.held(len(samples.rewards))
                     left -= len(samples.rewards)
                     if left < 0:
                         raise InputError(
@@ -115,9 +117,9 @@ def _records(
                         by_reward=request.rewards_only,
                     )
                 elif samples is not None:
-                    quarantine.add(samples, location)
+                    lines.add(samples, location)
             if not has_samples:
-                quarantine.add("the row holds no samples with a reward", location)
+                lines.add("the row holds no samples with a reward", location)
 
 
 def _expand(

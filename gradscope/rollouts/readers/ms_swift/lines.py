@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.quarantine import LinesLog
 from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none
 from gradscope.rollouts.readers.trl.blocks import RowPrompts
 
@@ -53,7 +53,7 @@ class Line:
         return {name: cells[at] for name, cells in self.columns.items()}
 
 
-def read_lines(path: Path, quarantine: QuarantineLog) -> Iterator[Line]:
+def read_lines(path: Path, quarantine: LinesLog) -> Iterator[Line]:
     """The log calls of a file, step by step: one line may hold the rollouts of several steps."""
     for location, row in read_jsonl(path, quarantine):
         lists = {name: value for name, value in row.items() if isinstance(value, list)}
@@ -66,6 +66,7 @@ def read_lines(path: Path, quarantine: QuarantineLog) -> Iterator[Line]:
         if None in steps:
             quarantine.add("the step is not a whole number", location)
             continue
+        quarantine.held(size)
         different = dict.fromkeys(step for step in steps if step is not None)
         for step in different:
             part = columns

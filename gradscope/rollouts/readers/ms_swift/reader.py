@@ -60,11 +60,13 @@ def _read(request: ReadRequest) -> Run:
     batches: list[Batch] = []
     kept: list[Line] = []
     repeats = 0
-    for line, again in without_repeats(line for file in files for line in read_lines(file, quarantine)):
+    lines = quarantine.of_lines()
+    for line, again in without_repeats(line for file in files for line in read_lines(file, lines)):
         if weights is None:
             weights, inferred = _weights(line, settings)
         batches.append(batch_of(line, weights))
         repeats += again
+        lines.held(-again * line.size, num_lines=0)
         if not request.rewards_only:
             kept.append(line)
     if weights is None:

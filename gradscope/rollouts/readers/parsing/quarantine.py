@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,8 @@ class QuarantineLog:
         self._by_reason: dict[str, tuple[int, str]] = {}
         self._files: dict[str, set[str]] = {}
         self._lost: dict[str, InputError] = {}
+        self._lines: Counter[str] = Counter()
+        self._num_lines = self._num_held = 0
 
     def add(self, reason: str, location: str) -> None:
         """Set a row aside: why, in a few words, and its ``file:line``, counted from 1."""
@@ -37,6 +40,10 @@ class QuarantineLog:
     def lose(self, error: InputError) -> None:
         """Set aside a file, or what is left of it, that cannot be read: nobody knows how many rows it has."""
         self._lost.setdefault(error.message, error)
+
+    def of_lines(self) -> LinesLog:
+        """What takes the lines of files of which each holds many rollouts."""
+        return LinesLog(self)
 
     def of_metrics(self, file: Path) -> Callable[[str], None]:
         """What takes damage within a file of metrics, in a few words, as a part of the run that cannot be read."""
@@ -66,6 +73,8 @@ class QuarantineLog:
             self._by_reason[reason] = (own + count, min(own_first, first, key=place))
             self._files[reason] = self._files.get(reason, set()) | other._files[reason]
         self._lost |= other._lost
+        self._lines += other._lines
+        self._num_lines, self._num_held = self._num_lines + other._num_lines, self._num_held + other._num_held
 
     def raise_lost(self) -> None:
         """Raise what the first file met that could not be read, where there is one: nothing else was left."""
@@ -76,11 +85,54 @@ class QuarantineLog:
         """What was set aside, by reason, the most frequent first."""
         ordered = sorted(self._by_reason.items(), key=lambda item: (-item[1][0], item[0]))
         reasons = tuple(
-            QuarantineReason(reason=reason, num_rows=count, first=first, num_files=len(self._files[reason]))
+            QuarantineReason(
+                reason=reason,
+                num_rows=count,
+                first=first,
+                num_rollouts=count - self._lines[reason] + self._rollouts_of(reason),
+                num_files=len(self._files[reason]),
+            )
             for reason, (count, first) in ordered
         )
-        num_rows = sum(reason.num_rows for reason in reasons)
-        return Quarantine(num_rows=num_rows, reasons=reasons, lost=tuple(self._lost))
+        return Quarantine(
+            num_rows=sum(one.num_rows for one in reasons),
+            num_rollouts=sum(one.num_rollouts for one in reasons),
+            reasons=reasons,
+            lost=tuple(self._lost),
+        )
+
+    def _rollouts_of(self, reason: str) -> int:
+        """How many rollouts the lines that were set aside for a reason hold, each as many as those that were read."""
+        if reason == BLANK:
+            return 0
+        mean = self._num_held / self._num_lines if self._num_lines else 1.0
+        return round(self._lines[reason] * mean)
+
+
+class LinesLog(QuarantineLog):
+    """Passes on lines that are set aside to the log of a reading, as lines that hold many rollouts."""
+
+    def __init__(self, whole: QuarantineLog) -> None:
+        super().__init__()
+        self._whole = whole
+
+    def held(self, num_rollouts: int, num_lines: int = 1) -> None:
+        """Lines were read, and held so many rollouts; less than none where it turned out that those do not count."""
+        self._whole._num_lines += num_lines
+        self._whole._num_held += num_rollouts
+
+    def add(self, reason: str, location: str) -> None:
+        """Set a line aside, whose rollouts nobody can count."""
+        self._whole.add(reason, location)
+        self._whole._lines[reason] += 1
+
+    def passed(self, num_bytes: int, num_rows: int = 1) -> None:
+        """Passed on."""
+        self._whole.passed(num_bytes, num_rows)
+
+    def lose(self, error: InputError) -> None:
+        """Passed on."""
+        self._whole.lose(error)
 
 
 def with_set_aside(source: Source, log: QuarantineLog) -> Source:
@@ -88,6 +140,7 @@ def with_set_aside(source: Source, log: QuarantineLog) -> Source:
     before, more = source.quarantined, log.result()
     quarantined = Quarantine(
         num_rows=before.num_rows + more.num_rows,
+        num_rollouts=before.num_rollouts + more.num_rollouts,
         reasons=(*before.reasons, *more.reasons),
         lost=(*before.lost, *more.lost),
     )

@@ -28,11 +28,13 @@ _FILTERED = hidden_by("ROLL's query_filter_config drops groups by their rewards 
 
 def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The rollouts of a file's lines, each with the elements of all lists that are as long as that of responses."""
-    for location, line in read_jsonl(file, quarantine):
+    lines = quarantine.of_lines()
+    for location, line in read_jsonl(file, lines):
         if not _is_batch(line):
-            quarantine.add("global_step, responses and scores are not lists of one length", location)
+            lines.add("global_step, responses and scores are not lists of one length", location)
             continue
         size = len(line["responses"])
+        lines.held(size)
         columns = {name: cells for name, cells in line.items() if isinstance(cells, list) and len(cells) == size}
         yield from ((location, {name: cells[at] for name, cells in columns.items()}) for at in range(size))
 

@@ -45,7 +45,7 @@ def test_the_steps_of_a_line_are_lines_of_their_own(tmp_path: Path) -> None:
     quarantine = QuarantineLog()
     row = {"step": ["2", 1, "2.0"], "prompt": ["p", "q", "r"], "completion": ["a", "b", "c"], "advantages": [0, 1, 2]}
     log = write_lines(tmp_path / "completions.jsonl", {**row, "extra": [1], "note": "x"}, {**row, "step": [True] * 3})
-    first, second = read_lines(log, quarantine)
+    first, second = read_lines(log, quarantine.of_lines())
     assert (first.step, first.size, first.row(1)["prompt"]) == (2, 2, "r")
     assert (second.step, second.columns["completion"]) == (1, ["b"])
     (reason,) = quarantine.result().reasons
