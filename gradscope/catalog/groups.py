@@ -108,7 +108,8 @@ GROUP_METRICS: tuple[Metric, ...] = (
         title="Jensen gap",
         formula="frac_reward_zero_std - iid_prediction",
         meaning="Degenerate groups beyond the prediction. p^G + (1-p)^G is convex, so a spread of pass rates between "
-        "prompts or over time makes more dead groups than their mean does.",
+        "prompts or over time makes more dead groups than their mean does, and never fewer: a difference below 0 is 0, "
+        "unless the p of the prediction is given.",
         range="[-1, 1]",
         better="lower",
         moved_by="Prompts of very different difficulty; a pass rate that moves during the run.",
