@@ -637,6 +637,7 @@ def claims_report() -> ClaimsReport:
                 verdict=verdict,
                 why=reason,
                 settle=f"A longer log of {HOSTILE}." if name == HOSTILE else "More groups.",
+                ours=False,
             )
             for name, claim, metric, estimate, null, verdict, reason in rows
         ),

@@ -13,6 +13,9 @@ EXCESS = 0.01
 """The least share of groups beyond the prediction that is called an excess."""
 PERSISTENT = 0.05
 """The least excess of dead groups after a dead one that is called persistence."""
+HARD = 0.25
+"""A task is hard where fewer rollouts pass; at 7 %, where the second source's are, and at 25 % alike one pass rate for
+all makes few groups that all pass."""
 
 
 def dead_beyond_prediction(evidence: Evidence) -> Judgement:
@@ -77,11 +80,17 @@ def search_not_capacity(evidence: Evidence) -> Judgement:
 
 
 def dead_groups_are_failures(evidence: Evidence) -> Judgement:
-    """Whether more groups all fail, which a negative advantage would revive, than all pass, which it would not."""
+    """Whether more groups all fail than all pass, in a run whose task is hard."""
     report = evidence.degeneracy()
-    failing, passing = report.frac_all_fail, report.frac_all_pass
+    failing, passing, rate = report.frac_all_fail, report.frac_all_pass, report.pass_rate
     if failing.undefined is not None or passing.undefined is not None:
         return cannot_tell(str(failing.undefined or passing.undefined))
+    if rate.ends[1] >= HARD:
+        return cannot_tell(
+            f"It is said of hard tasks, and {with_interval(rate, percent)} of these rollouts pass, not certainly less "
+            f"than {percent(HARD)}",
+            estimate=failing,
+        )
     return Judgement(
         estimate=failing,
         null=passing,
