@@ -75,7 +75,7 @@ def search_not_capacity(evidence: Evidence) -> Judgement:
         estimate=known[-1].difference,
         null=Estimate.exact(0.0),
         verdict=verdicts.get(comparison.verdict, "cannot_tell"),
-        why=f"{comparison.evidence[:1].upper()}{comparison.evidence[1:].rstrip('.')}.",
+        why=f"{comparison.evidence[:1].upper()}{comparison.evidence[1:].rstrip('.')}; {comparison.verifier}.",
     )
 
 
