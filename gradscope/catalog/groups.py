@@ -131,7 +131,8 @@ GROUP_METRICS: tuple[Metric, ...] = (
         name="gap_between_prompts",
         title="gap between prompts",
         formula="jensen_gap - gap_over_time",
-        meaning="The part of the Jensen gap within steps: prompts of one step differ in difficulty.",
+        meaning="The part of the Jensen gap within steps: groups of one step differ, by their prompts or by what their "
+        "rollouts share.",
         range="[-1, 1]",
         better="lower",
         moved_by="The mix of prompts in a step.",

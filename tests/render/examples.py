@@ -145,6 +145,8 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
         ),
         overdispersion=Overdispersion(
             rate_variance=around(0.144, 0.02, 128),
+            between_prompts=around(0.121, 0.03, 128),
+            between_visits=around(0.004, 0.02, 128),
             z=Estimate.exact(21.5, num_units=160),
             p_value=Estimate.exact(0.0005, num_units=160),
             test="1999 deals of the outcomes within steps",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, rises
+from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, rises, together
 from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.persistence import dead_persistence
@@ -34,17 +34,26 @@ def dead_beyond_prediction(evidence: Evidence) -> Judgement:
 
 
 def excess_from_prompts(evidence: Evidence) -> Judgement:
-    """Whether prompts that differ within a step make more of the gap than a pass rate that moves between steps."""
-    split = evidence.degeneracy().gap_decomposition
-    between, over_time = split.between_prompts, split.over_time
+    """Whether groups that differ within a step make more of the gap than a pass rate that moves between steps, and
+    whether that stays with their prompts rather than being of the visit, such as a judge's luck with a whole group."""
+    report = evidence.degeneracy()
+    between, over_time = report.gap_decomposition.between_prompts, report.gap_decomposition.over_time
     if between.undefined is not None or over_time.undefined is not None:
         return cannot_tell(str(between.undefined or over_time.undefined))
+    stays, of_visit = report.overdispersion.between_prompts, report.overdispersion.between_visits
+    known = stays.is_defined and of_visit.is_defined
+    by_prompt = (
+        f"where prompts return, {with_interval(stays, '.3f')} of the variance of pass rates stays with the prompt and "
+        f"{with_interval(of_visit, '.3f')} is of the visit"
+        if known
+        else "no prompt returns, so what rollouts of a group share would look the same"
+    )
     return Judgement(
         estimate=between,
         null=over_time,
-        verdict=_larger(between, over_time),
-        why=f"{with_interval(between, points)} points from prompts that differ within a step, "
-        f"{with_interval(over_time, points)} from a pass rate that moves between steps.",
+        verdict=together([_larger(between, over_time), _larger(stays, of_visit) if known else "cannot_tell"]),
+        why=f"{with_interval(between, points)} points from groups that differ within a step, "
+        f"{with_interval(over_time, points)} from a pass rate that moves between steps; {by_prompt}.",
     )
 
 

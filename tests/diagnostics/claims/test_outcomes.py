@@ -24,6 +24,7 @@ from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
 from gradscope.diagnostics.passk.comparison import compare_samples
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import split_gap
+from gradscope.metrics.outcomes.dispersion import estimate_rate_parts
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.rollouts.run import Run
 from tests.diagnostics.claims.made_up_evidence import Given, between
@@ -33,12 +34,14 @@ FEW = Resampling(num_resamples=300)
 UNKNOWN = Estimate.undefined_because("the rewards are not binary")
 
 
-def log(rate: Callable[[int, int], float], seed: int, *, steps: int = 12, a_step: int = 16, size: int = 4) -> Run:
-    """New prompts at every step; the pass rate is a function of the step and of the place in it."""
+def log(
+    rate: Callable[[int, int], float], seed: int, *, steps: int = 12, a_step: int = 16, size: int = 4, new: bool = True
+) -> Run:
+    """New prompts at every step, or the same; the pass rate is a function of the step and of the place in it."""
     rng = np.random.default_rng(seed)
     return run_of(
         *(
-            group_of((rng.random(size) < rate(step, place)).astype(float).tolist(), step=step, prompt=f"{step}-{place}")
+            group_of((rng.random(size) < rate(step, place)).astype(float).tolist(), step=step, prompt=f"{step * new}-{place}")
             for step in range(1, steps + 1)
             for place in range(a_step)
         )
@@ -52,8 +55,10 @@ def numbers_of(run: Run) -> SimpleNamespace:
     overall = EstimateOptions(resampling=FEW).estimate(table)
     between_prompts, over_time = split_gap(table, overall.jensen_gap, base_pass_rate=None)
     parts = SimpleNamespace(between_prompts=between_prompts, over_time=over_time)
+    stays, of_visit = estimate_rate_parts(table.step, table.prompt, table.size, table.num_passing, resampling=FEW)
+    returns = SimpleNamespace(between_prompts=stays, between_visits=of_visit)
     shares = ("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "iid_prediction", "jensen_gap", "pass_rate")
-    return SimpleNamespace(gap_decomposition=parts, **{name: getattr(overall, name) for name in shares})
+    return SimpleNamespace(gap_decomposition=parts, overdispersion=returns, **{name: getattr(overall, name) for name in shares})
 
 
 def verdicts(judge: Callable[..., Judgement], found: list[SimpleNamespace]) -> list[str]:
@@ -61,7 +66,8 @@ def verdicts(judge: Callable[..., Judgement], found: list[SimpleNamespace]) -> l
 
 
 def by_degeneracy(judge: Callable[..., Judgement], **fields: object) -> Judgement:
-    return judge(Given(found={"degeneracy": SimpleNamespace(**fields)}))
+    stays = SimpleNamespace(between_prompts=between(0.02, 0.03), between_visits=between(0.0, 0.01))
+    return judge(Given(found={"degeneracy": SimpleNamespace(**{"overdispersion": stays, **fields})}))
 
 
 @pytest.mark.parametrize(
@@ -102,6 +108,23 @@ def test_a_part_of_the_gap_that_may_be_nothing_is_no_origin() -> None:
     assert by_degeneracy(excess_from_prompts, gap_decomposition=parts).verdict == "cannot_tell"
     exact = SimpleNamespace(between_prompts=between(0.1, 0.2), over_time=Estimate.exact(0.0))
     assert by_degeneracy(excess_from_prompts, gap_decomposition=exact).verdict == "cannot_tell"
+
+
+@pytest.mark.parametrize(
+    ("stays", "of_visit", "verdict"),
+    [
+        (between(0.02, 0.03), between(0.0, 0.01), "supported"),
+        (between(0.0, 0.03), between(0.0, 0.01), "cannot_tell"),
+        (between(0.0, 0.01), between(0.02, 0.03), "contradicted"),
+        (UNKNOWN, UNKNOWN, "cannot_tell"),
+    ],
+)
+def test_what_is_of_the_visit_is_no_difficulty_of_prompts(stays: Estimate, of_visit: Estimate, verdict: str) -> None:
+    parts = SimpleNamespace(between_prompts=between(0.1, 0.2), over_time=between(0.0, 0.05))
+    returns = SimpleNamespace(between_prompts=stays, between_visits=of_visit)
+    found = by_degeneracy(excess_from_prompts, gap_decomposition=parts, overdispersion=returns)
+    assert found.verdict == verdict
+    assert ("no prompt returns" in found.why) == (stays is UNKNOWN)
 
 
 def test_rewards_that_are_not_binary_have_no_gap_and_no_kinds() -> None:
@@ -211,9 +234,10 @@ def test_one_pass_rate_for_all_has_no_excess_and_no_origin(rate: float) -> None:
 
 @pytest.mark.slow  # a simulation
 def test_prompts_of_unequal_difficulty_are_found_and_never_denied() -> None:
-    logs = [numbers_of(log(only_between, seed)) for seed in SEEDS]
-    assert set(verdicts(dead_beyond_prediction, logs)) == {"supported"}
-    origins = verdicts(excess_from_prompts, logs)
+    once = [numbers_of(log(only_between, seed)) for seed in SEEDS]
+    assert set(verdicts(dead_beyond_prediction, once)) == {"supported"}
+    assert set(verdicts(excess_from_prompts, once)) == {"cannot_tell"}
+    origins = verdicts(excess_from_prompts, [numbers_of(log(only_between, seed, new=False)) for seed in SEEDS])
     assert origins.count("contradicted") <= LIMIT
     assert origins.count("supported") > 60
 
