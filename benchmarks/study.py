@@ -180,7 +180,9 @@ class Runs:
         with file.open(encoding="utf-8", newline="") as stream:
             rows = list(csv.DictReader(stream))
         known = {
-            metric: {(row["arm"], row["learning rate"], int(row["seed"])): float(row[metric]) for row in rows if row[metric]}
+            metric: {
+                (row["arm"], row["learning rate"], int(row["seed"])): float(row[metric]) for row in rows if row[metric]
+            }
             for metric in study.metrics
         }
         return cls(study, {}, (), {row["arm"]: row["learning rate"] for row in rows}, known)

@@ -111,8 +111,8 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
     _degeneracy_metric(
         name="overdispersion.between_prompts",
         title="variance that stays with the prompt",
-        formula="mean over pairs of visits of a prompt of (c/n - the rest of the step) (c/n - the rest of the other step)",
-        meaning="Of the variance of pass rates within steps, what is still there when a prompt returns: its difficulty.",
+        formula="mean over pairs of visits of a prompt of the product of c/n minus the rest of its step",
+        meaning="Of the variance of pass rates within steps, what is still there when a prompt returns.",
         range="[-1, 1]",
         better="neither",
         moved_by="The mix of prompts.",
@@ -123,7 +123,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         name="overdispersion.between_visits",
         title="variance of the visit",
         formula="mean of c (c - 1) / n (n - 1) - c/n times the rest of the step, minus overdispersion.between_prompts",
-        meaning="Of the variance of pass rates within steps, what is gone when a prompt returns: what the rollouts of one "
+        meaning="Of the variance of pass rates within steps, what is gone when a prompt returns: what rollouts of a "
         "group share, such as a judge, a cache or a failure, and what training did to single prompts.",
         range="[-1, 1]",
         better="neither",

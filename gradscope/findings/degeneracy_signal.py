@@ -49,7 +49,9 @@ def dispersion_finding(report: DegeneracyReport) -> str:
     text = f"Chance does not explain them: the groups of a step differ in pass rate ({evidence})"
     stays, of_visit = tested.between_prompts, tested.between_visits
     if not (stays.is_defined and of_visit.is_defined):
-        return f"{text}, by their prompts or by what the rollouts of a group share: only prompts that return would tell."
+        return (
+            f"{text}, by their prompts or by what the rollouts of a group share: only prompts that return would tell."
+        )
     return (
         f"{text}. Where prompts return, {with_interval(stays, '.3f')} of the variance stays with the prompt and "
         f"{with_interval(of_visit, '.3f')} is of the visit."

@@ -63,8 +63,8 @@ def test_prompts_differ_or_it_cannot_be_told(z: float, p_value: float, words: st
 def test_prompts_differ_only_where_they_return() -> None:
     returning = dispersion_finding(REPORT)
     assert returning.endswith(
-        ". Where prompts return, 0.121 [0.091, 0.151] of the variance stays with the prompt and 0.004 [0.000, 0.024] is "
-        "of the visit."
+        ". Where prompts return, 0.121 [0.091, 0.151] of the variance stays with the prompt and 0.004 [0.000, 0.024] "
+        "is of the visit."
     )
     once = replace(REPORT.overdispersion, between_prompts=NOTHING, between_visits=NOTHING)
     said = dispersion_finding(replace(REPORT, overdispersion=once))

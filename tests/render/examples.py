@@ -351,8 +351,8 @@ def passk_report(num_files: int = 2) -> PassAtKReport:
         least_sharpening=None,
         verdict="undecided",
         evidence="a gain at the smallest budget, no certain difference at the largest",
-        verifier="a verifier that passes 1.0 % of wrong samples counts a prompt without a right one as solved in 14.9 % of "
-        "cases at k = 16",
+        verifier="a verifier that passes 1.0 % of wrong samples counts a prompt without a right one as solved in "
+        "14.9 % of cases at k = 16",
     )
     return PassAtKReport(tables=tables, comparison=comparison, findings=("Training sharpened more than it widened.",))
 

@@ -135,7 +135,9 @@ def test_the_ranks_of_the_page_follow_from_its_prompts(file: Path) -> None:
         rows = list(csv.DictReader(stream))
 
     def ranks(matrix: str, size: str, label: str) -> np.ndarray:
-        return np.array([float(row[label]) for row in rows if (row["matrix"], row["R"]) == (matrix, size) and row[label]])
+        return np.array(
+            [float(row[label]) for row in rows if (row["matrix"], row["R"]) == (matrix, size) and row[label]]
+        )
 
     whole = "dL/dW, mean over weights"
     change = ranks(whole, "64", "per step") - ranks(whole, "64", "outcome")

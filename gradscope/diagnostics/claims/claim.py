@@ -88,6 +88,9 @@ def in_range(estimate: Estimate, low: float, high: float, *, num_tests: int = 1)
 def on_side(estimate: Estimate) -> ClaimVerdict:
     """The rule for a direction: supported where the whole interval lies above zero, contradicted where it lies below.
 
+    Returns:
+        The verdict.
+
     Example:
         >>> on_side(Estimate(value=0.4, low=0.3, high=0.5)), on_side(Estimate(value=0.0, low=-0.1, high=0.1))
         ('supported', 'cannot_tell')

@@ -31,7 +31,8 @@ def likely_are_rewarded(evidence: Evidence) -> Judgement:
 def changes_as_predicted(evidence: Evidence) -> Judgement:
     """Whether the entropy at the steps' own tokens went down by the next checkpoint where their covariance is positive.
 
-    The change is that of the weights on disk, whatever optimizer made them.
+    Returns:
+        The judgement; the change is that of the weights on disk, whatever optimizer made them.
     """
     found = evidence.followed_tokens()
     steps = tuple(found.changes)

@@ -34,7 +34,7 @@ from gradscope.say import number, with_interval
 SPARSER = 0.02
 """The least change of an index from 0 to 1 over training that is called growth."""
 SAME_DIRECTION = 0.9
-"""Cosines of expected updates from here on are the same direction: within 26 degrees. Climbing only takes one above 0."""
+"""Cosines of expected updates from here on are the same direction, within 26 degrees; to climb takes one above 0."""
 SAME_BASELINE = 0.05
 """A baseline as near to the mean reward as this share of the range of the run's rewards is no other."""
 _OTHER_PROMPTS = (
@@ -113,7 +113,8 @@ def _grown(change: Estimate, steps: tuple[int, ...], of: str) -> Judgement:
 def group_mean_is_optimal(evidence: Evidence) -> Judgement:
     """Whether the least noisy constant of a group, E[|s|^2 r] / E[|s|^2], is the group's mean reward.
 
-    It is where reward and squared norm are uncorrelated, whatever else holds (Greensmith, Bartlett & Baxter 2004). Groups of equal rewards say nothing: every baseline between their rewards is that reward.
+    It is where reward and squared norm are uncorrelated (Greensmith, Bartlett & Baxter 2004). Groups of equal rewards
+    say nothing: every baseline between their rewards is that reward.
 
     Returns:
         The judgement on the mean distance, over the groups of all steps.
@@ -164,9 +165,7 @@ def sign_part_is_the_direction(part: GroupKind, target: Literal["pass@1", "pass@
     return partial(_sign_part, part, target, partial(in_range, low=SAME_DIRECTION, high=1.0))
 
 
-def _sign_part(
-    part: GroupKind, target: str, rule: Callable[[Estimate], ClaimVerdict], evidence: Evidence
-) -> Judgement:
+def _sign_part(part: GroupKind, target: str, rule: Callable[[Estimate], ClaimVerdict], evidence: Evidence) -> Judgement:
     rows = [_binary_rows(evidence, step.step) for step in evidence.gradients("rollout").steps]
     known = [one for one in rows if one is not None]
     if not known:

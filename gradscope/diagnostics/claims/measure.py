@@ -141,8 +141,8 @@ def _findings(rows: Sequence[ClaimRow]) -> tuple[str, ...]:
     told = words["supported"] + contradicted + not_shown
     by_us = f", does not show {not_shown} by our measure" if not_shown else ""
     sentences = [
-        f"Of {len(rows)} claims this run supports {words['supported']}, contradicts {contradicted}{by_us} and cannot tell "
-        f"{len(rows) - told}."
+        f"Of {len(rows)} claims this run supports {words['supported']}, contradicts {contradicted}{by_us} and cannot "
+        f"tell {len(rows) - told}."
     ]
     if told:
         sentences.append("A verdict is about this run alone; its intervals hold claim by claim, not for all together.")

@@ -34,8 +34,11 @@ def dead_beyond_prediction(evidence: Evidence) -> Judgement:
 
 
 def excess_from_prompts(evidence: Evidence) -> Judgement:
-    """Whether groups that differ within a step make more of the gap than a pass rate that moves between steps, and
-    whether that stays with their prompts rather than being of the visit, such as a judge's luck with a whole group."""
+    """Whether groups that differ within a step make more of the gap than a pass rate that moves between steps.
+
+    Returns:
+        The judgement; what differs has to stay with the prompts, and not be of the visit as a judge's luck is.
+    """
     report = evidence.degeneracy()
     between, over_time = report.gap_decomposition.between_prompts, report.gap_decomposition.over_time
     if between.undefined is not None or over_time.undefined is not None:

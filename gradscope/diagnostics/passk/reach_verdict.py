@@ -5,8 +5,8 @@ solves no prompt that the first does not. So *capacity expansion* asks for promp
 that the second solves too often for any best of :data:`MOST_SHARPENING` of the first, beside a gain at the largest k.
 *Search compression* asks for a gain at the smallest k, where at the largest the second solves hardly another prompt:
 gains, and losses too, are shown to be below :data:`MARGIN`, though the first leaves more than that unsolved, else there
-was *no headroom*; or the gain has become a loss. All else is undecided. Every verdict takes the verifier's word, so what
-its false positives would do to it is said beside it.
+was *no headroom*; or the gain has become a loss. All else is undecided. Every verdict takes the verifier's word, so
+what its false positives would do to it is said beside it.
 """
 
 from __future__ import annotations

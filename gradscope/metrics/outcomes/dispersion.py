@@ -146,7 +146,7 @@ def estimate_rate_variance(
 def estimate_rate_parts(
     step: ArrayLike, prompts: ArrayLike, num_samples: ArrayLike, num_passing: ArrayLike, *, resampling: Resampling
 ) -> tuple[Estimate, Estimate]:
-    """The variance of pass rates within steps, of prompts that return: what stays with the prompt, what is of the visit.
+    """The variance of pass rates within steps where prompts return: what stays with the prompt, what is of the visit.
 
     Rollouts of a group may share more than their prompt: a judge, a cache, a failure. What they share at one visit
     makes groups differ as prompts would, but is not there at the next. So what stays is the product of a prompt's

@@ -7,13 +7,9 @@ side. The prediction for groups of unequal size is the mean of p^G + (1-p)^G ove
 their number of groups.
 
 No gap is below 0 (Jensen), so value and interval are not either. At few groups the prediction at their mean is too
-high, and most of what tells a gap is in rare groups that a short log may not have: the interval has that bias taken out,
-the skewness of the groups put in on the side that it lengthens, and one more group, half a weight, that is as likely to
-have any number of passes. ``benchmarks/referee/gap_coverage.py`` measures what it covers.
-
-A step has few groups, and the prediction at its own mean pass rate would be too high; the part of the gap over time is
-made of predictions without that bias (:mod:`gradscope.metrics.outcomes.own_rates`). What is left of the gap is between
-prompts, so the two add up to it exactly. Both have the jackknife's interval over prompts.
+high, and most of what tells a gap is in rare groups that a short log may not have: the interval has that bias taken
+out, the skewness of the groups put in on the side that it lengthens, and one more group, half a weight, that is as
+likely to have any number of passes. ``benchmarks/referee/gap_coverage.py`` measures what it covers.
 """
 
 from __future__ import annotations
@@ -110,17 +106,20 @@ def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: 
     relative = _relative(prediction, degenerate, -1.0 if _may_be_half(pass_rate) else correlation)
     return Gap(
         prediction=prediction,
-        gap=_gap_at_mean(draws, (degenerate.value or 0.0) - (prediction.value or 0.0)),
+        gap=_gap_at_mean(draws, degenerate, prediction),
         relative=_from_zero(relative),
     )
 
 
-def _gap_at_mean(draws: Draws, plain: float) -> Estimate:
+def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Estimate:
     """The gap to the prediction at the groups' own mean, with the interval of its linear part in the groups.
 
-    To first order a group adds e - f'(p) x to the gap, e whether it is equal and x its pass rate. The ends lie t and
-    the third cumulant's part (Johnson 1978, J. American Statistical Association 73) from the unbiased value.
+    Returns:
+        The gap. To first order a group adds e - f'(p) x to it, e whether it is equal and x its pass rate. The ends lie
+        t and the third cumulant's part (Johnson 1978, J. American Statistical Association 73) from the unbiased value,
+        the upper one not beyond the largest share minus the least prediction.
     """
+    plain = (degenerate.value or 0.0) - (prediction.value or 0.0)
     sizes, counts = np.unique(draws.size, return_counts=True)
     of_size, rate = counts / counts.sum(), float(draws.rate.mean())
     slope = float(of_size @ (sizes * (rate ** (sizes - 1) - (1 - rate) ** (sizes - 1))))
@@ -144,6 +143,7 @@ def _gap_at_mean(draws: Draws, plain: float) -> Estimate:
     shift = skewness * (2 * quantile**2 + 1) / (6 * num_units**0.5)
     unbiased = plain + _curvature(sizes, of_size, rate) / 2 * _variance_of_mean(draws, rate)
     low, high = (unbiased + side * error * (quantile + max(side * shift, 0.0)) for side in (-1, 1))
+    high = min(high, degenerate.ends[1] - prediction.ends[0])
     estimate = Estimate(value=plain, low=min(low, plain), high=max(high, plain), num_units=num_units)
     return estimate.within(0.0, 1.0)
 

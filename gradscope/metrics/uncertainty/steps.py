@@ -83,7 +83,7 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: flo
     squares = float(centered @ centered)
     raw = float(centered[1:] @ centered[:-1]) / squares if squares else 0.0
     seen = raw + (num_fitted + (3 + num_fitted) * raw) / len(numbers)
-    error = (max(1 - seen**2, 0.0) / len(numbers)) ** 0.5
+    error = float(np.sqrt(max(1 - seen**2, 0.0) / len(numbers)))
     correlation = min(max(seen + errors * error, 0.0), _MOST_CORRELATED)
     return len(numbers) * (1 - correlation) / (1 + correlation)
 

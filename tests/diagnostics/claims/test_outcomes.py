@@ -41,7 +41,9 @@ def log(
     rng = np.random.default_rng(seed)
     return run_of(
         *(
-            group_of((rng.random(size) < rate(step, place)).astype(float).tolist(), step=step, prompt=f"{step * new}-{place}")
+            group_of(
+                (rng.random(size) < rate(step, place)).astype(float).tolist(), step=step, prompt=f"{step * new}-{place}"
+            )
             for step in range(1, steps + 1)
             for place in range(a_step)
         )
@@ -58,7 +60,9 @@ def numbers_of(run: Run) -> SimpleNamespace:
     stays, of_visit = estimate_rate_parts(table.step, table.prompt, table.size, table.num_passing, resampling=FEW)
     returns = SimpleNamespace(between_prompts=stays, between_visits=of_visit)
     shares = ("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "iid_prediction", "jensen_gap", "pass_rate")
-    return SimpleNamespace(gap_decomposition=parts, overdispersion=returns, **{name: getattr(overall, name) for name in shares})
+    return SimpleNamespace(
+        gap_decomposition=parts, overdispersion=returns, **{name: getattr(overall, name) for name in shares}
+    )
 
 
 def verdicts(judge: Callable[..., Judgement], found: list[SimpleNamespace]) -> list[str]:

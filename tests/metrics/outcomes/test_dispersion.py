@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradscope.metrics.outcomes import dispersion
-from gradscope.metrics.outcomes.dispersion import FEW_DEALS, NUM_DEALS, dispersion_test, estimate_rate_parts, estimate_rate_variance
+from gradscope.metrics.outcomes.dispersion import (
+    FEW_DEALS,
+    NUM_DEALS,
+    dispersion_test,
+    estimate_rate_parts,
+    estimate_rate_variance,
+)
 from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.uncertainty.resampling import Resampling
 

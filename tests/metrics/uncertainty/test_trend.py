@@ -33,7 +33,7 @@ def test_a_trend_of_noise_holds_zero_as_often_as_it_says() -> None:
 @pytest.mark.parametrize("length", [3, 5, 10, 12, 40])
 @pytest.mark.parametrize("correlation", [0.5, 0.8, 0.9])
 def test_a_trend_of_noise_that_persists_is_seldom_taken_for_one(correlation: float, length: int) -> None:
-    """Student's interval takes a fifth to a half of such courses for a trend; at most 5 % are, and 7.5 % of 400 here."""
+    """Student's interval takes a fifth to a half of such courses for a trend; at most 5 % are here."""
     rng = np.random.default_rng(length)
     noise = rng.normal(size=(400, 40 + length))
     for at in range(1, noise.shape[1]):
