@@ -260,11 +260,11 @@ def of_reach() -> Iterator[Row]:
     yield "search compression", "logit-normal(-2, 2), 15 % solved anew, the others worse", "", half
 
     def exploited(rng: Rng) -> bool:
-        p = RATES["logit-normal(-2, 2)"](rng, 300)
+        p = np.where(rng.random(300) < 0.4, 0.0, rng.beta(2, 2, 300))
         fooled = rng.random(300) < 0.3
-        return verdict(rng, p, np.where(fooled, 1 - (1 - p) * 0.5, p), 64) == "capacity expansion"
+        return verdict(rng, p, np.where(fooled, 1 - 0.2 * (1 - p), p), 64) == "capacity expansion"
 
-    yield "capacity expansion", "verifier exploited on 30 % of the prompts", "", exploited
+    yield "capacity expansion", "verifier exploited on 30 % of the prompts, 40 % at 0, Beta(2, 2)", "", exploited
 
 
 class Policies:
