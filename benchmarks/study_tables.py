@@ -38,7 +38,7 @@ def run_study(study: Study, draw: Callable[[Runs, Path], None], arguments: Seque
         runs = _pilot(design, options) if options.pilot else _main(design, options)
     text = pilot_tables(runs) if options.pilot else tables(runs)
     print(text)
-    if options.images is not None and not options.pilot and runs.by_cell and not runs.num_missing:
+    if options.images is not None and not options.pilot and not runs.num_missing:
         options.images.mkdir(parents=True, exist_ok=True)
         draw(runs, options.images)
         for picture in options.images.glob(f"{study.name}_*.png"):  # the page shows the drawings
