@@ -10,7 +10,9 @@ Shapes: n seeds.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -169,6 +171,32 @@ class Runs:
     """Those that the plan asks for."""
     rates: Mapping[str, str]
     """Arm -> its learning rate; of a pilot that is not finished none."""
+    known: dict[str, dict[Cell, float]] = dataclasses.field(default_factory=dict)
+    """Metric -> the numbers of the runs, where they are computed or read from a file already."""
+
+    @classmethod
+    def from_seeds(cls, study: Study, file: Path) -> Runs:
+        """The numbers of a file that :meth:`by_seed` made, without the runs."""
+        with file.open(encoding="utf-8", newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        known = {
+            metric: {
+                (row["arm"], row["learning rate"], int(row["seed"])): float(row[metric]) for row in rows if row[metric]
+            }
+            for metric in study.metrics
+        }
+        return cls(study, {}, (), {row["arm"]: row["learning rate"] for row in rows}, known)
+
+    def by_seed(self) -> str:
+        """A row an arm and seed, as CSV: what every number of the page can be computed from."""
+        stream = io.StringIO(newline="")
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["arm", "learning rate", "seed", *self.study.metrics])
+        for arm, rate in self.rates.items():
+            numbers = [self.values(arm, metric) for metric in self.study.metrics]
+            seeds = sorted({seed for of_metric in numbers for seed in of_metric})
+            writer.writerows([arm, rate, seed, *(of_metric.get(seed, "") for of_metric in numbers)] for seed in seeds)
+        return stream.getvalue()
 
     @classmethod
     def read(cls, study: Study, folder: Path, planned: Sequence[Cell], rates: Mapping[str, str]) -> Runs:
@@ -230,16 +258,11 @@ class Runs:
         )
 
     def _numbers(self, metric: str) -> dict[Cell, float]:
-        known = self._known
-        if metric not in known:
+        if metric not in self.known:
             number = {**self.study.pilot_metrics, **self.study.metrics}[metric]
             of = ((key, number(run)) for key, run in self.by_cell.items())
-            known[metric] = {key: value for key, value in of if value is not None}
-        return known[metric]
-
-    @cached_property
-    def _known(self) -> dict[str, dict[Cell, float]]:
-        return {}
+            self.known[metric] = {key: value for key, value in of if value is not None}
+        return self.known[metric]
 
 
 def _p_value(claim: Claim, change: NDArray[np.float64]) -> float | None:
@@ -265,6 +288,12 @@ def least_effect(claim: Claim, change: NDArray[np.float64], num_pairs: int, num_
         return None
     least = least_detectable_mean if claim.margin is None else least_margin
     return float(change.std(ddof=1)) * least(num_pairs, level, POWER)
+
+
+def fill_page(page: Path, begin: str, end: str, text: str) -> None:
+    """Puts the tables of a study between two lines of its page."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}", encoding="utf-8")
 
 
 def held_out(k: int) -> Number:

@@ -11,6 +11,8 @@ Run ``python benchmarks/study_rank.py --output DIR --page docs/study_rank.md --i
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +21,7 @@ from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
+from study import fill_page
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.advantages.token import return_to_go
@@ -51,6 +54,9 @@ _NULLS = {"outcome, dealt anew": "shuffled", "scores alone": "unweighted", "unre
 LABELS = (OUTCOME, PER_STEP, "outcome, dealt anew", PER_STEP_DEALT)
 TOKEN_SIZES = (2, 8, 64)
 """Sizes at which rows of tokens by all parameters are measured under labels of single steps."""
+_SHOWN = (2, 4, 8, 64)
+"""Sizes on the page: the source's, and the largest."""
+_FILE = "study_rank_by_prompt.csv"
 _HEAD, _ALL = "dL/dW, output head", "dL/dW, mean over weights"
 
 Label = Callable[[RolloutGroup, np.random.Generator], RolloutGroup]
@@ -233,6 +239,20 @@ def ranks_table(table: Table, sizes: Sequence[int]) -> str:
     return "\n".join(lines)
 
 
+def by_prompt(table: Table) -> str:
+    """A row a prompt, matrix and R, as CSV."""
+    columns = (*LABELS, "scores alone", "unrelated rows")
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["prompt", "matrix", "R", *columns])
+    for prompt in next(iter(table.by_cell.values())):
+        for matrix in table.matrices:
+            for size in SIZES:
+                ranks = [table.by_cell.get((matrix, label, size), {}).get(prompt, "") for label in columns]
+                writer.writerows([[prompt, matrix, size, *ranks]] * any(rank != "" for rank in ranks))
+    return stream.getvalue()
+
+
 def _mean(ranks: NDArray[np.float64]) -> Estimate:
     return student_mean(ranks, within=(1.0 - 1e-5, np.inf))
 
@@ -323,9 +343,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = "\n\n".join(
             [
                 f"### What is decided\n\n{decided(table, sizes[-1])}",
-                "Shown beside it, and not tested: ranks at the smallest and the largest R, means over prompts.",
-                ranks_table(table, (sizes[0], sizes[-1])),
-                f"### Effective rank at every R\n\n{ranks_table(table, sizes)}",
+                "Shown beside it, and not tested: means over prompts. The source's sizes are 2, 4 and 8.",
+                ranks_table(table, [size for size in _SHOWN if size in sizes]),
+                f"[The ranks of every prompt]({_FILE}), from which all of this follows.",
             ]
         )
     print(text)
@@ -334,10 +354,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         draw(table, sizes, options.images / "study_rank_sizes")
         (options.images / "study_rank_sizes.png").unlink(missing_ok=True)  # the page shows the drawing
     if options.page is not None:
-        from study_pages import fill_page  # the run's process imports this file
-
-        begin, end = f"<!-- {part} of benchmarks/study_rank.py -->", f"<!-- end of {part} -->"
-        fill_page(options.page, begin, end, "study_rank", text)
+        fill_page(options.page, f"<!-- {part} of benchmarks/study_rank.py -->", f"<!-- end of {part} -->", text)
+        if not options.pilot:
+            (options.page.parent / _FILE).write_text(by_prompt(table), encoding="utf-8")
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from study import LEVEL, PASS_AT_1, POWER, RATES, Cell, Claim, Judged, Runs, Study, least_effect
+from study import LEVEL, PASS_AT_1, POWER, RATES, Cell, Claim, Judged, Runs, Study, fill_page, least_effect
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.paired import student_mean
@@ -17,7 +17,9 @@ from gradscope.training.grid import train_grid
 def run_study(study: Study, draw: Callable[[Runs, Path], None], arguments: Sequence[str] | None) -> int:
     """Train what is missing of a study or of its pilot, and put what came out on its page."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--output", type=Path, required=True, help="the folder of the runs; what is there goes on")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--output", type=Path, help="the folder of the runs; what is there goes on")
+    source.add_argument("--from-seeds", type=Path, help="no runs: the numbers of a file that the study wrote")
     parser.add_argument("--pilot", action="store_true", help="the runs that choose learning rates and tell the spread")
     parser.add_argument("--quick", action="store_true", help="the smoke test")
     parser.add_argument("--show", action="store_true", help="train nothing")
@@ -30,7 +32,10 @@ def run_study(study: Study, draw: Callable[[Runs, Path], None], arguments: Seque
     if options.page is not None and begin not in options.page.read_text(encoding="utf-8"):
         parser.error(f"{options.page} has no line {begin!r}")
     design = study.quick if options.quick else study
-    runs = _pilot(design, options) if options.pilot else _main(design, options)
+    if options.from_seeds is not None:
+        runs = Runs.from_seeds(design, options.from_seeds)
+    else:
+        runs = _pilot(design, options) if options.pilot else _main(design, options)
     text = pilot_tables(runs) if options.pilot else tables(runs)
     print(text)
     if options.images is not None and not options.pilot and not runs.num_missing:
@@ -39,9 +44,9 @@ def run_study(study: Study, draw: Callable[[Runs, Path], None], arguments: Seque
         for picture in options.images.glob(f"{study.name}_*.png"):  # the page shows the drawings
             picture.unlink()
     if options.page is not None:
-        from study_pages import fill_page  # every run's process imports this file
-
-        fill_page(options.page, begin, end, study.name, text)
+        fill_page(options.page, begin, end, text)
+        if not options.pilot and not runs.num_missing:
+            (options.page.parent / _file(study)).write_text(runs.by_seed(), encoding="utf-8")
     return 0
 
 
@@ -113,7 +118,7 @@ def pilot_tables(runs: Runs) -> str:
 
 
 def tables(runs: Runs) -> str:
-    """What is decided, what is shown beside it, and the means as a file; only the number of runs until all are in."""
+    """What is decided, what is shown beside it, and the means; only the number of runs until all are in."""
     if runs.num_missing:
         return f"{_finished(runs, 'of the study')} Nothing is tested before all are."
     study = runs.study
@@ -125,10 +130,16 @@ def tables(runs: Runs) -> str:
             _decided(runs.judged),
             "Shown beside it: differences with Student's 95 % interval. They are not tested and decide nothing.",
             _differences(runs),
-            "### Means over seeds, ± half of the 95 % interval",
+            "Means over seeds, ± half of the 95 % interval.",
             _means(runs),
+            f"[The numbers of every arm and seed]({_file(study)}), from which all of this follows.",
         ]
     )
+
+
+def _file(study: Study) -> str:
+    """The name of the file of every arm and seed."""
+    return f"{study.name}_by_seed.csv"
 
 
 def _finished(runs: Runs, of: str) -> str:

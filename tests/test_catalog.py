@@ -481,7 +481,9 @@ def test_ranges_are_as_narrow_as_they_can_be() -> None:
     assert alone.overdispersion.rate_variance.value == 0.5
     even = degeneracy_of_run(run_of(*(group_of([0.0, 1.0], prompt=name) for name in "abc")), resampling=FEW)
     assert even.overdispersion.rate_variance.value == -0.25
-    assert even.relative_gap.value == -1.0
+    assert even.relative_gap.value == 0.0
+    given = degeneracy_of_run(run_of(group_of([0.0, 1.0], prompt="a")), base_pass_rate=0.5, resampling=FEW)
+    assert given.relative_gap.value == -1.0
     # three groups whose sums cancel: |sum of S|^2 = 0
     towards = np.array([[1.0, 0.0], [-0.5, 3**0.5 / 2], [-0.5, -(3**0.5) / 2]])
     noise = expected_updates(towards @ towards.T, [[1.0, 1.0, 1.0]], [0, 1, 2]).signal_to_noise(0)

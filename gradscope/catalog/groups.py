@@ -109,7 +109,8 @@ GROUP_METRICS: tuple[Metric, ...] = (
         title="Jensen gap",
         formula="frac_reward_zero_std - iid_prediction",
         meaning="Degenerate groups beyond the prediction. p^G + (1-p)^G is convex, so a spread of pass rates between "
-        "prompts or over time makes more dead groups than their mean does.",
+        "prompts or over time makes more dead groups than their mean does, and never fewer: a difference below 0 is 0, "
+        "unless the p of the prediction is given.",
         range="[-1, 1]",
         better="lower",
         moved_by="Prompts of very different difficulty; a pass rate that moves during the run.",
@@ -131,7 +132,8 @@ GROUP_METRICS: tuple[Metric, ...] = (
         name="gap_between_prompts",
         title="gap between prompts",
         formula="jensen_gap - gap_over_time",
-        meaning="The part of the Jensen gap within steps: prompts of one step differ in difficulty.",
+        meaning="The part of the Jensen gap within steps: groups of one step differ, by their prompts or by what their "
+        "rollouts share.",
         range="[-1, 1]",
         better="lower",
         moved_by="The mix of prompts in a step.",

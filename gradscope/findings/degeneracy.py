@@ -120,7 +120,7 @@ def _gap(report: DegeneracyReport) -> str:
     if not (parts.between_prompts.is_defined and parts.over_time.is_defined) or len(report.by_step) < 2:
         return f"{text}."
     return (
-        f"{text}: {with_interval(parts.between_prompts, points)} from prompts that differ within a step and "
+        f"{text}: {with_interval(parts.between_prompts, points)} from groups that differ within a step and "
         f"{with_interval(parts.over_time, points)} from a pass rate that moves between steps."
     )
 

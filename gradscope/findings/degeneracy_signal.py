@@ -31,7 +31,7 @@ def cost_finding(report: DegeneracyReport) -> str:
 
 
 def dispersion_finding(report: DegeneracyReport) -> str:
-    """Whether prompts of a step are seen to differ in pass rate; empty where the test is undefined."""
+    """Whether groups of a step are seen to differ in pass rate, and prompts with them; empty where that is untested."""
     tested = report.overdispersion
     if tested.z.value is None or tested.p_value.value is None:
         return ""
@@ -43,10 +43,19 @@ def dispersion_finding(report: DegeneracyReport) -> str:
         )
     if tested.p_value.value > _SIGNIFICANT:
         return (
-            "Whether prompts of a step differ in pass rate cannot be told: one rate for all is not refuted "
+            "Whether groups of a step differ in pass rate cannot be told: one rate for all is not refuted "
             f"({evidence}){_not_excluded(tested.rate_variance)}."
         )
-    return f"Chance does not explain them: the prompts of a step differ in pass rate ({evidence})."
+    text = f"Chance does not explain them: the groups of a step differ in pass rate ({evidence})"
+    stays, of_visit = tested.between_prompts, tested.between_visits
+    if not (stays.is_defined and of_visit.is_defined):
+        return (
+            f"{text}, by their prompts or by what the rollouts of a group share: only prompts that return would tell."
+        )
+    return (
+        f"{text}. Where prompts return, {with_interval(stays, '.3f')} of the variance stays with the prompt and "
+        f"{with_interval(of_visit, '.3f')} is of the visit."
+    )
 
 
 def _not_excluded(rate_variance: Estimate) -> str:
@@ -106,7 +115,7 @@ def policy_finding(report: DegeneracyReport) -> str:
         return ""
     return (
         f"The log pools {len(report.by_policy)} policies: of the gap, {points(split.between_prompts.value)} points "
-        f"come from prompts that differ for the same policy and {points(split.between_policies.value)} from "
+        f"come from groups that differ for the same policy and {points(split.between_policies.value)} from "
         "policies that differ."
     )
 

@@ -44,7 +44,11 @@ def reach_finding(comparison: PassAtKComparison) -> str:
     alone = f"{_signed(defined[0])}; " if len(defined) == 1 else ""
     turn = "" if comparison.crossover_k is None else f"; the sign turns at k = {comparison.crossover_k}"
     between = " between search compression and capacity expansion" if comparison.verdict == "undecided" else ""
-    return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {comparison.verdict}{between}."
+    return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {comparison.verdict}{between}. {_caution(comparison)}"
+
+
+def _caution(comparison: PassAtKComparison) -> str:
+    return f"{comparison.verifier[:1].upper()}{comparison.verifier[1:]}."
 
 
 def _reach(table: PassAtKTable) -> str:

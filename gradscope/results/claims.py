@@ -38,6 +38,15 @@ class ClaimRow:
     """What the verdict rests on, in words."""
     settle: str
     """What would settle it."""
+    ours: bool
+    """Whether the definition, or a bound in it, is gradscope's: a ``contradicted`` row then refutes no source."""
+
+    @property
+    def words(self) -> str:
+        """The verdict as people read it."""
+        if self.ours and self.verdict == "contradicted":
+            return "this run does not show it, by our measure"
+        return self.verdict.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

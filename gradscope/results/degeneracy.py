@@ -52,6 +52,10 @@ class Overdispersion:
 
     rate_variance: Estimate
     """Var(p_x) over groups without bias; twice it is the gap of the population at G = 2."""
+    between_prompts: Estimate
+    """Of the variance within steps, what stays with a prompt from visit to visit; undefined where none returns."""
+    between_visits: Estimate
+    """What is left of it: of the visit, such as what the rollouts of one group share."""
     z: Estimate
     """Standard deviations by which fewer pairs of a group disagree than if outcomes were dealt at random."""
     p_value: Estimate

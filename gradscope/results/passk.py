@@ -115,12 +115,14 @@ class PassAtKComparison:
     least_sharpening: float | None
     """No best of m of the first explains what the second solves anew for m up to this, with 95 % confidence; None where
     not even m = 1 is refuted."""
-    verdict: Literal["capacity expansion", "search compression", "undecided"]
+    verdict: Literal["capacity expansion", "search compression", "no headroom", "undecided"]
     """``capacity expansion``: the second solves prompts that no plausible sharpening of the first would, and more at
-    the largest k; ``search compression``: it gains at the smallest k and solves hardly another prompt at the largest;
-    ``undecided``: neither is shown."""
+    the largest k; ``search compression``: it gains at the smallest k and solves hardly another prompt at the largest,
+    though the first left some unsolved; ``no headroom``: it left next to none; ``undecided``: neither is shown."""
     evidence: str
     """What the verdict rests on, in words."""
+    verifier: str
+    """What false positives of the verifier would do to it, in words; empty without a budget in common."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

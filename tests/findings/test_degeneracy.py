@@ -38,7 +38,7 @@ def test_live_groups_only_need_no_advice() -> None:
 
 def test_the_gap_is_split_over_several_steps() -> None:
     assert (
-        "the gap is +40.4 [+32.0, +48.0] points, 47 [31, 61] times the prediction: +39.0 [+31.0, +46.0] from prompts "
+        "the gap is +40.4 [+32.0, +48.0] points, 47 [31, 61] times the prediction: +39.0 [+31.0, +46.0] from groups "
         "that differ within a step and +1.4 [-0.4, +3.2] from a pass rate that moves between steps."
     ) in said(degeneracy_report(num_steps=2))
 
@@ -46,7 +46,7 @@ def test_the_gap_is_split_over_several_steps() -> None:
 def test_a_single_step_has_nothing_to_move_between() -> None:
     text = said(degeneracy_report(num_steps=1))
     assert "the gap is +40.4 [+32.0, +48.0] points, 47 [31, 61] times the prediction." in text
-    assert "from prompts that differ within a step" not in text
+    assert "from groups that differ within a step" not in text
 
 
 def test_a_gap_over_a_prediction_of_zero_has_no_ratio() -> None:

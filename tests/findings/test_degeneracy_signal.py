@@ -46,11 +46,11 @@ def test_the_cost_names_what_was_measured() -> None:
 @pytest.mark.parametrize(
     ("z", "p_value", "words"),
     [
-        (21.5, 0.0005, "Chance does not explain them: the prompts of a step differ in pass rate (z = 21.5, p < 0.001"),
+        (21.5, 0.0005, "Chance does not explain them: the groups of a step differ in pass rate (z = 21.5, p < 0.001"),
         (
             0.4,
             0.3,
-            "prompts of a step differ in pass rate cannot be told: one rate for all is not refuted (z = 0.4",
+            "groups of a step differ in pass rate cannot be told: one rate for all is not refuted (z = 0.4",
         ),
         (-3.5, 0.0005, "a filter may have dropped dead groups before they were logged"),
     ],
@@ -58,6 +58,20 @@ def test_the_cost_names_what_was_measured() -> None:
 def test_prompts_differ_or_it_cannot_be_told(z: float, p_value: float, words: str) -> None:
     tested = replace(REPORT.overdispersion, z=Estimate.exact(z), p_value=Estimate.exact(p_value))
     assert words in dispersion_finding(replace(REPORT, overdispersion=tested))
+
+
+def test_prompts_differ_only_where_they_return() -> None:
+    returning = dispersion_finding(REPORT)
+    assert returning.endswith(
+        ". Where prompts return, 0.121 [0.091, 0.151] of the variance stays with the prompt and 0.004 [0.000, 0.024] "
+        "is of the visit."
+    )
+    once = replace(REPORT.overdispersion, between_prompts=NOTHING, between_visits=NOTHING)
+    said = dispersion_finding(replace(REPORT, overdispersion=once))
+    assert said.endswith(
+        ", by their prompts or by what the rollouts of a group share: only prompts that return would tell."
+    )
+    assert "prompts of a step differ" not in returning + said
 
 
 @pytest.mark.parametrize(
@@ -132,7 +146,7 @@ def test_reward_functions_are_ranked_by_what_they_tie() -> None:
 
 def test_pooled_policies_split_the_gap() -> None:
     assert policy_finding(REPORT) == (
-        "The log pools 1 policies: of the gap, +30.0 points come from prompts that differ for the same policy and "
+        "The log pools 1 policies: of the gap, +30.0 points come from groups that differ for the same policy and "
         "+10.4 from policies that differ."
     )
     assert policy_finding(replace(REPORT, policy_gap=None)) == ""

@@ -18,6 +18,7 @@ from gradscope.results.claims import ClaimVerdict
 if TYPE_CHECKING:
     from gradscope.diagnostics.claims.evidence import Evidence
 
+BY_SIDE: dict[int, ClaimVerdict] = {1: "supported", 0: "cannot_tell", -1: "contradicted"}
 NO_NULL = Estimate.undefined_because("no chance model belongs to this number")
 
 
@@ -51,6 +52,8 @@ class Claim:
     """What is measured."""
     settle: str
     """What would settle it."""
+    ours: bool = False
+    """Whether the definition, or a bound in it, is this package's, so that a number outside refutes no source."""
     judge: Callable[[Evidence], Judgement]
     """Looks at the run; raises a ``GradscopeError`` where the run lacks what it needs."""
 
@@ -80,6 +83,19 @@ def in_range(estimate: Estimate, low: float, high: float, *, num_tests: int = 1)
     if low <= first and last <= high:
         return "supported"
     return "contradicted" if last < low or first > high else "cannot_tell"
+
+
+def on_side(estimate: Estimate) -> ClaimVerdict:
+    """The rule for a direction: supported where the whole interval lies above zero, contradicted where it lies below.
+
+    Returns:
+        The verdict.
+
+    Example:
+        >>> on_side(Estimate(value=0.4, low=0.3, high=0.5)), on_side(Estimate(value=0.0, low=-0.1, high=0.1))
+        ('supported', 'cannot_tell')
+    """
+    return BY_SIDE[estimate.side_of_zero]
 
 
 def rises(estimate: Estimate, null: float, margin: float) -> ClaimVerdict:

@@ -44,7 +44,7 @@ def read_claims(path: str | Path) -> tuple[Claim, ...]:
 
 def _claim(table: Any, file: Path, number: int) -> Claim:
     given = table if isinstance(table, dict) else {}
-    texts = {key: text for key in _TEXTS if isinstance(text := given.get(key), str) and text.strip()}
+    texts: dict[str, Any] = {key: text for key in _TEXTS if isinstance(text := given.get(key), str) and text.strip()}
     missing = [key for key in _TEXTS if key not in texts]
     if missing:
         raise UsageError(f"Claim {number} of {file} has no text {missing[0]!r}.", hint=_EXAMPLE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -113,6 +114,7 @@ def _row(claim: Claim, evidence: Evidence) -> ClaimRow | None:
         verdict=judged.verdict,
         why=judged.why,
         settle=claim.settle,
+        ours=claim.ours,
     )
 
 
@@ -134,11 +136,13 @@ def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[t
 
 def _findings(rows: Sequence[ClaimRow]) -> tuple[str, ...]:
     """How many claims hold, and which do not."""
-    names = {verdict: [row.name for row in rows if row.verdict == verdict] for verdict in ("supported", "contradicted")}
-    told = sum(map(len, names.values()))
+    words = Counter(row.words for row in rows)
+    contradicted, not_shown = words["contradicted"], words["this run does not show it, by our measure"]
+    told = words["supported"] + contradicted + not_shown
+    by_us = f", does not show {not_shown} by our measure" if not_shown else ""
     sentences = [
-        f"Of {len(rows)} claims this run supports {len(names['supported'])}, contradicts "
-        f"{len(names['contradicted'])} and cannot tell {len(rows) - told}."
+        f"Of {len(rows)} claims this run supports {words['supported']}, contradicts {contradicted}{by_us} and cannot "
+        f"tell {len(rows) - told}."
     ]
     if told:
         sentences.append("A verdict is about this run alone; its intervals hold claim by claim, not for all together.")

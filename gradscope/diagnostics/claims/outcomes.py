@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, rises
+from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, rises, together
 from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.persistence import dead_persistence
@@ -13,6 +13,9 @@ EXCESS = 0.01
 """The least share of groups beyond the prediction that is called an excess."""
 PERSISTENT = 0.05
 """The least excess of dead groups after a dead one that is called persistence."""
+HARD = 0.25
+"""A task is hard where fewer rollouts pass; at 7 %, where the second source's are, and at 25 % alike one pass rate for
+all makes few groups that all pass."""
 
 
 def dead_beyond_prediction(evidence: Evidence) -> Judgement:
@@ -31,17 +34,29 @@ def dead_beyond_prediction(evidence: Evidence) -> Judgement:
 
 
 def excess_from_prompts(evidence: Evidence) -> Judgement:
-    """Whether prompts that differ within a step make more of the gap than a pass rate that moves between steps."""
-    split = evidence.degeneracy().gap_decomposition
-    between, over_time = split.between_prompts, split.over_time
+    """Whether groups that differ within a step make more of the gap than a pass rate that moves between steps.
+
+    Returns:
+        The judgement; what differs has to stay with the prompts, and not be of the visit as a judge's luck is.
+    """
+    report = evidence.degeneracy()
+    between, over_time = report.gap_decomposition.between_prompts, report.gap_decomposition.over_time
     if between.undefined is not None or over_time.undefined is not None:
         return cannot_tell(str(between.undefined or over_time.undefined))
+    stays, of_visit = report.overdispersion.between_prompts, report.overdispersion.between_visits
+    known = stays.is_defined and of_visit.is_defined
+    by_prompt = (
+        f"where prompts return, {with_interval(stays, '.3f')} of the variance of pass rates stays with the prompt and "
+        f"{with_interval(of_visit, '.3f')} is of the visit"
+        if known
+        else "no prompt returns, so what rollouts of a group share would look the same"
+    )
     return Judgement(
         estimate=between,
         null=over_time,
-        verdict=_larger(between, over_time),
-        why=f"{with_interval(between, points)} points from prompts that differ within a step, "
-        f"{with_interval(over_time, points)} from a pass rate that moves between steps.",
+        verdict=together([_larger(between, over_time), _larger(stays, of_visit) if known else "cannot_tell"]),
+        why=f"{with_interval(between, points)} points from groups that differ within a step, "
+        f"{with_interval(over_time, points)} from a pass rate that moves between steps; {by_prompt}.",
     )
 
 
@@ -72,16 +87,22 @@ def search_not_capacity(evidence: Evidence) -> Judgement:
         estimate=known[-1].difference,
         null=Estimate.exact(0.0),
         verdict=verdicts.get(comparison.verdict, "cannot_tell"),
-        why=f"{comparison.evidence[:1].upper()}{comparison.evidence[1:].rstrip('.')}.",
+        why=f"{comparison.evidence[:1].upper()}{comparison.evidence[1:].rstrip('.')}; {comparison.verifier}.",
     )
 
 
 def dead_groups_are_failures(evidence: Evidence) -> Judgement:
-    """Whether more groups all fail, which a negative advantage would revive, than all pass, which it would not."""
+    """Whether more groups all fail than all pass, in a run whose task is hard."""
     report = evidence.degeneracy()
-    failing, passing = report.frac_all_fail, report.frac_all_pass
+    failing, passing, rate = report.frac_all_fail, report.frac_all_pass, report.pass_rate
     if failing.undefined is not None or passing.undefined is not None:
         return cannot_tell(str(failing.undefined or passing.undefined))
+    if rate.ends[1] >= HARD:
+        return cannot_tell(
+            f"It is said of hard tasks, and {with_interval(rate, percent)} of these rollouts pass, not certainly less "
+            f"than {percent(HARD)}",
+            estimate=failing,
+        )
     return Judgement(
         estimate=failing,
         null=passing,

@@ -24,13 +24,17 @@ _ENTROPY = "arXiv 2505.22617 (The entropy mechanism of reinforcement learning)"
 _NEAR_CHECKPOINTS = (
     "Weights before and after single updates, with more groups that have a gradient: --checkpoint-every 1."
 )
-_CHECKPOINTS = "Checkpoints at five or more steps of the run: --checkpoint-every."
+_CHECKPOINTS = "Ten or more checkpoints at steps of the same prompts, each named: --checkpoint-every, claims --step."
 
 _about_two = partial(
     Claim,
     source=_FOUNDATIONS,
     claim="The gradient of a group has effective rank about 2, whatever the group size.",
     settle=_MORE_ROLLOUTS,
+    ours=True,
+)
+_sparser = partial(
+    Claim, source=_FOUNDATIONS, claim="The gradient grows sparser over training.", settle=_CHECKPOINTS, ours=True
 )
 
 
@@ -81,46 +85,38 @@ CLAIMS: tuple[Claim, ...] = (
         claim="Advantages of single tokens raise the rank of the gradient.",
         metric="effective rank of dL/dW of a group, with credit for tokens over with the outcome's",
         settle="More live groups, with rewards of single tokens in the log: gradscope train --task steps.",
+        ours=True,
         judge=ranks.higher_with_token_credit,
     ),
-    Claim(
+    _sparser(
         name="sparser.groups",
-        source=_FOUNDATIONS,
-        claim="The gradient grows sparser over training.",
-        metric="share of groups without a gradient, change over the log",
-        settle="A longer log.",
+        metric="share of groups without a gradient, change over the log within prompts that return",
+        settle="A longer log in which prompts return.",
         judge=gradients.groups_grow_sparser,
     ),
-    Claim(
+    _sparser(
         name="sparser.rollouts",
-        source=_FOUNDATIONS,
-        claim="The gradient grows sparser over training.",
         metric="Gini of rollouts' row norms, change over the checkpoints",
-        settle=_CHECKPOINTS,
         judge=gradients.rows_grow_sparser,
     ),
-    Claim(
+    _sparser(
         name="sparser.tokens",
-        source=_FOUNDATIONS,
-        claim="The gradient grows sparser over training.",
         metric="Gini of tokens' row norms, change over the checkpoints",
-        settle=_CHECKPOINTS,
         judge=gradients.tokens_grow_sparser,
     ),
-    Claim(
+    _sparser(
         name="sparser.entries",
-        source=_FOUNDATIONS,
-        claim="The gradient grows sparser over training.",
         metric="Gini of the entries of dL/dW, mean over weights, change over the checkpoints",
-        settle=_CHECKPOINTS,
         judge=gradients.entries_grow_sparser,
     ),
     Claim(
         name="optimal_baseline.group_mean",
         source=_FOUNDATIONS,
-        claim="The group mean is the optimal baseline.",
-        metric="least noisy constant baseline of a group minus its mean reward",
+        claim="Under conditions the group mean is the optimal baseline.",
+        metric="least noisy constant baseline of a group minus its mean reward: 0 where reward and squared norm of the "
+        "gradient are uncorrelated, a textbook condition and ours",
         settle="More groups with unequal rewards at the recomputed steps.",
+        ours=True,
         judge=gradients.group_mean_is_optimal,
     ),
     Claim(
@@ -142,15 +138,17 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         name="dead_groups.failures",
         source=_SUMMARY,
-        claim="Dead groups are mostly all-fail groups, which a negative advantage would revive.",
+        claim="On hard tasks dead groups are mostly all-fail groups.",
         metric="share of groups that all fail, beside the share that all pass",
-        settle=_SAME_RUN,
+        settle="A task of which fewer than a quarter of the rollouts pass, and more groups.",
+        ours=True,
         judge=outcomes.dead_groups_are_failures,
     ),
     Claim(
         name="dead_groups.persist",
         source=_SUMMARY,
-        claim="A prompt whose group is dead stays dead, so its budget is better spent elsewhere.",
+        claim="A prompt whose group is dead stays dead: the premise of re-allocating its budget, whose effect it calls "
+        "negligible.",
         metric="dead groups at a prompt's next visit, share after a dead group minus after a live one",
         settle="More visits of the same prompts: several epochs in the log.",
         judge=outcomes.dead_groups_return,
@@ -180,6 +178,15 @@ CLAIMS: tuple[Claim, ...] = (
         judge=gradients.sign_part_climbs("all_pass", "pass@G"),
     ),
     Claim(
+        name="sign.same_direction",
+        source=_STARVATION,
+        claim="Sign's all-fail part points where pass@G rises, and nowhere else.",
+        metric="cosine of expected updates, Sign on all-fail groups with pass@G, near 1",
+        settle="More groups at one step, with G small enough that lone successes occur.",
+        ours=True,
+        judge=gradients.sign_part_is_the_direction("all_fail", "pass@G"),
+    ),
+    Claim(
         name="negative.all_fail",
         source=_SUMMARY,
         claim="A negative advantage for all-fail groups climbs the pass rate.",
@@ -193,6 +200,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="Training compresses the search and does not expand what can be solved.",
         metric="difference of held-out pass@k at the largest budget",
         settle="64 or more samples of each held-out prompt, before and after: gradscope train --heldout-samples 64.",
+        ours=True,
         judge=outcomes.search_not_capacity,
     ),
     Claim(
@@ -201,6 +209,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="The fifth of the tokens with the highest entropy carries most of the gradient.",
         metric="share of the tokens' summed squared gradient norms in the top fifth by entropy",
         settle=_MORE_GROUPS,
+        ours=True,
         judge=tokens.holds_most(UNDECIDED),
     ),
     Claim(
@@ -209,6 +218,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="Tokens of low probability dominate the gradient, by the size of theirs.",
         metric="share of the tokens' summed squared gradient norms at probabilities below 0.25",
         settle=_MORE_GROUPS,
+        ours=True,
         judge=tokens.holds_most(UNLIKELY),
     ),
     Claim(
@@ -222,7 +232,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         name="entropy.covariance",
         source=_ENTROPY,
-        claim="Likely tokens have the higher advantages, which lowers the entropy.",
+        claim="Likely tokens have the higher advantages.",
         metric="covariance of log p and advantage over tokens",
         settle=_MORE_GROUPS,
         judge=entropy.likely_are_rewarded,
@@ -230,7 +240,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         name="entropy.predicted",
         source=_ENTROPY,
-        claim="The entropy changes the way it does to first order.",
+        claim="The entropy falls where likely tokens have the higher advantages, and rises where unlikely ones have.",
         metric="change of the entropy at the steps' own tokens by the next checkpoint, in nats",
         settle=_NEAR_CHECKPOINTS,
         judge=entropy.changes_as_predicted,
@@ -241,6 +251,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="Updates avoid the principal directions of the weights.",
         metric="principal overlap beyond that of a random change, mean over weights",
         settle="The weights before the first update: --initial.",
+        ours=True,
         judge=weights.avoids_principal_directions,
     ),
     Claim(
@@ -249,6 +260,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="The singular values of the weights are inherited; training turns their directions.",
         metric="part of a change in the singular values beyond that of an unrelated change, mean over weights",
         settle="The weights before the first update: --initial.",
+        ours=True,
         judge=weights.inherits_singular_values,
     ),
     Claim(
@@ -258,14 +270,6 @@ CLAIMS: tuple[Claim, ...] = (
         metric="share of entries that change in bfloat16, mean over weights",
         settle="The weights before the first update: --initial.",
         judge=weights.few_parameters_change,
-    ),
-    Claim(
-        name="weights.sgd_fewer",
-        source="arXiv 2602.07729",
-        claim="SGD changes fewer parameters than Adam.",
-        metric="share of entries that bfloat16 sees move, SGD's first step minus Adam's as long, mean over weights",
-        settle="The same run under SGD.",
-        judge=weights.sgd_changes_fewer,
     ),
 )
 """In the order of tables: the first source, the second, and what others say."""

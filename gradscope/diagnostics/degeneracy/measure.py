@@ -22,7 +22,7 @@ from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, split_gap
-from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_variance
+from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.progress import Progress, reporter
@@ -216,7 +216,24 @@ def _predictions(
 def _overdispersion(table: GroupTable, options: EstimateOptions) -> Overdispersion:
     if table.num_passing is None:
         unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=len(table.size))
-        return Overdispersion(rate_variance=unknown, z=unknown, p_value=unknown, test="none")
+        return Overdispersion(
+            rate_variance=unknown,
+            between_prompts=unknown,
+            between_visits=unknown,
+            z=unknown,
+            p_value=unknown,
+            test="none",
+        )
     tested = dispersion_test(table.size, table.num_passing, table.step, seed=options.resampling.seed)
     variance = estimate_rate_variance(table.size, table.num_passing, table.prompt, resampling=options.resampling)
-    return Overdispersion(rate_variance=variance, z=tested.z, p_value=tested.p_value, test=tested.test)
+    stays, of_visit = estimate_rate_parts(
+        table.step, table.prompt, table.size, table.num_passing, resampling=options.resampling
+    )
+    return Overdispersion(
+        rate_variance=variance,
+        between_prompts=stays,
+        between_visits=of_visit,
+        z=tested.z,
+        p_value=tested.p_value,
+        test=tested.test,
+    )

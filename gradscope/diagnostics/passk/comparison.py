@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.passk.reach_verdict import judge_reach
+from gradscope.diagnostics.passk.reach_verdict import judge_reach, verifier_caution
 from gradscope.diagnostics.passk.samples import Samples
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
@@ -48,9 +48,10 @@ def compare_samples(first: Samples, second: Samples, ks: Sequence[int], *, resam
     before = (first.num_samples[rows_first], first.num_correct[rows_first])
     after = (second.num_samples[rows_second], second.num_correct[rows_second])
     rows = _rows(before, after, ks, resampling=resampling)
-    won, lost = _won_and_lost(before, after, rows, resampling=resampling)
+    known = [row.k for row in rows if row.difference.is_defined]
+    won, lost, unsolved = _at_largest(before, after, known, resampling=resampling)
     sharpening = least_sharpening(before, after, resampling=resampling)
-    verdict, evidence = judge_reach(rows, won=won, lost=lost, least_sharpening=sharpening)
+    verdict, evidence = judge_reach(rows, won=won, lost=lost, unsolved=unsolved, least_sharpening=sharpening)
     return PassAtKComparison(
         first=first.name,
         second=second.name,
@@ -64,6 +65,11 @@ def compare_samples(first: Samples, second: Samples, ks: Sequence[int], *, resam
         least_sharpening=sharpening,
         verdict=verdict,
         evidence=evidence,
+        verifier=verifier_caution(
+            (unsolved.value or 0.0, 1 - float(pass_at_k(*after, known[-1]).mean())), known[-1], len(pairs)
+        )
+        if known
+        else "",
     )
 
 
@@ -102,16 +108,18 @@ def _difference(
     )
 
 
-def _won_and_lost(
-    first: Counts, second: Counts, rows: Sequence[PassAtKDifference], *, resampling: Resampling
-) -> tuple[Estimate, ...]:
-    """What is gained and what is lost at the largest budget that both have, prompt by prompt."""
-    known = [row.k for row in rows if row.difference.is_defined]
+def _at_largest(
+    first: Counts, second: Counts, known: Sequence[int], *, resampling: Resampling
+) -> tuple[Estimate, Estimate, Estimate]:
+    """What is gained, what is lost and what the first leaves unsolved at the largest budget that both have."""
     if not known:
         undefined = Estimate.undefined_because("the two have no budget in common", num_units=len(first[0]))
-        return undefined, undefined
-    gain = pass_at_k(*second, known[-1]) - pass_at_k(*first, known[-1])
-    return bootstrap_means(np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0)]), resampling=resampling)
+        return undefined, undefined, undefined
+    before = pass_at_k(*first, known[-1])
+    gain = pass_at_k(*second, known[-1]) - before
+    columns = np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0), 1 - before])
+    won, lost, unsolved = bootstrap_means(columns, resampling=resampling)
+    return won, lost, unsolved
 
 
 def _solved(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Solved:

@@ -4,7 +4,9 @@ A gain at every sampled k is no sign of reach: the best of eight samples of the 
 solves no prompt that the first does not. So *capacity expansion* asks for prompts that the first leaves unsolved and
 that the second solves too often for any best of :data:`MOST_SHARPENING` of the first, beside a gain at the largest k.
 *Search compression* asks for a gain at the smallest k, where at the largest the second solves hardly another prompt:
-gains, and losses too, are shown to be below :data:`MARGIN`; or the gain has become a loss. All else is undecided.
+gains, and losses too, are shown to be below :data:`MARGIN`, though the first leaves more than that unsolved, else there
+was *no headroom*; or the gain has become a loss. All else is undecided. Every verdict takes the verifier's word, so
+what its false positives would do to it is said beside it.
 """
 
 from __future__ import annotations
@@ -14,18 +16,26 @@ from typing import Literal
 
 from gradscope.estimate import Estimate
 from gradscope.results.passk import PassAtKDifference
+from gradscope.say import percent, with_interval
 
-Verdict = Literal["capacity expansion", "search compression", "undecided"]
+Verdict = Literal["capacity expansion", "search compression", "no headroom", "undecided"]
 
 MOST_SHARPENING = 64
 """The best of this many samples is the most that training is taken to compress into one: an assumption, far above the
 8 that is often sampled, and not more, for each doubling takes twice the samples to rule out."""
 MARGIN = 0.05
 """Shares of prompts below this are taken for none at the largest k; the upper end of a 95 % interval has to be."""
+ONE_IN_A_HUNDRED = 0.01
+"""The false-positive rate of which every verdict says what it would do."""
 
 
 def judge_reach(
-    rows: Sequence[PassAtKDifference], *, won: Estimate, lost: Estimate, least_sharpening: float | None
+    rows: Sequence[PassAtKDifference],
+    *,
+    won: Estimate,
+    lost: Estimate,
+    unsolved: Estimate,
+    least_sharpening: float | None,
 ) -> tuple[Verdict, str]:
     """The verdict on a second policy, and its evidence.
 
@@ -33,6 +43,7 @@ def judge_reach(
         rows: Differences by k, ascending.
         won: Mean gain at the largest k, losses counted as 0.
         lost: Mean loss at the largest k, gains counted as 0.
+        unsolved: 1 - pass@k of the first at the largest k.
         least_sharpening: Best of m of the first is refuted up to this m.
 
     Returns:
@@ -51,6 +62,14 @@ def judge_reach(
         )
     none_won, none_lost = won.ends[1] < MARGIN, lost.ends[1] < MARGIN
     if small.side_of_zero > 0 and none_won and none_lost and large.side_of_zero <= 0 and large.ends[1] < small.ends[0]:
+        left = f"{with_interval(unsolved, '.3f')} of the prompts unsolved"
+        if unsolved.ends[1] <= MARGIN:
+            return "no headroom", f"at the largest budget the first leaves {left}, next to nothing to expand: {both}"
+        if unsolved.ends[0] <= MARGIN:
+            return "undecided", (
+                f"a gain at the smallest budget; at the largest the first leaves {left}, not certainly more than "
+                f"{MARGIN:g}, so there may have been nothing to expand: {both}"
+            )
         return "search compression", (
             f"a gain at the smallest budget; at the largest less than {MARGIN:g} is won on any prompts, and less than "
             f"{MARGIN:g} lost: {both}"
@@ -58,6 +77,32 @@ def judge_reach(
     if small.side_of_zero > 0 and none_won and large.side_of_zero < 0:
         return "search compression", f"the gain at the smallest budget is a loss at the largest: {both}"
     return "undecided", f"{_course(known)}: {both}{_why_not_reach(known, beyond)}"
+
+
+def verifier_caution(unsolved: tuple[float, float], k: int, num_prompts: int) -> str:
+    """What false positives of the verifier would do to a verdict.
+
+    A verifier that passes a share f of wrong samples leaves (1 - f)^k of those prompts unsolved that k samples do not
+    solve. So f = 1 - (u2 / u1)^(1/k) in the second alone makes unsolved shares of u1 and u2 of one and the same policy.
+
+    Args:
+        unsolved: 1 - pass@k of the first and of the second, u1 and u2, at the largest k.
+        k: That budget.
+        num_prompts: Prompts; a second that leaves none unsolved counts as leaving half a prompt.
+
+    Returns:
+        A sentence without its period.
+    """
+    first, second = unsolved[0], max(unsolved[1], 0.5 / num_prompts)
+    solved = 1 - (1 - ONE_IN_A_HUNDRED) ** k
+    alike = (
+        f"a verifier that passes {percent(ONE_IN_A_HUNDRED)} of wrong samples counts a prompt without a right one as "
+        f"solved in {percent(solved)} of cases at k = {k}"
+    )
+    if second >= first:
+        return alike
+    alone = 1 - (second / first) ** (1 / k)
+    return f"{alike}; passing {100 * alone:.2g} % of them in the second alone makes the whole gain there"
 
 
 def _course(rows: Sequence[PassAtKDifference]) -> str:

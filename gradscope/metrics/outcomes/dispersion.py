@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import FEW_INFORMATIVE, bootstrap_means, bootstrap_statistics
-from gradscope.metrics.uncertainty.clusters import sums_of_columns
+from gradscope.metrics.uncertainty.clusters import cluster_numbers, sums_of_columns
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.resampling import Resampling
 
@@ -141,6 +141,56 @@ def estimate_rate_variance(
     low, high = difference_of(mean.map(lambda rate: rate**2), square).ends
     value = estimate.value or 0.0
     return replace(estimate, low=min(low, value), high=max(high, value)).within(*_RANGE)
+
+
+def estimate_rate_parts(
+    step: ArrayLike, prompts: ArrayLike, num_samples: ArrayLike, num_passing: ArrayLike, *, resampling: Resampling
+) -> tuple[Estimate, Estimate]:
+    """The variance of pass rates within steps where prompts return: what stays with the prompt, what is of the visit.
+
+    Rollouts of a group may share more than their prompt: a judge, a cache, a failure. What they share at one visit
+    makes groups differ as prompts would, but is not there at the next. So what stays is the product of a prompt's
+    deviations from the rest of its steps, mean over pairs of its visits; the whole is a group's pairs of passes minus
+    its pass rate times that of the rest of its step, and the visit has what is left. Both without bias but for prompts
+    that meet the same others at every visit (n / (n - 1), n the groups of a step).
+
+    Args:
+        step: The step of each group, [J].
+        prompts: Its prompt, [J].
+        num_samples: n of it, at least 2, [J].
+        num_passing: c of it, [J].
+        resampling: How often, and from which seed; prompts are resampled.
+
+    Returns:
+        Both variances; undefined where no prompt is seen at two steps with others.
+    """
+    n = np.asarray(num_samples, dtype=np.float64)
+    rate = np.asarray(num_passing, dtype=np.float64) / n
+    at, who = cluster_numbers(step), cluster_numbers(prompts)
+    beside = np.bincount(at)[at] - 1
+    rest = (np.bincount(at, weights=rate)[at] - rate) / np.maximum(beside, 1)
+    whole = rate * (n * rate - 1) / (n - 1) - rate * rest
+    known = beside > 0
+    visits, index = np.unique(np.stack([who[known], at[known]]), axis=1, return_inverse=True)
+    index = index.reshape(-1)
+    groups = np.bincount(index)
+    off, whole = (np.bincount(index, weights=values[known]) / groups for values in (rate - rest, whole))
+    again = np.bincount(visits[0])
+    if not np.any(again > 1):
+        reason = "no prompt is seen at two steps, so what stays with it is not known"
+        undefined = Estimate.undefined_because(reason, num_units=len(np.unique(who)))
+        return undefined, undefined
+    back = np.flatnonzero(again > 1)
+    sums, squares, wholes = (np.bincount(visits[0], weights=values)[back] for values in (off, off**2, whole))
+    num = again[back].astype(np.float64)
+    units = np.column_stack([(sums**2 - squares) / (num - 1), wholes, num])
+
+    def parts(totals: Array) -> Array:
+        stays, both, count = np.moveaxis(totals, -1, 0)
+        return np.stack([stays / count, (both - stays) / count], axis=-1)
+
+    stays, of_visit = bootstrap_statistics(parts, units, within=(-1.0, 1.0), resampling=resampling)
+    return stays, of_visit
 
 
 def _rows_by(stratum: NDArray[np.generic]) -> list[Counts]:

@@ -2,23 +2,25 @@
 
 Legend: J groups, G group size, n prompts.
 
-The prediction takes its interval from that of p, and the gap combines the intervals of its two terms: near p = 1/2 the
-prediction has no slope, and resamples of it would all lie on one side. The prediction for groups of unequal size is the
-mean of p^G + (1-p)^G over the groups' own sizes. Steps weigh by their number of groups.
+The prediction takes its interval from that of p: near p = 1/2 it has no slope, and resamples of it would all lie on one
+side. The prediction for groups of unequal size is the mean of p^G + (1-p)^G over the groups' own sizes. Steps weigh by
+their number of groups.
 
-A step has few groups, and the prediction at its own mean pass rate would be too high; the part of the gap over time is
-made of predictions without that bias (:mod:`gradscope.metrics.outcomes.own_rates`). What is left of the gap is between
-prompts, so the two add up to it exactly. Both have the jackknife's interval over prompts.
+No gap is below 0 (Jensen), so value and interval are not either. At few groups the prediction at their mean is too
+high, and most of what tells a gap is in rare groups that a short log may not have: the interval has that bias taken
+out, the skewness of the groups put in on the side that it lengthens, and one more group, half a weight, that is as
+likely to have any number of passes. ``benchmarks/referee/gap_coverage.py`` measures what it covers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import iid_prediction
@@ -28,6 +30,7 @@ from gradscope.metrics.uncertainty.closed_form import image_of_interval
 from gradscope.metrics.uncertainty.clusters import cluster_numbers
 from gradscope.metrics.uncertainty.difference import difference_of, ratio_of
 from gradscope.metrics.uncertainty.jackknife import jackknife
+from gradscope.metrics.uncertainty.level import UPPER_TAIL
 
 Array = NDArray[np.float64]
 BasePassRate = float | Literal["step"] | None
@@ -35,6 +38,8 @@ BasePassRate = float | Literal["step"] | None
 
 _ALIKE = 1e-12
 """Rounding: numbers closer than this are one."""
+_UNSEEN = 0.5
+"""Weight of the group that stands for those that a short log does not have; a whole one is wider and covers no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +75,7 @@ class Gap:
     prediction: Estimate
     """p^G + (1-p)^G."""
     gap: Estimate
-    """Share of equal groups minus prediction."""
+    """Share of equal groups minus prediction; 0 where that is below, unless the prediction's p is given."""
     relative: Estimate
     """The gap over the prediction."""
 
@@ -90,13 +95,74 @@ def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: 
     if base == "step" and np.ptp(draws.step) > 0:
         return _gap_by_step(draws, degenerate)
     prediction = _prediction(draws.size, pass_rate, base)
+    if base is not None and base != "step":
+        return Gap(
+            prediction=prediction,
+            gap=difference_of(prediction, degenerate),
+            relative=_relative(prediction, degenerate, 0.0),
+        )
     correlation = _correlation(draws, pass_rate) if prediction.interval else 0.0
+    # Around p = 1/2 the prediction errs to one side only, so its error and that of the share add up.
+    relative = _relative(prediction, degenerate, -1.0 if _may_be_half(pass_rate) else correlation)
     return Gap(
         prediction=prediction,
-        gap=difference_of(prediction, degenerate, correlation=correlation),
-        # Around p = 1/2 the prediction errs to one side only, so its error and that of the share add up.
-        relative=_relative(prediction, degenerate, -1.0 if _may_be_half(pass_rate) else correlation),
+        gap=_gap_at_mean(draws, degenerate, prediction),
+        relative=_from_zero(relative),
     )
+
+
+def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Estimate:
+    """The gap to the prediction at the groups' own mean, with the interval of its linear part in the groups.
+
+    Returns:
+        The gap. To first order a group adds e - f'(p) x to it, e whether it is equal and x its pass rate. The ends lie
+        t and the third cumulant's part (Johnson 1978, J. American Statistical Association 73) from the unbiased value,
+        the upper one not beyond the largest share minus the least prediction.
+    """
+    plain = (degenerate.value or 0.0) - (prediction.value or 0.0)
+    sizes, counts = np.unique(draws.size, return_counts=True)
+    of_size, rate = counts / counts.sum(), float(draws.rate.mean())
+    slope = float(of_size @ (sizes * (rate ** (sizes - 1) - (1 - rate) ** (sizes - 1))))
+    linear = draws.equal - slope * draws.rate
+    center, num_units = float(linear.mean()), int(draws.unit.max()) + 1
+    scale = num_units / len(linear)
+    own = scale * np.bincount(draws.unit, weights=linear - center)
+    any_passes = [
+        scale * (np.isin(np.arange(size + 1), (0, size)) - slope * np.arange(size + 1) / size - center)
+        for size in sizes.tolist()
+    ]
+    unseen = [
+        _UNSEEN * float(sum(share * np.mean(part**power) for share, part in zip(of_size, any_passes, strict=True)))
+        for power in (2, 3)
+    ]
+    variance = (float(own @ own) + unseen[0]) / (num_units + _UNSEEN - 1)
+    if variance <= _ALIKE:
+        return Estimate.exact(max(plain, 0.0), num_units=num_units)
+    skewness = (float(np.sum(own**3)) + unseen[1]) / (num_units + _UNSEEN) / variance**1.5
+    error, quantile = (variance / num_units) ** 0.5, float(stdtrit(max(num_units - 1, 1), UPPER_TAIL))
+    shift = skewness * (2 * quantile**2 + 1) / (6 * num_units**0.5)
+    unbiased = plain + _curvature(sizes, of_size, rate) / 2 * _variance_of_mean(draws, rate)
+    low, high = (unbiased + side * error * (quantile + max(side * shift, 0.0)) for side in (-1, 1))
+    high = min(high, degenerate.ends[1] - prediction.ends[0])
+    estimate = Estimate(value=plain, low=min(low, plain), high=max(high, plain), num_units=num_units)
+    return estimate.within(0.0, 1.0)
+
+
+def _curvature(sizes: NDArray[np.int64], of_size: Array, rate: float) -> float:
+    """Second derivative of the mean prediction; that of a group of one is 0."""
+    order = np.maximum(sizes - 2, 0)
+    return float(of_size @ (sizes * (sizes - 1) * (rate**order + (1 - rate) ** order)))
+
+
+def _variance_of_mean(draws: Draws, rate: float) -> float:
+    """Of the mean pass rate, over prompts."""
+    own = np.bincount(draws.unit, weights=draws.rate - rate) / len(draws.rate)
+    return float(own @ own) * len(own) / max(len(own) - 1, 1)
+
+
+def _from_zero(estimate: Estimate) -> Estimate:
+    """Of a number that cannot be below 0."""
+    return estimate.map(lambda number: max(number, 0.0))
 
 
 def _may_be_half(pass_rate: Estimate) -> bool:
@@ -110,8 +176,8 @@ def _gap_by_step(draws: Draws, degenerate: Estimate) -> Gap:
         unknown = Estimate.undefined_because(rates, num_units=degenerate.num_units)
         return Gap(prediction=unknown, gap=unknown, relative=unknown)
     prediction = _jackknifed(rates.by_step, low=0.0)
-    gap = _jackknifed(_without_each(draws, draws.equal) - rates.by_step)
-    return Gap(prediction=prediction, gap=gap, relative=_relative(prediction, degenerate, 0.0))
+    gap = _from_zero(_jackknifed(_without_each(draws, draws.equal) - rates.by_step))
+    return Gap(prediction=prediction, gap=gap, relative=_from_zero(_relative(prediction, degenerate, 0.0)))
 
 
 def _relative(prediction: Estimate, degenerate: Estimate, correlation: float) -> Estimate:
@@ -182,7 +248,22 @@ def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple
     parts = _jackknifed(between), _jackknifed(over_time)
     # parts that add up to the gap stand or fall together
     without = next((part for part in parts if not part.is_defined), None)
-    return parts if without is None else (without, without)
+    if without is not None:
+        return without, without
+    return parts if base is not None else _shares_of(gap.value or 0.0, *parts)
+
+
+def _shares_of(gap: float, between: Estimate, over_time: Estimate) -> tuple[Estimate, Estimate]:
+    """Both parts from 0 on, as the gap is, and still adding up to it."""
+    later = min(max(over_time.value or 0.0, 0.0), gap)
+    return _moved(between, gap - later), _moved(over_time, later)
+
+
+def _moved(estimate: Estimate, value: float) -> Estimate:
+    if estimate.interval is None:
+        return replace(estimate, value=value)
+    low, high = estimate.ends
+    return replace(estimate, value=value, low=min(max(low, 0.0), value), high=max(high, value))
 
 
 def _too_few_blocks(rates: OwnRates, base: float | None, draws: Draws) -> str | None:

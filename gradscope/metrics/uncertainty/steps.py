@@ -59,7 +59,7 @@ def mean_of_steps(values: ArrayLike, course: ArrayLike) -> Estimate:
     return Estimate(value=mean, low=mean - half, high=mean + half, num_units=round(free) + 1)
 
 
-def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1) -> float:
+def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: float = 0.0) -> float:
     """How many independent numbers correlated ones are worth, n (1 - r) / (1 + r) at a lag-one correlation of r.
 
     r has its bias in short courses taken out, r + (1 + 4 r) / n about a mean (Marriott & Pope 1954, Biometrika 41) and
@@ -69,6 +69,7 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1) -> float:
     Args:
         deviations: Numbers in order, or what is left of them beside a line, [n].
         num_fitted: 1 for numbers as they are, 2 for what is left beside a line.
+        errors: Standard errors, ((1 - r^2) / n)^(1/2), by which the correlation is taken to be larger than it seems.
 
     Returns:
         At most n.
@@ -81,7 +82,9 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1) -> float:
     centered = numbers - numbers.mean()
     squares = float(centered @ centered)
     raw = float(centered[1:] @ centered[:-1]) / squares if squares else 0.0
-    correlation = min(max(raw + (num_fitted + (3 + num_fitted) * raw) / len(numbers), 0.0), _MOST_CORRELATED)
+    seen = raw + (num_fitted + (3 + num_fitted) * raw) / len(numbers)
+    error = float(np.sqrt(max(1 - seen**2, 0.0) / len(numbers)))
+    correlation = min(max(seen + errors * error, 0.0), _MOST_CORRELATED)
     return len(numbers) * (1 - correlation) / (1 + correlation)
 
 

@@ -67,7 +67,7 @@ def _verdicts(rows: Sequence[ClaimRow]) -> Table:
 
 
 def _word(row: ClaimRow) -> Text:
-    return Text(row.verdict.replace("_", " "), style=STYLES[_TONES[row.verdict]])
+    return Text(row.words, style=STYLES[_TONES[row.verdict]])
 
 
 def _measured(row: ClaimRow) -> str:

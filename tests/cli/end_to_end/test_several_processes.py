@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow  # a run is trained for it, and processes are star
 
 RANK = ("--step", "1,2", "--advantage", "logged", "--group-size", "2")
 CLAIMS = ("claims", "--step", "1,2")
-BY_ONE_PROCESS = ("tokens.", "entropy.", "rank_two.tokens", "sparser.tokens", "weights.sgd_fewer")
+BY_ONE_PROCESS = ("tokens.", "entropy.", "rank_two.tokens", "sparser.tokens")
 HELDOUT = ("rank", "--step", "1", "--advantage", "sign,reinforce", "--json")
 HIDDEN = ("rank", "--step", "1", "--rows", "hidden", "--engine", "stream")
 

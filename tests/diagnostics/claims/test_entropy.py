@@ -10,11 +10,9 @@ import pytest
 from gradscope.diagnostics.claims.claim import Judgement
 from gradscope.diagnostics.claims.entropy import NO_TOKENS, changes_as_predicted, likely_are_rewarded
 from gradscope.diagnostics.rank.tokens.followed_tokens import FollowedTokens
-from gradscope.diagnostics.rank.tokens.parts_question import ENTROPY, WeighedTokens
+from gradscope.diagnostics.rank.tokens.parts_question import WeighedTokens
 from gradscope.diagnostics.rank.tokens.token_changes import TokenChange
 from gradscope.errors import InputError
-from gradscope.metrics.gram.part_sums import products_without
-from gradscope.metrics.sampler.token_cells import TokenCell
 from tests.diagnostics.claims.made_up_evidence import Given
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 
@@ -44,37 +42,26 @@ def test_likely_tokens_are_rewarded_where_both_vary_together(sign: float, verdic
     assert found.why == "Over 288 tokens of 16 groups, each beside the means of its own step."
 
 
-def pointing(toward: float, seed: int = 0) -> WeighedTokens:
-    """Groups whose update goes along the gradient of the entropy, against it, or neither."""
-    found, rng = made_up(seed, num_groups=GROUPS).found, np.random.default_rng(seed)
-    climbs = np.array([1.0, 0.0, 0.0]) + 0.3 * rng.normal(size=(GROUPS, 3))
-    updates = np.array([toward, 0.0, 0.0]) + (0.3 if toward else 3.0) * rng.normal(size=(GROUPS, 3))
-    sums = np.stack([-updates, climbs])
-    return dataclasses.replace(
-        found,
-        labels=(("cell", TokenCell()), (ENTROPY, None)),
-        products=products_without(np.einsum("vjp,wkp->vjwk", sums, sums)),
-    )
-
-
 def later(found: WeighedTokens, change: float, seed: int = 0) -> TokenChange:
     noise = np.random.default_rng(seed).normal(size=len(found.tokens.groups))
     return TokenChange(first=4, last=9, logprobs=np.zeros(len(noise)), entropies=change + 0.1 * noise)
 
 
 @pytest.mark.parametrize(
-    ("toward", "change", "verdict"),
+    ("sign", "change", "verdict"),
     [
-        (1.0, 0.5, "supported"),
-        (-1.0, -0.5, "supported"),
-        (1.0, -0.5, "contradicted"),
-        (-1.0, 0.5, "contradicted"),
+        (1.0, -0.5, "supported"),
+        (-1.0, 0.5, "supported"),
+        (1.0, 0.5, "contradicted"),
+        (-1.0, -0.5, "contradicted"),
         (0.0, 0.5, "cannot_tell"),
         (1.0, 0.0, "cannot_tell"),
     ],
 )
-def test_the_entropy_changes_the_way_that_the_gradient_points(toward: float, change: float, verdict: str) -> None:
-    weighed = {step: pointing(toward, seed=step) for step in (5, 10)}
+def test_the_entropy_falls_where_likely_tokens_are_rewarded(sign: float, change: float, verdict: str) -> None:
+    """The change is that of the weights on disk: no gradient, and no optimizer's step, is looked at."""
+    weighed = {step: with_advantages(sign, seed=seed) for step, seed in ((5, 1), (10, 6))}
+    weighed = {step: dataclasses.replace(one, products=np.zeros_like(one.products)) for step, one in weighed.items()}
     changes = {step: later(one, change, seed=step) for step, one in weighed.items()}
     found = judged(changes_as_predicted, weighed, changes)
     assert (found.verdict, found.null.value, found.steps) == (verdict, 0.0, (5, 10))
@@ -83,8 +70,8 @@ def test_the_entropy_changes_the_way_that_the_gradient_points(toward: float, cha
 
 
 def test_steps_without_later_weights_are_left_out() -> None:
-    weighed = {5: pointing(1.0), 10: pointing(-1.0)}
-    found = judged(changes_as_predicted, weighed, {5: later(weighed[5], 0.5)}, {10: "no weights"})
+    weighed = {5: with_advantages(1.0), 10: with_advantages(-1.0)}
+    found = judged(changes_as_predicted, weighed, {5: later(weighed[5], -0.5)}, {10: "no weights"})
     assert (found.verdict, found.steps) == ("supported", (5,))
 
 
@@ -93,5 +80,5 @@ def test_without_tokens_or_later_weights_nobody_can_tell() -> None:
         assert judged(judge, {}, {}).why == f"{NO_TOKENS}."
         with pytest.raises(InputError, match="nobody asked"):
             judge(Given(no_gradients="nobody asked"))
-    found = judged(changes_as_predicted, {5: pointing(1.0)}, {}, {5: "no weights after its update are on disk"})
+    found = judged(changes_as_predicted, {5: with_advantages(1.0)}, {}, {5: "no weights after its update are on disk"})
     assert (found.verdict, found.why) == ("cannot_tell", "No weights after its update are on disk.")

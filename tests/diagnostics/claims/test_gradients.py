@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -12,13 +13,13 @@ import pytest
 from gradscope.diagnostics.claims.claim import Judgement
 from gradscope.diagnostics.claims.gradients import (
     SAME_BASELINE,
-    SAME_DIRECTION,
     SPARSER,
     entries_grow_sparser,
     group_mean_is_optimal,
     groups_grow_sparser,
     rows_grow_sparser,
     sign_part_climbs,
+    sign_part_is_the_direction,
     tokens_grow_sparser,
 )
 from gradscope.diagnostics.rank.collected import Collected
@@ -32,17 +33,30 @@ from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
 UNKNOWN = Estimate.undefined_because("nothing is there")
 
 
-def course(values: list[float | None]) -> Judgement:
-    rows = [
-        SimpleNamespace(step=step, frac_reward_zero_std=UNKNOWN if value is None else Estimate.exact(value))
-        for step, value in enumerate(values, start=1)
-    ]
-    return groups_grow_sparser(Given(found={"degeneracy": SimpleNamespace(by_step=rows[::-1])}))
+def course(values: list[float], prompts: list[str] | None = None) -> Judgement:
+    """Rollouts' Gini over steps of the same prompts, or of one prompt each."""
+    steps = [SimpleNamespace(step=at, sparsity={"gini": Estimate.exact(one)}) for at, one in enumerate(values, start=1)]
+    names = prompts or ["p"] * len(values)
+    run = run_of(*(group_of([0.0, 1.0], step=at, prompt=name) for at, name in enumerate(names, start=1)))
+    return rows_grow_sparser(Given(run=run, found={"gradients": {"rollout": Collected(steps=steps)}}))
+
+
+def visits(
+    rates: Callable[[int, int], float], seed: int, *, num_prompts: int = 12, steps: int = 24, a_step: int = 12
+) -> Judgement:
+    """A log in which prompts return in order, G = 4; the pass rate is a function of step and prompt."""
+    rng = np.random.default_rng(seed)
+    places = [(step, (step * a_step + at) % num_prompts) for step in range(steps) for at in range(a_step)]
+    groups = (
+        group_of((rng.random(4) < rates(step, prompt)).astype(float).tolist(), step=step + 1, prompt=f"p{prompt:03d}")
+        for step, prompt in places
+    )
+    return groups_grow_sparser(Given(run=run_of(*groups)))
 
 
 def around_a_line(change: float, noise: float = 0.001) -> list[float]:
-    """Ten steps along a line, off it by turns."""
-    return [0.4 + change * step / 9 + noise * (-1) ** (step // 2) for step in range(10)]
+    """Twenty steps along a line, off it by turns."""
+    return [0.4 + change * step / 19 + noise * (-1) ** (step // 2) for step in range(20)]
 
 
 @pytest.mark.parametrize(
@@ -57,22 +71,51 @@ def around_a_line(change: float, noise: float = 0.001) -> list[float]:
 )
 def test_growth_is_a_change_along_the_line(change: float, noise: float, verdict: str) -> None:
     found = course(around_a_line(change, noise))
-    assert (found.verdict, found.null.value, found.steps) == (verdict, 0.0, tuple(range(1, 11)))
-    assert "Along the line through 10 steps" in found.why
+    assert (found.verdict, found.null.value, found.steps) == (verdict, 0.0, tuple(range(1, 21)))
+    assert "of the same prompts, along the line through 20 steps from 1 to 20." in found.why
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ([None, None], "No step has such a gradient."),
-        ([0.1, 0.2, None], "A trend needs three steps, there are 2."),
+        ([], "No step has such a gradient."),
+        ([0.1, 0.2], "A trend needs three steps, there are 2."),
         ([0.375] * 4, "The steps lie on one line, so nothing tells the noise."),
         ([0.1, 0.2, 0.3], "The steps lie on one line, so nothing tells the noise."),
     ],
 )
-def test_steps_that_have_no_trend_say_why(values: list[float | None], words: str) -> None:
+def test_steps_that_have_no_trend_say_why(values: list[float], words: str) -> None:
     found = course(values)
     assert (found.verdict, found.why, found.estimate.interval) == ("cannot_tell", words, None)
+
+
+def test_a_change_of_prompts_is_no_change_of_the_policy() -> None:
+    values = around_a_line(0.1)
+    found = course(values, [f"p{place}" for place in range(20)])
+    assert (found.verdict, found.estimate.interval) == ("cannot_tell", None)
+    assert "the prompts change between these steps" in found.why.lower()
+
+
+def test_a_constant_policy_under_a_curriculum_grows_no_sparser() -> None:
+    """Prompts grow harder along the log: those that never return tell nothing, those that return tell the truth."""
+    harder = [visits(lambda step, prompt: 0.5 - step / 50, seed, num_prompts=288) for seed in range(20)]
+    assert {found.why for found in harder} == {"No prompt returns, so a change of prompts may look the same."}
+    again = [visits(lambda step, prompt: 0.5 - prompt / 300, seed, num_prompts=144) for seed in range(40)]
+    assert [found.verdict for found in again].count("supported") <= 2
+    assert "Within the 144 of 144 prompts that return" in again[0].why
+    falls = [visits(lambda step, prompt: 0.5 - step / 100, seed, steps=48).verdict for seed in range(12)]
+    assert falls.count("supported") >= 8
+
+
+@pytest.mark.parametrize("num_steps", [4, 5, 12])
+def test_few_checkpoints_that_resemble_their_neighbors_decide_nothing(num_steps: int) -> None:
+    """A correlation of 0.9; 38 to 56 % were decided."""
+    rng = np.random.default_rng(num_steps)
+    noise = rng.normal(size=(300, 60 + num_steps))
+    for at in range(1, noise.shape[1]):
+        noise[:, at] += 0.9 * noise[:, at - 1]
+    found = [course(list(0.5 + 0.05 * row[60:])).verdict for row in noise]
+    assert found.count("supported") + found.count("contradicted") <= 15
 
 
 def test_each_part_has_its_own_index() -> None:
@@ -89,7 +132,8 @@ def test_each_part_has_its_own_index() -> None:
         "token": Collected(sparsity=tokens),
         "weight": Collected(sparsity=entries),
     }
-    evidence = Given(found={"gradients": kinds})
+    run = run_of(*(group_of([0.0, 1.0], step=step) for step in range(20)))
+    evidence = Given(run=run, found={"gradients": kinds})
     assert rows_grow_sparser(evidence).verdict == "supported"
     assert tokens_grow_sparser(evidence).verdict == "contradicted"
     assert entries_grow_sparser(evidence).estimate.value == pytest.approx(
@@ -242,10 +286,26 @@ def test_verdicts_on_parts_are_true_of_all_outcomes(rates: tuple[float, ...], pa
     policy = Policy(*rates, size=3)
     truth = cosine(policy.expected(PARTS[part]), policy.gradient(3 if target == "pass@G" else 1))
     found = [judged(part, target, policy.rows(300, seed)).verdict for seed in range(24)]
-    right, wrong = ("supported", "contradicted") if truth >= SAME_DIRECTION else ("contradicted", "supported")
-    assert abs(truth - SAME_DIRECTION) > 0.05
+    right, wrong = ("supported", "contradicted") if truth > 0 else ("contradicted", "supported")
     assert found.count(wrong) <= 3, (truth, found)
-    assert found.count(right) >= 8, (truth, found)
+    assert found.count(right) >= 8 or abs(truth) < 0.05, (truth, found)
+
+
+@pytest.mark.slow  # a simulation
+@pytest.mark.parametrize("part", ["all_pass", "all_fail"])
+def test_a_direction_between_the_two_climbs_and_is_another(part: str) -> None:
+    """Easy prompts at .9 and hard ones at .15: a cosine of .3 to .8 with pass@1 climbs, and was called contradicted."""
+    policy = Policy(0.9, 0.15, size=4)
+    truth = cosine(policy.expected(PARTS[part]), policy.gradient(1))
+    assert 0.25 < truth < 0.85
+    rows = [policy.rows(240, seed) for seed in range(20)]
+    climbs = [judged(part, "pass@1", one).verdict for one in rows]
+    assert climbs.count("contradicted") == 0
+    assert climbs.count("supported") >= 15
+    is_same = sign_part_is_the_direction(part, "pass@1")
+    found = [Collected(rows=[one], steps=[SimpleNamespace(step=one.step)]) for one in rows]
+    same = [is_same(Given(found={"gradients": {"rollout": one}})).verdict for one in found]
+    assert same.count("supported") <= 1
 
 
 def test_the_step_with_most_such_groups_is_looked_at() -> None:

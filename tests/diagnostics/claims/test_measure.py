@@ -112,6 +112,10 @@ def test_findings_count_and_warn_where_something_is_said() -> None:
     report = claims_of(Given(), [says("supported"), says("contradicted"), says("cannot_tell"), says("supported")])
     assert report.findings[0] == "Of 4 claims this run supports 2, contradicts 1 and cannot tell 1."
     assert "not for all together" in report.findings[1]
+    ours = claims_of(Given(), [replace(says(verdict), ours=True) for verdict in ("supported", "contradicted")])
+    assert "contradicts 0, does not show 1 by our measure and cannot tell 0" in ours.findings[0]
+    assert [row.words for row in ours.claims] == ["supported", "this run does not show it, by our measure"]
+    assert [row.verdict for row in ours.claims] == ["supported", "contradicted"]
     assert len(claims_of(Given(), [says("cannot_tell")]).findings) == 1
 
 

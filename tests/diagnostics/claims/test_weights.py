@@ -12,9 +12,7 @@ from gradscope.diagnostics.claims.weights import (
     avoids_principal_directions,
     few_parameters_change,
     inherits_singular_values,
-    sgd_changes_fewer,
 )
-from gradscope.diagnostics.rank.collected import Collected
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from tests.diagnostics.claims.made_up_evidence import Given
@@ -86,44 +84,3 @@ def test_without_initial_weights_nobody_can_tell() -> None:
 
 def test_weights_that_all_changed_alike_have_no_interval() -> None:
     assert judged(few_parameters_change, change(0, 4), change(0, 4)).verdict == "cannot_tell"
-
-
-def optimizers(*shares: tuple[float, float], step: int = 6) -> list[object]:
-    """What SGD and Adam move of each matrix, after both of all together."""
-    whole = tuple(sum(each) / len(shares) for each in zip(*shares, strict=True)) if shares else ()
-    return [
-        SimpleNamespace(step=step, tensor=tensor, optimizer=name, bfloat16_moved=Estimate.exact(share))
-        for tensor, pair in ((None, whole), *((f"w{place}", pair) for place, pair in enumerate(shares)))
-        for name, share in zip(("sgd", "adam", "muon"), (*pair, 0.5), strict=False)
-        if pair
-    ]
-
-
-def of_optimizers(rows: list[object]) -> Judgement:
-    return sgd_changes_fewer(Given(found={"gradients": {"weight": Collected(optimizers=rows)}}))
-
-
-@pytest.mark.parametrize(
-    ("shares", "verdict"),
-    [
-        (((0.1, 0.5), (0.2, 0.6), (0.1, 0.55)), "supported"),
-        (((0.1, 0.5), (0.6, 0.2), (0.3, 0.3)), "cannot_tell"),
-        (((0.5, 0.1), (0.6, 0.2), (0.55, 0.1)), "contradicted"),
-    ],
-)
-def test_steps_of_one_length_are_compared_matrix_by_matrix(shares, verdict: str) -> None:
-    found = of_optimizers([*optimizers((0.9, 0.1), (0.9, 0.2), step=1), *optimizers(*shares)])
-    assert (found.verdict, found.null.value, found.steps) == (verdict, 0.0, (6,))
-    assert found.estimate.value == pytest.approx(sum(sgd - adam for sgd, adam in shares) / 3)
-    assert f"SGD moves {100 * sum(sgd for sgd, _ in shares) / 3:.1f} % of all entries" in found.why
-    assert "over 3 weights, and a run under SGD has a learning rate of its own" in found.why
-
-
-def test_without_a_learning_rate_or_matrices_nobody_can_tell_about_sgd() -> None:
-    assert of_optimizers([]).why == "No step has a gradient and a logged advantage of every rollout."
-    assert of_optimizers(optimizers((0.1, 0.5))).why == "Fewer than two matrices have a gradient."
-    unknown = Estimate.undefined_because("the trainer's learning rate is not known at this step")
-    rows = [SimpleNamespace(**{**vars(row), "bfloat16_moved": unknown}) for row in optimizers((0.1, 0.5), (0.2, 0.3))]
-    assert of_optimizers(rows).why == "The trainer's learning rate is not known at this step."
-    with pytest.raises(InputError, match="nobody asked"):
-        sgd_changes_fewer(Given(no_gradients="nobody asked"))

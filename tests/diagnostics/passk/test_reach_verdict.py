@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope.diagnostics.passk.reach_verdict import MARGIN, MOST_SHARPENING, judge_reach
+from gradscope.diagnostics.passk.reach_verdict import MARGIN, MOST_SHARPENING, judge_reach, verifier_caution
 from gradscope.estimate import Estimate
 from gradscope.results.passk import PassAtKDifference
 
@@ -72,12 +72,44 @@ def test_verdict_and_its_evidence(
     verdict: str,
     words: str,
 ) -> None:
-    found, evidence = judge_reach(differences(*ends), won=around(won), lost=around(lost), least_sharpening=least)
+    unsolved = around((0.1, 0.2))
+    found, evidence = judge_reach(
+        differences(*ends), won=around(won), lost=around(lost), unsolved=unsolved, least_sharpening=least
+    )
     assert found == verdict
     assert words in evidence
 
 
 def test_evidence_holds_the_figures() -> None:
     rows = differences((0.1, 0.3), (0.05, 0.2))
-    _, evidence = judge_reach(rows, won=around(SOME), lost=around(NONE), least_sharpening=2.0 * MOST_SHARPENING)
+    shares = {"won": around(SOME), "lost": around(NONE), "unsolved": around(SOME)}
+    _, evidence = judge_reach(rows, **shares, least_sharpening=2.0 * MOST_SHARPENING)
     assert evidence.endswith("+0.200 [+0.100, +0.300] at k = 1, +0.125 [+0.050, +0.200] at k = 16")
+
+
+@pytest.mark.parametrize(
+    ("unsolved", "verdict", "words"),
+    [
+        ((0.0, 0.04), "no headroom", "the first leaves 0.020 [0.000, 0.040] of the prompts unsolved"),
+        ((0.0, MARGIN), "no headroom", "next to nothing to expand"),
+        ((0.02, 0.2), "undecided", "there may have been nothing to expand"),
+        ((MARGIN, 0.2), "undecided", "not certainly more than 0.05"),
+        ((1.02 * MARGIN, 0.2), "search compression", "less than 0.05 is won"),
+    ],
+)
+def test_without_headroom_nothing_is_compressed(unsolved: tuple[float, float], verdict: str, words: str) -> None:
+    shares = {"won": around(NONE), "lost": around(NONE), "unsolved": around(unsolved)}
+    found, evidence = judge_reach(differences(GAIN, EQUAL), **shares, least_sharpening=None)
+    assert found == verdict
+    assert words in evidence
+
+
+def test_what_false_positives_do_is_their_chance_among_k_samples() -> None:
+    """Half the prompts are unsolvable, and the second's verifier passes 2 % of wrong samples: 64 samples each."""
+    unsolved = 0.5 * 0.98**64
+    said = verifier_caution((0.5, unsolved), 64, 200)
+    assert (
+        "as solved in 47.4 % of cases at k = 64; passing 2 % of them in the second alone makes the whole gain" in said
+    )
+    assert "alone" not in verifier_caution((0.5, 0.5), 64, 200)
+    assert "passing 6.9 % of them" in verifier_caution((0.5, 0.0), 64, 100)

@@ -35,7 +35,7 @@ def test_a_dozen_prompts_over_two_steps_know_no_less_than_the_range() -> None:
     assert 0.0 <= found.iid_prediction.low < found.iid_prediction.value < found.iid_prediction.high <= 1.0
     parts = split_gap(table_of(rows), estimate_degeneracy(table_of(rows)).jensen_gap)
     for part in (found.jensen_gap, *parts):
-        assert -1.0 <= part.low < part.value < part.high <= 1.0
+        assert 0.0 <= part.low <= part.value < part.high <= 1.0
 
 
 def test_repeated_prompts_widen_the_interval() -> None:

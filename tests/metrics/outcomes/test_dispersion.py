@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradscope.metrics.outcomes import dispersion
-from gradscope.metrics.outcomes.dispersion import FEW_DEALS, NUM_DEALS, dispersion_test, estimate_rate_variance
+from gradscope.metrics.outcomes.dispersion import (
+    FEW_DEALS,
+    NUM_DEALS,
+    dispersion_test,
+    estimate_rate_parts,
+    estimate_rate_variance,
+)
 from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.uncertainty.resampling import Resampling
 
@@ -133,3 +139,40 @@ def test_a_large_log_is_dealt_fewer_times(monkeypatch: pytest.MonkeyPatch) -> No
     test = dispersion_test([4] * 8, [0, 4] * 4, [1] * 8)
     assert test.test == "199 deals of the outcomes within steps"
     assert test.p_value.value == pytest.approx(0.005)
+
+
+def visited(rates: np.ndarray, shared: float, seed: int, *, size: int = 4, steps: int = 8) -> tuple[np.ndarray, ...]:
+    """All prompts at every step; rollouts of a group copy a common one with chance sqrt(shared): rho = shared."""
+    rng = np.random.default_rng(seed)
+    step, prompt = np.repeat(np.arange(steps), len(rates)), np.tile(np.arange(len(rates)), steps)
+    own = rng.random((len(step), size)) < rates[prompt][:, None]
+    common = rng.random(len(step)) < rates[prompt]
+    copied = rng.random((len(step), size)) < shared**0.5
+    passed = np.where(copied, common[:, None], own).sum(axis=1)
+    return step, prompt, np.full(len(step), size), passed
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.05, 0.2])
+def test_what_rollouts_of_a_group_share_is_of_the_visit(shared: float) -> None:
+    """One rate for all: 80 to 100 % of such logs were said to have prompts that differ."""
+    few = Resampling(num_resamples=200)
+    found = [estimate_rate_parts(*visited(np.full(24, 0.4), shared, seed), resampling=few) for seed in range(40)]
+    assert sum(stays.low > 0 for stays, _ in found) <= 3
+    assert np.mean([of_visit.value for _, of_visit in found]) == pytest.approx(shared * 0.24, abs=0.006)
+
+
+def test_what_stays_with_prompts_is_their_variance() -> None:
+    few = Resampling(num_resamples=200)
+    rates = [np.random.default_rng(100 + seed).beta(2, 2, 40) for seed in range(40)]
+    found = [estimate_rate_parts(*visited(own, 0.1, seed), resampling=few) for seed, own in enumerate(rates)]
+    assert all(stays.low > 0 for stays, _ in found)
+    assert sum(stays.low <= 0.05 <= stays.high for stays, _ in found) >= 35  # Var of Beta(2, 2)
+    truth = 0.1 * (0.25 - 0.05)
+    assert sum(of_visit.low <= truth <= of_visit.high for _, of_visit in found) >= 35
+
+
+def test_prompts_that_never_return_do_not_say_what_stays() -> None:
+    once = estimate_rate_parts([1, 1, 2, 2], list("abcd"), [4] * 4, [0, 4, 1, 2], resampling=Resampling())
+    alone = estimate_rate_parts([1, 2], list("aa"), [4] * 2, [0, 4], resampling=Resampling())
+    for part in (*once, *alone):
+        assert part.undefined == "no prompt is seen at two steps, so what stays with it is not known"

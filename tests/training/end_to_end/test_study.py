@@ -120,6 +120,10 @@ def test_claims_are_judged_as_one_family_by_sign_flips(scripts: Any, tmp_path: P
     text = scripts("study_tables").tables(runs)
     assert "3 tests, 8 seeds; p-values are Holm's for all 3." in text
     assert "**within 0.3 of it**" in text
+    (tmp_path / "by_seed.csv").write_text(runs.by_seed())
+    again = study.Runs.from_seeds(design, tmp_path / "by_seed.csv")
+    assert (scripts("study_tables").tables(again), again.by_seed()) == (text, runs.by_seed())
+    assert runs.by_seed().splitlines()[:2] == ["arm,learning rate,seed,pass@1,fails", "base,3e-4,100,0.25,0.0"]
 
 
 def test_nothing_is_tested_before_all_runs_are_in(scripts: Any, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def _table(report: ClaimsReport) -> ReportTable:
                 row.metric,
                 row.estimate,
                 row.null,
-                row.verdict.replace("_", " "),
+                row.words,
             )
             for row in report.claims
         ),

@@ -30,7 +30,6 @@ NEEDS_MORE = {
     "tokens.as_asked",
     "entropy.covariance",
     "entropy.predicted",
-    "weights.sgd_fewer",
     "rank_two.tokens",
     "rank_two.weights",
     "rank_two.output_head",
@@ -169,7 +168,7 @@ def test_three_files_of_samples_are_not_before_and_after() -> None:
 def row_of(verdict: Any, settle: str) -> ClaimRow:
     one = Estimate.exact(1.0)
     texts = {"source": "s", "claim": "c", "metric": "m", "why": "w"}
-    return ClaimRow(name="n", steps=(), estimate=one, null=one, verdict=verdict, settle=settle, **texts)
+    return ClaimRow(name="n", steps=(), estimate=one, null=one, verdict=verdict, settle=settle, ours=False, **texts)
 
 
 def test_the_next_step_would_settle_most_of_what_cannot_be_told() -> None:

@@ -1,0 +1,157 @@
+"""What the pages of the studies print, computed once more from a row a seed, by lines that share no code with them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+
+from tests.conftest import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+BY_SEED = sorted(DOCS.glob("study_*_by_seed.csv"))
+PAIR = re.compile(r"(?P<value>[+-][\d.]+)(?: \[(?P<low>[+-][\d.]+), (?P<high>[+-][\d.]+)\])?$")
+MARGIN = re.compile(r"within ([\d.]+) of it|the margin is ([\d.]+)")
+
+
+def table_of(text: str, *columns: str) -> list[dict[str, str]]:
+    """The rows of the table of a text that begins with these columns."""
+    lines = text.splitlines()
+    at = next(place for place, line in enumerate(lines) if line.startswith(f"| {' | '.join(columns)} |"))
+    rows = [[cell.strip().strip("*") for cell in line.strip("|").split(" | ")] for line in lines[at:]]
+    end = next((place for place, line in enumerate(lines[at:]) if not line.startswith("|")), len(rows))
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[2:end]]
+
+
+def generated(page: str, part: str) -> str:
+    return page.partition(f"<!-- {part} of benchmarks/")[2].partition("<!-- end of")[0]
+
+
+def numbers_of(file: Path) -> dict[tuple[str, str], dict[int, float]]:
+    """Arm and metric -> seed -> number."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    with file.open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            for metric in list(row)[3:]:
+                if row[metric]:
+                    found.setdefault((row["arm"], metric), {})[int(row["seed"])] = float(row[metric])
+    return found
+
+
+def flipped(numbers: np.ndarray) -> np.ndarray:
+    """The sums under every choice of signs."""
+    signs = (np.arange(2 ** len(numbers), dtype=np.int32)[:, None] >> np.arange(len(numbers), dtype=np.int32)) & 1
+    return numbers.sum() - 2 * np.concatenate([part @ numbers for part in np.array_split(signs.astype(np.int8), 64)])
+
+
+def p_of(change: np.ndarray, margin: float | None) -> float:
+    if margin is None:
+        return float(np.mean(np.abs(flipped(change)) >= abs(change.sum()) - 1e-9))
+    sides = [margin + change, margin - change]
+    return max(float(np.mean(flipped(side) >= side.sum() - 1e-9)) for side in sides)
+
+
+def half_of(numbers: np.ndarray) -> float:
+    return float(student.ppf(0.975, len(numbers) - 1) * numbers.std(ddof=1) / len(numbers) ** 0.5)
+
+
+def same_pair(printed: str, change: np.ndarray) -> None:
+    found = PAIR.match(printed)
+    assert found, printed
+    assert float(found["value"]) == pytest.approx(change.mean(), abs=5.1e-4)
+    if found["low"] is None:
+        assert np.ptp(change) == 0
+    else:
+        ends = (change.mean() - half_of(change), change.mean() + half_of(change))
+        assert (float(found["low"]), float(found["high"])) == pytest.approx(ends, abs=5.1e-4)
+
+
+def change_of(numbers: dict[tuple[str, str], dict[int, float]], pair: str, metric: str) -> np.ndarray:
+    arm, _, other = pair.partition(" - ")
+    one, two = numbers[arm, metric], numbers[other, metric]
+    return np.array([one[seed] - two[seed] for seed in sorted(one) if seed in two])
+
+
+def test_a_study_publishes_every_seed() -> None:
+    assert BY_SEED
+    for file in BY_SEED:
+        numbers = numbers_of(file)
+        assert all(sorted(of_seeds) == list(range(100, 120)) for of_seeds in numbers.values())
+
+
+@pytest.mark.parametrize("file", BY_SEED, ids=lambda file: file.stem)
+def test_what_a_page_decides_follows_from_its_seeds(file: Path) -> None:
+    page = (DOCS / f"{file.stem.removesuffix('_by_seed')}.md").read_text()
+    tables, numbers = generated(page, "tables"), numbers_of(file)
+    decided = table_of(tables, "claim", "reported", "by", "difference")
+    p_values = []
+    for row in decided:
+        change = change_of(numbers, row["claim"], row["by"])
+        same_pair(row["difference"], change)
+        margin = MARGIN.search(row["decided"]) or MARGIN.search(row["least, at this spread"])
+        p_values.append(p_of(change, float(margin[1] or margin[2]) if margin else None))
+    largest = 0.0
+    for rank, place in enumerate(np.argsort(p_values)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        printed = decided[place]["p"]
+        assert largest < 1e-4 if printed == "< 0.0001" else float(printed) == pytest.approx(largest, abs=5.1e-5)
+        assert (decided[place]["decided"] == "not decided") == (largest > 0.05)
+
+
+@pytest.mark.parametrize("file", BY_SEED, ids=lambda file: file.stem)
+def test_what_a_page_shows_beside_it_follows_from_its_seeds(file: Path) -> None:
+    page = (DOCS / f"{file.stem.removesuffix('_by_seed')}.md").read_text()
+    tables, numbers = generated(page, "tables"), numbers_of(file)
+    for row in table_of(tables, "arm - other"):
+        for metric in list(row)[1:]:
+            same_pair(row[metric], change_of(numbers, row["arm - other"], metric))
+    for row in table_of(tables, "arm", "learning rate"):
+        for metric in list(row)[2:]:
+            of_arm = np.array(list(numbers[row["arm"], metric].values()))
+            value, _, half = row[metric].partition(" ± ")
+            assert float(value) == pytest.approx(of_arm.mean(), abs=5.1e-4)
+            assert float(half) == pytest.approx(half_of(of_arm), abs=5.1e-4) if half else np.ptp(of_arm) == 0
+
+
+@pytest.mark.parametrize("file", BY_SEED, ids=lambda file: file.stem)
+def test_every_figure_in_the_words_of_a_page_is_in_its_tables(file: Path) -> None:
+    page = (DOCS / f"{file.stem.removesuffix('_by_seed')}.md").read_text()
+    words = page.partition("## What came out")[2].partition("<!-- tables")[0]
+    in_tables = re.findall(r"\d\.\d{2,}", generated(page, "tables") + generated(page, "pilot"))
+    known = {f"{float(number):.{digits}f}" for number in in_tables for digits in (2, 3)}
+    said = re.findall(r"(?<![\d.])\d\.\d{2,3}(?!\d)", words)
+    assert said
+    assert set(said) <= known
+
+
+@pytest.mark.parametrize("file", sorted(DOCS.glob("study_rank_by_prompt.csv")), ids=lambda file: file.stem)
+def test_the_ranks_of_the_page_follow_from_its_prompts(file: Path) -> None:
+    tables = generated((DOCS / "study_rank.md").read_text(), "tables")
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+
+    def ranks(matrix: str, size: str, label: str) -> np.ndarray:
+        return np.array(
+            [float(row[label]) for row in rows if (row["matrix"], row["R"]) == (matrix, size) and row[label]]
+        )
+
+    whole = "dL/dW, mean over weights"
+    change = ranks(whole, "64", "per step") - ranks(whole, "64", "outcome")
+    said = re.search(r"per step minus outcome: (?P<pair>.*?\]), p = (?P<p>[\d.]+) by sign flips", tables)
+    assert said
+    same_pair(said["pair"], change)
+    assert float(said["p"]) == pytest.approx(p_of(change, None), abs=5.1e-5)
+    for row in table_of(tables, "matrix", "R"):
+        for label in list(row)[2:]:
+            of_prompts = ranks(row["matrix"], row["R"], label)
+            if row[label] == "—":
+                assert not len(of_prompts)
+                continue
+            value, low, high = (float(number) for number in re.findall(r"[\d.]+", row[label]))
+            half = half_of(of_prompts)
+            ends = (of_prompts.mean(), max(of_prompts.mean() - half, 1.0), of_prompts.mean() + half)
+            assert (value, low, high) == pytest.approx(ends, abs=5.1e-3)
