@@ -212,14 +212,13 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         name="frac_reward_conflict",
         title="decided by side rewards",
         formula="(groups whose rewards differ while the main function's are equal) / (number of groups)",
-        meaning="Share of groups in which the main reward function is tied and others make all of the gradient. The main "
-        "one is named by --reward, else the one of 0 and 1. Undefined where the reward is no weighted sum of functions "
-        "in the log.",
+        meaning="Share of groups in which the main reward function, named by --reward or the one of 0 and 1, is tied, "
+        "so that others make all of the gradient.",
         range="[0, 1]",
         better="lower",
         moved_by="A small reward beside the main one, such as a length penalty: divided by the standard deviation of "
         "a group that only it tells apart, it counts as much as the main one does elsewhere.",
-        source="Defined here.",
+        source="Defined here; needs a reward that is a weighted sum of functions in the log.",
         path="frac_reward_conflict",
     ),
     _degeneracy_metric(
@@ -229,7 +228,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         meaning="Share of groups whose rollouts one reward function does not tell apart.",
         range="[0, 1]",
         better="lower",
-        moved_by="Functions with few levels, a format that all completions have, prompts that are too hard or too easy.",
+        moved_by="Functions with few levels, a format that all completions have, prompts too hard or too easy.",
         source="A ratio of counts, for each function.",
     ),
     _degeneracy_metric(
@@ -237,7 +236,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         title="share of the squared advantage",
         formula="sum of A A_k / sum of A^2, A_k = s w_k (r_k - its group's mean), s the A of a unit of the reward's "
         "deviation from its group's mean",
-        meaning="How much of the squared advantage a reward function makes. The parts A_k add up to A, so shares add up "
+        meaning="How much of the squared advantage a reward function makes. The parts A_k add up to A and the shares "
         "to 1; a negative one pulls against the others. A and s are the logged ones, else those of the trainer's "
         "arguments (scale_rewards); undefined without either.",
         range="(-inf, inf)",
@@ -250,7 +249,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         name="by_reward.difference_share",
         title="share of the squared reward differences",
         formula="sum of d w_k d_k / sum of d^2, d the reward and d_k the function minus its group's mean",
-        meaning="How much of the squared deviations of the reward a function makes: its share of the squared advantage "
+        meaning="How much of the squared deviations of the reward it makes: its share of the squared advantage "
         "if no advantage were divided by a standard deviation.",
         range="(-inf, inf)",
         better="neither",

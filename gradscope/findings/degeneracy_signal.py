@@ -108,7 +108,7 @@ def conflict_sentence(conflict: RewardConflict) -> str:
 
 def conflicts_of_runs(runs: Sequence[SideRewards]) -> Iterator[str]:
     """What a comparison of dead groups does not show: those that side rewards decide, and gains that are none."""
-    improved = {pair[1].run: text for pair in zip(runs[:1] * len(runs), runs, strict=True) if (text := _no_gain(*pair))}
+    improved = {one.run: text for one in runs if (text := _no_gain(runs[0], one))}
     yield from improved.values()
     for one in runs:
         if one.conflict is not None and one.run not in improved:
@@ -128,10 +128,10 @@ def _no_gain(first: SideRewards, second: SideRewards) -> str:
     if difference_of(*shares).side_of_zero > 0:
         return ""
     return (
-        f"{second.run} has fewer groups without a gradient than {first.run} ({percent(dead[1])} for {percent(dead[0])}), "
-        f"which shows no improvement: '{conflict.deciding}' decides {percent(conflict.frac_groups.value or 0.0)} of them, "
-        f"and '{conflict.main}' differs in {with_interval(shares[1], percent)}, in {first.run} in "
-        f"{with_interval(shares[0], percent)}."
+        f"{second.run} has fewer groups without a gradient than {first.run} ({percent(dead[1])} for "
+        f"{percent(dead[0])}), which shows no improvement: '{conflict.deciding}' decides "
+        f"{percent(conflict.frac_groups.value or 0.0)} of them, and '{conflict.main}' differs in "
+        f"{with_interval(shares[1], percent)}, in {first.run} in {with_interval(shares[0], percent)}."
     )
 
 
@@ -147,8 +147,9 @@ def conflict_advice(conflict: RewardConflict) -> str:
 def reward_findings(report: DegeneracyReport) -> tuple[str, ...]:
     """How often each reward function is tied and what it makes of the advantage; nothing for a single one."""
     rows = [row for row in report.by_reward if row.frac_tied.value is not None and row.weight != 0]
+    rescuable = [_rescuable(row, report) for row in report.by_reward if row.num_rescuable]
     if len(rows) < 2:
-        return ()
+        return tuple(rescuable)
     ranked = sorted(rows, key=lambda row: row.frac_tied.value or 0.0)
     sentences = [f"By reward function: {'; '.join(map(_of_function, ranked))}."]
     named = [row for row in rows if row.advantage_share.is_defined]
@@ -157,8 +158,7 @@ def reward_findings(report: DegeneracyReport) -> tuple[str, ...]:
     alone = [f"'{row.name}' in {row.num_alone:,}" for row in rows if row.num_alone]
     if alone and report.reward_conflict is None:
         sentences.append(f"Alone in telling rollouts of a group apart: {', '.join(alone)} groups.")
-    sentences += [_rescuable(row, report) for row in rows if row.num_rescuable]
-    return tuple(sentences)
+    return (*sentences, *rescuable)
 
 
 def _of_function(row: RewardFunction) -> str:

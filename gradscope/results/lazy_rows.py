@@ -8,13 +8,13 @@ from typing import Any, Protocol, overload
 Row = dict[str, Any]
 
 
-class Column(Protocol):
-    """What a column is: a NumPy array, or anything else that slices and becomes a list of plain values."""
+class RowValues(Protocol):
+    """The values of a column: a NumPy array, or anything else that slices and becomes a list of plain values."""
 
     def __len__(self) -> int:
         """How many rows."""
 
-    def __getitem__(self, rows: slice) -> Column:
+    def __getitem__(self, rows: slice) -> RowValues:
         """Some of the rows."""
 
     def tolist(self) -> list[Any]:
@@ -24,7 +24,7 @@ class Column(Protocol):
 class LazyRows(Sequence[Row]):
     """Rows of named values, made from columns when they are asked for."""
 
-    def __init__(self, columns: Mapping[str, Column]) -> None:
+    def __init__(self, columns: Mapping[str, RowValues]) -> None:
         """A table.
 
         Args:

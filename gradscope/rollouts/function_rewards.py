@@ -110,10 +110,10 @@ def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float
 
 
 def _different(columns: Mapping[str, Array]) -> list[str]:
-    """Columns that vary and are no multiple of one before them."""
+    """Columns that are not 0 throughout and are no multiple of one before them."""
     names: list[str] = []
     for name, values in columns.items():
-        if np.ptp(values) > 0 and not any(_is_multiple(values, columns[other]) for other in names):
+        if np.any(values) and not any(_is_multiple(values, columns[other]) for other in names):
             names.append(name)
     return names
 
@@ -126,13 +126,13 @@ def _is_multiple(first: Array, second: Array) -> bool:
 def _solutions(table: Array, reward: Array, size: int) -> Iterator[tuple[list[int], Sequence[float]]]:
     """Sets of so many columns that may add up to the reward, with rounded weights none of which is next to nothing."""
     # least squares of the triangular factor has the same solutions and the same residual, of a dozen rows
-    factor = np.linalg.qr(np.column_stack([table, reward]), mode="r")
+    factor: Array = np.asarray(np.linalg.qr(np.column_stack([table, reward]), mode="r"))
     lengths = np.sqrt(np.sum(factor**2, axis=0))
-    for chosen in map(list, combinations(range(table.shape[1]), size)):
+    for chosen in (list(places) for places in combinations(range(table.shape[1]), size)):
         weights, _, rank, _ = np.linalg.lstsq(factor[:, chosen], factor[:, -1], rcond=None)
         residual = float(np.linalg.norm(factor[:, chosen] @ weights - factor[:, -1]))
         terms = np.abs(weights) * lengths[chosen]
-        if rank == size and residual <= 10 * _TOLERANCE * terms.sum() and terms.min() > 1e3 * _TOLERANCE * terms.max():
+        if rank == size and residual <= 10 * _TOLERANCE * terms.sum() and terms.min() > 30 * _TOLERANCE * terms.max():
             yield chosen, [_rounded(float(weight)) for weight in weights]
 
 

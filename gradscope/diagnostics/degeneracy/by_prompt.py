@@ -1,4 +1,4 @@
-"""Which prompts the policy learns from: a row a prompt, made of arrays alone, so that a million cost what their groups do.
+"""Which prompts the policy learns from: a row a prompt, of arrays alone, so that a million cost what their groups do.
 
 Legend: J groups, P prompts that have one.
 """
@@ -6,6 +6,7 @@ Legend: J groups, P prompts that have one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +31,16 @@ class MeasuredPrompts:
     """One row a prompt, as ``DegeneracyReport.by_prompt`` has them."""
 
 
-def measure_prompts(chosen: GroupRewards, threshold: float | None, main: str | None) -> MeasuredPrompts:
+def measure_prompts(
+    chosen: GroupRewards, threshold: float | None, main: str | None = None, *, name: str = TRAINER_REWARD
+) -> MeasuredPrompts:
     """The prompts of a log, by the reward that should be learned.
 
     Args:
         chosen: The groups, with the reward that is reported.
         threshold: From which of these rewards on a rollout passes; None: not known.
         main: The main one of several reward functions, which then tells instead; None: the reported reward does.
+        name: How the reported reward is called.
 
     Returns:
         A row a prompt, those first that took the most rollouts and are not live.
@@ -81,7 +85,7 @@ def measure_prompts(chosen: GroupRewards, threshold: float | None, main: str | N
             always=None if threshold is None else counts[_ALWAYS],
             live=int(np.sum(is_live)) if threshold is None else counts[_LIVE],
             frac_rollouts=float(rollouts[~((status == _LIVE) & is_known)].sum() / rollouts.sum()),
-            reward=main or TRAINER_REWARD,
+            reward=main or name,
         ),
         rows=LazyRows(columns),
     )
@@ -91,5 +95,7 @@ def _take(names: object, places: NDArray[np.int64]) -> NDArray[np.object_]:
     return np.array(names, dtype=object)[places]
 
 
-def _or_none(values: NDArray[np.generic], is_known: NDArray[np.bool_]) -> NDArray[np.object_]:
-    return np.where(is_known, values.astype(object), None)
+def _or_none(values: NDArray[Any], is_known: NDArray[np.bool_]) -> NDArray[np.object_]:
+    plain = values.astype(object)
+    plain[~is_known] = None
+    return plain

@@ -126,10 +126,11 @@ def degeneracy_of_run(
     starvation = measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
     policies, policy_gap = measure_policies(chosen, table, threshold, resampling=resampling)
     rewards = measure_reward_functions(run, chosen, reward, resampling=resampling)
-    prompts = measure_prompts(chosen, threshold, None if reward or rewards.part else rewards.main)
+    name = reward or rewards.part or TRAINER_REWARD
+    prompts = measure_prompts(chosen, threshold, rewards.main if name == TRAINER_REWARD else None, name=name)
     report = DegeneracyReport(
         source=run.source,
-        reward=reward or rewards.part or TRAINER_REWARD,
+        reward=name,
         success_threshold=threshold,
         num_groups=len(chosen.table),
         num_rollouts=int(table.size.sum()),

@@ -39,7 +39,9 @@ _LINEAR = 1e-4
 """Share of the squared advantages up to which they may differ from a multiple of the reward's deviations: trainers log
 float32, and add an epsilon to the standard deviation."""
 _MAIN = re.compile(r"correct|accura|(^|[_/.])acc($|[_/.])|solv|success|pass|answer|exact|outcome|verif", re.IGNORECASE)
-"""Of several functions of 0 and 1, names of the one that is the goal; the others are mostly of the format."""
+"""Names of a function that is the goal."""
+_SIDE = re.compile(r"format|style|tag|xml|length|short|long|penal|repet|langu|tidy|bonus", re.IGNORECASE)
+"""Names of functions that are not, though they be 0 or 1."""
 _VERL_EPSILON = 1e-6
 _NO_DIVISION = {"verl": "algorithm.norm_adv_by_std_in_grpo=False", "trl": 'scale_rewards="none"'}
 """Trainer -> its argument that divides no advantage by a standard deviation."""
@@ -65,7 +67,7 @@ class MeasuredRewards:
     part: str | None = None
     """The function that the reported reward is, where the reward is a larger sum."""
     frac_main_differs: Estimate
-    """Share of groups in which the main function tells rollouts apart, or, of a reward of 0 and 1, the reward itself."""
+    """Share of groups in which the main function tells rollouts apart; where none was logged, a reward of 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +87,10 @@ def measure_reward_functions(
     """Each reward function on the same groups, and the groups that the main one does not decide.
 
     Args:
-        run: The run.
+        run: Whose settings say what its advantages are.
         chosen: Its groups, with the reward that is reported.
-        reward: The function that a person named as the main one; None: the only one of 0 and 1, or the one of these
-            whose name says that it is the goal.
+        reward: The function that a person named as the main one; None: the one of 0 and 1 whose name says that it is
+            the goal, or, where no name does, the only one that is of no side reward by its name.
         resampling: How often, and from which seed.
 
     Returns:
@@ -106,7 +108,7 @@ def measure_reward_functions(
     whole, main = _whole_of(groups, reward)
     part = None if whole is groups or reward else main
     groups, reward = whole, main
-    weights = reward_weights(groups, run.settings)
+    weights = weights_of_functions(groups, run.settings)
     names = [name for name in sorted(groups.rewards) if weights is None or name in weights or not _is(groups, name)]
     spreads = {name: groups.spread(groups.rewards[name]) for name in names}
     apart = {name: tells_apart(spread) for name, spread in spreads.items()}
@@ -183,7 +185,7 @@ def _whole_of(groups: RewardTable, named: str | None) -> tuple[RewardTable, str 
     return groups, named
 
 
-def reward_weights(groups: RewardTable, settings: TrainerSettings) -> dict[str, float] | None:
+def weights_of_functions(groups: RewardTable, settings: TrainerSettings) -> dict[str, float] | None:
     """The weights with which logged functions add up to the reward.
 
     Args:
@@ -191,15 +193,14 @@ def reward_weights(groups: RewardTable, settings: TrainerSettings) -> dict[str, 
         settings: The trainer's arguments.
 
     Returns:
-        Function -> weight, of those that count: as the arguments say, else 1 each, else as fitted to all rollouts, each
-        only where they add up to every reward; of a function that is the reward itself, 1. None where none do.
+        Function -> weight, of those that count: as the arguments say; where they say nothing 1 each, else as fitted to
+        all rollouts, else 1 of a function that is the reward itself. None where none add up to every reward.
     """
     others = {name: values for name, values in groups.rewards.items() if not _is(groups, name)}
     given = settings.get("reward_weights")
     if isinstance(given, Sequence) and len(given) == len(groups.rewards):
         weights = dict(zip(groups.rewards, map(float, given), strict=True))
-        if adds_up(groups.reward, groups.rewards, weights):
-            return weights
+        return weights if adds_up(groups.reward, groups.rewards, weights) else None
     ones = dict.fromkeys(others, 1.0)
     if ones and adds_up(groups.reward, others, ones):
         return ones
@@ -224,11 +225,11 @@ def main_function(groups: RewardTable, weights: Mapping[str, float] | None, name
     if named in counted or len(counted) == 1:
         return named if named in counted else counted[0]
     binary = [name for name in counted if binary_threshold(_known(groups.rewards[name])) is not None]
-    goals = [name for name in binary if _MAIN.search(name)] if len(binary) > 1 else binary
+    by_name = any(map(_MAIN.search, counted))
+    goals = [name for name in binary if (_MAIN.search(name) if by_name else not _SIDE.search(name))]
     if len(goals) == 1:
         return goals[0]
-    kinds = f"several functions are 0 or 1 ({', '.join(binary)})" if binary else "no function is 0 or 1"
-    return f"{kinds}, so which one should be learned is not known: name it with --reward"
+    return f"which of {', '.join(counted)} should be learned is not known: name it with --reward"
 
 
 def tells_apart(spread: Array) -> Flags:

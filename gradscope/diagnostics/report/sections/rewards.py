@@ -28,10 +28,13 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
     report = inputs.degeneracy
     if isinstance(report, Unavailable):
         return missing_section(NAME, QUESTION, report)
-    if not report.by_reward:
-        reason = "The log has no more than one reward function."
+    names = list(reward_table(inputs.run.groups).rewards)
+    if not names:
         hint = "TRL writes one column a reward function with log_completions=True; give reward functions names."
-        return missing_section(NAME, QUESTION, Unavailable(reason=reason, hint=hint))
+        return missing_section(NAME, QUESTION, Unavailable(reason="The log has no reward per function.", hint=hint))
+    if not report.by_reward:
+        only = f"There is one reward function, '{names[0]}': it makes all of the advantage."
+        return ReportSection(name=NAME, question=QUESTION, findings=(only,), severity="fine")
     functions = [one for one in report.by_reward if one.weight != 0]
     return ReportSection(
         name=NAME,

@@ -101,8 +101,8 @@ def _prompts(counts: PromptCounts) -> str:
     if counts.never is None or counts.always is None:
         return f"Prompts: {counts.live:,} had a group whose rewards differed."
     lost = counts.never + counts.always
-    share = f", the {lost:,} that are not live took {percent(counts.frac_rollouts)} of the rollouts" if lost else ""
-    return f"Prompts: {counts.never:,} never pass, {counts.always:,} always pass, {counts.live:,} are live{share}."
+    share = f" ({percent(counts.frac_rollouts)} of rollouts)" if lost else ""
+    return f"Prompts: {counts.never:,} never pass, {counts.always:,} always pass{share}, {counts.live:,} are live."
 
 
 def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
@@ -125,9 +125,12 @@ def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
         ("  tied between", report.frac_tied, "share", [row.frac_tied for row in steps]),
         ("side rewards alone", report.frac_reward_conflict, "share", []),
         ("pass rate", report.pass_rate, "share", [row.pass_rate for row in steps]),
-        ("i.i.d. prediction", report.iid_prediction, "share", predicted),
-        ("Jensen gap", report.jensen_gap, "gap", []),
     ]
+    if len(report.by_group_size) < 2:  # else the table by group size has them
+        rows += [
+            ("i.i.d. prediction", report.iid_prediction, "share", predicted),
+            ("Jensen gap", report.jensen_gap, "gap", []),
+        ]
     for name, estimate, style, course in rows:
         if not estimate.is_defined or (name in _SELDOM and not estimate.value):
             continue  # said once below; and most rewards are 0 and 1

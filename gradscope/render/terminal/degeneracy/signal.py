@@ -71,10 +71,10 @@ def rewards_table(rows: Sequence[RewardFunction], notes: Footnotes) -> Table:
 
 def prompts_table(rows: LazyRows, notes: Footnotes) -> Table:
     """The prompts that took the most rollouts and are not live, as many as a screen holds."""
-    titles = ("prompt", "groups", "rollouts", "pass\nrate", "status", "steps")
-    table = new_table([(title, "right" if 0 < place < 4 else "left") for place, title in enumerate(titles)])
+    titles = ("prompt", "groups", "rollouts", "pass\nrate", "status", "first\nstep", "last\nlive")
+    table = new_table([(title, "right" if place else "left") for place, title in enumerate(titles)])
     for row in rows[:MOST_ROWS]:
-        last = "never differed" if row["last_live_step"] is None else f"differed at {row['last_live_step']}"
+        last = row["last_live_step"]
         add_row(
             table,
             plain(row["prompt"] or row["prompt_id"], limit=28),
@@ -82,7 +82,8 @@ def prompts_table(rows: LazyRows, notes: Footnotes) -> Table:
             str(row["num_rollouts"]),
             UNDEFINED if row["pass_rate"] is None else format_number(row["pass_rate"], "share"),
             row["status"] or UNDEFINED,
-            f"from {row['first_step']}, {last}",
+            str(row["first_step"]),
+            UNDEFINED if last is None else str(last),
         )
     if len(rows) > MOST_ROWS:
         notes.remark(f"{len(rows) - MOST_ROWS:,} more prompts: --output DIR writes all of them as CSV and JSON")

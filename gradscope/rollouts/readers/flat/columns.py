@@ -80,7 +80,7 @@ def summed_columns(
 ) -> Mapping[str, float]:
     """The columns that the reward is a weighted sum of, by the first rows of a log.
 
-    A column that is the same throughout each group, such as the mean of the group, tells no rollouts apart and is none.
+    A column that is the same throughout each group, such as the mean of the group, is none unless its name says so.
 
     Args:
         rows: The first rows.
@@ -100,10 +100,11 @@ def summed_columns(
         for name in names
         if name not in roles and name not in SAMPLE_IDS
     }
+    named = reward_columns(numbers, "")
     varying = {
         name: values
         for name, values in numbers.items()
-        if not np.isnan(values).all() and any(len(set(values[group].tolist())) > 1 for group in of_group.values())
+        if name in named or any(len(set(values[group].tolist())) > 1 for group in of_group.values())
     }
     reward = np.array([float(_as_number(row.get(columns.reward or ""))) for row in rows])
     terms = reward_terms(reward, varying) or {}
