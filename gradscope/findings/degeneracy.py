@@ -58,6 +58,7 @@ def degeneracy_findings(
     """
     different, agreement = _disagreement(report)
     conflict = conflict_findings(report.reward_conflict)
+    is_undefined = report.iid_prediction.value is None
     leads = conflict and report.is_in_conflict
     sentences = [
         *(conflict if leads else ()),
@@ -72,10 +73,11 @@ def degeneracy_findings(
         cost_finding(report),
         "" if log.resampled else _advice(report, log),
         "" if log.resampled else remedy_finding(report, doubled),
-        _gap(report),
+        *(() if is_undefined else (_gap(report),)),
         policy_finding(report),
         dispersion_finding(report),
         *reward_findings(report),
+        *((_gap(report),) if is_undefined else ()),
         agreement,
     ]
     return tuple(sentence for sentence in sentences if sentence)

@@ -97,13 +97,15 @@ def conflict_findings(conflict: RewardConflict | None) -> tuple[str, ...]:
 
 def conflict_sentence(conflict: RewardConflict) -> str:
     """That a main reward has no say where others decide."""
-    where = f"only '{conflict.deciding}' differs" if conflict.is_alone else f"mostly '{conflict.deciding}' counts"
     share = conflict.advantage_share.value
-    weight = "" if share is None else f", with {percent(share)} of all squared advantages"
-    return (
-        f"'{conflict.deciding}' decides {with_interval(conflict.frac_groups, percent)} of the groups: "
-        f"'{conflict.main}' is tied in {conflict.num_groups:,} where {where}{weight}."
+    weight = "" if share is None else f", which hold {percent(share)} of all squared advantages"
+    text = f"{with_interval(conflict.frac_groups, percent)} of the groups"
+    text = (
+        f"'{conflict.deciding}' alone decides {text}"
+        if conflict.is_alone
+        else f"Side rewards decide {text}, most of all '{conflict.deciding}'"
     )
+    return f"{text}: '{conflict.main}' is tied in these {conflict.num_groups:,}{weight}."
 
 
 def conflicts_of_runs(runs: Sequence[SideRewards]) -> Iterator[str]:
@@ -137,7 +139,8 @@ def _no_gain(first: SideRewards, second: SideRewards) -> str:
 
 def conflict_advice(conflict: RewardConflict) -> str:
     """What to do about groups that side rewards decide."""
-    weight = f"ive '{conflict.deciding}' no weight where '{conflict.main}' is tied."
+    others = f"'{conflict.deciding}'" if conflict.is_alone else "side rewards"
+    weight = f"ive {others} no weight where '{conflict.main}' is tied."
     left = conflict.difference_share.value
     if not conflict.remedy or left is None:
         return f"G{weight}"

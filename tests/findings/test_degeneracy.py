@@ -26,7 +26,7 @@ def test_a_conflict_of_many_groups_comes_first_and_one_of_few_after_the_share() 
     few = degeneracy_report()
     many = replace(few, frac_reward_conflict=Estimate.exact(0.6))
     places = [
-        [text.startswith(f"'{HOSTILE}' decides") for text in degeneracy_findings(one, LOG, None)].index(True)
+        [text.startswith(f"'{HOSTILE}' alone decides") for text in degeneracy_findings(one, LOG, None)].index(True)
         for one in (few, many)
     ]
     assert (places[0] > 0, places[1]) == (True, 0)

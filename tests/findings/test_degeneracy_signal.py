@@ -151,16 +151,16 @@ def test_a_conflict_says_who_decides_and_what_to_do() -> None:
     conflict = REPORT.reward_conflict
     assert conflict is not None
     assert conflict_findings(conflict) == (
-        f"'{HOSTILE}' decides 20.0 % [15.0 %, 25.0 %] of the groups: 'correct' is tied in 40 where only '{HOSTILE}' "
-        "differs, with 30.0 % of all squared advantages.",
+        f"'{HOSTILE}' alone decides 20.0 % [15.0 %, 25.0 %] of the groups: 'correct' is tied in these 40, which hold "
+        "30.0 % of all squared advantages.",
         'Try scale_rewards="none": these groups then have 0.4 % of all squared advantages. Or give '
         f"'{HOSTILE}' no weight where 'correct' is tied.",
     )
     others = replace(conflict, is_alone=False, advantage_share=NOTHING, remedy="")
     assert conflict_findings(others) == (
-        f"'{HOSTILE}' decides 20.0 % [15.0 %, 25.0 %] of the groups: 'correct' is tied in 40 where mostly "
-        f"'{HOSTILE}' counts.",
-        f"Give '{HOSTILE}' no weight where 'correct' is tied.",
+        f"Side rewards decide 20.0 % [15.0 %, 25.0 %] of the groups, most of all '{HOSTILE}': 'correct' is tied in "
+        "these 40.",
+        "Give side rewards no weight where 'correct' is tied.",
     )
     assert conflict_findings(None) == ()
 
@@ -189,7 +189,7 @@ def test_fewer_dead_groups_by_side_rewards_alone_are_no_improvement() -> None:
     ):
         assert not any("improvement" in text for text in conflicts_of_runs((first, second)))
     assert next(conflicts_of_runs((sides("a", 0.0, 0.2, conflict=True),))).startswith(
-        f"In a '{HOSTILE}' decides 20.0 %"
+        f"In a '{HOSTILE}' alone decides 20.0 %"
     )
     assert list(conflicts_of_runs((before,))) == []
 

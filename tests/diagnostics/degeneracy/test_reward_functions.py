@@ -87,7 +87,7 @@ def test_shares_are_of_the_advantage(kind: str, logged: bool) -> None:
     assert (conflict.main, conflict.deciding, conflict.is_alone, conflict.num_groups) == ("correct", "length", True, 3)
     assert report.frac_reward_conflict.value == pytest.approx(3 / 5)
     assert bool(conflict.remedy) == (kind == "group")
-    assert report.findings[0].startswith("'length' decides 60.0 %")
+    assert report.findings[0].startswith("'length' alone decides 60.0 %")
     assert "every group" not in said(report)
 
 
