@@ -17,8 +17,8 @@ def test_rows_are_made_when_they_are_asked_for() -> None:
     assert ROWS[:2] == [{"name": "a", "number": 0}, {"name": "rows b", "number": 1}]
     assert repr(ROWS) == "<3 rows of name, number>"
     assert len(LazyRows({})) == 0
-    assert ROWS == LazyRows({"name": np.array(["a", "rows b", None], dtype=object), "number": np.arange(3)})
-    assert ROWS != LazyRows({"name": np.array(["a"], dtype=object)})
+    assert LazyRows({"name": np.array(["a", "rows b", None], dtype=object), "number": np.arange(3)}) == ROWS
+    assert LazyRows({"name": np.array(["a"], dtype=object)}) != ROWS
 
 
 def test_each_row_is_one_line_of_the_document_and_the_document_is_the_same() -> None:
