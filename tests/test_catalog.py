@@ -441,7 +441,8 @@ def numbers_of(value: Estimate | float | None) -> tuple[float, ...]:
 
 RANGED = [name for name, entry in CATALOG.items() if ends_of(entry.range, 4.0) is not None]
 UNTRIED = {
-    *("token_norm", "token_entropy_correlation", "length_correlation", "live_share", "reward_share"),
+    *("token_norm", "token_entropy_correlation", "length_correlation", "live_share", "frac_reward_conflict"),
+    *(f"by_reward.{name}" for name in ("frac_tied", "advantage_share", "difference_share", "correlation")),
     *(
         "frac_replay_mismatch",
         "frac_zero_std_sampled",

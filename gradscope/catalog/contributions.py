@@ -71,16 +71,6 @@ CONTRIBUTION_METRICS: tuple[Metric, ...] = (
         source="Definition; a the logged advantages, b the formulation's.",
     ),
     _report_metric(
-        name="reward_share",
-        title="share of the advantage",
-        formula="sum of d_f d / sum of d^2, d a reward minus its group's mean",
-        meaning="How much of what differs within groups, and so of the advantage, comes from one reward function.",
-        range="(-inf, inf)",
-        better="neither",
-        moved_by="The function's weight and spread within a group; a format reward that all completions get has none.",
-        source="Covariance decomposition of the within-group variance.",
-    ),
-    _report_metric(
         name="length_correlation",
         title="length and advantage",
         formula="sum of d_length d_reward / sqrt(sum of d_length^2 sum of d_reward^2), d minus the group's mean",

@@ -232,6 +232,64 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         path="pass_rates.frac_solved",
     ),
     _degeneracy_metric(
+        name="frac_reward_conflict",
+        title="decided by side rewards",
+        formula="(groups whose rewards differ while the main function's are equal) / (number of groups)",
+        meaning="Share of groups in which the main reward function, named by --reward or the one of 0 and 1, is tied, "
+        "so that others make all of the gradient.",
+        range="[0, 1]",
+        better="lower",
+        moved_by="A small reward beside the main one, such as a length penalty: divided by the standard deviation of "
+        "a group that only it tells apart, it counts as much as the main one does elsewhere.",
+        source="Defined here; needs a reward that is a weighted sum of functions in the log.",
+        path="frac_reward_conflict",
+    ),
+    _degeneracy_metric(
+        name="by_reward.frac_tied",
+        title="ties of a reward function",
+        formula="(groups with max(r_k) - min(r_k) <= 1e-8) / (number of groups)",
+        meaning="Share of groups whose rollouts one reward function does not tell apart.",
+        range="[0, 1]",
+        better="lower",
+        moved_by="Functions with few levels, a format that all completions have, prompts too hard or too easy.",
+        source="A ratio of counts, for each function.",
+    ),
+    _degeneracy_metric(
+        name="by_reward.advantage_share",
+        title="share of the squared advantage",
+        formula="sum of A A_k / sum of A^2, A_k = s w_k (r_k - its group's mean), s the A of a unit of the reward's "
+        "deviation from its group's mean",
+        meaning="How much of the squared advantage a reward function makes. The parts A_k add up to A and the shares "
+        "to 1; a negative one pulls against the others. A and s are the logged ones, else those of the trainer's "
+        "arguments (scale_rewards); undefined without either.",
+        range="(-inf, inf)",
+        better="neither",
+        moved_by="The function's weight and spread within groups, and what advantages are divided by: a small reward "
+        "that alone differs in a group has all of an advantage that is divided by that group's standard deviation.",
+        source="Covariance decomposition, exact for advantages that are a multiple of the deviations in each group.",
+    ),
+    _degeneracy_metric(
+        name="by_reward.difference_share",
+        title="share of the squared reward differences",
+        formula="sum of d w_k d_k / sum of d^2, d the reward and d_k the function minus its group's mean",
+        meaning="How much of the squared deviations of the reward it makes: its share of the squared advantage "
+        "if no advantage were divided by a standard deviation.",
+        range="(-inf, inf)",
+        better="neither",
+        moved_by="The function's weight and spread within groups.",
+        source="Covariance decomposition of the variance within groups.",
+    ),
+    _degeneracy_metric(
+        name="by_reward.correlation",
+        title="correlation of reward functions",
+        formula="sum of d_k d_l / sqrt(sum of d_k^2 sum of d_l^2), d minus the group's mean",
+        meaning="Whether two reward functions prefer the same rollouts of a prompt.",
+        range="[-1, 1]",
+        better="neither",
+        moved_by="A side reward that conflicts with the main one, or repeats it.",
+        source="Pearson's correlation, pooled within groups.",
+    ),
+    _degeneracy_metric(
         name="advantages.positive_mass",
         title="positive advantage mass",
         formula="mean over rollouts of max(A, 0)",

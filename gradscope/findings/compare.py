@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gradscope.findings.degeneracy_signal import conflicts_of_runs
 from gradscope.results.compare import ComparedPair, Comparison
 from gradscope.say import chance, with_interval
 
@@ -16,6 +17,7 @@ _SCOPE = (
 def compare_findings(comparison: Comparison) -> tuple[str, ...]:
     """What the tests decide, what they leave open, and what they cannot say, in sentences for people."""
     return (
+        *conflicts_of_runs(comparison.rewards),
         *_two_runs(comparison),
         *_claims(comparison),
         *_caution(comparison),

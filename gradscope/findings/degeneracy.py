@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 
 from gradscope.findings.degeneracy_signal import (
+    conflict_advice,
+    conflict_findings,
     cost_finding,
     dispersion_finding,
     policy_finding,
@@ -55,8 +57,13 @@ def degeneracy_findings(
         costs, what to try, the gap and its parts, each reward function, and what agrees.
     """
     different, agreement = _disagreement(report)
+    conflict = conflict_findings(report.reward_conflict)
+    is_undefined = report.iid_prediction.value is None
+    leads = conflict and report.is_in_conflict
     sentences = [
+        *(conflict if leads else ()),
         _share(report),
+        *(() if leads else conflict),
         target_finding(report),
         _RESAMPLED if log.resampled else "",
         _behind_filter(report),
@@ -66,10 +73,11 @@ def degeneracy_findings(
         cost_finding(report),
         "" if log.resampled else _advice(report, log),
         "" if log.resampled else remedy_finding(report, doubled),
-        _gap(report),
+        *(() if is_undefined else (_gap(report),)),
         policy_finding(report),
         dispersion_finding(report),
         *reward_findings(report),
+        *((_gap(report),) if is_undefined else ()),
         agreement,
     ]
     return tuple(sentence for sentence in sentences if sentence)
@@ -78,7 +86,9 @@ def degeneracy_findings(
 def _share(report: DegeneracyReport) -> str:
     share = report.frac_reward_zero_std
     num_dead = round((share.value or 0.0) * report.num_groups)
-    text = f"{num_dead:,} of {report.num_groups:,} groups ({with_interval(share, percent)}) have equal rewards"
+    is_part = report.reward_conflict is not None and report.reward == report.reward_conflict.main
+    whose = f"rewards of '{report.reward}'" if is_part else "rewards"
+    text = f"{num_dead:,} of {report.num_groups:,} groups ({with_interval(share, percent)}) have equal {whose}"
     kinds = []
     for name, kind in (
         ("all pass", report.frac_all_pass),
@@ -88,8 +98,9 @@ def _share(report: DegeneracyReport) -> str:
         if kind.value:
             kinds.append(f"{round(kind.value * report.num_groups):,} {name}")
     if not num_dead:
-        return f"{text}: every group can move the policy."
-    return f"{text} and give a group-mean baseline no gradient: {', '.join(kinds)}."
+        return f"{text}." if report.reward_conflict else f"{text}: each of them gives a group-mean baseline a gradient."
+    lost = "of which it alone makes no gradient" if is_part else "and give a group-mean baseline no gradient"
+    return f"{text}{',' * is_part} {lost}: {', '.join(kinds)}."
 
 
 def _behind_filter(report: DegeneracyReport) -> str:
@@ -110,7 +121,9 @@ def _gap(report: DegeneracyReport) -> str:
     predicted, gap = report.iid_prediction, report.jensen_gap
     parts = report.gap_decomposition
     if predicted.value is None or gap.value is None or report.pass_rate.value is None:
-        return f"Pass rate and prediction are undefined: {predicted.undefined}."
+        main = report.prompts.reward
+        more = "" if main == report.reward else f"; of '{main}' --reward {main} has them"
+        return f"Pass rate and prediction are undefined: {predicted.undefined}{more}."
     text = (
         f"Independent rollouts with one pass rate ({report.pass_rate_origin}) would make {percent(predicted.value)} "
         f"of groups degenerate; the gap is {with_interval(gap, points)} points"
@@ -152,8 +165,10 @@ def dead_group_advice(report: DegeneracyReport) -> str:
     """What to try, by the kind of most dead groups."""
     all_pass, all_fail = report.frac_all_pass.value or 0.0, report.frac_all_fail.value or 0.0
     dead = report.frac_reward_zero_std.value
+    if report.reward_conflict and (report.is_in_conflict or not dead):
+        return conflict_advice(report.reward_conflict)
     if not dead:
-        return "Nothing to do: every group can move the policy."
+        return "Nothing to do: none of these groups was without a gradient."
     if not _kinds_are_known(report):
         return "To see whether they are too easy or too hard, say what counts as a pass (--success-threshold)."
     if all_pass + all_fail < dead / 2:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
-from gradscope.results.signal import RewardTies, TargetDegeneracy, TargetPlan
+from gradscope.results.signal import RewardConflict, RewardFunction, SideRewards, TargetDegeneracy, TargetPlan
 from gradscope.say import amount, chance, percent, points, with_interval
 
 _SIGNIFICANT = 0.05
@@ -15,7 +18,8 @@ _FILTERED = -3.0
 def cost_finding(report: DegeneracyReport) -> str:
     """What share of the training signal was lost; empty where every group is alive."""
     cost = report.starvation
-    if not cost.frac_rollouts.value or cost.dilution.value is None:
+    is_part = report.reward_conflict is not None and report.reward == report.reward_conflict.main
+    if not cost.frac_rollouts.value or cost.dilution.value is None or is_part:
         return ""
     shares = (
         (cost.frac_rollouts.value, "rollouts"),
@@ -93,19 +97,93 @@ def target_finding(report: DegeneracyReport) -> str:
     return f"At most {percent(target.target)} dead groups: {'; '.join(ways)}."
 
 
-def reward_findings(report: DegeneracyReport) -> tuple[str, ...]:
-    """Which reward functions tie groups and which tell them apart; nothing for a single one."""
-    rows = [row for row in report.by_reward if row.frac_zero_std.value is not None]
-    if not rows:
+def conflict_findings(conflict: RewardConflict | None) -> tuple[str, ...]:
+    """That a main reward has no say where others decide, and what to do; nothing where there is no such group."""
+    if conflict is None:
         return ()
-    ranked = sorted(rows, key=lambda row: row.frac_zero_std.value or 0.0)
-    text = "; ".join(f"'{row.reward}' ties {percent(row.frac_zero_std.value or 0.0)}" for row in ranked)
-    sentences = [f"By reward function, of the same groups: {text}."]
-    alone = [f"'{row.reward}' in {row.num_alone}" for row in rows if row.num_alone]
-    if alone:
+    return (conflict_sentence(conflict), conflict_advice(conflict))
+
+
+def conflict_sentence(conflict: RewardConflict) -> str:
+    """That a main reward has no say where others decide."""
+    share = conflict.advantage_share.value
+    weight = "" if share is None else f", which hold {percent(share)} of all squared advantages"
+    text = f"{with_interval(conflict.frac_groups, percent)} of the groups"
+    text = (
+        f"'{conflict.deciding}' alone decides {text}"
+        if conflict.is_alone
+        else f"Side rewards decide {text}, most of all '{conflict.deciding}'"
+    )
+    return f"{text}: '{conflict.main}' is tied in these {conflict.num_groups:,}{weight}."
+
+
+def conflicts_of_runs(runs: Sequence[SideRewards]) -> Iterator[str]:
+    """What a comparison of dead groups does not show: those that side rewards decide, and gains that are none."""
+    improved = {one.run: text for one in runs if (text := _no_gain(runs[0], one))}
+    yield from improved.values()
+    for one in runs:
+        if one.conflict is not None and one.run not in improved:
+            yield f"In {one.run} {conflict_sentence(one.conflict)}"
+
+
+def _no_gain(first: SideRewards, second: SideRewards) -> str:
+    """That a run has fewer dead groups than another only because side rewards decide them; empty where it has not."""
+    conflict, before = second.conflict, first.conflict
+    shares = [one.frac_main_differs for one in (first, second)]
+    dead = [one.frac_reward_zero_std.value or 0.0 for one in (first, second)]
+    more = conflict is not None and (conflict.frac_groups.value or 0.0) > (
+        (before.frac_groups.value or 0.0) if before else 0.0
+    )
+    if conflict is None or not more or dead[1] >= dead[0] or None in (shares[0].value, shares[1].value):
+        return ""
+    if difference_of(*shares).side_of_zero > 0:
+        return ""
+    return (
+        f"{second.run} has fewer groups without a gradient than {first.run} ({percent(dead[1])} for "
+        f"{percent(dead[0])}), which shows no improvement: '{conflict.deciding}' decides "
+        f"{percent(conflict.frac_groups.value or 0.0)} of them, and '{conflict.main}' differs in "
+        f"{with_interval(shares[1], percent)}, in {first.run} in {with_interval(shares[0], percent)}."
+    )
+
+
+def conflict_advice(conflict: RewardConflict) -> str:
+    """What to do about groups that side rewards decide."""
+    others = f"'{conflict.deciding}'" if conflict.is_alone else "side rewards"
+    weight = f"ive {others} no weight where '{conflict.main}' is tied."
+    left = conflict.difference_share.value
+    if not conflict.remedy or left is None:
+        return f"G{weight}"
+    return f"Try {conflict.remedy}: these groups then have {percent(left)} of all squared advantages. Or g{weight}"
+
+
+def reward_findings(report: DegeneracyReport) -> tuple[str, ...]:
+    """How often each reward function is tied and what it makes of the advantage; nothing for a single one."""
+    rows = [row for row in report.by_reward if row.frac_tied.value is not None and row.weight != 0]
+    rescuable = [_rescuable(row, report) for row in report.by_reward if row.num_rescuable]
+    if len(rows) < 2:
+        return tuple(rescuable)
+    ranked = sorted(rows, key=lambda row: row.frac_tied.value or 0.0)
+    sentences = [f"By reward function: {'; '.join(map(_of_function, ranked))}."]
+    named = [row for row in rows if row.advantage_share.is_defined]
+    if named:
+        sentences.append(f"Shares of the squared advantage are of {report.advantages_of}.")
+    alone = [f"'{row.name}' in {row.num_alone:,}" for row in rows if row.num_alone]
+    if alone and report.reward_conflict is None:
         sentences.append(f"Alone in telling rollouts of a group apart: {', '.join(alone)} groups.")
-    sentences += [_rescuable(row, report) for row in rows if row.num_rescuable]
-    return tuple(sentences)
+    return (*sentences, *rescuable)
+
+
+def _of_function(row: RewardFunction) -> str:
+    text = f"'{row.name}' is tied in {percent(row.frac_tied.value or 0.0)} of groups"
+    for share, kind in ((row.advantage_share, "advantage"), (row.difference_share, "reward differences")):
+        if share.value is not None:
+            return f"{text} and makes {signed_percent(share.value)} of the squared {kind}"
+    return text
+
+
+def signed_percent(share: float) -> str:
+    """A share that may be negative, in per cent."""
+    return f"-{percent(-share)}" if share < 0 else percent(share)
 
 
 def policy_finding(report: DegeneracyReport) -> str:
@@ -120,10 +198,10 @@ def policy_finding(report: DegeneracyReport) -> str:
     )
 
 
-def _rescuable(row: RewardTies, report: DegeneracyReport) -> str:
+def _rescuable(row: RewardFunction, report: DegeneracyReport) -> str:
     return (
-        f"'{row.reward}' differs within {row.num_rescuable} groups that '{report.reward}' leaves equal: a larger "
-        "weight for it would revive them."
+        f"'{row.name}' differs within {row.num_rescuable} groups that '{report.reward}' leaves equal: with a weight "
+        "for it they would have a gradient, its own."
     )
 
 

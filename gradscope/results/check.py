@@ -82,6 +82,8 @@ class CheckReport(Shown):
     """One per requirement in the order given, then one per metric of the baseline."""
     outcome: Outcome
     """``fail`` if any failed, else ``unknown`` if any could not be decided without leave, else ``pass``."""
+    findings: tuple[str, ...] = ()
+    """What no requirement asked and a reader of the outcome should know: groups that side rewards decide."""
     without_interval: tuple[str, ...] = ()
     """Metrics of a baseline that was just written that have no interval: a change of theirs will not be decided."""
 

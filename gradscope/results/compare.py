@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gradscope.estimate import Estimate
+from gradscope.results.signal import SideRewards
 from gradscope.results.source import Source
 from gradscope.shown import Drawn
 
@@ -106,6 +107,8 @@ class Comparison(Drawn):
     """The metrics compared, in order."""
     num_tests: int
     """Tests that were made, for which p-values are corrected."""
+    rewards: tuple[SideRewards, ...] = ()
+    """How much of each run its main reward decides; of runs of ours only where two are compared."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Folder of a run -> why it is not compared."""
     findings: tuple[str, ...] = ()

@@ -6,15 +6,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gradscope.estimate import Estimate
+from gradscope.results.lazy_rows import LazyRows
 from gradscope.results.signal import (
     AdvantageMass,
     PassRateDistribution,
-    RewardTies,
+    RewardConflict,
+    RewardFunction,
     SignalCost,
     TargetDegeneracy,
 )
 from gradscope.results.source import Quarantine, Source
 from gradscope.shown import Drawn
+
+_MANY_IN_CONFLICT = 0.25
+"""As many dead groups cost a third more rollouts, which the report calls worth a look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,26 @@ class GapDecomposition:
     over_time: Estimate
     """Between steps, p moves: mean over steps of the prediction at the step's p, minus that at the p of the log, both
     without bias."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptCounts:
+    """How many prompts the policy learns from, by the main reward where the log has several, else by the one reported.
+
+    A prompt ``never`` passes where no group of it differed and no rollout passed, ``always`` where none differed and
+    all passed, and is ``live`` otherwise.
+    """
+
+    never: int | None
+    """Prompts without a passing rollout; None where passing is not known."""
+    always: int | None
+    """Prompts whose rollouts all pass; likewise."""
+    live: int
+    """All others; where passing is not known, those of which a group differed."""
+    frac_rollouts: float
+    """Share of the rollouts that the prompts took that are not live."""
+    reward: str
+    """The reward that tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,8 +242,20 @@ class DegeneracyReport(Drawn):
     """What degenerate groups cost."""
     advantages: tuple[AdvantageMass, ...]
     """Each formulation of the registry on these rewards."""
-    by_reward: tuple[RewardTies, ...]
+    advantages_of: str
+    """Whose advantages the shares of ``by_reward`` are of, in words; empty where there are none."""
+    by_reward: tuple[RewardFunction, ...]
     """Each reward function, where several were logged."""
+    frac_reward_conflict: Estimate
+    """Share of groups in which the main reward is tied and the others make all of the gradient."""
+    reward_conflict: RewardConflict | None
+    """What is known of these groups; None where there are none, or where the share is undefined."""
+    prompts: PromptCounts
+    """How many prompts never pass, always pass, and are live."""
+    by_prompt: LazyRows
+    """One row a prompt, those that cost the most rollouts without a gradient first: ``prompt_id``, ``prompt`` (its
+    text; None where the log was reduced to its rewards), ``num_groups``, ``num_rollouts``, ``pass_rate`` (None where
+    passing is not known), ``status``, ``first_step``, ``last_live_step`` (None where none of its groups differed)."""
     target: TargetDegeneracy | None
     """What it takes to reach a share of degenerate groups; None where none was asked for."""
     frac_set_aside: Estimate
@@ -227,3 +264,8 @@ class DegeneracyReport(Drawn):
     """Rows that were set aside (the same object as in ``source``; scripts rely on it here)."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""
+
+    @property
+    def is_in_conflict(self) -> bool:
+        """Whether so many groups are decided by side rewards that this is the first thing to say of the run."""
+        return (self.frac_reward_conflict.value or 0.0) >= _MANY_IN_CONFLICT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,17 +46,64 @@ class AdvantageMass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewardTies:
+class RewardFunction:
     """One reward function on the groups of the log."""
 
-    reward: str
+    name: str
     """Its name."""
-    frac_zero_std: Estimate
+    weight: float | None
+    """What it is multiplied by in the reward; 0 where it is no part of it, None where the weights are not known."""
+    frac_tied: Estimate
     """Share of groups in which it is equal for all rollouts; undefined where it is missing somewhere."""
+    advantage_share: Estimate
+    """Its share of the sum of squared advantages: those that were logged, else those that the trainer's arguments
+    make of the rewards; undefined without either."""
+    difference_share: Estimate
+    """Its share of the sum of squared deviations of the reward from its group's mean, which no advantage scales."""
+    correlation: Mapping[str, Estimate]
+    """Other function -> correlation with it within groups."""
     num_alone: int
     """Groups in which it is the only function that tells rollouts apart."""
     num_rescuable: int
     """Degenerate groups in which it tells rollouts apart, though the trainer's scalar does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardConflict:
+    """Groups in which the main reward is tied, so that other functions make all of their gradient."""
+
+    main: str
+    """The reward function that should be learned: the one that was named, else the one of 0 and 1."""
+    deciding: str
+    """The function with the largest part of the squared advantage of these groups."""
+    is_alone: bool
+    """Whether in all of them no other function differs."""
+    num_groups: int
+    """How many there are."""
+    frac_groups: Estimate
+    """Their share of all groups."""
+    advantage_share: Estimate
+    """Their share of the sum of squared advantages; undefined as for a reward function."""
+    difference_share: Estimate
+    """Their share of the sum of squared deviations of the reward from its group's mean: what would be left of them if
+    no advantage were divided by a standard deviation."""
+    remedy: str
+    """The trainer's argument that divides no advantage by its group's standard deviation, in words; empty where none
+    is divided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideRewards:
+    """How much of a run its main reward decides: what a comparison of dead groups alone does not show."""
+
+    run: str
+    """What the comparison calls the run."""
+    frac_reward_zero_std: Estimate
+    """Share of its groups with zero reward range."""
+    frac_main_differs: Estimate
+    """Share of its groups in which the main reward tells rollouts apart; undefined where that is not known."""
+    conflict: RewardConflict | None
+    """Its groups that side rewards decide; None where there are none, or where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,13 @@
-"""The reward of each function by itself, where a trainer scales them before it adds them up.
+"""The reward functions behind a reward: each by itself, and which columns of a log add up to the reward.
 
-Shapes: R rollouts of a step, F reward functions.
+Shapes: R rollouts of a step, F reward functions, N rollouts of a log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,16 @@ from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.types import RolloutGroup
 
 Array = NDArray[np.float64]
+
+_TOLERANCE = 1e-6
+"""Largest residual, relative to the largest sum of absolute terms: a few roundings of float32."""
+_MOST_TERMS = 4
+_MOST_COLUMNS = 12
+"""Columns among which sums are looked for: of 12 there are 793 sums of up to 4."""
+_ROWS = 2048
+"""Rows that are looked at first; all of them then confirm what is found."""
+_ROWS_A_TERM = 8
+"""Fewer rows a weight could fit by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +54,89 @@ def function_rewards(groups: Sequence[RolloutGroup], settings: TrainerSettings) 
         for rollout in group.rollouts
     ]
     return FunctionRewards(table=np.array(rows, dtype=np.float64), weights=np.array(weights, dtype=np.float64))
+
+
+def adds_up(reward: Array, columns: Mapping[str, Array], weights: Mapping[str, float]) -> bool:
+    """Whether a reward is the weighted sum of columns, up to the rounding of float32.
+
+    Args:
+        reward: [N]; rows without one are passed over.
+        columns: Name -> numbers, [N]; NaN, where a function does not apply, adds nothing, as in TRL.
+        weights: Name -> weight.
+
+    Returns:
+        Whether it is, of every row.
+    """
+    total, scale = np.zeros(len(reward)), np.zeros(len(reward))
+    for name, weight in weights.items():
+        term = weight * np.nan_to_num(columns[name])
+        total, scale = total + term, scale + np.abs(term)
+    known = ~np.isnan(reward)
+    return bool(np.all(np.abs(total - reward)[known] <= _TOLERANCE * scale[known].max(initial=0.0)))
+
+
+def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float] | None:
+    """The columns that a reward is the weighted sum of, and their weights.
+
+    Args:
+        reward: [N]; NaN where it is missing.
+        columns: Name -> numbers, [N]; NaN adds nothing. Of columns that are multiples of each other the first counts.
+
+    Returns:
+        Name -> weight, of the fewest columns that do; None where none do in every row, where several sets of as many
+        do, and where there are too few rows or different values for that to be no coincidence.
+
+    Example:
+        >>> correct, length = np.array([1.0, 0.0, 1.0, 0.0] * 5), np.arange(20.0)
+        >>> reward_terms(correct - 0.01 * length, {"correct": correct, "length": length})
+        {'correct': 1.0, 'length': -0.01}
+    """
+    known = np.flatnonzero(~np.isnan(reward))
+    rows = known[np.unique(np.linspace(0, max(len(known) - 1, 0), _ROWS).astype(np.int64))] if len(known) else known
+    names = _different({name: np.nan_to_num(values[rows]) for name, values in columns.items()})[:_MOST_COLUMNS]
+    if not names or len(rows) < _ROWS_A_TERM:
+        return None
+    table = np.column_stack([np.nan_to_num(columns[name][rows]) for name in names])
+    for size in range(1, min(_MOST_TERMS, len(names), len(rows) // _ROWS_A_TERM) + 1):
+        exact = [
+            {names[at]: weight for at, weight in zip(chosen, weights, strict=True)}
+            for chosen, weights in _solutions(table, reward[rows], size)
+            if len(np.unique(table[:, chosen], axis=0)) > size
+        ]
+        exact = [terms for terms in exact if adds_up(reward, columns, terms)]
+        if exact:
+            return exact[0] if len(exact) == 1 else None
+    return None
+
+
+def _different(columns: Mapping[str, Array]) -> list[str]:
+    """Columns that are not 0 throughout and are no multiple of one before them."""
+    names: list[str] = []
+    for name, values in columns.items():
+        if np.any(values) and not any(_is_multiple(values, columns[other]) for other in names):
+            names.append(name)
+    return names
+
+
+def _is_multiple(first: Array, second: Array) -> bool:
+    along = float(first @ second) / float(second @ second)
+    return bool(np.abs(first - along * second).max() <= _TOLERANCE * np.abs(first).max())
+
+
+def _solutions(table: Array, reward: Array, size: int) -> Iterator[tuple[list[int], Sequence[float]]]:
+    """Sets of so many columns that may add up to the reward, with rounded weights none of which is next to nothing."""
+    # least squares of the triangular factor has the same solutions and the same residual, of a dozen rows
+    factor: Array = np.asarray(np.linalg.qr(np.column_stack([table, reward]), mode="r"))
+    lengths = np.sqrt(np.sum(factor**2, axis=0))
+    for chosen in (list(places) for places in combinations(range(table.shape[1]), size)):
+        weights, _, rank, _ = np.linalg.lstsq(factor[:, chosen], factor[:, -1], rcond=None)
+        residual = float(np.linalg.norm(factor[:, chosen] @ weights - factor[:, -1]))
+        terms = np.abs(weights) * lengths[chosen]
+        if rank == size and residual <= 10 * _TOLERANCE * terms.sum() and terms.min() > 30 * _TOLERANCE * terms.max():
+            yield chosen, [_rounded(float(weight)) for weight in weights]
+
+
+def _rounded(weight: float) -> float:
+    """A weight as somebody would write it, where that is within rounding of it."""
+    short = float(f"{weight:.4g}")
+    return short if abs(short - weight) <= _TOLERANCE / 10 * abs(weight) else weight

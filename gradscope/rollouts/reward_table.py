@@ -48,6 +48,10 @@ class RewardTable:
     """The scalar reward, [N]; NaN where it is missing or not a finite number."""
     rewards: Mapping[str, Floats] = field(default_factory=dict)
     """Reward function -> its rewards, unweighted, [N]; NaN likewise."""
+    advantage: Floats | None = None
+    """The advantage that the optimizer saw, [N]; NaN where that was not logged, None where it nowhere was."""
+    prompt_texts: Sequence[str] | None = None
+    """The texts of ``prompts``; None where only their ids were read."""
     num_tokens: Counts | None = None
     """Completion tokens of all its sequences, [N]; -1 where they were not logged, None where they nowhere were."""
     seconds: Floats | None = None
@@ -63,6 +67,7 @@ class RewardTable:
         groups = tuple(groups)
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         prompts = {name: at for at, name in enumerate(dict.fromkeys(group.prompt_id for group in groups))}
+        texts = {group.prompt_id: group.rollouts[0].prompt for group in reversed(groups)}
         policies = {
             name: at for at, name in enumerate(dict.fromkeys(rollout.policy for rollout in rollouts if rollout.policy))
         }
@@ -78,6 +83,10 @@ class RewardTable:
                 name: to_floats(rollout.rewards.get(name) for rollout in rollouts)
                 for name in dict.fromkeys(name for rollout in rollouts for name in rollout.rewards)
             },
+            advantage=to_floats(rollout.advantage for rollout in rollouts)
+            if any(rollout.advantage is not None for rollout in rollouts)
+            else None,
+            prompt_texts=tuple(texts[name] for name in prompts) if any(texts.values()) else None,
             num_tokens=np.array(lengths, dtype=np.int64) if any(length != UNKNOWN for length in lengths) else None,
             seconds=to_floats(rollout.seconds for rollout in rollouts)
             if any(rollout.seconds is not None for rollout in rollouts)
@@ -163,7 +172,7 @@ class RewardTable:
             kept: Whether each is taken, [J].
 
         Returns:
-            A table of those; ``prompts`` and ``policies`` are left as they are.
+            A table of those; ``prompts``, their texts and ``policies`` are left as they are.
         """
         if kept.all():
             return self
@@ -176,6 +185,8 @@ class RewardTable:
             size=self.size[kept],
             reward=self.reward[rows],
             rewards={name: values[rows] for name, values in self.rewards.items()},
+            advantage=None if self.advantage is None else self.advantage[rows],
+            prompt_texts=self.prompt_texts,
             num_tokens=None if self.num_tokens is None else self.num_tokens[rows],
             seconds=None if self.seconds is None else self.seconds[rows],
             policy=None if self.policy is None else self.policy[rows],

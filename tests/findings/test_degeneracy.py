@@ -7,7 +7,7 @@ import pytest
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import LoggedGroups, dead_group_advice, degeneracy_findings
 from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition
-from tests.render.examples import degeneracy_report
+from tests.render.examples import HOSTILE, degeneracy_report
 
 LOG = LoggedGroups(num_levels=2, reward_functions=("acc",), num_singletons=0, num_incomplete=0, resampled=False)
 
@@ -19,7 +19,22 @@ def said(report: DegeneracyReport, log: LoggedGroups = LOG) -> str:
 def with_kinds(all_pass: float, all_fail: float) -> DegeneracyReport:
     kinds = {"frac_all_pass": all_pass, "frac_all_fail": all_fail, "frac_reward_zero_std": all_pass + all_fail}
     estimates = {name: Estimate.exact(value) for name, value in kinds.items()}
-    return replace(degeneracy_report(), frac_tied=Estimate.exact(0.0), **estimates)
+    return replace(degeneracy_report(), frac_tied=Estimate.exact(0.0), reward_conflict=None, **estimates)
+
+
+def test_a_conflict_of_many_groups_comes_first_and_one_of_few_after_the_share() -> None:
+    few = degeneracy_report()
+    many = replace(few, frac_reward_conflict=Estimate.exact(0.6))
+    places = [
+        [text.startswith(f"'{HOSTILE}' alone decides") for text in degeneracy_findings(one, LOG, None)].index(True)
+        for one in (few, many)
+    ]
+    assert (places[0] > 0, places[1]) == (True, 0)
+    assert dead_group_advice(many).startswith('Try scale_rewards="none"')
+    assert not dead_group_advice(few).startswith("Try scale_rewards")
+    none_dead = replace(few, frac_reward_zero_std=Estimate.exact(0.0))
+    assert dead_group_advice(none_dead).startswith('Try scale_rewards="none"')
+    assert "0 of 160 groups (0.0 %) have equal rewards." in degeneracy_findings(none_dead, LOG, None)
 
 
 def test_the_first_sentence_counts_groups_and_their_kinds() -> None:
@@ -32,7 +47,7 @@ def test_the_first_sentence_counts_groups_and_their_kinds() -> None:
 
 def test_live_groups_only_need_no_advice() -> None:
     text = said(with_kinds(0.0, 0.0))
-    assert text.startswith("0 of 160 groups (0.0 %) have equal rewards: every group can move the policy.")
+    assert text.startswith("0 of 160 groups (0.0 %) have equal rewards: each of them gives a group-mean baseline a")
     assert "try" not in text
 
 
@@ -136,4 +151,4 @@ def test_groups_tied_between_pass_and_fail_ask_for_finer_rewards() -> None:
     assert dead_group_advice(tied).startswith(
         "Most of them are tied between pass and fail: try a reward with finer steps"
     )
-    assert dead_group_advice(with_kinds(0.0, 0.0)) == "Nothing to do: every group can move the policy."
+    assert dead_group_advice(with_kinds(0.0, 0.0)) == "Nothing to do: none of these groups was without a gradient."

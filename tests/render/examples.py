@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from functools import cache
 
+import numpy as np
+
 from gradscope.estimate import Estimate
 from gradscope.results.check import CheckReport, Verdict
 from gradscope.results.claims import ClaimRow, ClaimsReport
@@ -17,9 +19,11 @@ from gradscope.results.degeneracy import (
     Overdispersion,
     PolicyDegeneracy,
     PolicyGap,
+    PromptCounts,
     StepBehindFilter,
     StepDegeneracy,
 )
+from gradscope.results.lazy_rows import LazyRows
 from gradscope.results.passk import (
     PassAtK,
     PassAtKComparison,
@@ -36,7 +40,8 @@ from gradscope.results.signal import (
     AdvantageMass,
     PassRateDistribution,
     RateBin,
-    RewardTies,
+    RewardConflict,
+    RewardFunction,
     SignalCost,
     TargetDegeneracy,
     TargetPlan,
@@ -231,13 +236,53 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
             ),
         ),
         by_reward=(
-            RewardTies(reward=HOSTILE, frac_zero_std=around(0.9, 0.05, 128), num_alone=3, num_rescuable=0),
-            RewardTies(reward="format", frac_zero_std=around(0.2, 0.05, 128), num_alone=70, num_rescuable=41),
+            _function(HOSTILE, "format", tied=0.9, share=0.18, num_alone=3, num_rescuable=0),
+            _function("format", HOSTILE, tied=0.2, share=0.82, num_alone=70, num_rescuable=41),
+        ),
+        advantages_of="the logged advantages",
+        frac_reward_conflict=around(0.2, 0.05, 128),
+        reward_conflict=RewardConflict(
+            main="correct",
+            deciding=HOSTILE,
+            is_alone=True,
+            num_groups=2 * num_steps,
+            frac_groups=around(0.2, 0.05, 128),
+            advantage_share=around(0.3, 0.05, 128),
+            difference_share=around(0.004, 0.001, 128),
+            remedy='scale_rewards="none"',
+        ),
+        prompts=PromptCounts(never=1, always=1, live=1, frac_rollouts=0.53, reward=HOSTILE),
+        by_prompt=LazyRows(
+            {
+                "prompt_id": np.array(["p1", "p2", "p3"], dtype=object),
+                "prompt": np.array([HOSTILE, None, None], dtype=object),
+                "num_groups": np.array([40, 30, 20]),
+                "num_rollouts": np.array([320, 240, 160]),
+                "pass_rate": np.array([0.0, 1.0, 0.5]),
+                "status": np.array(["never", "always", "live"], dtype=object),
+                "first_step": np.array([1, 1, 2]),
+                "last_live_step": np.array([None, None, num_steps], dtype=object),
+            }
         ),
         target=_target(),
         frac_set_aside=Estimate.exact(0.0125, num_units=1296),
         quarantined=QUARANTINE,
         findings=(f"66 of 160 groups (41.2 %) have equal rewards under {HOSTILE} and give no gradient.",),
+    )
+
+
+def _function(
+    name: str, other: str, *, tied: float, share: float, num_alone: int, num_rescuable: int
+) -> RewardFunction:
+    return RewardFunction(
+        name=name,
+        weight=1.0,
+        frac_tied=around(tied, 0.05, 128),
+        advantage_share=around(share, 0.05, 128),
+        difference_share=around(1 - share, 0.05, 128),
+        correlation={other: Estimate(value=-0.1, low=-0.2, high=0.05, num_units=128)},
+        num_alone=num_alone,
+        num_rescuable=num_rescuable,
     )
 
 

@@ -24,7 +24,10 @@ RunArgument = Annotated[
 RewardOption = Annotated[
     str | None,
     typer.Option(
-        "--reward", metavar="NAME", help="One reward function instead of the scalar reward.", rich_help_panel=_INPUT
+        "--reward",
+        metavar="NAME",
+        help="One reward function instead of the scalar reward; the main one of several.",
+        rich_help_panel=_INPUT,
     ),
 ]
 SuccessThresholdOption = Annotated[

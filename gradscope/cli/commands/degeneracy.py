@@ -20,6 +20,7 @@ from gradscope.rollouts.read_options import ReadOptions
 EXAMPLES = (
     "gradscope degeneracy outputs/my-run",
     "gradscope degeneracy outputs/my-run --reward accuracy_reward --group-size 2,16",
+    "gradscope degeneracy outputs/my-run --show prompts,rewards",
     "gradscope degeneracy outputs/my-run --target-degeneracy 0.2",
     "gradscope degeneracy outputs/my-run --follow",
     "gradscope degeneracy rollouts.jsonl --prompt-column question --reward-column score --json",
@@ -114,7 +115,8 @@ def degeneracy(
     """Share of groups whose rewards are all equal, so that they give no gradient.
 
     By kind (all fail, all pass, tied), over steps, beside the i.i.d. prediction p^G + (1-p)^G and the Jensen gap
-    between the two; what the dead groups cost, and what would revive them. Reads logs only; no model is loaded.
+    between the two; what the dead groups cost, and what would revive them; which prompts they are of, and which groups
+    side rewards decide where the main one is tied. Reads logs only; no model is loaded.
     """
     one_blas_thread()
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy

@@ -18,7 +18,9 @@ from gradscope.diagnostics.check.recomputed_numbers import look_closer
 from gradscope.diagnostics.check.requirements import COMPARE, parse_requirement, read_requirements, read_settings
 from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metric
 from gradscope.diagnostics.degeneracy.measure import frac_set_aside
+from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import UsageError
+from gradscope.findings.degeneracy_signal import conflict_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.machine.processes import process_index
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
@@ -27,6 +29,7 @@ from gradscope.results.check import Baseline, BaselineMetric, BaselineRule, Chec
 from gradscope.results.source import Source
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.run import Run
 from gradscope.say import interval
 
 SET_ASIDE = "frac_set_aside"
@@ -124,8 +127,15 @@ def check_run(
         source=run.source,
         verdicts=tuple(verdicts),
         outcome=_overall(outcomes),
+        findings=_findings(run),
         without_interval=tuple(name for name, one in now.items() if update_baseline and one.estimate.interval is None),
     )
+
+
+def _findings(run: Run) -> tuple[str, ...]:
+    """What the rewards of a log say against a gate that passes."""
+    found = side_rewards(run, run.source.path)
+    return () if found is None else conflict_findings(found.conflict)
 
 
 def _baseline_metric(value: MetricValue) -> BaselineMetric:

@@ -43,10 +43,13 @@ if TYPE_CHECKING:
     from gradscope.results.replay import ReplayReport, StepReplay
 
 _OF_EACH_STEP = frozenset(field.name for field in fields(StepDegeneracy))
-_OF_GROUPS = _OF_EACH_STEP | {"relative_gap", "gap_decomposition"}
+_OF_GROUPS = _OF_EACH_STEP | {"relative_gap", "gap_decomposition", "frac_reward_conflict"}
 """Where in a degeneracy report the numbers stand that some steps have too: their groups are measured together."""
 
-_OF_DEAD_GROUPS = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "jensen_gap", "pass_rate")
+_OF_DEAD_GROUPS = (
+    *("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "jensen_gap", "pass_rate"),
+    "frac_reward_conflict",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from gradscope.catalog.lookup import range_of
 from gradscope.copies import as_named
 from gradscope.diagnostics.compare.judgement import judged
 from gradscope.diagnostics.compare.runs import ComparedRun, find_runs, read_runs
-from gradscope.diagnostics.compare.two_runs import with_prompts_resampled
+from gradscope.diagnostics.compare.two_runs import with_prompts_resampled, with_side_rewards
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import compare_findings
@@ -103,6 +103,8 @@ def compare_runs(
     pairs = judged([pair for first, second in asked for pair in _compare(first, second, values)])
     if len(runs) == 2 and pairs:
         pairs = with_prompts_resampled(pairs, *(run for of_seed in cells.values() for run in of_seed.values()))
+    if len(runs) == 2:
+        runs = tuple(map(with_side_rewards, runs))
     names = dict(zip((run.path for run in runs), names_of([run.path for run in runs]), strict=True))
     comparison = Comparison(
         source=_source(paths, runs),
@@ -114,6 +116,7 @@ def compare_runs(
         curves=tuple(curve for cell, of_seed in cells.items() for curve in _curves(cell, list(of_seed.values()))),
         metrics=metrics,
         num_tests=sum(pair.p_value is not None for pair in pairs),
+        rewards=tuple(replace(run.sides, run=names[run.path]) for run in runs if run.sides is not None),
         left_out=left_out,
     )
     return replace(comparison, findings=compare_findings(comparison))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.copies import as_named
+from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.passk.samples import Samples, read_samples
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
@@ -23,6 +24,7 @@ from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.incoherence import frac_incoherent
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.results.signal import SideRewards
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import reward_table, sizes_of
 from gradscope.rollouts.places.fetch import fetched
@@ -79,6 +81,8 @@ class ComparedRun:
     """What a reader made of the log of a run that is not ours."""
     rewards: RewardTable | None = None
     """The groups of that log that have all their rewards."""
+    sides: SideRewards | None = None
+    """How much of that log its main reward decides."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -225,6 +229,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
         group_size=sizes[0] if len(sizes) == 1 else None,
         log=run.source,
         rewards=table,
+        sides=side_rewards(run, ""),
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.compare.runs import ComparedRun
+from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
@@ -48,6 +49,16 @@ def with_prompts_resampled(
         else pair
         for pair in pairs
     )
+
+
+def with_side_rewards(run: ComparedRun) -> ComparedRun:
+    """A run with how much of it its main reward decides, for which one of ours is read."""
+    if run.sides is not None:
+        return run
+    try:
+        return replace(run, sides=side_rewards(read_run(run.path, rewards_only=True), ""))
+    except GradscopeError:
+        return run
 
 
 def _means(run: ComparedRun) -> Mapping[str, Estimate]:

@@ -11,13 +11,14 @@ import numpy as np
 
 from gradscope.diagnostics.degeneracy.advantage_mass import measure_advantage_mass
 from gradscope.diagnostics.degeneracy.behind_filter import measure_behind_filter
+from gradscope.diagnostics.degeneracy.by_prompt import measure_prompts
 from gradscope.diagnostics.degeneracy.cost import measure_cost
 from gradscope.diagnostics.degeneracy.course import By, EstimateOptions, chosen_threshold, course, group_table
 from gradscope.diagnostics.degeneracy.forecast import describe_pass_rates, pass_rates_of
 from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD, GroupRewards, group_rewards
 from gradscope.diagnostics.degeneracy.group_sizes import GroupSizes, pass_rate_origin
 from gradscope.diagnostics.degeneracy.pooled_policies import measure_policies
-from gradscope.diagnostics.degeneracy.reward_ties import measure_reward_ties
+from gradscope.diagnostics.degeneracy.reward_functions import measure_reward_functions
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings
@@ -124,9 +125,12 @@ def degeneracy_of_run(
     sizes = GroupSizes(table=table, overall=overall, rates=rates, base=base_pass_rate, resampling=options.resampling)
     starvation = measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
     policies, policy_gap = measure_policies(chosen, table, threshold, resampling=resampling)
+    rewards = measure_reward_functions(run, chosen, reward, resampling=resampling)
+    name = reward or rewards.part or TRAINER_REWARD
+    prompts = measure_prompts(chosen, threshold, rewards.main if name == TRAINER_REWARD else None, name=name)
     report = DegeneracyReport(
         source=run.source,
-        reward=reward or TRAINER_REWARD,
+        reward=name,
         success_threshold=threshold,
         num_groups=len(chosen.table),
         num_rollouts=int(table.size.sum()),
@@ -152,7 +156,12 @@ def degeneracy_of_run(
         pass_rates=describe_pass_rates(table, rates),
         starvation=starvation,
         advantages=measure_advantage_mass(chosen, resampling=resampling),
-        by_reward=measure_reward_ties(chosen, resampling=resampling),
+        advantages_of=rewards.advantages_of,
+        by_reward=rewards.functions,
+        frac_reward_conflict=rewards.frac_conflict,
+        reward_conflict=rewards.conflict,
+        prompts=prompts.counts,
+        by_prompt=prompts.rows,
         target=None if target_degeneracy is None else sizes.target(target_degeneracy, starvation.tokens_per_rollout),
         frac_set_aside=frac_set_aside(run.source),
         quarantined=run.source.quarantined,

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.estimate import Estimate
+from gradscope.findings.degeneracy_signal import conflicts_of_runs
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.closed_form import bonferroni
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
-from gradscope.rollouts.groups import reward_table, sizes_of
+from gradscope.results.signal import SideRewards
+from gradscope.rollouts.groups import groups_of_steps, reward_table, sizes_of
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.say import number, percent, points, with_interval
@@ -84,12 +87,17 @@ def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSectio
         for title, form in _titles([first[1], *(found for _, found in others)])
         for other, found in others
     ]
+    sides = [found for one in runs if (found := _side_rewards(one, steps)) is not None]
     told = [row for row in rows if _beyond_chance(row[5], len(rows))]
     return ReportSection(
         name=name,
         question=question,
-        severity="look" if told else "fine",
-        findings=(*_sentences(first[0], [other for other, _ in others], rows), *_cautions(runs, steps)),
+        severity="look" if told or any(one.conflict for one in sides) else "fine",
+        findings=(
+            *conflicts_of_runs(sides),
+            *_sentences(first[0], [other for other, _ in others], rows),
+            *_cautions(runs, steps),
+        ),
         meaning="Rewards and dead groups: intervals resample the prompts of each run. Metrics as logged: intervals "
         "count as many steps as their correlation leaves. The runs are taken for independent, so with prompts in "
         "common the differences are surer than that. The first sentence names those that hold for all "
@@ -99,6 +107,11 @@ def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSectio
         "them.",
         tables=(_table(first[0], rows, steps),),
     )
+
+
+def _side_rewards(one: NamedRun, steps: Sequence[int]) -> SideRewards | None:
+    """Of the same steps, as everything that is compared."""
+    return side_rewards(replace(one.run, groups=groups_of_steps(one.run.groups, steps)), one.name)
 
 
 def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:

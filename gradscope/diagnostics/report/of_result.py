@@ -48,6 +48,7 @@ def _check(report: CheckReport) -> tuple[ReportSection, ...]:
         question="Does the run meet its requirements?",
         findings=(
             f"Check: {report.outcome}. {counted}",
+            *report.findings,
             *(f"{one.metric} {one.op} {one.limit:g}: {one.meaning} {one.next_step}".rstrip() for one in others),
         ),
         severity=_OUTCOMES[report.outcome],

@@ -111,8 +111,9 @@ def _pass_at_k(inputs: ReportInputs) -> KeyNumber:
     if not isinstance(inputs.passk, Unavailable) and (held_out := _of_samples(inputs.passk, title)) is not None:
         return held_out
     if isinstance(inputs.degeneracy, Unavailable) or inputs.degeneracy.success_threshold is None:
-        return _unknown(coverage.NAME, title, "passes are not known", "share")
-    return _of_groups(inputs.degeneracy, title)
+        reason = inputs.passk.reason if isinstance(inputs.passk, Unavailable) else "no k has as many samples"
+        return _unknown(coverage.NAME, title, reason, "share")
+    return _of_groups(inputs.degeneracy)
 
 
 def _of_samples(report: PassAtKReport, title: str) -> KeyNumber | None:
@@ -131,15 +132,16 @@ def _of_samples(report: PassAtKReport, title: str) -> KeyNumber | None:
     )
 
 
-def _of_groups(report: DegeneracyReport, title: str) -> KeyNumber:
-    size = f"{report.group_size}" if report.group_size else "the group's size"
+def _of_groups(report: DegeneracyReport) -> KeyNumber:
+    """Each group is of one prompt at one step, and steps are other policies: this is no pass@k, which has one."""
+    size = f"{report.group_size}" if report.group_size else "unequal size"
     return KeyNumber(
-        name=coverage.NAME,
-        title=title,
+        name=signal.NAME,
+        title="pass rate → groups with a pass",
         value=report.pass_rate,
         then=report.frac_all_fail.map(lambda share: 1 - share),
         style="share",
-        note=f"of the training groups, k = {size}",
+        note=f"of {report.num_groups:,} training groups of {size}",
         places=tuple(row.step for row in report.by_step),
         course=tuple(row.pass_rate.value for row in report.by_step),
     )

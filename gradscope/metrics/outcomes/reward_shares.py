@@ -1,6 +1,6 @@
-"""Which reward function makes the advantage: shares of the variance within groups, and correlations within groups.
+"""What goes together within groups.
 
-Shapes: R rollouts of all groups, F reward functions. Only what differs within a group reaches a group-mean baseline,
+Shapes: R rollouts of all groups. Only what differs within a group reaches a group-mean baseline,
 so every number here is made of deviations from the group's mean.
 """
 
@@ -36,40 +36,6 @@ def within_groups(values: ArrayLike, groups: ArrayLike) -> Array:
     return np.asarray(numbers - (np.bincount(index, weights=numbers) / np.bincount(index))[index])
 
 
-def reward_share(
-    part: ArrayLike,
-    total: ArrayLike,
-    groups: ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    resampling: Resampling = RESAMPLING,
-) -> Estimate:
-    """A reward function's share of what differs within groups: sum of d_part d_total / sum of d_total^2.
-
-    Shares of parts that add up to the total add up to 1. A negative one pulls against the total.
-
-    Args:
-        part: The function's reward times its weight, [R].
-        total: The scalar reward, [R].
-        groups: The group of each rollout, [R].
-        clusters: The prompt of each rollout, the unit of resampling, [R]; None: each rollout is one.
-        resampling: How often, and from which seed.
-
-    Returns:
-        The share; undefined where no group has rewards that differ.
-
-    Example:
-        >>> reward_share([1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0], ["a", "a", "b", "b"]).value
-        0.5
-    """
-    x, y = within_groups(part, groups), within_groups(total, groups)
-    units = cluster_sums(np.column_stack([x * y, y * y]), clusters)
-    if not units[:, 1].sum() > 0:
-        return Estimate.undefined_because("no group has rewards that differ", num_units=len(units))
-    (share,) = bootstrap_statistics(lambda sums: _ratio(sums[..., :1], sums[..., 1:]), units, resampling=resampling)
-    return share
-
-
 def correlation_within(
     first: ArrayLike,
     second: ArrayLike,
@@ -100,7 +66,7 @@ def correlation_within(
     if not (totals[1] > 0 and totals[2] > 0):
         return Estimate.undefined_because("one of the two never differs within a group", num_units=len(units))
     (correlation,) = bootstrap_statistics(
-        lambda sums: _ratio(sums[..., :1], np.sqrt(np.clip(sums[..., 1:2] * sums[..., 2:], 0.0, None))),
+        lambda sums: ratio_or_zero(sums[..., :1], np.sqrt(np.clip(sums[..., 1:2] * sums[..., 2:], 0.0, None))),
         units,
         within=(-1.0, 1.0),
         resampling=resampling,
@@ -129,7 +95,7 @@ def rank_correlation_within(first: ArrayLike, second: ArrayLike, groups: ArrayLi
     return correlation_within(rankdata(np.asarray(first)), rankdata(np.asarray(second)), groups, clusters)
 
 
-# A resample without anything that differs has no share; 0 keeps it in the middle.
-def _ratio(above: Array, below: Array) -> Array:
+def ratio_or_zero(above: Array, below: Array) -> Array:
+    """A ratio; 0, which keeps a resample in the middle, where nothing differs and the denominator is not positive."""
     empty = below <= 0
     return np.asarray(np.where(empty, 0.0, above / np.where(empty, 1.0, below)))

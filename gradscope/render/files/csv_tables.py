@@ -14,6 +14,7 @@ from typing import Any
 
 from gradscope.render.registry import spec_of
 from gradscope.results.envelope import to_jsonable
+from gradscope.results.lazy_rows import LazyRows
 
 Row = dict[str, Any]
 
@@ -23,7 +24,10 @@ _ESTIMATE_KEYS = {"value", "low", "high", "num_units", "undefined"}
 def tidy_tables(result: object) -> dict[str, list[Row]]:
     """The tables of a result, by file stem; empty ones are left out."""
     spec = spec_of(result)
-    tables = {f"{spec.name}_{name}": [_flat(record) for record in rows] for name, rows in spec.csv(result).items()}
+    tables = {
+        f"{spec.name}_{name}": rows[:] if isinstance(rows, LazyRows) else [_flat(record) for record in rows]
+        for name, rows in spec.csv(result).items()
+    }
     return {stem: rows for stem, rows in tables.items() if rows}
 
 

@@ -34,7 +34,11 @@ def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
     open_ones = [verdict for verdict in _by_outcome(report) if verdict.outcome != "pass" and not verdict.allowed]
     return answer(
         "check",
-        (_headline(report), *(f"{verdict.meaning} {verdict.next_step}".strip() for verdict in open_ones)),
+        (
+            _headline(report),
+            *report.findings,
+            *(f"{verdict.meaning} {verdict.next_step}".strip() for verdict in open_ones),
+        ),
         _answer(report),
         facts=[source_line(report.source)],
         views={"requirements": lambda notes: map(_paragraph, report.verdicts)},

@@ -10,7 +10,7 @@ VERDICT = "verdict"
 """The name of the answer without its table: nothing but the first sentences."""
 
 TABLES: Mapping[str, tuple[str, ...]] = {
-    "degeneracy": ("shares", "sizes", "steps", "cost", "advantages", "rewards", "policies", "findings"),
+    "degeneracy": ("shares", "sizes", "steps", "cost", "advantages", "rewards", "prompts", "policies", "findings"),
     "passk": ("files", "pairs", "findings"),
     "rank": (
         "steps",

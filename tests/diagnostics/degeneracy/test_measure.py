@@ -102,7 +102,7 @@ def test_unequal_groups_have_no_common_size() -> None:
         ([[0, 0]] * 3 + [[0, 1]], "try easier prompts"),
         ([[1, 1]] * 3 + [[0, 1]], "try harder prompts"),
         ([[1, 1], [0, 0], [0, 1]], "choosing prompts by their pass rate"),
-        ([[0, 1]], "every group can move the policy"),
+        ([[0, 1]], "each of them gives a group-mean baseline a gradient"),
     ],
 )
 def test_findings_say_what_to_try(groups: list[list[float]], advice: str) -> None:

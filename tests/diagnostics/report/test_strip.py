@@ -44,7 +44,7 @@ def test_dead_groups_and_passes_of_the_training_groups() -> None:
     assert (dead.value.value, dead.note, dead.places, dead.course) == (0.5, "of 4 groups", (1, 2), (0.5, 0.5))
     assert reach.then is not None
     assert (reach.value.value, reach.then.value) == (0.25, 0.5)
-    assert reach.note == "of the training groups, k = 2"
+    assert (reach.title, reach.note) == ("pass rate → groups with a pass", "of 4 training groups of 2")
 
 
 def test_held_out_samples_come_before_the_training_groups() -> None:

@@ -44,6 +44,7 @@ def test_an_undefined_number_is_an_empty_cell_with_its_reason_in_the_next() -> N
                 "degeneracy_predictions",
                 "degeneracy_advantages",
                 "degeneracy_by_reward",
+                "degeneracy_by_prompt",
                 "degeneracy_histogram",
                 "degeneracy_plans",
             ],

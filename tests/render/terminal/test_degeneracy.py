@@ -22,14 +22,16 @@ def test_degeneracy_says_shares_kinds_gap_course_and_what_was_asked_for() -> Non
         "no gradient 0.412 [0.33, 0.49] ▅",
         "of all sampled 0.530 [0.49, 0.57]",
         "all fail 0.250 [0.18, 0.32] ▄",
-        "i.i.d. prediction 0.009 [0.008, 0.014] Jensen gap",  # no course: its p is that of each step
         "i.i.d.: p is the mean pass rate of this log; intervals are in the CSV",
-        "Jensen gap +0.404 [+0.32, +0.48]",
+        "8 0.412 [0.33, 0.49] 0.009 +0.404 [+0.32, +0.48] observed",
         "a forecast at G = 16 could be anything from 0.05 to 0.81",
         "resampling 8 0.200 10.90",
     ):
         assert part in text
     assert "tied" not in text
+    single = printed(render_table(dataclasses.replace(REPORT, by_group_size=REPORT.by_group_size[:1])))
+    # no course: its p is that of each step
+    assert "i.i.d. prediction 0.009 [0.008, 0.014] Jensen gap +0.404 [+0.32, +0.48]" in " ".join(single.split())
 
 
 def test_further_tables_of_degeneracy_have_parts_costs_formulations_and_rewards() -> None:
@@ -39,7 +41,10 @@ def test_further_tables_of_degeneracy_have_parts_costs_formulations_and_rewards(
         "with p of each step 0.022 [0.016, 0.034]",
         "groups to sample for each live one 1.70 [1.49, 1.95]",
         "grpo 0.240 0.240 0.412",
-        "format 0.200 [0.15, 0.25] 70 41",
+        "format 1 0.200 0.820 0.180 70",
+        "p2 30 240 1.000 always 1 —",
+        "side rewards alone 0.200 [0.15, 0.25]",
+        "Prompts: 1 never pass, 1 always pass (53.0 % of rollouts), 1 are live.",
         "p of the i.i.d. prediction: the mean pass rate of this log",
     ):
         assert part in text
@@ -93,7 +98,8 @@ def test_what_no_step_has_is_no_column_and_what_some_lack_is_a_dash() -> None:
 
 
 def test_numbers_that_are_undefined_for_one_reason_share_a_line() -> None:
-    text = " ".join(printed(render_table(without_pass_rate(examples.degeneracy_report(), 0))).split())
+    report = dataclasses.replace(examples.degeneracy_report(), by_group_size=())
+    text = " ".join(printed(render_table(without_pass_rate(report, 0))).split())
     assert "No pass rate, i.i.d. prediction: rewards have no threshold" in text
     assert "pass rate —" not in text
 

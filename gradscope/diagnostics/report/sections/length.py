@@ -36,7 +36,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=(_correlation(correlation, lengths.unit), _truncation(inputs.run, found.ends), _mean(lengths)),
-        severity="look" if correlation.side_of_zero else "fine",
+        severity="look" if correlation.side_of_zero else "fine" if correlation.is_defined else "unknown",
         meaning=metric("length_correlation").meaning,
         next_step=_next_step(correlation),
         charts=_charts(lengths),
@@ -46,7 +46,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
 
 def _correlation(correlation: Estimate, unit: str) -> str:
     if correlation.value is None:
-        return f"Length says nothing about the advantage: {correlation.undefined}."
+        return f"Whether length goes with the reward is undefined: {correlation.undefined}."
     text = f"Within groups, length in {unit} and reward correlate at {correlation.value:+.2f}"
     if correlation.interval is None:
         return f"{text}."
@@ -96,7 +96,7 @@ def _next_step(correlation: Estimate) -> str:
             "completions, tells a short habit from a length limit."
         )
     if correlation.value is None:
-        return "Nothing to do: the rewards do not tell lengths apart."
+        return "Nothing to do while one of the two never differs."
     return "Nothing to do while the interval holds zero."
 
 

@@ -44,7 +44,7 @@ def replay_answer(report: ReplayReport, command: str = "") -> ReportSection:
         severity=_SEVERITIES[report.verdict],
         meaning=entry.meaning,
         next_step=_next_step(report),
-        command=command,
+        command="" if report.verdict == "cannot" else command,
         charts=_charts(report),
         tables=(_steps(report), *_causes(report)),
     )

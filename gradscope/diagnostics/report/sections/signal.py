@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,7 @@ from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.trend import trend
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
+from gradscope.results.lazy_rows import LazyRows
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.say import interval, points
@@ -19,6 +22,11 @@ from gradscope.say import interval, points
 NAME = "signal"
 QUESTION = "How much of the batch carries a gradient?"
 
+MOST_PROMPTS = 12
+"""Prompts that the page lists; a file of --output has all."""
+_SHOWN = 80
+"""Characters of a prompt; a longer one is cut."""
+_ORDER: Sequence[Severity] = ("unknown", "fine", "look", "problem")
 _MOST = 0.5
 """A share of dead groups that is surely above this costs more rollouts than it leaves."""
 _MANY = 0.25
@@ -41,12 +49,16 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=tuple(text for text in (first, _trend(report), *others) if text),
-        severity=_severity(report.frac_reward_zero_std),
+        severity=max(map(_severity, (report.frac_reward_zero_std, report.frac_reward_conflict)), key=_ORDER.index),
         meaning=entry.meaning,
         next_step=dead_group_advice(report),
         command=command,
         charts=(_course(report.by_step),) if len(report.by_step) > 1 else (),
-        tables=(_kinds(report), *((_by_step(report.by_step),) if len(report.by_step) > 1 else ())),
+        tables=(
+            _kinds(report),
+            _by_prompt(report.by_prompt),
+            *((_by_step(report.by_step),) if len(report.by_step) > 1 else ()),
+        ),
     )
 
 
@@ -95,7 +107,10 @@ def _course(steps: tuple[StepDegeneracy, ...]) -> Chart:
 
 
 def _kinds(report: DegeneracyReport) -> ReportTable:
-    names = ("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "iid_prediction", "jensen_gap")
+    names = (
+        *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
+        *("iid_prediction", "jensen_gap"),
+    )
     entries = [metric(name) for name in names]
     origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
     return ReportTable(
@@ -106,6 +121,29 @@ def _kinds(report: DegeneracyReport) -> ReportTable:
             for entry in entries
         ),
     )
+
+
+def _by_prompt(rows: LazyRows) -> ReportTable:
+    """The prompts that took the most rollouts and are not live."""
+    names = ("num_groups", "num_rollouts", "pass_rate", "status", "first_step", "last_live_step")
+    shown = f", the first {MOST_PROMPTS}; gradscope degeneracy --output DIR writes all" * (len(rows) > MOST_PROMPTS)
+    return ReportTable(
+        caption=f"The {len(rows):,} prompts, by the rollouts that those took that are not live{shown}",
+        columns=(
+            Column(title="prompt"),
+            *(Column(title=title, style="count") for title in ("groups", "rollouts")),
+            Column(title="pass rate", style="share"),
+            Column(title="status"),
+            *(Column(title=title, style="count") for title in ("first step", "last step it differed")),
+        ),
+        rows=tuple(
+            (_cut(row["prompt"] or row["prompt_id"]), *(row[name] for name in names)) for row in rows[:MOST_PROMPTS]
+        ),
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def _by_step(steps: tuple[StepDegeneracy, ...]) -> ReportTable:

@@ -11,12 +11,19 @@ from rich.text import Text
 
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import Blocks, Views, answer
-from gradscope.render.terminal.degeneracy.signal import advantage_table, cost_table, target_table, ties_table
+from gradscope.render.terminal.degeneracy.signal import (
+    advantage_table,
+    cost_table,
+    prompts_table,
+    rewards_table,
+    target_table,
+)
 from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
 from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import IN_THE_FILES, UNDEFINED, Footnotes, Style, format_estimate, format_number
-from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
+from gradscope.results.degeneracy import DegeneracyReport, PromptCounts, StepDegeneracy
+from gradscope.say import percent
 
 MOST_STEPS = 80
 """Of more, ``--show steps`` joins neighbors, so that the table stays readable; each is in the JSON and the CSV."""
@@ -48,7 +55,7 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
         findings=report.findings[1:],
         views=_views(report),
         show=show,
-        tone="fine" if dead == 0 else "problem" if dead == 1 else "",
+        tone="problem" if dead == 1 or report.is_in_conflict else "fine" if dead == 0 else "",
     )
 
 
@@ -63,7 +70,8 @@ def _views(report: DegeneracyReport) -> Views:
         "steps": lambda notes: [_by_step(report, notes)] if several and not _is_windows(report) else [],
         "cost": lambda notes: [cost_table(report.starvation, notes)],
         "advantages": lambda notes: [advantage_table(report.advantages, notes)],
-        "rewards": lambda notes: [ties_table(report.by_reward, notes)] if report.by_reward else [],
+        "rewards": lambda notes: [rewards_table(report.by_reward, notes)] if report.by_reward else [],
+        "prompts": lambda notes: [prompts_table(report.by_prompt, notes)],
         "policies": lambda notes: [_by_policy(report, notes)] if report.by_policy else [],
     }
 
@@ -78,6 +86,7 @@ def _answer(report: DegeneracyReport) -> Blocks:
     units = report.frac_reward_zero_std.num_units
     yield cell(f"Shares of groups [95 % interval over {units:,} prompts]")
     yield _shares(report, notes)
+    yield cell(_prompts(report.prompts))
     if len(report.by_group_size) > 1:
         yield from (Text(), _by_group_size(report, notes))
     if report.target is not None:
@@ -85,6 +94,15 @@ def _answer(report: DegeneracyReport) -> Blocks:
     if _is_windows(report):
         yield from (Text(), _by_step(report, notes))
     yield from map(cell, notes.lines())
+
+
+def _prompts(counts: PromptCounts) -> str:
+    """How many prompts the policy learns from, in a line."""
+    if counts.never is None or counts.always is None:
+        return f"Prompts: {counts.live:,} had a group whose rewards differed."
+    lost = counts.never + counts.always
+    share = f" ({percent(counts.frac_rollouts)} of rollouts)" if lost else ""
+    return f"Prompts: {counts.never:,} never pass, {counts.always:,} always pass{share}, {counts.live:,} are live."
 
 
 def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
@@ -105,12 +123,16 @@ def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
         ("  all pass", report.frac_all_pass, "share", [row.frac_all_pass for row in steps]),
         ("  all fail", report.frac_all_fail, "share", [row.frac_all_fail for row in steps]),
         ("  tied between", report.frac_tied, "share", [row.frac_tied for row in steps]),
+        ("side rewards alone", report.frac_reward_conflict, "share", []),
         ("pass rate", report.pass_rate, "share", [row.pass_rate for row in steps]),
-        ("i.i.d. prediction", report.iid_prediction, "share", predicted),
-        ("Jensen gap", report.jensen_gap, "gap", []),
     ]
+    if len(report.by_group_size) < 2:  # else the table by group size has them
+        rows += [
+            ("i.i.d. prediction", report.iid_prediction, "share", predicted),
+            ("Jensen gap", report.jensen_gap, "gap", []),
+        ]
     for name, estimate, style, course in rows:
-        if not estimate.is_defined or (estimate is report.frac_tied and not estimate.value):
+        if not estimate.is_defined or (name in _SELDOM and not estimate.value):
             continue  # said once below; and most rewards are 0 and 1
         cells = [name, format_estimate(estimate, notes, style)]
         values = [one.value for one in course]
@@ -121,13 +143,15 @@ def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
         add_row(table, *cells, *(drawn if several else ()), style="bold" if name == "no gradient" else None)
     undefined: dict[str, list[str]] = {}
     for name, estimate, _, _ in rows:
-        if estimate.undefined:
+        if estimate.undefined and name not in _SELDOM:
             undefined.setdefault(estimate.undefined, []).append(name.strip())
     for reason, names in undefined.items():
         notes.remark(f"No {', '.join(names)}: {reason}")
     return table
 
 
+_SELDOM = ("  tied between", "side rewards alone")
+"""Rows that stand only where there are such groups."""
 _WIDTH = 26
 """Of a course over steps, in characters."""
 _Row = tuple[str, Estimate, Style, str | None]

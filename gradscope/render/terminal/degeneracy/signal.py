@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from gradscope.estimate import Estimate
+from gradscope.render.terminal.answer import MOST_ROWS
 from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.words.escape import plain
-from gradscope.render.words.numbers import Footnotes, Style, format_estimate
-from gradscope.results.signal import AdvantageMass, RewardTies, SignalCost, TargetDegeneracy
+from gradscope.render.words.numbers import IN_THE_FILES, UNDEFINED, Footnotes, Style, format_estimate, format_number
+from gradscope.results.lazy_rows import LazyRows
+from gradscope.results.signal import AdvantageMass, RewardFunction, SignalCost, TargetDegeneracy
 
 
 def cost_table(cost: SignalCost, notes: Footnotes) -> Table:
@@ -48,12 +50,43 @@ def advantage_table(masses: Sequence[AdvantageMass], notes: Footnotes) -> Table:
     return table
 
 
-def ties_table(rows: Sequence[RewardTies], notes: Footnotes) -> Table:
-    """Each reward function: ties, groups that it alone tells apart, dead groups that it would revive."""
-    table = new_table([("reward function", "left"), ("ties", "left"), ("alone", "right"), ("revives", "right")])
+def rewards_table(rows: Sequence[RewardFunction], notes: Footnotes) -> Table:
+    """Each reward function: weight, ties, share of the squared advantage and differences, groups it alone decides."""
+    titles = ("reward function", "weight", "tied", "squared\nadvantage", "squared\ndifferences", "alone")
+    table = new_table([(title, "right" if place else "left") for place, title in enumerate(titles)])
     for row in rows:
-        share = format_estimate(row.frac_zero_std, notes, "share")
-        add_row(table, plain(row.reward, limit=28), share, str(row.num_alone), str(row.num_rescuable))
+        add_row(
+            table,
+            plain(row.name, limit=24),
+            UNDEFINED if row.weight is None else format_number(row.weight, "norm"),
+            *(
+                format_estimate(share, notes, "share", interval=False)
+                for share in (row.frac_tied, row.advantage_share, row.difference_share)
+            ),
+            str(row.num_alone),
+        )
+    notes.remark(IN_THE_FILES)
+    return table
+
+
+def prompts_table(rows: LazyRows, notes: Footnotes) -> Table:
+    """The prompts that took the most rollouts and are not live, as many as a screen holds."""
+    titles = ("prompt", "groups", "rollouts", "pass\nrate", "status", "first\nstep", "last\nlive")
+    table = new_table([(title, "right" if place else "left") for place, title in enumerate(titles)])
+    for row in rows[:MOST_ROWS]:
+        last = row["last_live_step"]
+        add_row(
+            table,
+            plain(row["prompt"] or row["prompt_id"], limit=28),
+            str(row["num_groups"]),
+            str(row["num_rollouts"]),
+            UNDEFINED if row["pass_rate"] is None else format_number(row["pass_rate"], "share"),
+            row["status"] or UNDEFINED,
+            str(row["first_step"]),
+            UNDEFINED if last is None else str(last),
+        )
+    if len(rows) > MOST_ROWS:
+        notes.remark(f"{len(rows) - MOST_ROWS:,} more prompts: --output DIR writes all of them as CSV and JSON")
     return table
 
 

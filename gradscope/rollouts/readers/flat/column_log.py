@@ -81,7 +81,10 @@ def _line_columns(columns: FlatColumns, present: Sequence[str]) -> LineColumns:
         prompt_id=lambda row: prompt_id_of(row, columns),
         reward=reward,
         rewards={name: numeric(cell(name)) for name in columns.rewards},
-        further={"seconds": f"coalesce({', '.join(times)})"} if times else {},
+        further={
+            **({"seconds": f"coalesce({', '.join(times)})"} if times else {}),
+            **({} if names.advantage is None else {"advantage": numeric(cell(names.advantage))}),
+        },
         sample=None if columns.sample is None else text(cell(columns.sample)),
         plain=" AND ".join(plain),
         paths=tuple(paths),

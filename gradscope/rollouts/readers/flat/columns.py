@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.function_rewards import reward_terms
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.scalars import parse_reward
 
 USUAL: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "problem", "input", "query", "instruction"),
@@ -68,6 +73,48 @@ def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:
         or name.startswith(("reward/", "rewards/", "reward_"))
         or name.endswith("_reward")
     )
+
+
+def summed_columns(
+    rows: Sequence[Mapping[str, Any]], columns: ColumnNames, names: Iterable[str]
+) -> Mapping[str, float]:
+    """The columns that the reward is a weighted sum of, by the first rows of a log.
+
+    A column that is the same throughout each group, such as the mean of the group, is none unless its name says so.
+
+    Args:
+        rows: The first rows.
+        columns: By role.
+        names: Columns that may be among them, those that are rewards by their names first.
+
+    Returns:
+        Column -> weight; empty where there are fewer than two, or none for sure.
+    """
+    roles = {getattr(columns, field.name) for field in dataclasses.fields(columns)}
+    keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
+    of_group: dict[str, list[int]] = {}
+    for at, row in enumerate(rows):
+        of_group.setdefault(str([row.get(key) for key in keys]), []).append(at)
+    numbers = {
+        name: np.array([float(_as_number(row.get(name))) for row in rows])
+        for name in names
+        if name not in roles and name not in SAMPLE_IDS
+    }
+    named = reward_columns(numbers, "")
+    varying = {
+        name: values
+        for name, values in numbers.items()
+        if name in named or any(len(set(values[group].tolist())) > 1 for group in of_group.values())
+    }
+    reward = np.array([float(_as_number(row.get(columns.reward or ""))) for row in rows])
+    terms = reward_terms(reward, varying) or {}
+    return terms if len(terms) > 1 else {}
+
+
+def _as_number(cell: Any) -> float:
+    """A cell as a number, text of CSV included; NaN where it is none."""
+    value = parse_reward(cell, from_text=isinstance(cell, str))
+    return math.nan if isinstance(value, str) else value
 
 
 def list_names(names: Iterable[str]) -> str:

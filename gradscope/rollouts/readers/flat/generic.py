@@ -11,7 +11,13 @@ from gradscope.errors import InputError
 from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.flat.column_log import column_log
-from gradscope.rollouts.readers.flat.columns import list_names, resolve_columns, reward_columns, sample_column
+from gradscope.rollouts.readers.flat.columns import (
+    list_names,
+    resolve_columns,
+    reward_columns,
+    sample_column,
+    summed_columns,
+)
 from gradscope.rollouts.readers.flat.records import FlatColumns, flat_records, key_of
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
@@ -55,7 +61,9 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     quarantine = QuarantineLog()
     files = expand(request.path)
     sample = sample_column(first, columns)
-    flat = FlatColumns(names=columns, rewards=reward_columns(names, columns.reward or ""), sample=sample)
+    named = reward_columns(names, columns.reward or "")
+    total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
+    flat = FlatColumns(names=columns, rewards=tuple(dict.fromkeys([*named, *terms])), sample=sample)
     groups: Sequence[RolloutGroup] | None = None
     if is_large(files):
         groups = reduced_groups(column_log(files, flat, names, quarantine), request)
@@ -68,7 +76,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
         quarantine=quarantine,
         format=format,
         recognized=_describe(files),
-        inferred=_inferred(columns, request.columns, sample),
+        inferred=[*_inferred(columns, request.columns, sample), *_sum_inferred(total, terms)],
         missing=(REDUCED,) if holds_rewards_alone(groups) else (),
     )
 
@@ -113,6 +121,24 @@ def _inferred(columns: ColumnNames, given: ColumnNames, sample: str | None) -> I
         yield f"Rollouts of a group are told apart by {sample!r}: a row of the same sample again does not count."
     if key == columns.prompt:
         yield "Rollouts were grouped by the prompt's text; two groups of one prompt at one step would merge."
+
+
+def _terms(
+    rows: Sequence[Mapping[str, Any]], columns: ColumnNames, names: Sequence[str]
+) -> tuple[str | None, Mapping[str, float]]:
+    """A reward that is a weighted sum of columns, and these: the reward, or one of which the reward is a part."""
+    usual = resolve_columns(names, ColumnNames()).reward
+    if usual not in (None, columns.reward):
+        terms = summed_columns(rows, dataclasses.replace(columns, reward=usual), names)
+        if columns.reward in terms:
+            return usual, terms
+    return columns.reward, summed_columns(rows, columns, names)
+
+
+def _sum_inferred(total: str | None, terms: Mapping[str, float]) -> Iterator[str]:
+    if terms:
+        text = " + ".join(f"{weight:g} {name}" for name, weight in terms.items()).replace("+ -", "- ")
+        yield f"{total!r} is the weighted sum of other columns, its reward functions: {text}."
 
 
 FORMAT = Format(

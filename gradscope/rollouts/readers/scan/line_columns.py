@@ -57,7 +57,7 @@ class LineColumns:
     sample: str | None = None
     """What tells a rollout from the others of its group; None: nothing does."""
     further: Mapping[str, str] = field(default_factory=dict)
-    """``seconds`` or ``num_tokens`` of a rollout: numbers, null where they are not known."""
+    """``seconds``, ``advantage`` or ``num_tokens`` of a rollout: numbers, null where they are not known."""
     file_step: Callable[[Path], int | None] | None = None
     """The step of a file; None: files tell none."""
 

@@ -51,8 +51,8 @@ class Part:
     """Whether the row reader read them."""
     columns: Mapping[str, NDArray[Any]]
     """Numbers of the rollouts, group after group, [n]: ``reward``; each reward function as ``reward/NAME``; any of
-    ``seconds``, ``num_tokens``, ``sample`` (a short hash of what tells a rollout from the others of its group: two that
-    have the same one by chance are looked at again). NaN where a reward is missing."""
+    ``seconds``, ``advantage``, ``num_tokens``, ``sample`` (a short hash of what tells a rollout from the others of its
+    group: two that have the same one by chance are looked at again). NaN where a reward is missing."""
 
     def after(self, num_files: int) -> Part:
         """The part as of a log in which so many files come before those that it was read with."""
@@ -119,8 +119,9 @@ def _cell(record: Record, column: str) -> float | int | None:
     match column:
         case "reward":
             return math.nan if record.reward is None else record.reward
-        case "seconds":
-            return math.nan if record.seconds is None else record.seconds
+        case "seconds" | "advantage":
+            number = record.seconds if column == "seconds" else record.advantage
+            return math.nan if number is None else number
         case "num_tokens":
             return UNKNOWN if record.tokens is None else len(record.tokens.completion_ids)
         case "sample":
@@ -161,6 +162,8 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
         rewards={name: joined(values, others.rewards.get(name), math.nan) for name, values in kept.rewards.items()},
         num_tokens=None if kept.num_tokens is None else joined(kept.num_tokens, others.num_tokens, UNKNOWN),
         seconds=None if kept.seconds is None else joined(kept.seconds, others.seconds, math.nan),
+        advantage=None if kept.advantage is None else joined(kept.advantage, others.advantage, math.nan),
+        prompt_texts=None,
     )
 
 

@@ -108,6 +108,7 @@ class Whole:
             rewards={name.removeprefix(REWARD): found[name] for name in found if name.startswith(REWARD)},
             num_tokens=lengths if lengths is not None and np.any(lengths != UNKNOWN) else None,
             seconds=found.get("seconds"),
+            advantage=found.get("advantage"),
         )
         return table, found.get("sample")
 

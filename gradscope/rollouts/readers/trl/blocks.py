@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
+from gradscope.rollouts.readers.parsing.scalars import text_of
 from gradscope.rollouts.run import TrainerSettings
 
 _TOLERANCE = 1e-3
@@ -33,6 +34,8 @@ class RowPrompts:
 
     ids: tuple[str, ...]
     """Their ids, each once."""
+    texts: tuple[str, ...]
+    """Their texts."""
     of_row: NDArray[np.int64]
     """The place of each row's prompt in ``ids``, [N]."""
 
@@ -48,9 +51,11 @@ class RowPrompts:
         Returns:
             The prompts.
         """
-        numbers: dict[str, int] = {}
-        places = [numbers.setdefault(id_of(prompt), len(numbers)) for prompt in different]
-        return cls(ids=tuple(numbers), of_row=np.array(places, dtype=np.int64)[of_row])
+        ids = [id_of(prompt) for prompt in different]
+        texts = {name: text_of(prompt) for name, prompt in zip(reversed(ids), reversed(different), strict=True)}
+        numbers = {name: at for at, name in enumerate(dict.fromkeys(ids))}
+        places = np.array([numbers[name] for name in ids], dtype=np.int64)
+        return cls(ids=tuple(numbers), texts=tuple(texts[name] for name in numbers), of_row=places[of_row])
 
     def __len__(self) -> int:
         return len(self.of_row)

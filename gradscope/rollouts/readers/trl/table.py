@@ -39,6 +39,9 @@ def table_of_files(
     starts = [np.arange(0, file.size, size) for file in files]
     prompts, of_group = prompts_of_groups([file.prompts for file in files], size)
     lengths = np.concatenate([file.num_tokens() for file in files])
+    advantage = np.concatenate([file.numbers("advantage") for file in files])
+    first = [pair for file in reversed(files) for pair in zip(file.prompts.ids, file.prompts.texts, strict=True)]
+    texts = dict(first)
     return RewardTable(
         step=np.concatenate([np.full(len(at), file.step) for file, at in zip(files, starts, strict=True)]),
         names=tuple(f"{file.step}:{at}" for file in files for at in range(-(-file.size // size))),
@@ -47,6 +50,8 @@ def table_of_files(
         size=np.concatenate([np.diff(at, append=file.size) for file, at in zip(files, starts, strict=True)]),
         reward=np.concatenate(totals),
         rewards={name: np.concatenate([numbers[name] for numbers in rewards]) for name in weights},
+        advantage=None if np.isnan(advantage).all() else advantage,
+        prompt_texts=tuple(texts[name] for name in prompts),
         num_tokens=lengths if np.any(lengths != UNKNOWN) else None,
     )
 

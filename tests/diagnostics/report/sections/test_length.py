@@ -49,7 +49,7 @@ def test_no_direction_is_claimed_where_the_interval_holds_zero() -> None:
 
 def test_equal_rewards_say_nothing_about_length() -> None:
     section = length_section(inputs_of(run_of(group((2, 4), (1, 1)))))
-    assert section.findings[0].startswith("Length says nothing about the advantage: ")
+    assert section.findings[0].startswith("Whether length goes with the reward is undefined: ")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gradscope.diagnostics.report.sections.signal import dead_groups, signal_section
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.report.sections.signal import MOST_PROMPTS, dead_groups, signal_section
 from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.rollouts.reward_table import RewardTable
@@ -49,6 +50,20 @@ def test_a_share_cannot_change_by_more_than_all_groups() -> None:
     )
 
 
+def test_a_page_shows_the_first_prompts_and_cuts_long_ones() -> None:
+    groups = [group_of([0, 0], prompt=f"{n:02}" + "x" * 100) for n in range(20)]
+    run = run_of(*groups)
+    prompts = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run))).tables[1]
+    assert len(prompts.rows) == MOST_PROMPTS
+    assert prompts.caption.startswith("The 20 prompts")
+    assert len(str(prompts.rows[0][0])) == 80
+
+
+def test_groups_that_side_rewards_decide_are_a_problem() -> None:
+    report = replace(degeneracy_report(), frac_reward_conflict=Estimate.exact(0.6))
+    assert signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=report)).severity == "problem"
+
+
 def test_two_steps_have_no_trend() -> None:
     assert trend_of(0.1, 0.2) == ("First.", "Second.")
 
@@ -64,7 +79,8 @@ def test_kinds_are_stacked_where_there_are_any_else_equal_rewards() -> None:
 def test_a_single_step_has_one_table_and_no_chart() -> None:
     section = signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=degeneracy_report(num_steps=1)))
     assert section.charts == ()
-    (kinds,) = section.tables
+    kinds, prompts = section.tables
+    assert prompts.rows[1] == ("p2", 30, 240, 1.0, "always", 1, None)
     assert kinds.rows[0][0] == "degenerate groups"
     assert kinds.rows[0][1].value == 0.4125
 
@@ -80,6 +96,7 @@ def test_a_single_step_has_one_table_and_no_chart() -> None:
 )
 def test_what_to_do_follows_from_the_kinds(all_pass: float, all_fail: float, advice: str) -> None:
     kinds = {"frac_all_pass": all_pass, "frac_all_fail": all_fail, "frac_reward_zero_std": all_pass + all_fail}
-    report = replace(degeneracy_report(), **{name: Estimate.exact(value) for name, value in kinds.items()})
+    estimates = {name: Estimate.exact(value) for name, value in kinds.items()}
+    report = replace(degeneracy_report(), reward_conflict=None, **estimates)
     section = signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=report))
     assert section.next_step.startswith(advice)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.report.sections import coverage, signal, zero_loss
 from gradscope.diagnostics.report.sections.contributions import contributions_section
 from gradscope.diagnostics.report.sections.length import length_section
@@ -87,8 +88,9 @@ def test_lengths_that_are_rewarded(lengths: tuple[int, int], severity: str) -> N
 
 @pytest.mark.parametrize(("second", "severity"), [([1, 1], "look"), ([1, 0], "fine")])
 def test_a_reward_function_that_adds_nothing(second: list[float], severity: str) -> None:
-    run = run_of(group_of([1, 0], functions={"a": [1, 0], "b": second}))
-    assert rewards_section(inputs_of(run)).severity == severity
+    total = [one + other for one, other in zip([1, 0], second, strict=True)]
+    run = run_of(group_of(total, functions={"a": [1, 0], "b": second}))
+    assert rewards_section(inputs_of(run, degeneracy=degeneracy_of_run(run))).severity == severity
 
 
 @pytest.mark.parametrize(

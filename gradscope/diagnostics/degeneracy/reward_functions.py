@@ -1,0 +1,424 @@
+"""Which reward function makes the advantage, which one ties groups, and where the main one has no say.
+
+A reward that is the weighted sum of functions, R = sum_k w_k r_k, has an advantage that is the sum of parts:
+A_i = s_g (R_i - mean_g R) = sum_k s_g w_k (r_ik - mean_g r_k), whatever the scale s_g of its group or step. Shares of
+the squared advantage, sum_i A_i A_ik / sum_i A_i^2 with A_ik the part of function k, therefore add up to 1; s_g is what
+the logged advantages have, else what the trainer's arguments make it.
+
+Legend: J groups, N rollouts of all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.advantages.group import TRL_EPSILON
+from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards, group_rewards
+from gradscope.errors import GradscopeError
+from gradscope.estimate import Estimate
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold
+from gradscope.metrics.outcomes.reward_shares import ratio_or_zero
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
+from gradscope.metrics.uncertainty.clusters import cluster_sums
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.results.signal import RewardConflict, RewardFunction, SideRewards
+from gradscope.rollouts.function_rewards import adds_up, reward_terms
+from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.run import Run, TrainerSettings
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+_LINEAR = 1e-4
+"""Share of the squared advantages up to which they may differ from a multiple of the reward's deviations: trainers log
+float32, and add an epsilon to the standard deviation."""
+_MAIN = re.compile(r"correct|accura|(^|[_/.])acc($|[_/.])|solv|success|pass|answer|exact|outcome|verif", re.IGNORECASE)
+"""Names of a function that is the goal."""
+_SIDE = re.compile(r"format|style|tag|xml|length|short|long|penal|repet|langu|tidy|bonus", re.IGNORECASE)
+"""Names of functions that are not, though they be 0 or 1."""
+_VERL_EPSILON = 1e-6
+_NO_DIVISION = {"verl": "algorithm.norm_adv_by_std_in_grpo=False", "trl": 'scale_rewards="none"'}
+"""Trainer -> its argument that divides no advantage by a standard deviation."""
+_SCALES = {"group": "group", "True": "group", "batch": "batch", "none": "none", "False": "none"}
+"""Spellings of TRL's ``scale_rewards``."""
+NO_ADVANTAGES = "the log has no advantages, and no arguments of the trainer that name them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRewards:
+    """What the reward functions of a log do."""
+
+    functions: tuple[RewardFunction, ...] = ()
+    """By name; none where the log has fewer than two."""
+    advantages_of: str = ""
+    """Whose advantages the shares are of, in words; empty where there are none."""
+    frac_conflict: Estimate
+    """Share of groups that the main function ties and others decide."""
+    conflict: RewardConflict | None = None
+    """What is known of them, where there are any."""
+    main: str | None = None
+    """The main one of several functions that count, where it is known."""
+    part: str | None = None
+    """The function that the reported reward is, where the reward is a larger sum."""
+    frac_main_differs: Estimate
+    """Share of groups in which the main function tells rollouts apart; where none was logged, a reward of 0 and 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scaled:
+    """Advantages, and what each rollout's deviation is multiplied by to become its own, [N] each."""
+
+    advantage: Array
+    scale: Array
+    name: str
+    is_divided: bool
+    """Whether groups have scales of their own, so that small differences count like large ones."""
+
+
+def measure_reward_functions(
+    run: Run, chosen: GroupRewards, reward: str | None = None, *, resampling: Resampling = RESAMPLING
+) -> MeasuredRewards:
+    """Each reward function on the same groups, and the groups that the main one does not decide.
+
+    Args:
+        run: Whose settings say what its advantages are.
+        chosen: Its groups, with the reward that is reported.
+        reward: The function that a person named as the main one; None: the one of 0 and 1 whose name says that it is
+            the goal, or, where no name does, the only one that is of no side reward by its name.
+        resampling: How often, and from which seed.
+
+    Returns:
+        What they do; the share of conflict is undefined where the reward is no weighted sum of functions, or where
+        which of them is the main one is not known.
+    """
+    groups = chosen.table.select(chosen.table.sums(np.isnan(chosen.table.reward)) == 0)
+    if not len(groups) or not groups.rewards:
+        reason = "the log has no reward per function"
+        is_main = binary_threshold(groups.reward) is not None
+        differs = _mean(tells_apart(groups.spread(groups.reward)), groups, resampling)
+        return MeasuredRewards(
+            frac_conflict=_unknown(reason, groups), frac_main_differs=differs if is_main else _unknown(reason, groups)
+        )
+    whole, main = _whole_of(groups, reward)
+    part = None if whole is groups or reward else main
+    groups, reward = whole, main
+    weights = weights_of_functions(groups, run.settings)
+    names = [name for name in sorted(groups.rewards) if weights is None or name in weights or not _is(groups, name)]
+    spreads = {name: groups.spread(groups.rewards[name]) for name in names}
+    apart = {name: tells_apart(spread) for name, spread in spreads.items()}
+    main = main_function(groups, weights, reward)
+    # where the main one does not apply, as to another task, it is not tied
+    is_tied = spreads[main] <= EQUAL_REWARDS if main in spreads else np.zeros(len(groups), dtype=np.bool_)
+    decided = is_tied & (groups.spread(groups.reward) > EQUAL_REWARDS)
+    scaled = _scaled(run, groups)
+    sums = _sums(groups, names, weights or {}, scaled, decided)
+    ratios = _ratios(sums, names, groups.prompt, resampling)
+    functions = tuple(
+        RewardFunction(
+            name=name,
+            weight=None if weights is None else weights.get(name, 0.0),
+            frac_tied=_frac_tied(spreads[name], groups.prompt, resampling=resampling),
+            advantage_share=_share(name, weights, ratios["advantage", name], scaled),
+            difference_share=_share(name, weights, ratios["difference", name]),
+            correlation={other: ratios["correlation", *sorted((name, other))] for other in names if other != name},
+            num_alone=int(np.sum(apart[name] & (np.sum(list(apart.values()), axis=0) == 1))),
+            num_rescuable=_num_rescuable(chosen, name),
+        )
+        for name in names
+    )
+    found = MeasuredRewards(
+        functions=functions if len(functions) > 1 else (),
+        advantages_of="" if isinstance(scaled, str) else scaled.name,
+        main=main if main in apart and sum(map(bool, (weights or {}).values())) > 1 else None,
+        part=part,
+        frac_conflict=_mean(decided, groups, resampling) if main in apart else _unknown(main, groups),
+        frac_main_differs=_mean(apart[main], groups, resampling) if main in apart else _unknown(main, groups),
+    )
+    if not decided.any():
+        return found
+    others = [name for name, weight in (weights or {}).items() if weight and name != main]
+    part = "difference" if isinstance(scaled, str) else "advantage"
+    conflict = RewardConflict(
+        main=main,
+        deciding=max(others, key=lambda name: float(sums[part, name][decided].sum())),
+        is_alone=bool(np.all(np.sum([apart[name] for name in others], axis=0)[decided] == 1)),
+        num_groups=int(decided.sum()),
+        frac_groups=found.frac_conflict,
+        advantage_share=_or_reason(ratios["advantage", ""], scaled),
+        difference_share=ratios["difference", ""],
+        remedy=_remedy(run) if isinstance(scaled, str) or scaled.is_divided else "",
+    )
+    return replace(found, conflict=conflict)
+
+
+def side_rewards(run: Run, name: str) -> SideRewards | None:
+    """How much of a run its main reward decides, for a comparison that calls it ``name``; None without groups."""
+    try:
+        chosen = group_rewards(run)
+    except GradscopeError:
+        return None
+    found = measure_reward_functions(run, chosen)
+    dead = chosen.table.spread(chosen.values) <= EQUAL_REWARDS
+    return SideRewards(
+        run=name,
+        frac_reward_zero_std=_mean(dead, chosen.table, RESAMPLING),
+        frac_main_differs=found.frac_main_differs,
+        conflict=found.conflict,
+    )
+
+
+def _whole_of(groups: RewardTable, named: str | None) -> tuple[RewardTable, str | None]:
+    """Where a person chose as reward a part of another one that was logged: the groups with that one, and the part."""
+    for part in groups.rewards:
+        for whole, values in groups.rewards.items() if _is(groups, part) else ():
+            others = {name: column for name, column in groups.rewards.items() if name != whole}
+            if not np.isnan(values).any() and not _is(groups, whole) and whole in ("reward", "score"):
+                terms = reward_terms(values, others) or {}
+                if part in terms and len(terms) > 1:
+                    return replace(groups, reward=values), named or part
+    return groups, named
+
+
+def weights_of_functions(groups: RewardTable, settings: TrainerSettings) -> dict[str, float] | None:
+    """The weights with which logged functions add up to the reward.
+
+    Args:
+        groups: Groups with all their rewards.
+        settings: The trainer's arguments.
+
+    Returns:
+        Function -> weight, of those that count: as the arguments say; where they say nothing 1 each, else as fitted to
+        all rollouts, else 1 of a function that is the reward itself. None where none add up to every reward.
+    """
+    others = {name: values for name, values in groups.rewards.items() if not _is(groups, name)}
+    given = settings.get("reward_weights")
+    if isinstance(given, Sequence) and len(given) == len(groups.rewards):
+        weights = dict(zip(groups.rewards, map(float, given), strict=True))
+        return weights if adds_up(groups.reward, groups.rewards, weights) else None
+    ones = dict.fromkeys(others, 1.0)
+    if ones and adds_up(groups.reward, others, ones):
+        return ones
+    same = dict.fromkeys([name for name in groups.rewards if _is(groups, name)][:1], 1.0)
+    return reward_terms(groups.reward, others) or same or None
+
+
+def main_function(groups: RewardTable, weights: Mapping[str, float] | None, named: str | None) -> str:
+    """The function that should be learned, or a sentence that says why it is not known.
+
+    Args:
+        groups: Groups with all their rewards.
+        weights: Of the functions that add up to the reward; None where they are not known.
+        named: The one that a person named.
+
+    Returns:
+        A name of ``weights``, or the sentence.
+    """
+    if weights is None:
+        return "the reward is no weighted sum of the functions in the log"
+    counted = [name for name, weight in weights.items() if weight]
+    if named in counted or len(counted) == 1:
+        return named if named in counted else counted[0]
+    binary = [name for name in counted if binary_threshold(_known(groups.rewards[name])) is not None]
+    by_name = any(map(_MAIN.search, counted))
+    goals = [name for name in binary if (_MAIN.search(name) if by_name else not _SIDE.search(name))]
+    if len(goals) == 1:
+        return goals[0]
+    return f"which of {', '.join(counted)} should be learned is not known: name it with --reward"
+
+
+def tells_apart(spread: Array) -> Flags:
+    """Whether a reward function differs within groups; not where it is missing for a rollout.
+
+    Args:
+        spread: The range of its rewards in each group, NaN where one is missing, [J].
+
+    Returns:
+        [J].
+    """
+    return np.asarray(spread > EQUAL_REWARDS, dtype=np.bool_)
+
+
+def _known(values: Array) -> Array:
+    return values[~np.isnan(values)]
+
+
+def _is(groups: RewardTable, name: str) -> bool:
+    """Whether a function is the reward itself under another name."""
+    return np.array_equal(groups.rewards[name], groups.reward)
+
+
+def _mean(flags: Flags, groups: RewardTable, resampling: Resampling) -> Estimate:
+    return bootstrap_mean(flags.astype(np.float64), groups.prompt, resampling=resampling)
+
+
+def _unknown(reason: str, groups: RewardTable) -> Estimate:
+    return Estimate.undefined_because(reason, num_units=len(groups))
+
+
+def _frac_tied(spread: Array, prompts: NDArray[np.int64], *, resampling: Resampling) -> Estimate:
+    missing = int(np.sum(np.isnan(spread)))
+    if missing:
+        return Estimate.undefined_because(f"it is missing in {missing} of {len(spread)} groups", num_units=len(spread))
+    return bootstrap_mean(1.0 - tells_apart(spread), prompts, resampling=resampling)
+
+
+def _num_rescuable(chosen: GroupRewards, name: str) -> int:
+    dead = chosen.table.spread(chosen.values) <= EQUAL_REWARDS
+    return int(np.sum(dead & tells_apart(chosen.table.spread(chosen.table.rewards[name]))))
+
+
+def _deviations(groups: RewardTable, values: Array) -> Array:
+    """Each number minus the mean of its group; a function that does not apply adds 0 to a reward, as in TRL."""
+    numbers = np.nan_to_num(values)
+    return np.asarray(numbers - np.repeat(groups.sums(numbers) / groups.size, groups.size))
+
+
+def _scaled(run: Run, groups: RewardTable) -> _Scaled | str:
+    """The advantages that were logged, else those of the trainer's arguments; or why there are none."""
+    deviation = _deviations(groups, groups.reward)
+    squares = groups.sums(deviation**2)
+    if groups.advantage is not None:
+        is_known = groups.sums(np.isnan(groups.advantage)) == 0
+        advantage = np.where(np.repeat(is_known, groups.size), groups.advantage, 0.0)
+        slope = ratio_or_zero(groups.sums(advantage * deviation), squares)
+        scale = np.repeat(np.where(is_known, slope, 0.0), groups.size)
+        total = float(np.sum(advantage**2))
+        if not total:
+            return "every logged advantage is 0"
+        if float(np.sum((advantage - scale * deviation) ** 2)) > _LINEAR * total:
+            return "the logged advantages are no multiple of the reward's deviations from its group's mean"
+        live = is_known & (squares > 0) & (slope > 0)
+        spreads, slopes = np.log(squares[live] / groups.size[live]) / 2, np.log(slope[live])
+        is_divided = bool(np.std(slopes + spreads) < np.std(slopes))
+        return _Scaled(advantage=advantage, scale=scale, name="the logged advantages", is_divided=is_divided)
+    kind, epsilon, name = _formulation(run)
+    if not kind:
+        return name
+    spread = np.ones(len(groups))
+    if kind == "group":
+        spread = np.sqrt(squares / np.maximum(groups.size - 1, 1)) + epsilon
+    elif kind == "batch":
+        of_step = np.unique(groups.step, return_inverse=True)[1]
+        rows = np.repeat(of_step, groups.size)
+        count = np.bincount(rows)
+        mean = np.bincount(rows, weights=groups.reward) / count
+        of_steps = np.bincount(rows, weights=(groups.reward - mean[rows]) ** 2)
+        spread = (np.sqrt(of_steps / np.maximum(count - 1, 1)) + epsilon)[of_step]
+    scale = np.repeat(1.0 / spread, groups.size)
+    return _Scaled(advantage=scale * deviation, scale=scale, name=name, is_divided=kind == "group")
+
+
+def _formulation(run: Run) -> tuple[str, float, str]:
+    """What advantages are divided by (``group``, ``batch``, ``none``; empty: not known), an epsilon, and a sentence."""
+    settings = run.settings
+    if settings.get("trainer") == "verl" and settings.at("algorithm.adv_estimator") == "grpo":
+        is_divided = bool(settings.at("algorithm.norm_adv_by_std_in_grpo", True))
+        name = f"the advantages of norm_adv_by_std_in_grpo={is_divided}"
+        return "group" if is_divided else "none", _VERL_EPSILON, name
+    if settings.origin is None or not (run.source.format == "trl" or "scale_rewards" in settings.values):
+        return "", 0.0, NO_ADVANTAGES
+    if settings.get("multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
+        return "", 0.0, "the functions are scaled one by one (multi_objective_aggregation), so no sum has a scale"
+    kind = _SCALES.get(str(settings.get("scale_rewards", "group")), "")
+    if not kind:
+        return "", 0.0, f"scale_rewards = {settings.get('scale_rewards')} is not known here"
+    return kind, TRL_EPSILON, f'the advantages of scale_rewards="{kind}"'
+
+
+def _remedy(run: Run) -> str:
+    trainer = str(run.settings.get("trainer", run.source.format))
+    if trainer in ("gradscope", "generic", "ms-swift"):
+        trainer = "trl"
+    return _NO_DIVISION.get(trainer, "advantages that are not divided by their group's standard deviation")
+
+
+_Key = tuple[str, ...]
+
+
+def _sums(
+    groups: RewardTable, names: Sequence[str], weights: Mapping[str, float], scaled: _Scaled | str, decided: Flags
+) -> dict[_Key, Array]:
+    """Sums over the rollouts of each group: squares, and the part of each function in them.
+
+    Returns:
+        ``("advantage",)`` is the whole and ``("advantage", NAME)`` a function's part of it, ``("advantage", "")`` that
+        of the groups in conflict; ``difference`` likewise, without a scale; ``("product", A, B)`` is of two functions.
+        [J] each.
+    """
+    whole = _deviations(groups, groups.reward)
+    parts = {name: _deviations(groups, groups.rewards[name]) for name in names}
+    sums: dict[_Key, Array] = {("difference",): groups.sums(whole * whole)}
+    if not isinstance(scaled, str):
+        sums["advantage",] = groups.sums(scaled.advantage**2)
+    for name in names:
+        weighted = weights.get(name, 0.0) * parts[name]
+        sums["difference", name] = groups.sums(whole * weighted)
+        if not isinstance(scaled, str):
+            sums["advantage", name] = groups.sums(scaled.advantage * scaled.scale * weighted)
+        for other in names[names.index(name) :]:
+            sums["product", name, other] = groups.sums(parts[name] * parts[other])
+    for kind in ("advantage", "difference"):
+        if (kind,) in sums:
+            sums[kind, ""] = sums[kind,] * decided
+    return sums
+
+
+def _ratios(
+    sums: Mapping[_Key, Array], names: Sequence[str], prompts: NDArray[np.int64], resampling: Resampling
+) -> dict[_Key, Estimate]:
+    """Shares of the sums of squares and correlations, from the same resamples of prompts."""
+    at = {key: place for place, key in enumerate(sums)}
+    units = cluster_sums(np.column_stack(list(sums.values())), prompts)
+    wanted: dict[_Key, tuple[int, int, int]] = {}
+    found: dict[_Key, Estimate] = {}
+    totals = {key: float(units[:, place].sum()) for key, place in at.items()}
+    for kind in ("advantage", "difference"):
+        for name in (*names, ""):
+            if totals.get((kind,), 0.0) > 0:
+                wanted[kind, name] = (at[kind, name], at[kind,], at[kind,])
+            else:
+                found[kind, name] = Estimate.undefined_because("no group has rewards that differ", num_units=len(units))
+    for first, second in combinations(names, 2):
+        own = [("product", name, name) for name in (first, second)]
+        if all(totals[key] > 0 for key in own):
+            wanted["correlation", first, second] = (at["product", first, second], at[own[0]], at[own[1]])
+        else:
+            reason = "one of the two never differs within a group"
+            found["correlation", first, second] = Estimate.undefined_because(reason, num_units=len(units))
+    if not wanted:
+        return found
+    above, left, right = np.array(list(wanted.values())).T
+    within = [(-1.0, 1.0) if key[0] == "correlation" else (0.0, 1.0) if key[1] == "" else None for key in wanted]
+    estimates = bootstrap_statistics(
+        lambda totals: ratio_or_zero(
+            totals[..., above], np.sqrt(np.clip(totals[..., left] * totals[..., right], 0.0, None))
+        ),
+        units,
+        within=(
+            np.array([-np.inf if ends is None else ends[0] for ends in within]),
+            np.array([np.inf if ends is None else ends[1] for ends in within]),
+        ),
+        resampling=resampling,
+    )
+    return found | dict(zip(wanted, estimates, strict=True))
+
+
+def _share(
+    name: str, weights: Mapping[str, float] | None, ratio: Estimate, scaled: _Scaled | str | None = None
+) -> Estimate:
+    if weights is None:
+        return Estimate.undefined_because("the weights of the functions are not known", num_units=ratio.num_units)
+    if name not in weights:
+        return Estimate.undefined_because("it is no part of the reward", num_units=ratio.num_units)
+    return ratio if scaled is None else _or_reason(ratio, scaled)
+
+
+def _or_reason(ratio: Estimate, scaled: _Scaled | str) -> Estimate:
+    """A share of the advantage, or why there are no advantages."""
+    return Estimate.undefined_because(scaled, num_units=ratio.num_units) if isinstance(scaled, str) else ratio

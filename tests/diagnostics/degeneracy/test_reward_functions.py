@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.degeneracy.reward_functions import NO_ADVANTAGES, side_rewards
+from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.rollouts.run import Run, TrainerSettings
+from tests.diagnostics.made_up_runs import group_of, run_of, said, with_rewards
+
+RNG = np.random.default_rng(7)
+CORRECT = np.array([[1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 0]], dtype=float)
+LENGTH = RNG.integers(5, 60, size=CORRECT.shape).astype(float)
+TOTAL = CORRECT - 0.01 * LENGTH
+"""The main reward is tied in three of five groups, where length alone makes the gradient."""
+
+
+def deviations(rewards: np.ndarray) -> np.ndarray:
+    return rewards - rewards.mean(axis=1, keepdims=True)
+
+
+def spread(rewards: np.ndarray) -> np.ndarray:
+    return rewards.std(axis=1, ddof=1, keepdims=True)
+
+
+def a_run(advantages: np.ndarray | None = None, settings: Mapping[str, Any] | None = None, **functions: Any) -> Run:
+    """Two steps, a prompt a group, with the total as reward."""
+    groups = [group_of(list(row), prompt=f"p{n}", step=1 + n // 3) for n, row in enumerate(TOTAL)]
+    run = run_of(*groups)
+    run = with_rewards(run, **{name: np.asarray(rows).tolist() for name, rows in functions.items()})
+    if advantages is not None:
+        run = replace(
+            run,
+            groups=tuple(
+                replace(
+                    group,
+                    rollouts=tuple(
+                        replace(one, advantage=float(value)) for one, value in zip(group.rollouts, row, strict=True)
+                    ),
+                )
+                for group, row in zip(run.groups, advantages, strict=True)
+            ),
+        )
+    return run if settings is None else replace(run, settings=TrainerSettings(values=settings, origin="here"))
+
+
+def shares(report: DegeneracyReport, kind: str = "advantage_share") -> dict[str, float | None]:
+    return {one.name: getattr(one, kind).value for one in report.by_reward}
+
+
+def expected(scale: np.ndarray) -> tuple[float, float]:
+    """Shares of the squared advantage by definition: of correct, and of the groups in which it is tied."""
+    advantage = scale * deviations(TOTAL)
+    part = scale * deviations(CORRECT)
+    tied = CORRECT.std(axis=1) == 0
+    return float((advantage * part).sum() / (advantage**2).sum()), float(
+        (advantage[tied] ** 2).sum() / (advantage**2).sum()
+    )
+
+
+@pytest.mark.parametrize("kind", ["group", "batch", "none"])
+@pytest.mark.parametrize("logged", [True, False])
+def test_shares_are_of_the_advantage(kind: str, logged: bool) -> None:
+    steps = np.array([0, 0, 0, 1, 1])
+    batch = np.array([TOTAL[steps == step].std(ddof=1) for step in steps])[:, None]
+    scale = {"group": 1 / (spread(TOTAL) + 1e-4), "batch": 1 / (batch + 1e-4), "none": np.ones((5, 1))}[kind]
+    run = (
+        a_run((scale * deviations(TOTAL)).astype(np.float32), correct=CORRECT, length=LENGTH)
+        if logged
+        else a_run(settings={"scale_rewards": kind}, correct=CORRECT, length=LENGTH)
+    )
+    report = degeneracy_of_run(run)
+    of_correct, of_conflict = expected(scale)
+    assert shares(report) == {
+        "correct": pytest.approx(of_correct, rel=1e-4),
+        "length": pytest.approx(1 - of_correct, rel=1e-4),
+    }
+    assert report.advantages_of == ("the logged advantages" if logged else f'the advantages of scale_rewards="{kind}"')
+    conflict = report.reward_conflict
+    assert conflict is not None
+    assert conflict.advantage_share.value == pytest.approx(of_conflict, rel=1e-4)
+    assert (conflict.main, conflict.deciding, conflict.is_alone, conflict.num_groups) == ("correct", "length", True, 3)
+    assert report.frac_reward_conflict.value == pytest.approx(3 / 5)
+    assert bool(conflict.remedy) == (kind == "group")
+    assert report.findings[0].startswith("'length' alone decides 60.0 %")
+    assert "every group" not in said(report)
+
+
+def test_without_advantages_and_arguments_shares_are_of_reward_differences() -> None:
+    report = degeneracy_of_run(a_run(correct=CORRECT, length=LENGTH))
+    assert {one.advantage_share.undefined for one in report.by_reward} == {NO_ADVANTAGES}
+    of_correct = float((deviations(TOTAL) * deviations(CORRECT)).sum() / (deviations(TOTAL) ** 2).sum())
+    assert shares(report, "difference_share")["correct"] == pytest.approx(of_correct)
+    assert "of the squared reward differences" in said(report)
+    assert report.reward_conflict is not None
+    assert report.reward_conflict.advantage_share.undefined == NO_ADVANTAGES
+    pair = np.corrcoef(deviations(CORRECT).ravel(), deviations(LENGTH).ravel())[0, 1]
+    assert report.by_reward[0].correlation["length"].value == pytest.approx(pair)
+
+
+@pytest.mark.parametrize(
+    ("advantages", "reason"),
+    [
+        (np.zeros_like(TOTAL), "every logged advantage is 0"),
+        (np.sign(deviations(TOTAL)), "no multiple of the reward's deviations"),
+    ],
+)
+def test_advantages_that_are_no_multiple_of_deviations_have_no_parts(advantages: np.ndarray, reason: str) -> None:
+    report = degeneracy_of_run(a_run(advantages, correct=CORRECT, length=LENGTH))
+    assert reason in str(report.by_reward[0].advantage_share.undefined)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (
+            {"scale_rewards": "group", "multi_objective_aggregation": "normalize_then_sum"},
+            "multi_objective_aggregation",
+        ),
+        ({"scale_rewards": "median"}, "scale_rewards = median is not known"),
+    ],
+)
+def test_arguments_without_a_rule_are_named(settings: dict[str, str], named: str) -> None:
+    report = degeneracy_of_run(a_run(settings=settings, correct=CORRECT, length=LENGTH))
+    assert named in str(report.by_reward[0].advantage_share.undefined)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_verl_names_its_own_argument(scaled: bool) -> None:
+    settings = {
+        "trainer": "verl",
+        "algorithm.adv_estimator": "grpo",
+        "algorithm.norm_adv_by_std_in_grpo": scaled,
+    }
+    report = degeneracy_of_run(a_run(settings=settings, correct=CORRECT, length=LENGTH))
+    assert report.advantages_of == f"the advantages of norm_adv_by_std_in_grpo={scaled}"
+    assert report.reward_conflict is not None
+    assert report.reward_conflict.remedy == ("algorithm.norm_adv_by_std_in_grpo=False" if scaled else "")
+
+
+def test_weights_of_the_trainer_are_used() -> None:
+    settings = {"reward_weights": [1.0, -0.01], "scale_rewards": "group"}
+    report = degeneracy_of_run(a_run(settings=settings, correct=CORRECT, length=LENGTH))
+    assert {one.name: one.weight for one in report.by_reward} == {"correct": 1.0, "length": -0.01}
+    wrong = {"reward_weights": [1.0, 1.0], "scale_rewards": "group"}
+    report = degeneracy_of_run(a_run(settings=wrong, correct=CORRECT, length=LENGTH))
+    assert {one.weight for one in report.by_reward} == {None}
+    assert report.by_reward[0].advantage_share.undefined == "the weights of the functions are not known"
+    assert report.frac_reward_conflict.undefined == "the reward is no weighted sum of the functions in the log"
+
+
+def test_the_main_function_is_the_named_one_or_the_one_of_zero_and_one() -> None:
+    tidy = (RNG.random(CORRECT.shape) < 0.5).astype(float)
+    run = run_of(*(group_of(list(row), prompt=f"p{n}") for n, row in enumerate(CORRECT + tidy)))
+    named = degeneracy_of_run(with_rewards(run, accuracy=CORRECT.tolist(), tidy=tidy.tolist()))
+    assert named.reward_conflict is not None
+    assert named.reward_conflict.main == "accuracy"
+    report = degeneracy_of_run(with_rewards(run, one=CORRECT.tolist(), two=tidy.tolist()))
+    assert str(report.frac_reward_conflict.undefined).startswith("which of one, two should be learned is not known")
+    asked = degeneracy_of_run(with_rewards(run, one=CORRECT.tolist(), two=tidy.tolist()), reward="one")
+    assert asked.reward_conflict is not None
+    assert asked.reward_conflict.main == "one"
+    assert "of which it alone makes no gradient" in said(asked)
+    assert "Signal lost" not in said(asked)
+    graded = with_rewards(run, one=(2 * CORRECT).tolist(), two=(tidy - CORRECT).tolist())
+    assert "--reward" in str(degeneracy_of_run(graded).frac_reward_conflict.undefined)
+
+
+def test_a_format_of_zero_and_one_is_not_the_main_function_of_a_graded_goal() -> None:
+    graded, tidy = 2 * CORRECT, (RNG.random(CORRECT.shape) < 0.9).astype(float)
+    run = run_of(*(group_of(list(row), prompt=f"p{n}") for n, row in enumerate(graded + tidy)))
+    for names in (("accuracy", "tidiness"), ("quality", "format")):
+        report = degeneracy_of_run(with_rewards(run, **dict(zip(names, (graded.tolist(), tidy.tolist()), strict=True))))
+        assert (report.frac_reward_conflict.value, report.reward_conflict) == (None, None)
+
+
+def test_a_function_of_another_task_is_not_tied_there() -> None:
+    run = run_of(group_of([1, 0], prompt="a"), group_of([0.5, 0.1], prompt="b"), group_of([0, 1], prompt="c"))
+    run = with_rewards(run, correct=[[1, 0], [None, None], [0, 1]], judge=[[None, None], [0.5, 0.1], [None, None]])
+    report = degeneracy_of_run(run)
+    assert (report.frac_reward_conflict.value, report.reward_conflict) == (0.0, None)
+
+
+def test_a_part_that_was_named_as_the_reward_is_held_against_the_whole() -> None:
+    groups = (group_of(list(row), prompt=f"p{n}", step=1 + n // 3) for n, row in enumerate(CORRECT))
+    run = with_rewards(run_of(*groups), reward=TOTAL.tolist(), correct=CORRECT.tolist(), length=LENGTH.tolist())
+    report = degeneracy_of_run(run)
+    assert report.reward == "correct"
+    assert report.reward_conflict is not None
+    assert report.reward_conflict.deciding == "length"
+
+
+def test_reward_functions_tie_or_tell_apart() -> None:
+    run = run_of(group_of([1, 1], prompt="a"), group_of([1, 0], prompt="b"), group_of([0, 1], prompt="c"))
+    functions = {"exact": [[1, 1], [1, 0], [0, 1]], "dense": [[0.2, 0.3], [0.5, 0.1], [0.4, 0.4]]}
+    report = degeneracy_of_run(with_rewards(run, **functions))
+    dense, exact = report.by_reward
+    third = pytest.approx(1 / 3)
+    assert (dense.name, dense.frac_tied.value, dense.num_alone, dense.num_rescuable) == ("dense", third, 1, 1)
+    assert (exact.name, exact.frac_tied.value, exact.num_alone, exact.num_rescuable) == ("exact", third, 1, 0)
+    assert (exact.weight, dense.weight) == (1.0, 0.0)
+    assert dense.difference_share.undefined == "it is no part of the reward"
+    assert "'dense' differs within 1 groups that 'reward' leaves equal" in said(report)
+
+
+def test_reward_function_that_is_missing_somewhere_has_no_share() -> None:
+    run = run_of(group_of([1, 1], prompt="a"), group_of([1, 0], prompt="b"))
+    report = degeneracy_of_run(with_rewards(run, one=[[1, 1], [1, 0]], two=[[1, None], [0, 1]]))
+    assert report.by_reward[1].frac_tied.undefined == "it is missing in 1 of 2 groups"
+
+
+def test_without_differences_nothing_has_a_share() -> None:
+    run = run_of(group_of([1.5, 1.5], prompt="a"), group_of([2, 2], prompt="b"))
+    report = degeneracy_of_run(with_rewards(run, one=[[1, 1], [1, 1]], two=[[0.5, 0.5], [1, 1]]))
+    one = report.by_reward[0]
+    assert one.difference_share.undefined == "no group has rewards that differ"
+    assert one.correlation["two"].undefined == "one of the two never differs within a group"
+
+
+def test_a_comparison_asks_how_often_the_main_reward_differs() -> None:
+    both = side_rewards(a_run(correct=CORRECT, length=LENGTH), "both")
+    alone = side_rewards(run_of(*(group_of(list(row), prompt=f"p{n}") for n, row in enumerate(CORRECT))), "alone")
+    assert both is not None
+    assert alone is not None
+    assert both.frac_main_differs.value == alone.frac_main_differs.value == pytest.approx(2 / 5)
+    assert (both.frac_reward_zero_std.value, alone.frac_reward_zero_std.value) == (0.0, pytest.approx(3 / 5))
+    assert alone.conflict is None
+    graded = side_rewards(run_of(group_of([0.5, 0.7])), "graded")
+    assert graded is not None
+    assert graded.frac_main_differs.undefined == "the log has no reward per function"
+    assert side_rewards(run_of(group_of([1.0])), "single") is None
