@@ -97,7 +97,7 @@ def test_grad_norm_of_a_lora_run_with_kl_is_reproduced(shared_data: Path) -> Non
     assert report.verdict == "match"
     assert max(step.relative_error["grad_norm"] for step in report.steps) < 1e-5
     assert all(step.num_inferred_ids == 0 for step in report.steps)
-    assert report.steps[0].frac_kl == 0.0  # the adapter starts as the identity
+    assert report.steps[0].frac_kl < 1e-6  # the adapter starts as the identity
     later = report.steps[1].frac_kl
     assert later is not None
     assert later > 0
