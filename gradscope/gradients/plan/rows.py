@@ -25,7 +25,7 @@ Channel = Literal["score", "kl", "logged", "entropy"]
 BESIDE: tuple[Channel, ...] = ("kl", "entropy")
 """Channels of the loss that no advantage reaches."""
 _ENTROPY_ROUNDING = 1e-5
-"""Entropies that differ by less, relative to the larger of them and 1, may be equal: float32 moves them by some 1e-6."""
+"""Entropies that differ by less, relative to the larger of them and 1, may be equal: float32 moves them by 1e-6."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +242,9 @@ def high_entropy(
 
 def num_ties(counted: Sequence[torch.Tensor], entropies: Sequence[torch.Tensor] | None, share: float) -> int:
     """Tokens of which rounding decides whether :func:`high_entropy` keeps them: several, for one is the quantile.
+
+    Returns:
+        How many; 0 where no token is masked.
 
     Example:
         >>> one = torch.ones(3, dtype=torch.float64)

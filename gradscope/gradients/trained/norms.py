@@ -36,6 +36,7 @@ NUM_ORDERS = 6
 _NUDGE = 2.0**-21
 """What another order of float32 sums changes in a loss, relative, and in a log-probability or an entropy, relative to
 the larger of it and 1: now and then it moves a number across a tie."""
+_TOLD = ("reference", "old", "entropies")
 _LARGEST_SCALE = 2.0**16
 """Where float16's gradients are scaled from; PyTorch's own scaler begins there."""
 
@@ -246,13 +247,12 @@ def _nudged(prepared: PreparedStep, passes: ForwardPasses, draw: torch.Generator
     def nudge(row: torch.Tensor, least: float) -> torch.Tensor:
         return row + _NUDGE * torch.randn(row.shape, generator=draw).to(row) * row.abs().clamp(min=least)
 
-    def each(rows: Sequence[torch.Tensor] | None, least: float = 1.0) -> tuple[torch.Tensor, ...] | None:
-        return None if rows is None else tuple(nudge(row, least) for row in rows)
+    def each(rows: Sequence[torch.Tensor], least: float = 0.0) -> tuple[torch.Tensor, ...]:
+        return tuple(nudge(row, least) for row in rows)
 
-    told = {name: each(getattr(passes, name)) for name in ("reference", "old", "entropies")}
+    told = {name: rows and each(rows, 1.0) for name in _TOLD if (rows := getattr(passes, name)) is not None}
     plan = prepared.planned_with(ForwardPasses(**told)).plan
-    weights = (each(rows, 0.0) or () for rows in (plan.weights, plan.kl_weights))
-    return replace(prepared, plan=replace(plan, **dict(zip(("weights", "kl_weights"), weights, strict=True))))
+    return replace(prepared, plan=replace(plan, weights=each(plan.weights), kl_weights=each(plan.kl_weights)))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gradscope.rollouts.run import TrainerSettings
 
+_TRAINER = re.compile(r"^This model was trained with ([A-Za-z0-9 +-]{1,40}?)[,.]", re.MULTILINE)
 _VERSION = re.compile(r"^- TRL: (\S+)$", re.MULTILINE)
 VERSION = "trl_version"
 """The setting that holds it."""
@@ -15,11 +16,20 @@ VERSION = "trl_version"
 
 def trl_version(run: Path) -> str | None:
     """The version that a run's card names, its own or that of a checkpoint; None where none does."""
+    return _named(_VERSION, run)
+
+
+def _named(pattern: re.Pattern[str], run: Path) -> str | None:
     for card in (run / "README.md", *sorted(run.glob("checkpoint-*/README.md"))):
-        found = _VERSION.search(card.read_text(encoding="utf-8", errors="replace")) if card.is_file() else None
+        found = pattern.search(card.read_text(encoding="utf-8", errors="replace")) if card.is_file() else None
         if found:
             return found[1]
     return None
+
+
+def trainer_of(run: Path) -> str | None:
+    """The trainer that a run's card names, such as ``GRPO``; None where there is no card, or it names none."""
+    return _named(_TRAINER, run)
 
 
 def with_trl_version(settings: TrainerSettings, run: Path) -> TrainerSettings:

@@ -55,3 +55,22 @@ def test_the_given_size_counts_and_must_fit(tmp_path: Path) -> None:
         config.write_text(json.dumps({"num_generations": wrong}))
         with pytest.raises(InputError, match=r"num_generations"):
             read_run(tmp_path / "run", ReadOptions(trainer_args=config))
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize(
+    ("prompts", "rewards"), [("aab", [1, 0, 1]), ("aabbb", [1, 0, 1, 0, 1]), ("abab", [1, 0, 1, 0])]
+)
+def test_a_step_with_rows_lost_doubled_or_exchanged_costs_that_step(
+    tmp_path: Path, prompts: str, rewards: list[float], given: bool
+) -> None:
+    for step in (1, 2, 4):
+        write_file(tmp_path / "run", step, rows(AABB, [1, 0, 0, 0]))
+    write_file(tmp_path / "run", 3, rows(list(prompts), rewards))
+    config = tmp_path / "RUN.json"
+    config.write_text(json.dumps({"num_generations": 2}))
+    run = read_run(tmp_path / "run", ReadOptions(trainer_args=config if given else None))
+    assert run.steps == (1, 2, 4)
+    assert {group.size for group in run.groups} == {2}
+    (lost,) = run.source.quarantined.lost
+    assert "completions_00003.parquet is left out: its rows do not come in groups of one prompt" in lost
