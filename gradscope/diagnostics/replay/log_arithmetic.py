@@ -119,9 +119,9 @@ def replay_zero_std(run: Run, measured: MeasuredStep) -> Outcome:
     if run.settings.get("sampling") == "reallocated":
         dead = [all_equal([reward for reward in group.rewards if reward is not None]) for group in measured.groups]
         return _compare(name, float(np.mean(dead)), logged)
-    rounded = _rounded_alive(run, measured)
-    num_alive = round((batch.frac_zero_std - logged) * sum(group.size for group in measured.groups))
-    if 0 < num_alive <= sum(group.size for group in rounded) and math.isfinite(logged):
+    sizes = np.cumsum([group.size for group in _rounded_alive(run, measured)])
+    num_alive = (batch.frac_zero_std - logged) * sum(group.size for group in measured.groups)
+    if np.any(np.abs(sizes - num_alive) <= LOG_TOLERANCE * sizes):
         text = (
             f"{batch.frac_zero_std:.6g} of the rollouts are in groups of equal rewards, and the trainer counted "
             f"{logged:.6g}: {_ROUNDED}"

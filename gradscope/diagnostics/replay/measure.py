@@ -25,6 +25,7 @@ from gradscope.diagnostics.replay.equivalent_check import equivalent_check
 from gradscope.diagnostics.replay.grad_norm import replay_grad_norm, replay_texts
 from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
+    refused,
     replay_advantages,
     replay_rewards,
     replay_zero_std,
@@ -120,22 +121,34 @@ class ReplayedSteps:
 
     def report(self) -> ReplayReport:
         """A verdict per step and quantity."""
-        verdicts = [step.verdict for step in self._steps]
+        steps = [_settled(step, self._steps) for step in self._steps]
+        verdicts = [step.verdict for step in steps]
         unreadable = {
             step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
-            for step in self._steps
+            for step in steps
             if any(quantity.reason == "weights_unreadable" for quantity in step.quantities)
         }
         return ReplayReport(
             source=with_damage(self._run, unreadable, ()),
-            steps=tuple(self._steps),
+            steps=tuple(steps),
             verdict=_overall(verdicts),
             headline=_headline(verdicts),
             frac_replay_mismatch=_frac_mismatch(verdicts),
             tolerance=self._tolerance,
             engine=self._engine,
-            findings=_findings(self._steps),
+            findings=_findings(steps),
         )
+
+
+def _settled(step: StepReplay, steps: Sequence[StepReplay]) -> StepReplay:
+    """A step whose norm is off with the trainer's defaults differs where the same defaults gave another step's norm."""
+    norm, fits = step.quantities[-1], [other.step for other in steps if other.verdict == "match"]
+    if norm.reason != "settings_unknown" or norm.name not in step.relative_error or not fits:
+        return step
+    differs = Reason("differs", f"{norm.cause}; but with the same defaults step {fits[0]} matches")
+    quantity = refused(norm.name, differs)[0]
+    quantities = (*step.quantities[:-1], quantity)
+    return replace(step, verdict="mismatch", cause=quantity.cause, quantities=quantities)
 
 
 def _overall(verdicts: Sequence[ReplayVerdict]) -> ReplayVerdict:

@@ -238,4 +238,4 @@ def test_functions_that_share_a_name_leave_rewards_unknown() -> None:
     for replay in (replay_rewards, replay_zero_std, replay_advantages):
         quantity, _, _ = replay(run, measured(run))
         assert (quantity.verdict, quantity.reason) == ("cannot", "rewards_missing")
-        assert quantity.advice == "Give each reward function a __name__ of its own in the next run."
+        assert quantity.advice == "Give each function a __name__ of its own in the next run."

@@ -52,5 +52,5 @@ def test_a_run_of_another_trainer_is_named_and_not_asked_for_what_it_cannot_do(t
     for trainer, words in (("RLOO", "trained with RLOO, as its README.md says"), ("GRPO", "holds no completions/")):
         (tmp_path / "README.md").write_text(f"This model was trained with {trainer}, a method.\n")
         with pytest.raises(InputError, match=words) as caught:
-            read_run(tmp_path, ReadOptions(format="trl"))
+            read_run(tmp_path, ReadOptions(reader="trl"))
         assert ("log_completions" in str(caught.value.hint)) == (trainer == "GRPO")
