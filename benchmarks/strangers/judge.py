@@ -182,7 +182,9 @@ def _judge_step(judgement: Judgement, oracle: Oracle, found: dict[str, Any]) -> 
         return
     if not math.isnan(error):
         judgement.replay_error = float(np.nanmax([error, judgement.replay_error]))
-    if norm["verdict"] == "cannot":
+    if norm["verdict"] == "no_gradient":
+        judgement.find("exact" if logged == 0.0 else "wrong verdict", "" if logged == 0.0 else f"no gradient, {cause}")
+    elif norm["verdict"] == "cannot":
         judgement.find(*_refusal(case, step, cause))
     elif norm["verdict"] == "mismatch":
         judgement.find("wrong verdict", cause)

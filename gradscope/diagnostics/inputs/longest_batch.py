@@ -31,27 +31,37 @@ class Longest:
     """An earlier step whose length is not known; 0: all are."""
 
 
-def longest_before(run: Run, step: int, policy: MeasuredPolicy, objective: Objective) -> Longest:
+def remember_longest(run: Run, step: int, policy: MeasuredPolicy, objective: Objective) -> None:
+    """Give a policy and its reference the frequencies that they had when they came to a step."""
+    if pretrained_length(policy.model) is None or not run.trained_by_trl:
+        return
+    for model, generates in ((policy.model, True), (policy.reference, False)):
+        seen = longest_before(run, step, policy, objective, generates=generates) if model is not None else Longest()
+        if seen.length:
+            _show(model, seen.length)
+
+
+def longest_before(
+    run: Run, step: int, policy: MeasuredPolicy, objective: Objective, *, generates: bool = True
+) -> Longest:
     """The longest batch before a step.
 
     Args:
-        policy: A model with dynamic scaling.
+        policy: A model, and what reads prompts that were logged as text.
+        generates: Whether the model generated the rollouts too, and so began each step with the prompts alone.
 
     Returns:
-        Its length.
+        Its length; 0 where the model does not scale dynamically.
     """
-    start = pretrained_length(policy.model)
-    prompts, _ = _widths(run, step, policy, objective)
-    if start is None or prompts < start:  # generation began anew
-        return Longest()
-    longest = 0
-    for before in range(step - 1, 0, -1):
-        if not run.groups_at(before):
-            return Longest(length=longest, unlogged=before)
-        prompts, completions = _widths(run, before, policy, objective)
-        longest = max(longest, prompts + completions)
-        if prompts < start:
-            break
+    start, longest = pretrained_length(policy.model), 0
+    for number in range(step, 0, -1) if start is not None else ():
+        if not run.groups_at(number):
+            return Longest(length=longest, unlogged=number)
+        prompts, completions = _widths(run, number, policy, objective)
+        if number < step:
+            longest = max(longest, prompts + completions)
+        if (prompts if generates else prompts + completions) < (start or 0):
+            break  # frequencies went back
     return Longest(length=longest)
 
 
@@ -63,7 +73,7 @@ def pretrained_length(model: Any) -> int | None:
     return None
 
 
-def remember(model: Any, length: int) -> None:
+def _show(model: Any, length: int) -> None:
     """Let a model see a batch of a length, as training did before."""
     device = next(model.parameters()).device
     with torch.no_grad():

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, get_args
 
 from gradscope.diagnostics.inputs.logged_tokens import other_texts, other_tokens
-from gradscope.diagnostics.inputs.longest_batch import Longest, longest_before, pretrained_length, remember
+from gradscope.diagnostics.inputs.longest_batch import longest_before, remember_longest
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss
 from gradscope.diagnostics.inputs.tolerance import GRAD_NORM_TOLERANCE, NEAR, meets_logged, rounding_floor
@@ -79,7 +79,6 @@ class Recomputer:
     ) -> tuple[StepGram | StepNorm, tuple[Any, ...]] | None:
         """The same of a step that is made ready; None where TRL's output layer has to be tried."""
         self._require_no_randomness(whole)
-        seen = self._remember_longest(whole, loss)
         told = Assumption.of(whole.policy)
         start = self._fitted or told
         alone = self._norm_alone(under(whole, start))
@@ -102,6 +101,7 @@ class Recomputer:
                 prepared = prepared.framed()
                 gram = self._gram(prepared)
                 unknown = self._unmet(step, gram) is not None and not self._by_trls_output
+                seen = longest_before(self._run, step, whole.policy, loss.objective)
                 if unknown and seen.unlogged:
                     raise InputError(
                         f"The rotary frequencies are those of the longest batch so far (dynamic scaling), and step "
@@ -125,7 +125,7 @@ class Recomputer:
     def _norm_alone(self, prepared: PreparedStep) -> StepNorm | None:
         """The norm by one backward pass; None where more is asked for, or has to be looked at."""
         known = all(advantages is not None for advantages in prepared.plan.advantages)
-        if not (self.norms_alone and known and num_connected() == 1):
+        if not (self.norms_alone and known and num_connected() == 1) or self._is_reduced:
             return None
         logged = self._logged(prepared.step)
         if logged is None:
@@ -133,16 +133,6 @@ class Recomputer:
         found = measure_norm(prepared, self.progress)
         met = found.norm is not None and (logged is None or meets_logged(found.norm, logged))
         return found if met and math.isfinite(found.norm or 0.0) else None
-
-    def _remember_longest(self, prepared: PreparedStep, loss: StepLoss) -> Longest:
-        """Give a model that scales dynamically the frequencies that it had when it came to the step."""
-        policy = prepared.policy
-        if pretrained_length(policy.model) is None or not self._run.trained_by_trl:
-            return Longest()
-        seen = longest_before(self._run, prepared.step, policy, loss.objective)
-        for model in filter(None, (policy.model, policy.reference)) if seen.length else ():
-            remember(model, seen.length)
-        return seen
 
     def _require_no_randomness(self, prepared: PreparedStep) -> None:
         switched_off = self._switched_off
@@ -311,6 +301,7 @@ def prepared_of(
     groups = run.groups_at(step)
     with _blamed_on("weights_unreadable"):
         policy = policy_of(run, weights, options, loss.reference, loss.mixed)
+    remember_longest(run, step, policy, loss.objective)
     if altered is not None:
         for model in filter(None, (policy.model, policy.reference)):
             altered.enter_context(trl_output(model))
@@ -322,7 +313,9 @@ def prepared_of(
     )
     old = None
     if loss.sampled_with is not None:
-        old = step_logprobs(policy_of(run, loss.sampled_with, options), groups, loss.objective, budget)
+        sampler = policy_of(run, loss.sampled_with, options)
+        remember_longest(run, loss.sampled_with.num_updates + 1, sampler, loss.objective)
+        old = step_logprobs(sampler, groups, loss.objective, budget)
     with _blamed_on("ids_misfit"):
         return prepare_step(policy, groups, loss.objective, budget, old)
 

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gradscope.diagnostics.inputs import longest_batch
-from gradscope.diagnostics.inputs.longest_batch import Longest, longest_before, pretrained_length, remember
+from gradscope.diagnostics.inputs.longest_batch import Longest, longest_before, pretrained_length, remember_longest
 
 
 def scaled_model(kind: str = "dynamic"):
@@ -25,34 +25,39 @@ def scaled_model(kind: str = "dynamic"):
 
 
 @pytest.mark.parametrize(
-    ("widths", "expected"),
+    ("widths", "generates", "expected"),
     [
-        ([(9, 10), (9, 20), (9, 12)], Longest(length=29)),
-        ([(9, 20), (4, 6), (9, 12)], Longest(length=10)),  # prompts of 4 went back to the pretrained frequencies
-        ([(9, 20), (9, 20), (4, 6)], Longest()),
-        ([None, (9, 12), (9, 10)], Longest(length=21, unlogged=1)),
-        ([(9, 12)], Longest()),
+        ([(9, 10), (9, 20), (9, 12)], True, Longest(length=29)),
+        ([(9, 20), (4, 6), (9, 12)], True, Longest(length=10)),  # prompts of 4 went back to the pretrained frequencies
+        ([(9, 20), (4, 6), (9, 12)], False, Longest(length=29)),  # which a reference never sees alone
+        ([(9, 20), (9, 20), (4, 6)], True, Longest()),
+        ([None, (9, 12), (9, 10)], True, Longest(length=21, unlogged=1)),
+        ([(9, 12)], True, Longest()),
     ],
 )
 def test_the_longest_batch_since_frequencies_went_back(
-    monkeypatch: pytest.MonkeyPatch, widths: list, expected: Longest
+    monkeypatch: pytest.MonkeyPatch, widths: list, generates: bool, expected: Longest
 ) -> None:
     run = SimpleNamespace(groups_at=lambda step: widths[step - 1])
     monkeypatch.setattr(longest_batch, "_widths", lambda run, step, policy, objective: widths[step - 1])
     policy = SimpleNamespace(model=scaled_model())
-    assert longest_before(run, len(widths), policy, None) == expected
+    assert longest_before(run, len(widths), policy, None, generates=generates) == expected
 
 
-def test_a_model_remembers_the_frequencies_of_the_longest() -> None:
+def test_policy_and_reference_get_the_frequencies_of_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oracle: the model as it is after a longer batch, in training."""
     ids = torch.arange(12)[None] % 16
+    fresh, trained, *models = (scaled_model() for _ in range(4))
+    widths = [(9, 11), (9, 3)]
+    monkeypatch.setattr(longest_batch, "_widths", lambda run, step, policy, objective: widths[step - 1])
+    run = SimpleNamespace(groups_at=lambda step: True, trained_by_trl=True)
+    remember_longest(run, 2, SimpleNamespace(model=models[0], reference=models[1]), None)
     with torch.no_grad():
-        fresh, trained, again = (scaled_model() for _ in range(3))
         trained(input_ids=torch.zeros(1, 20, dtype=torch.long))
         expected = trained(input_ids=ids).logits
         assert not torch.allclose(fresh(input_ids=ids).logits, expected, atol=1e-5)
-        remember(again, 20)
-        assert torch.equal(again(input_ids=ids).logits, expected)
+        for model in models:
+            assert torch.equal(model(input_ids=ids).logits, expected)
 
 
 def test_other_models_keep_nothing() -> None:
