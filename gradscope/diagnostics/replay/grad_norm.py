@@ -112,6 +112,9 @@ def _off(run: Run, step: int, found: StepNorm, off: str) -> Reason:
         return Reason(
             "settings_unknown", f"the loss settings are not in the folder, and with the trainer's defaults {off}"
         )
+    if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO":
+        text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
+        return Reason("loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer alone are known.")
     if inferred := _inferred(found):
         return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries")
     if _rendered_elsewhere(run, step):

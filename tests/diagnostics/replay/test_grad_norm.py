@@ -121,6 +121,7 @@ def test_a_norm_in_reduced_precision_is_told_within_its_spread(logged: float, ve
     [
         ({"settings": TrainerSettings()}, "cannot", "settings_unknown"),
         ({"num_inferred": 1}, "cannot", "ids_inferred"),
+        ({"settings": replace(GIVEN, values={"trl_trainer": "GMPO"})}, "cannot", "loss_unknown"),
         ({}, "mismatch", "differs"),
     ],
 )

@@ -117,7 +117,8 @@ def uncut(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, ...]
     """
     own = [math.gcd(*_runs(block.prompts.of_row)) for block in blocks]
     usual, count = Counter(own).most_common(1)[0]
-    size = settings.get("num_generations", usual if 2 * count > len(own) else 1)
+    decides = math.gcd(*own) == 1 and 2 * count > len(own)
+    size = settings.get("num_generations", usual if decides else math.gcd(*own))
     wrong = tuple(place for place, block in enumerate(blocks) if not _is_cut_by(block, size))
     return wrong if len(wrong) < len(blocks) else ()
 

@@ -12,6 +12,8 @@ _TRAINER = re.compile(r"^This model was trained with ([A-Za-z0-9 +-]{1,40}?)[,.]
 _VERSION = re.compile(r"^- TRL: (\S+)$", re.MULTILINE)
 VERSION = "trl_version"
 """The setting that holds it."""
+TRAINER = "trl_trainer"
+"""The setting that holds the name of the trainer, such as ``GRPO``."""
 
 
 def trl_version(run: Path) -> str | None:
@@ -32,9 +34,8 @@ def trainer_of(run: Path) -> str | None:
     return _named(_TRAINER, run)
 
 
-def with_trl_version(settings: TrainerSettings, run: Path) -> TrainerSettings:
-    """The settings with the version of the model card, unless they have one."""
-    version = trl_version(run)
-    if version is None or VERSION in settings.values:
-        return settings
-    return replace(settings, values={**settings.values, VERSION: version})
+def with_card(settings: TrainerSettings, run: Path) -> TrainerSettings:
+    """The settings with version and trainer of the model card, unless they have them."""
+    told = {VERSION: trl_version(run), TRAINER: trainer_of(run)}
+    new = {name: value for name, value in told.items() if value is not None and name not in settings.values}
+    return replace(settings, values={**settings.values, **new}) if new else settings

@@ -38,7 +38,7 @@ from gradscope.rollouts.readers.trl.files import (
     run_of,
     split_training,
 )
-from gradscope.rollouts.readers.trl.model_card import trainer_of, with_trl_version
+from gradscope.rollouts.readers.trl.model_card import trainer_of, with_card
 from gradscope.rollouts.readers.trl.notes import repeats, step_notes, windows
 from gradscope.rollouts.readers.trl.rewards import reward_weights, scalar_reward, scalar_rewards
 from gradscope.rollouts.readers.trl.state import TrlState, has_state, read_state
@@ -79,7 +79,7 @@ def _read(request: ReadRequest) -> Run:
     quarantine = QuarantineLog()
     for file in state.damaged:
         quarantine.lose(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
-    settings = with_trl_version(read_trainer_settings(request.run_config), run)
+    settings = with_card(read_trainer_settings(request.run_config), run)
     training, evaluation = split_training(_readable(paths, quarantine, whole=not request.rewards_only), state)
     if not training:
         raise InputError(

@@ -73,3 +73,10 @@ def test_a_step_with_rows_lost_doubled_or_exchanged_costs_that_step(
     assert {group.size for group in run.groups} == {2}
     (lost,) = run.source.quarantined.lost
     assert "completions_00003.parquet is left out: its rows do not come in groups of one prompt" in lost
+
+
+def test_steps_of_which_neighbors_share_a_prompt_are_cut_as_the_others(tmp_path: Path) -> None:
+    for step, prompts in enumerate(("aaaabbbb", "bbbbaaaa", "aabbccdd"), start=1):
+        write_file(tmp_path, step, rows(list(prompts), [1, 0, step, 0, 1, 1, 0, step]))
+    run = read_run(tmp_path)
+    assert (run.steps, {group.size for group in run.groups}, run.source.quarantined.lost) == ((1, 2, 3), {2}, ())

@@ -7,7 +7,7 @@ import pytest
 from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.trl.model_card import trainer_of, trl_version, with_trl_version
+from gradscope.rollouts.readers.trl.model_card import trainer_of, trl_version, with_card
 from gradscope.rollouts.run import TrainerSettings
 from tests.rollouts.trl_folder import entry, write_state
 
@@ -27,10 +27,10 @@ def test_the_card_of_the_run_comes_before_those_of_its_checkpoints(tmp_path: Pat
 
 def test_what_was_given_comes_before_the_card(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(CARD.format("1.16.0"))
-    assert with_trl_version(TrainerSettings(), tmp_path) == TrainerSettings(values={"trl_version": "1.16.0"})
+    assert with_card(TrainerSettings(), tmp_path) == TrainerSettings(values={"trl_version": "1.16.0"})
     given = TrainerSettings(values={"trl_version": "1.8.0"}, origin="args.json")
-    assert with_trl_version(given, tmp_path) is given
-    assert with_trl_version(TrainerSettings(), tmp_path / "elsewhere") == TrainerSettings()
+    assert with_card(given, tmp_path) is given
+    assert with_card(TrainerSettings(), tmp_path / "elsewhere") == TrainerSettings()
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,7 @@ def test_what_was_given_comes_before_the_card(tmp_path: Path) -> None:
 def test_the_card_names_the_trainer(tmp_path: Path, sentence: str, trainer: str | None) -> None:
     (tmp_path / "README.md").write_text(f"# A model\n\n{sentence}\n")
     assert trainer_of(tmp_path) == trainer
+    assert with_card(TrainerSettings(), tmp_path).get("trl_trainer") == trainer
 
 
 def test_a_run_of_another_trainer_is_named_and_not_asked_for_what_it_cannot_do(tmp_path: Path) -> None:
