@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["match", "mismatch", "cannot"]
+Verdict = Literal["match", "mismatch", "cannot", "no_gradient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,16 @@ CAUSES: Mapping[str, Cause] = {
     "code_changed": Cause("cannot", "Restore the file as it was when the run began."),
     # the forward pass
     "dropout": Cause("cannot", "Train with disable_dropout = True, and without jitter in the model's configuration."),
+    "lengths_unknown": Cause("cannot", "Log the completions of every step from the first on: logging_steps = 1."),
     "model_unsupported": Cause("cannot", "Report it with the model's config.json."),
     "overflow": Cause("cannot", "Look at the updates before it: these weights give no finite loss."),
     "precision": Cause("cannot", "Train in float32 to settle it, or replay on the device that trained."),
+    "entropy_ties": Cause("cannot", "Nothing on disk tells which of them were masked; replay another step."),
     # the number itself
+    "no_gradient": Cause("no_gradient", "Replay a step that has a gradient: this one proves nothing."),
     "differs": Cause("mismatch", "Check that weights, arguments and log are of one run."),
     "log_differs": Cause("mismatch", "Check that the log and the arguments are of one run."),
+    "texts_differ": Cause("mismatch", "Check that no rows of the log were exchanged: what was trained on are the ids."),
     "not_finite": Cause("mismatch", "Look at the step: its update was not a number."),
 }
 """Cause -> verdict and advice."""

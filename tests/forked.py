@@ -86,6 +86,8 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str], cwd: str, sai
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(Path(said) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    # in the background of a shell the server inherited that Ctrl-C is ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)

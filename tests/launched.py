@@ -44,10 +44,10 @@ def start_processes(size: int, *arguments: str, cwd: Path | None = None) -> list
     return [ForkedPython(arguments, shared | rank, cwd) for rank in ranks]
 
 
-def finish(processes: list[ForkedPython], timeout: float = 240) -> list[tuple[int, str, str]]:
+def finish(processes: list[ForkedPython]) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of each; none is left behind."""
     try:
-        said = [process.communicate(timeout) for process in processes]
+        said = [process.communicate() for process in processes]
     finally:
         for process in processes:
             process.kill()

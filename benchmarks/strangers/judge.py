@@ -182,9 +182,10 @@ def _judge_step(judgement: Judgement, oracle: Oracle, found: dict[str, Any]) -> 
         return
     if not math.isnan(error):
         judgement.replay_error = float(np.nanmax([error, judgement.replay_error]))
-    if "no_gradient" in (expected, norm["verdict"]):
-        same = norm["verdict"] == expected
-        judgement.find("exact" if same else "wrong verdict", "" if same else f"{norm['verdict']}, {cause}")
+    if norm["verdict"] == "no_gradient":
+        judgement.find("exact" if logged == 0.0 else "wrong verdict", "" if logged == 0.0 else f"no gradient, {cause}")
+    elif expected == "no_gradient":
+        judgement.find("wrong verdict", f"{norm['verdict']}, {cause}")
     elif norm["verdict"] == "cannot":
         judgement.find(*_refusal(case, step, cause))
     elif norm["verdict"] == "mismatch":

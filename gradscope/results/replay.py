@@ -10,7 +10,7 @@ from gradscope.estimate import Estimate
 from gradscope.results.source import Source
 from gradscope.shown import Drawn
 
-ReplayVerdict = Literal["match", "mismatch", "cannot"]
+ReplayVerdict = Literal["match", "mismatch", "cannot", "no_gradient"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,8 @@ class Quantity:
     """One number that the trainer logged, recomputed."""
 
     name: str
-    """``reward``, ``advantage``, ``frac_reward_zero_std`` or ``grad_norm``."""
+    """``reward``, ``advantage``, ``frac_reward_zero_std``, ``grad_norm``, or ``completion``: a text that is not of its
+    ids, and there only where one is."""
     verdict: ReplayVerdict
     """Whether it was reproduced."""
     cause: str | None
@@ -39,7 +40,7 @@ class StepReplay:
     """The weights that were used; None where they are not on disk."""
     verdict: ReplayVerdict
     """``mismatch`` if any quantity differs, else what is said of ``grad_norm``: only the right weights, ids, advantages
-    and loss reproduce it."""
+    and loss reproduce it. ``no_gradient``: it is zero in the log and here, which any weights and ids would give."""
     cause: str | None
     """The first cause, for people."""
     quantities: tuple[Quantity, ...]
@@ -59,7 +60,7 @@ class StepReplay:
     """Whether these weights made these rollouts; None where the sampler's log-probabilities were not logged."""
     told_within: float | None = None
     """How closely the logged ``grad_norm`` can be told, relative: half the interval over orders of the rollouts, where
-    the trainer computed in bfloat16 or float16 or its micro-batches matter; None where it can be told to rounding."""
+    the trainer computed in bfloat16 or float16, its micro-batches matter, or float32 missed it by little; else None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -71,7 +72,7 @@ class ReplayReport(Drawn):
     steps: tuple[StepReplay, ...]
     """By step."""
     verdict: ReplayVerdict
-    """``mismatch`` if any step mismatches, else ``match`` if any step matches, else ``cannot``."""
+    """``mismatch`` if any step mismatches, else ``match`` if any step with a gradient matches, else ``cannot``."""
     tolerance: float
     """Largest relative error of ``grad_norm`` that counts as a match."""
     engine: Mapping[str, object]

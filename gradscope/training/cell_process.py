@@ -100,6 +100,8 @@ def _make(cell: TrainConfig, arguments: Sequence[str], resume: bool, force: bool
     from gradscope.training.train import train
 
     sys.argv = ["gradscope", *arguments]
+    # a study in the background of a shell inherits that Ctrl-C is ignored, and stops its cells by it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _redirect(sys.stdout.fileno(), os.devnull)
     _redirect(sys.stderr.fileno(), talk)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

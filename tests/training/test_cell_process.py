@@ -22,7 +22,7 @@ def start(folder: Path, **settings: Any) -> CellProcess:
 
 
 def wait(cell: CellProcess) -> None:
-    cell.process.join(120)
+    cell.process.join()
     assert cell.has_ended
 
 

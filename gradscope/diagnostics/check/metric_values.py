@@ -350,7 +350,7 @@ class MetricValues:
 def _replayed(step: StepReplay, entry: Metric) -> float | None:
     """A metric of `gradscope replay` at one step; None where it could not be judged."""
     if entry.path == entry.name:
-        return {"match": 0.0, "mismatch": 1.0, "cannot": None}[step.verdict]
+        return {"match": 0.0, "mismatch": 1.0}.get(step.verdict)
     return step.relative_error.get(entry.path.rpartition(".")[2])
 
 

@@ -18,6 +18,7 @@ from gradscope.version import __version__
 if TYPE_CHECKING:
     from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.step.step_norm import StepNorm
 
 _SUFFIXES = {".safetensors", ".json", ".jinja", ".model", ".txt"}
 """What a model folder holds that shapes a gradient: weights, configurations, the tokenizer's files."""
@@ -50,22 +51,22 @@ class KeptStep:
         inputs = (step, run.groups_at(step), objective, tuple(_digests(run, step, also)))
         self._key = hashlib.sha256(repr((code, inputs, choices)).encode()).hexdigest()
 
-    def read(self) -> StepGram | None:
+    def read(self) -> StepGram | StepNorm | None:
         """The step as it was kept; None where it must be computed."""
-        from gradscope.gradients.step.step_file import read_step_gram
+        from gradscope.gradients.step.step_file import read_step
 
-        gram = read_step_gram(self._path, self._key)
+        gram = read_step(self._path, self._key)
         if gram is not None:
             self._notice(f"step {self._step} was finished before and is used again")
         elif self._path.exists():
             self._notice(f"step {self._step} is computed again: what was kept is of other inputs or options")
         return gram
 
-    def write(self, gram: StepGram) -> None:
+    def write(self, gram: StepGram | StepNorm) -> None:
         """Keep the step for the next call."""
-        from gradscope.gradients.step.step_file import write_step_gram
+        from gradscope.gradients.step.step_file import write_step
 
-        write_step_gram(self._path, gram, self._key)
+        write_step(self._path, gram, self._key)
 
 
 def _digests(run: Run, step: int, also: Sequence[WeightsRef]) -> Iterator[tuple[str, str]]:

@@ -8,10 +8,11 @@ them is not the trainer's, whatever its norm.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradscope.reason import Reason
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import Rollout
 
 if TYPE_CHECKING:
     from gradscope.gradients.model.token_sequence import TokenSequence
@@ -52,6 +53,27 @@ def other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Rea
         f"the trainer counted {counted - completions} tokens of prompts, and their text gives {prompts}: another chat "
         "template, tools, or a system prompt were part of them",
     )
+
+
+def other_texts(rollouts: Sequence[Rollout], tokenizer: Any) -> tuple[int, ...]:
+    """Rows whose text is another one than their logged ids say, by the tokenizer that reads most of the others back.
+
+    Args:
+        tokenizer: A tokenizer of transformers; None: nothing can be told.
+
+    Returns:
+        Rows of the log.
+    """
+    known = [rollout for rollout in rollouts if rollout.completion_ids and rollout.completion and rollout.mask is None]
+    if tokenizer is None or not known:
+        return ()
+    other = tuple(rollout.row for rollout in known if not _reads_back(rollout, tokenizer))
+    return other if 2 * len(other) <= len(known) else ()
+
+
+def _reads_back(rollout: Rollout, tokenizer: Any) -> bool:
+    texts = (tokenizer.decode(rollout.completion_ids, skip_special_tokens=skip) for skip in (True, False))
+    return any(text.split() == rollout.completion.split() for text in texts)
 
 
 def _logged_prompts(run: Run, step: int) -> bool:

@@ -14,10 +14,11 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, get_args
 
-from gradscope.diagnostics.inputs.logged_tokens import other_tokens
+from gradscope.diagnostics.inputs.logged_tokens import other_texts, other_tokens
+from gradscope.diagnostics.inputs.longest_batch import longest_before, remember_longest
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss
-from gradscope.diagnostics.inputs.tolerance import meets_logged, rounding_floor
+from gradscope.diagnostics.inputs.tolerance import GRAD_NORM_TOLERANCE, NEAR, meets_logged, rounding_floor
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
@@ -26,8 +27,9 @@ from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
 from gradscope.gradients.processes.group import num_connected, of_one_mind
-from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.measure import measure_step, notes_on
 from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.step.step_norm import StepNorm, measure_norm
 from gradscope.gradients.trained.assumptions import Assumption, norm_under, other_assumptions, unchanged
 from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, trained_norms
 from gradscope.gradients.trained.output_layer import is_own_output, trl_output
@@ -49,18 +51,19 @@ class Recomputer:
     Args:
         options: Device, engine and precision.
         closely: Whether to say how closely a norm can be told that was computed in reduced precision.
+        norms_alone: Whether a norm that is the logged one is enough of a step: it takes one pass.
     """
 
-    def __init__(self, run: Run, options: EngineOptions, *, closely: bool) -> None:
-        self._run, self._options, self.closely = run, options, closely
+    def __init__(self, run: Run, options: EngineOptions, *, closely: bool, norms_alone: bool = False) -> None:
+        self._run, self._options, self.closely, self.norms_alone = run, options, closely, norms_alone
         self.progress: ProgressCallback = no_progress
         self._fitted: Assumption | None = None
         self._by_trls_output = False
 
     def measure(
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None
-    ) -> tuple[StepGram, tuple[Any, ...]]:
-        """The step's Gram matrix and the answer to the question, from weights that are loaded once."""
+    ) -> tuple[StepGram | StepNorm, tuple[Any, ...]]:
+        """The step's Gram matrix, or its norm alone, and the answer to the question, from weights loaded once."""
         with ExitStack() as altered:
             whole = prepared_of(
                 self._run, step, weights, loss, self._options, altered=altered if self._by_trls_output else None
@@ -73,11 +76,16 @@ class Recomputer:
 
     def _measure(
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, whole: PreparedStep
-    ) -> tuple[StepGram, tuple[Any, ...]] | None:
+    ) -> tuple[StepGram | StepNorm, tuple[Any, ...]] | None:
         """The same of a step that is made ready; None where TRL's output layer has to be tried."""
         self._require_no_randomness(whole)
         told = Assumption.of(whole.policy)
         start = self._fitted or told
+        alone = self._norm_alone(under(whole, start))
+        if alone is not None:
+            own = (*notes_on(whole.plan), *whole.budget.notes, *start.describe(told))
+            described = {**alone.described, "notes": [*own, *self._untold(whole, told), *self._altered()]}
+            return replace(alone, described=described, other_texts=self._other_texts(whole)), ()
         prepared, gram = self._by_rows(under(whole, start))
         trained = None
         logged = self._unmet(step, gram)
@@ -93,13 +101,38 @@ class Recomputer:
                 prepared = prepared.framed()
                 gram = self._gram(prepared)
                 unknown = self._unmet(step, gram) is not None and not self._by_trls_output
+                seen = longest_before(self._run, step, whole.policy, loss.objective)
+                if unknown and seen.unlogged:
+                    raise InputError(
+                        f"The rotary frequencies are those of the longest batch so far (dynamic scaling), and step "
+                        f"{seen.unlogged} is not in the log.",
+                        cause="lengths_unknown",
+                    )
                 if unknown and not self._is_known_pass(whole):
                     return None
+                trained = self._rounding(prepared, gram, logged) or trained
         rounded = self._is_reduced and trained is None and self._unmet(step, gram) is not None
         notes = (*gram.notes, *start.describe(told), *self._untold(whole, told), *self._altered())
         notes = (*notes, _ROUNDED) if rounded else notes
-        gram = replace(gram, notes=notes, trained=trained, assumption=start)
+        texts = self._other_texts(whole) if self.closely else ()
+        gram = replace(gram, notes=notes, trained=trained, assumption=start, other_texts=texts)
         return gram, question.measure(prepared, gram, self.progress) if question else ()
+
+    @staticmethod
+    def _other_texts(prepared: PreparedStep) -> tuple[int, ...]:
+        return other_texts(prepared.rollouts, prepared.policy.tokenizer)
+
+    def _norm_alone(self, prepared: PreparedStep) -> StepNorm | None:
+        """The norm by one backward pass; None where more is asked for, or has to be looked at."""
+        known = all(advantages is not None for advantages in prepared.plan.advantages)
+        if not (self.norms_alone and known and num_connected() == 1) or self._is_reduced:
+            return None
+        logged = self._logged(prepared.step)
+        if logged is None:
+            self._require_trainers_tokens(prepared)
+        found = measure_norm(prepared, self.progress)
+        met = found.norm is not None and (logged is None or meets_logged(found.norm, logged))
+        return found if met and math.isfinite(found.norm or 0.0) else None
 
     def _require_no_randomness(self, prepared: PreparedStep) -> None:
         switched_off = self._switched_off
@@ -150,6 +183,16 @@ class Recomputer:
         if logged is None or not math.isfinite(logged) or whole is None:
             return None
         return None if meets_logged(batch_norm(whole), logged, rounding_floor(gram.score_gram)) else logged
+
+    def _rounding(self, prepared: PreparedStep, gram: StepGram, logged: float) -> TrainedNorms | None:
+        """How closely a norm in float32 can be told, where it is off by no more than that may be."""
+        if not self.closely or gram.logged_gram is None or self._unmet(prepared.step, gram) is None:
+            return None
+        off = abs(batch_norm(gram.logged_gram) - logged)
+        if not prepared.plan.num_ties and off > NEAR * GRAD_NORM_TOLERANCE * abs(logged):
+            return None
+        arithmetic = TrainerArithmetic.from_settings(self._run.settings, prepared.policy.model)
+        return trained_norms(prepared, replace(arithmetic, autocast=None))
 
     def _look_again(
         self, prepared: PreparedStep, weights: WeightsRef, loss: StepLoss, logged: float, start: Assumption
@@ -258,6 +301,7 @@ def prepared_of(
     groups = run.groups_at(step)
     with _blamed_on("weights_unreadable"):
         policy = policy_of(run, weights, options, loss.reference, loss.mixed)
+    remember_longest(run, step, policy, loss.objective)
     if altered is not None:
         for model in filter(None, (policy.model, policy.reference)):
             altered.enter_context(trl_output(model))
@@ -269,7 +313,9 @@ def prepared_of(
     )
     old = None
     if loss.sampled_with is not None:
-        old = step_logprobs(policy_of(run, loss.sampled_with, options), groups, loss.objective, budget)
+        sampler = policy_of(run, loss.sampled_with, options)
+        remember_longest(run, loss.sampled_with.num_updates + 1, sampler, loss.objective)
+        old = step_logprobs(sampler, groups, loss.objective, budget)
     with _blamed_on("ids_misfit"):
         return prepare_step(policy, groups, loss.objective, budget, old)
 

@@ -28,6 +28,7 @@ from gradscope.rollouts.types import RolloutGroup
 if TYPE_CHECKING:
     from gradscope.diagnostics.inputs.recomputed import Recomputer
     from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.step.step_norm import StepNorm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,32 @@ class MeasuredStep:
     """Why there is no Gram matrix."""
     answer: tuple[Any, ...] = ()
     """What the row question asked for, by tensor or group, as its ``measure`` returns it; empty without a question."""
+    norm: StepNorm | None = None
+    """The norm of its gradient, where nothing else was asked for and it is the logged one; else ``gram`` tells."""
+
+    @property
+    def recomputed(self) -> StepNorm | None:
+        """What is known of the norm of its gradient; None where ``reason`` says why nothing is."""
+        return self.norm if self.gram is None else norm_of(self.gram)
+
+
+def norm_of(gram: StepGram) -> StepNorm:
+    """What a step's Gram matrix says of the norm of its gradient."""
+    from gradscope.diagnostics.inputs.tolerance import rounding_floor
+    from gradscope.gradients.step.step_norm import StepNorm
+    from gradscope.metrics.gram.geometry import batch_norm
+
+    whole = gram.logged_gram
+    return StepNorm(
+        norm=None if whole is None else batch_norm(whole),
+        floor=rounding_floor(gram.score_gram),
+        frac_kl=gram.frac_kl,
+        logprobs=gram.logprobs,
+        num_inferred_ids=gram.num_inferred_ids,
+        described=gram.describe(),
+        trained=gram.trained,
+        other_texts=gram.other_texts,
+    )
 
 
 def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
@@ -118,12 +145,14 @@ def measure_steps(
     question: RowQuestion | None = None,
     *,
     closely: bool = False,
+    norms_alone: bool = False,
 ) -> Iterator[MeasuredStep]:
     """The Gram matrix of each step, as soon as it is there.
 
     Args:
         question: What else is asked of each step while its weights are loaded; None: nothing.
         closely: Whether to say how closely the norm of a gradient in reduced precision can be told.
+        norms_alone: Whether a norm that is the logged one is enough of a step.
 
     Yields:
         One result per step, in the order given.
@@ -132,7 +161,7 @@ def measure_steps(
     from gradscope.gradients.plan.trainers.registry import objective_of
 
     objective = objective_of(run.settings)
-    recomputer = Recomputer(run, options, closely=closely)
+    recomputer = Recomputer(run, options, closely=closely, norms_alone=norms_alone)
     with _arithmetic(options):
         for done, step in enumerate(steps):
             label = f"steps, now step {step}"
@@ -162,6 +191,7 @@ def _measure(
     """One step: refused with a reason, taken as an earlier call kept it, or computed."""
     from gradscope.gradients.model.budget import names_out_of_memory
     from gradscope.gradients.processes.group import connected_index, from_main, of_one_mind
+    from gradscope.gradients.step.step_norm import StepNorm
 
     groups, weights = run.groups_at(step), run.weights_before(step)
     measured = MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=None)
@@ -171,17 +201,19 @@ def _measure(
     # a question needs the weights again; of several processes the main one looks and writes
     looks = question is None and connected_index() == 0
     kept = _kept(run, step, loss, options, recomputer) if looks else None
-    gram = from_main(lambda: kept.read() if kept else None)
-    if gram is not None:
-        return replace(measured, gram=gram)
+    found = from_main(lambda: kept.read() if kept else None)
+    answer: tuple[Any, ...] = ()
     try:
-        with of_one_mind(), names_out_of_memory(f"step {step}"):
-            gram, answer = recomputer.measure(step, weights, loss, question)
+        if found is None:
+            with of_one_mind(), names_out_of_memory(f"step {step}"):
+                found, answer = recomputer.measure(step, weights, loss, question)
+            if kept:
+                kept.write(found)
     except InputError as error:  # of this step; the others have weights and rollouts of their own
         return replace(measured, reason=Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or ""))
-    if kept:
-        kept.write(gram)
-    return replace(measured, gram=gram, answer=answer)
+    if isinstance(found, StepNorm):
+        return replace(measured, norm=found)
+    return replace(measured, gram=found, answer=answer)
 
 
 def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
@@ -212,22 +244,23 @@ def _kept(run: Run, step: int, loss: StepLoss, options: EngineOptions, recompute
     """Where the step is kept; None where nothing is."""
     if options.unfinished is None:
         return None
-    arithmetic = (options.device, options.dtype, options.precision, recomputer.closely)
+    arithmetic = (options.device, options.dtype, options.precision, recomputer.closely, recomputer.norms_alone)
     choices = (options.engine, options.verify, options.batch_tokens, *arithmetic)
     return KeptStep(options.unfinished, run, step, loss.objective, choices, options.notice, loss.weights)
 
 
-def describe_engine(gram: StepGram, before: Mapping[str, object]) -> dict[str, object]:
+def describe_engine(described: Mapping[str, object], before: Mapping[str, object]) -> dict[str, object]:
     """How a run's steps were computed: the latest step's facts, with the notes of all.
 
     Args:
+        described: How the latest was.
         before: The description of the steps before it; empty for the first.
 
     Returns:
         Engine, dtype, device, parameters, coverage, self-check and notes.
     """
-    described, noted = gram.describe(), before.get("notes")
-    notes = [*(noted if isinstance(noted, list) else ()), *gram.notes]
+    parts = [notes for notes in (before.get("notes"), described.get("notes")) if isinstance(notes, list)]
+    notes = [note for part in parts for note in part]
     return {**described, "notes": list(dict.fromkeys(notes))}
 
 

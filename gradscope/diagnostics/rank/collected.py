@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine
 from gradscope.diagnostics.rank.comparison import GroupRank, ranks_of_groups
 from gradscope.diagnostics.rank.formulations.heldout import measure_heldout
@@ -34,6 +36,7 @@ from gradscope.diagnostics.rank.weights.weight_question import WeightAnswer
 from gradscope.diagnostics.rank.weights.weight_spectra import weight_spectra
 from gradscope.diagnostics.replay.logprobs import logprob_difference
 from gradscope.errors import GradscopeError
+from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.reason import Reason
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, KindUpdate, RowKind, StepGeometry
 from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
@@ -48,6 +51,7 @@ from gradscope.say import as_ranges
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.heldout_gram import HeldoutGram
+    from gradscope.gradients.step.step_gram import StepGram
 
 WHOLE_ROLLOUTS = ("rollout", "group")
 """Kinds of rows that are made of whole rollouts, and ask nothing of a step but held-out answers."""
@@ -157,6 +161,21 @@ class Collected:
         self.group_ranks.extend(ranks_of_groups(spectra))
 
 
+def kl_of_dead_groups(gram: StepGram) -> Iterator[str]:
+    """What the KL term gives groups whose rows are zero: a sentence where there are any."""
+    kl, rewarded = gram.kl_gram, gram.policy_gram
+    if kl is None or rewarded is None:
+        return
+    groups = [[row for row, of in enumerate(gram.group_ids) if of == group] for group in dict.fromkeys(gram.group_ids)]
+    dead = [rows for rows in groups if not rewarded[np.ix_(rows, rows)].any()]
+    norms = ", ".join(f"{batch_norm(kl[np.ix_(rows, rows)]):.3g}" for rows in dead[:8])
+    if dead:
+        yield (
+            f"Step {gram.step}: rows are the reward part of the loss, which is 0 in {len(dead)} groups of equal "
+            f"rewards; the KL term, which the step's norm counts, gives these a gradient of norm {norms}."
+        )
+
+
 def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collected: Collected) -> None:
     """Everything that is asked of one step whose gradients were recomputed."""
     gram = measured.gram
@@ -166,9 +185,10 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
         return
     # what every kind of rows has: the geometry of the step's gradient
     rows = step_rows(gram, function_rewards(measured.groups, run.settings))
-    collected.engine = describe_engine(gram, collected.engine)
+    described = {**gram.describe(), "notes": [*gram.notes, *kl_of_dead_groups(gram)]}
+    collected.engine = describe_engine(described, collected.engine)
     geometry = measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
-    collected.steps.append(replace(geometry, logprob_difference=logprob_difference(measured.groups, gram)))
+    collected.steps.append(replace(geometry, logprob_difference=logprob_difference(measured.groups, gram.logprobs)))
     if request.output:
         collected.gram[str(measured.step)] = write_gram(request.output, rows)
     if request.rows == "weight":

@@ -1,6 +1,7 @@
 """The verdict on a logged gradient norm.
 
-A norm in float32 is reproduced to rounding or not at all. One that was computed in bfloat16 or float16, or that holds a
+A norm in float32 is reproduced to rounding or not at all; where it is off by little, the step's own rounding is
+measured. One that was computed in bfloat16 or float16, or that holds a
 router's term over micro-batches nobody logged, can be told only as closely as its own arithmetic repeats: it matches
 within the spread of random orders, is a mismatch well beyond it, and cannot be told in between.
 """
@@ -11,16 +12,14 @@ import math
 from typing import TYPE_CHECKING
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.inputs.tolerance import rounding_floor
 from gradscope.diagnostics.replay.log_arithmetic import Outcome, refused
-from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.reason import Reason
 from gradscope.results.replay import Quantity
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
 if TYPE_CHECKING:
-    from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.step.step_norm import StepNorm
     from gradscope.gradients.trained.norms import TrainedNorms
 
 WELL_BEYOND = 3.0
@@ -32,61 +31,93 @@ _NAME = "grad_norm"
 
 def replay_grad_norm(run: Run, measured: MeasuredStep, tolerance: float) -> Outcome:
     """The gradient norm: verdict, recomputed value, relative error."""
-    logged, gram = run.metrics.get(measured.step, {}).get(_NAME), measured.gram
-    if gram is None:
-        assert measured.reason is not None, "a step without a Gram matrix has its reason"
+    logged, found = run.metrics.get(measured.step, {}).get(_NAME), measured.recomputed
+    if found is None:
+        assert measured.reason is not None, "a step that was not recomputed has its reason"
         return refused(_NAME, measured.reason)
-    gradient = gram.logged_gram
-    if gradient is None:
+    if found.norm is None:
         return refused(_NAME, Reason("advantages_missing", "no advantages were logged"))
-    value = gram.trained.mean if gram.trained else batch_norm(gradient)
+    value = found.trained.mean if found.trained else found.norm
     if logged is None:
         return refused(_NAME, Reason("not_logged", "the trainer logged no grad_norm at this step"), value)
     if not math.isfinite(logged):
         cause = f"the trainer logged {non_finite_word(logged)}, and the recomputed norm is {value:.6g}"
         return refused(_NAME, Reason("not_finite", cause), value)
     error = abs(value - logged) / abs(logged) if logged else abs(value)
-    if abs(value - logged) <= max(tolerance * abs(logged), rounding_floor(gram.score_gram)):
-        return Quantity(name=_NAME, verdict="match", cause=_although(run, gram)), value, error
-    if gram.trained is not None:
-        return _judge_reduced(run, gram, gram.trained, logged, value, error)
-    return refused(_NAME, _off(run, gram, f"the recomputed norm is {_per_cent(error)} off"), value, error)
+    if max(value, abs(logged)) <= found.floor:
+        return refused(_NAME, Reason("no_gradient", _why_zero(measured)), value, error)
+    if abs(value - logged) <= max(tolerance * abs(logged), found.floor):
+        return Quantity(name=_NAME, verdict="match", cause=_although(run, found)), value, error
+    if found.trained is not None:
+        return _judge_reduced(run, measured.step, found, found.trained, logged, value, error)
+    return refused(
+        _NAME, _off(run, measured.step, found, f"the recomputed norm is {_per_cent(error)} off"), value, error
+    )
+
+
+def replay_texts(found: StepNorm) -> Outcome:
+    """Texts that are not of their ids: the norm is of the ids."""
+    rows = ", ".join(map(str, found.other_texts[:8]))
+    which = f"{len(found.other_texts)} of {found.num_rollouts} completions"
+    text = f"the texts of {which} are not those of their ids, row {rows}"
+    return refused("completion", Reason("texts_differ", text))
 
 
 def _judge_reduced(
-    run: Run, gram: StepGram, trained: TrainedNorms, logged: float, value: float, error: float
+    run: Run, step: int, found: StepNorm, trained: TrainedNorms, logged: float, value: float, error: float
 ) -> Outcome:
     """The verdict on a norm that can be told only within a spread."""
     within = trained.told_within
+    if trained.num_ties and error <= WELL_BEYOND * within:
+        ties = (
+            f"the entropies of {trained.num_ties} tokens lie within rounding of top_entropy_quantile: as these are "
+            f"masked, the norm moves by {_per_cent(within)}, and the logged one is {_per_cent(error)} off"
+        )
+        return refused(_NAME, Reason("entropy_ties", ties), value, error)
     spread = f"the spread of {trained.dtype} over orders of the rollouts, {_per_cent(within)}"
     if error <= within:
-        notes = [f"within {spread}", _although(run, gram)]
+        notes = [f"within {spread}", _although(run, found)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
     off = f"the recomputed norm is {_per_cent(error)} off, beyond {spread}"
     close = max(WELL_BEYOND * within, HALF_ROUNDING.get(trained.dtype, 0.0))
     if error <= close and run.settings.origin is not None:
-        closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it")
+        hint = "Replay on the device that trained to settle it." if trained.dtype == "float32" else ""
+        closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)
         return refused(_NAME, closer, value, error)
-    return refused(_NAME, _off(run, gram, off), value, error)
+    return refused(_NAME, _off(run, step, found, off), value, error)
 
 
-def _although(run: Run, gram: StepGram) -> str | None:
+def _why_zero(measured: MeasuredStep) -> str:
+    """Why a step has no gradient."""
+    rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
+    if all(rollout.advantage == 0.0 for rollout in rollouts):
+        return "every advantage is 0, so that the norm is zero in the log and here whatever weights and ids are"
+    return (
+        "the norm is zero in the log and here although advantages are not: no gradient reaches what was trained, as "
+        "where the invocation tokens of an aLoRA adapter do not occur"
+    )
+
+
+def _although(run: Run, found: StepNorm) -> str | None:
     """What a match rests on that was not logged."""
-    notes = [_inferred(gram)]
+    notes = [_inferred(found)]
     if run.settings.origin is None:
         notes.append("the loss settings were not given and the trainer's defaults fit")
     return "; ".join(note for note in notes if note) or None
 
 
-def _off(run: Run, gram: StepGram, off: str) -> Reason:
+def _off(run: Run, step: int, found: StepNorm, off: str) -> Reason:
     """Why a norm is another one, the most likely cause first."""
     if run.settings.origin is None:
         return Reason(
             "settings_unknown", f"the loss settings are not in the folder, and with the trainer's defaults {off}"
         )
-    if inferred := _inferred(gram):
+    if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO":
+        text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
+        return Reason("loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer alone are known.")
+    if inferred := _inferred(found):
         return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries")
-    if _rendered_elsewhere(run, gram.step):
+    if _rendered_elsewhere(run, step):
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
         return Reason("prompt_unknown", f"{off}; {why}")
     return Reason("differs", f"{off}, with exact ids: other weights, another loss, or another advantage made this step")
@@ -100,10 +131,12 @@ def _rendered_elsewhere(run: Run, step: int) -> bool:
     return rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve()))
 
 
-def _inferred(gram: StepGram) -> str | None:
-    if not gram.num_inferred_ids:
+def _inferred(found: StepNorm) -> str | None:
+    if not found.num_inferred_ids:
         return None
-    return f"the token ids of {gram.num_inferred_ids} of {gram.num_rollouts} completions were inferred from their text"
+    return (
+        f"the token ids of {found.num_inferred_ids} of {found.num_rollouts} completions were inferred from their text"
+    )
 
 
 def _per_cent(share: float) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.gram import optimal_advantages
+from gradscope.advantages.group import TRL_EPSILON
 from gradscope.advantages.registry import compute_step_advantages, formulation, is_known
 from gradscope.advantages.step import gdpo
 from gradscope.advantages.user_file import is_in_file
@@ -29,6 +30,10 @@ LOG_TOLERANCE = 1e-5
 
 _BEYOND_THE_LOG = ("run", "token", "gram")
 """Scopes of formulations that need more than a log holds of a step."""
+
+_UNITS = 4.0
+"""Units in the last place by which a float32 mean of a few equal numbers is off at most."""
+_ROUNDED = "TRL's float32 mean of equal rewards is off in its last digit, and their deviation is not zero"
 
 Outcome = tuple[Quantity, float | None, float | None]
 """The verdict, the recomputed value, the error; None where there is none."""
@@ -61,6 +66,10 @@ def _compare(name: str, value: float, logged: float) -> Outcome:
 def _batch(run: Run, measured: MeasuredStep) -> TrlBatch | Reason:
     """What the trainer made of the step's rewards, or why that cannot be told."""
     unscored = any(reward is None for group in measured.groups for reward in group.rewards)
+    rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
+    if any(one.reward is None and any(part is not None for part in one.rewards.values()) for one in rollouts):
+        text = "reward functions share a name, and the table has one column for them"
+        return Reason("rewards_missing", text, hint="Give each function a __name__ of its own in the next run.")
     if unscored and (not run.trained_by_trl or run.settings.get("advantage")):
         return Reason("rewards_missing", "a rollout has no reward")
     if run.settings.get("trainer"):
@@ -110,7 +119,28 @@ def replay_zero_std(run: Run, measured: MeasuredStep) -> Outcome:
     if run.settings.get("sampling") == "reallocated":
         dead = [all_equal([reward for reward in group.rewards if reward is not None]) for group in measured.groups]
         return _compare(name, float(np.mean(dead)), logged)
+    sizes = np.cumsum([group.size for group in _rounded_alive(run, measured)])
+    num_alive = (batch.frac_zero_std - logged) * sum(group.size for group in measured.groups)
+    if np.any(np.abs(sizes - num_alive) <= LOG_TOLERANCE * sizes):
+        text = (
+            f"{batch.frac_zero_std:.6g} of the rollouts are in groups of equal rewards, and the trainer counted "
+            f"{logged:.6g}: {_ROUNDED}"
+        )
+        return Quantity(name=name, verdict="match", cause=text), batch.frac_zero_std, abs(batch.frac_zero_std - logged)
     return _compare(name, batch.frac_zero_std, logged)
+
+
+def _rounded_alive(run: Run, measured: MeasuredStep) -> list[RolloutGroup]:
+    """Groups of equal rewards whose advantages are what TRL's float32 leaves of a mean, and not zero."""
+    scales = str(run.settings.get("scale_rewards", "group")) not in ("none", "False")
+    found = []
+    for group in measured.groups if run.trained_by_trl else ():
+        rewards = [reward for reward in group.rewards if reward is not None]
+        bound = _UNITS * 2.0**-23 * max(map(abs, rewards), default=0.0) / (TRL_EPSILON if scales else 1.0)
+        advantages = [abs(rollout.advantage or 0.0) for rollout in group.rollouts]
+        if len(rewards) == group.size and all_equal(rewards) and 0.0 < max(advantages) <= bound:
+            found.append(group)
+    return found
 
 
 def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
@@ -136,16 +166,30 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
     value = batch.advantages if not given else _formulated(str(given), measured.groups, run.settings)
     if isinstance(value, Reason):
         return refused("advantage", value)
-    largest = float(np.max(np.abs(value - np.array(logged, dtype=np.float64))))
+    rounded = {id(rollout) for group in _rounded_alive(run, measured) for rollout in group.rollouts}
+    exact = np.array([id(rollout) not in rounded for rollout in rollouts])
+    off_by = np.abs(value - np.array(logged, dtype=np.float64))
+    largest = float(np.max(off_by[exact], initial=0.0))
     size = float(np.mean(np.abs(value)))
     if largest <= LOG_TOLERANCE:
-        return Quantity(name="advantage", verdict="match", cause=None), size, largest
+        noise, most = float(np.max(off_by[~exact], initial=0.0)), float(np.max(np.abs(value), initial=0.0))
+        text = None if noise <= LOG_TOLERANCE else _noise(int(np.sum(~exact)), noise, most)
+        return Quantity(name="advantage", verdict="match", cause=text), size, largest
     off = f"{largest:.2g}"
     if run.settings.origin is None:
         text = f"the advantage formula is not in the folder, and the trainer's default is {off} off"
         return refused("advantage", Reason("settings_unknown", text), size, largest)
     name = f"{given} of its group" if given else batch.name
     return refused("advantage", Reason("log_differs", f"an advantage differs from {name} by {off}"), size, largest)
+
+
+def _noise(num_rollouts: int, noise: float, most: float) -> str:
+    """What rounding made of groups of equal rewards, and what that does."""
+    share = f"{noise / most:.2g} of what the largest advantage makes of the same rollout" if most else "the whole step"
+    return (
+        f"{num_rollouts} rollouts of equal rewards have advantages of up to {noise:.2g} where 0 is exact: {_ROUNDED}. "
+        f"Their gradient is noise: {share}"
+    )
 
 
 def _not_the_code(name: str, settings: TrainerSettings) -> Reason | None:

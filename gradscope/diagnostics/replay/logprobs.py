@@ -6,7 +6,6 @@ Shapes: R rollouts, T tokens of a completion.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,17 +13,14 @@ from gradscope.findings.logprobs import LOGPROB_BOUND
 from gradscope.results.replay import LogprobDifference
 from gradscope.rollouts.types import RolloutGroup
 
-if TYPE_CHECKING:
-    from gradscope.gradients.step.step_gram import StepGram
 
-
-def logprob_difference(groups: Sequence[RolloutGroup], gram: StepGram) -> LogprobDifference | None:
+def logprob_difference(groups: Sequence[RolloutGroup], recomputed: Sequence[np.ndarray]) -> LogprobDifference | None:
     """|logged - recomputed| over a step's sampled tokens; None where no log-probabilities of exact ids were logged."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     differences = [
-        np.abs(np.asarray(rollout.logprobs, dtype=np.float64) - recomputed)[_sampled(rollout.mask, len(recomputed))]
-        for rollout, recomputed in zip(rollouts, gram.logprobs, strict=True)
-        if rollout.logprobs is not None and len(rollout.logprobs) == len(recomputed)
+        np.abs(np.asarray(rollout.logprobs, dtype=np.float64) - own)[_sampled(rollout.mask, len(own))]
+        for rollout, own in zip(rollouts, recomputed, strict=True)
+        if rollout.logprobs is not None and len(rollout.logprobs) == len(own)
     ]
     every = np.concatenate([np.zeros(0), *differences])
     if not every.size or not np.all(np.isfinite(every)):

@@ -22,9 +22,10 @@ from gradscope.diagnostics.inputs.steps import (
 )
 from gradscope.diagnostics.inputs.tolerance import GRAD_NORM_TOLERANCE
 from gradscope.diagnostics.replay.equivalent_check import equivalent_check
-from gradscope.diagnostics.replay.grad_norm import replay_grad_norm
+from gradscope.diagnostics.replay.grad_norm import replay_grad_norm, replay_texts
 from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
+    refused,
     replay_advantages,
     replay_rewards,
     replay_zero_std,
@@ -39,6 +40,7 @@ from gradscope.results.replay import ReplayReport, ReplayVerdict, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
+from gradscope.say import as_ranges
 
 
 def replay_run(
@@ -70,7 +72,9 @@ def replay_run(
     run = _held_to(read_run(path, read, progress=progress), advantage)
     engine = engine or EngineOptions()
     chosen = run.updates if steps is None else select_steps(run, steps)
-    report = replay_measured(run, measure_steps(run, chosen, engine, progress, closely=True), tolerance=tolerance)
+    report = replay_measured(
+        run, measure_steps(run, chosen, engine, progress, closely=True, norms_alone=True), tolerance=tolerance
+    )
     if tolerance != GRAD_NORM_TOLERANCE:
         return report
     asked = None if steps is None else chosen
@@ -112,27 +116,39 @@ class ReplayedSteps:
     def add(self, measured: MeasuredStep) -> None:
         """Replay the next step."""
         self._steps.append(_replay_step(self._run, measured, self._tolerance))
-        if measured.gram is not None:
-            self._engine = describe_engine(measured.gram, self._engine)
+        if (found := measured.recomputed) is not None:
+            self._engine = describe_engine(found.described, self._engine)
 
     def report(self) -> ReplayReport:
         """A verdict per step and quantity."""
-        verdicts = [step.verdict for step in self._steps]
+        steps = [_settled(step, self._steps) for step in self._steps]
+        verdicts = [step.verdict for step in steps]
         unreadable = {
             step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
-            for step in self._steps
+            for step in steps
             if any(quantity.reason == "weights_unreadable" for quantity in step.quantities)
         }
         return ReplayReport(
             source=with_damage(self._run, unreadable, ()),
-            steps=tuple(self._steps),
+            steps=tuple(steps),
             verdict=_overall(verdicts),
             headline=_headline(verdicts),
             frac_replay_mismatch=_frac_mismatch(verdicts),
             tolerance=self._tolerance,
             engine=self._engine,
-            findings=_findings(self._steps),
+            findings=_findings(steps),
         )
+
+
+def _settled(step: StepReplay, steps: Sequence[StepReplay]) -> StepReplay:
+    """A step whose norm is off with the trainer's defaults differs where the same defaults gave another step's norm."""
+    norm, fits = step.quantities[-1], [other.step for other in steps if other.verdict == "match"]
+    if norm.reason != "settings_unknown" or norm.name not in step.relative_error or not fits:
+        return step
+    differs = Reason("differs", f"{norm.cause}; but with the same defaults step {fits[0]} matches")
+    quantity = refused(norm.name, differs)[0]
+    quantities = (*step.quantities[:-1], quantity)
+    return replace(step, verdict="mismatch", cause=quantity.cause, quantities=quantities)
 
 
 def _overall(verdicts: Sequence[ReplayVerdict]) -> ReplayVerdict:
@@ -148,11 +164,13 @@ def _headline(verdicts: Sequence[ReplayVerdict]) -> str:
     counts = {verdict: verdicts.count(verdict) for verdict in ("mismatch", "match", "cannot")}
     num_first = counts.pop(first)
     others = "".join(f"; {number} {verdict}" for verdict, number in counts.items() if number)
+    if num_dead := verdicts.count("no_gradient"):
+        others += f"; {num_dead} without a gradient"
     return f"{first} at {num_first} of {len(verdicts)} step{'' if len(verdicts) == 1 else 's'}{others}"
 
 
 def _frac_mismatch(verdicts: Sequence[ReplayVerdict]) -> Estimate:
-    judged = [verdict for verdict in verdicts if verdict != "cannot"]
+    judged = [verdict for verdict in verdicts if verdict in ("match", "mismatch")]
     if not judged:
         return Estimate.undefined_because("no step could be recomputed and judged")
     return Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged))
@@ -165,7 +183,8 @@ def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepRepl
     of_sampling = [] if measured.step in run.repeats else [replay_rewards(run, measured)]
     if of_sampling and run.settings.get("trainer") is None:  # the others log no such share
         of_sampling.append(replay_zero_std(run, measured))
-    parts = [*of_sampling, replay_advantages(run, measured), replay_grad_norm(run, measured, tolerance)]
+    texts = [replay_texts(found)] if (found := measured.recomputed) and found.other_texts else []
+    parts = [*of_sampling, replay_advantages(run, measured), *texts, replay_grad_norm(run, measured, tolerance)]
     for quantity, value, error in parts:
         quantities.append(quantity)
         if value is not None:
@@ -175,7 +194,6 @@ def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepRepl
     verdicts = [quantity.verdict for quantity in quantities]
     verdict: ReplayVerdict = "mismatch" if "mismatch" in verdicts else quantities[-1].verdict
     cause = next((q.cause for q in reversed(quantities) if q.verdict == verdict and q.cause), None)
-    gram = measured.gram
     return StepReplay(
         step=measured.step,
         weights=describe_weights(measured.weights) if measured.weights else None,
@@ -185,10 +203,10 @@ def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepRepl
         logged={name: logged[name] for name in ("reward", "frac_reward_zero_std", "grad_norm") if name in logged},
         recomputed=recomputed,
         relative_error=errors,
-        num_inferred_ids=gram.num_inferred_ids if gram else 0,
-        frac_kl=gram.frac_kl if gram else None,
-        told_within=gram.trained.told_within if gram and gram.trained else None,
-        logprob_difference=logprob_difference(measured.groups, gram) if gram else None,
+        num_inferred_ids=found.num_inferred_ids if found else 0,
+        frac_kl=found.frac_kl if found else None,
+        told_within=found.trained.told_within if found and found.trained else None,
+        logprob_difference=logprob_difference(measured.groups, found.logprobs) if found else None,
     )
 
 
@@ -198,6 +216,12 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
         return ("The log holds no steps.",)
     sentences = []
     with_norm = [step for step in steps if "grad_norm" in step.relative_error]
+    dead = [step.step for step in with_norm if _verdict_on(step, "grad_norm") == "no_gradient"]
+    if dead:
+        sentences.append(
+            f"grad_norm is zero in the log and here at step {as_ranges(dead)}: any weights and ids would give that."
+        )
+        with_norm = [step for step in with_norm if step.step not in dead]
     matched = [step for step in with_norm if _verdict_on(step, "grad_norm") == "match"]
     if with_norm:
         worst = max(step.relative_error["grad_norm"] for step in with_norm)
@@ -205,11 +229,11 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
             f"grad_norm was reproduced at {len(matched)} of the {len(with_norm)} steps that could be recomputed; "
             f"the largest relative error is {worst:.2g}."
         )
-    impossible = len(steps) - len(with_norm)
+    impossible = len(steps) - len(with_norm) - len(dead)
     if impossible:
-        where = f"{impossible} of {len(steps)} steps" if with_norm else "any step"
+        where = f"{impossible} of {len(steps)} steps" if with_norm or dead else "any step"
         sentences.append(f"grad_norm could not be recomputed at {where}.")
-    for name in ("reward", "advantage", "frac_reward_zero_std"):
+    for name in ("reward", "advantage", "frac_reward_zero_std", "completion"):
         wrong = [step.step for step in steps if _verdict_on(step, name) == "mismatch"]
         if wrong:
             sentences.append(f"{name} differs from the log at step {', '.join(map(str, wrong))}.")

@@ -114,6 +114,6 @@ def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str,
         removals=removals_of(gram, typical),
         tokens=tokens_of(answer[0].tokens) if answer else (),
         tensors=tensors_of(answer[0].tensors) if answer else (),
-        engine=describe_engine(gram, {}) if gram is not None else {},
+        engine=describe_engine(gram.describe(), {}) if gram is not None else {},
     )
     return spike_findings(report)

@@ -17,6 +17,7 @@ import torch
 from transformers import DynamicCache
 
 from gradscope.errors import UsageError
+from gradscope.gradients.layers.adapters import waits_for_tokens
 from gradscope.gradients.layers.factors import GradientFactor
 from gradscope.gradients.layers.trace import TracedCall, Tracer, decoder_layers
 from gradscope.gradients.model.calls import activations_kept, forward_arguments
@@ -41,6 +42,7 @@ def can_share(model: Any) -> bool:
         and len(decoder_layers(model)) > 0
         and kinds <= {"full_attention", "sliding_attention"}
         and not getattr(config, "num_kv_shared_layers", 0)
+        and not waits_for_tokens(model)  # which may stand in what is shared
     )
 
 

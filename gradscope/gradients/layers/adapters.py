@@ -25,6 +25,12 @@ from gradscope.gradients.layers.factors import GradientFactor, OuterProduct
 from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, Verdict, is_close, once
 
 
+def waits_for_tokens(model: Any) -> bool:
+    """Whether an adapter acts only from its invocation tokens on (aLoRA): without them nothing has a gradient."""
+    configs = getattr(model, "peft_config", {}).values()
+    return any(getattr(config, "alora_invocation_tokens", None) for config in configs)
+
+
 def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
     """What a layer of these two kinds computes with, beyond what its parts compute when they are called.
 

@@ -91,11 +91,15 @@ def backward(
 
 
 def backpropagate(
-    logprobs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], others: Sequence[torch.Tensor] = ()
+    logprobs: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    others: Sequence[torch.Tensor] = (),
+    *,
+    retain_graph: bool = False,
 ) -> None:
     """One backward pass from weighted log-probabilities, [B][T] each, and other terms of the loss, scalars."""
     parts = [(row * weight.to(row)).sum() for row, weight in zip(logprobs, weights, strict=True)]
-    torch.stack([*parts, *others]).sum().backward()  # type: ignore[no-untyped-call]
+    torch.stack([*parts, *others]).sum().backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
 
 
 def squared_norm(

@@ -45,6 +45,13 @@ def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
         level = get("importance_sampling_level")
         yield Reason("loss_unknown", f"importance_sampling_level {level!r} has no rule here")
     yield from _of_batches(settings)
+    if get("neftune_noise_alpha"):
+        yield Reason(
+            "dropout",
+            f"NEFTune added random noise to the embeddings (neftune_noise_alpha = {get('neftune_noise_alpha')}), and "
+            "what it drew is not logged",
+            hint="Train without neftune_noise_alpha.",
+        )
     if get("use_liger_kernel", False) or get("use_liger_loss", False):
         yield Reason("loss_not_on_disk", "the loss was a fused Liger kernel")
     if get("use_vllm") and get("vllm_importance_sampling_mode", "sequence_mask") not in get_args(Mode):

@@ -24,6 +24,8 @@ from gradscope.rollouts.types import Rollout
 Channel = Literal["score", "kl", "logged", "entropy"]
 BESIDE: tuple[Channel, ...] = ("kl", "entropy")
 """Channels of the loss that no advantage reaches."""
+_ENTROPY_ROUNDING = 1e-5
+"""Entropies that differ by less, relative to the larger of them and 1, may be equal: float32 moves them by 1e-6."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,8 @@ class RowPlan:
     """The same of the tokens' entropies; None without a bonus, [R][T]."""
     advantages: tuple[torch.Tensor | None, ...]
     """Logged advantage per token, per sequence; None where it was not logged, [R][T]."""
+    num_ties: int = 0
+    """Tokens whose entropy lies within rounding of the quantile: which of them the trainer masked is not known."""
 
     @property
     def lengths(self) -> list[int]:
@@ -203,6 +207,7 @@ def plan_rows(
         if objective.entropy_coef
         else None,
         advantages=advantages,
+        num_ties=num_ties(counted, passes.entropies, objective.top_entropy_quantile),
     )
 
 
@@ -233,6 +238,27 @@ def high_entropy(
         return [torch.zeros_like(mask) for mask in counted]
     threshold = torch.quantile(gathered, 1.0 - share)
     return [(row >= threshold).to(mask) for row, mask in zip(rows, counted, strict=True)]
+
+
+def num_ties(counted: Sequence[torch.Tensor], entropies: Sequence[torch.Tensor] | None, share: float) -> int:
+    """Tokens of which rounding decides whether :func:`high_entropy` keeps them: several, for one is the quantile.
+
+    Returns:
+        How many; 0 where no token is masked.
+
+    Example:
+        >>> one = torch.ones(3, dtype=torch.float64)
+        >>> num_ties([one], [torch.tensor([0.1, 0.9, 0.9000001])], 0.3), num_ties([one], [torch.arange(3.0)], 0.5)
+        (2, 0)
+    """
+    if entropies is None or share >= 1.0:
+        return 0
+    gathered = torch.cat([row.float().cpu()[mask.bool()] for row, mask in zip(entropies, counted, strict=True)])
+    if not gathered.numel():
+        return 0
+    threshold = torch.quantile(gathered, 1.0 - share)
+    near = int(((gathered - threshold).abs() <= _ENTROPY_ROUNDING * threshold.clamp(min=1.0)).sum())
+    return near if near > 1 else 0
 
 
 def _one_advantage_factors_out(objective: Objective) -> bool:

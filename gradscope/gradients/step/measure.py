@@ -121,7 +121,7 @@ def measure_step(
         verification=verification,
         tf32=uses_tf32(policy.device),
         relative_row_error=relative_row_error(prepared, np.sqrt(np.clip(np.diag(gram), 0, None)).tolist()),
-        notes=(*_notes(plan, finished.slow), *budget.notes),
+        notes=(*notes_on(plan, finished.slow), *budget.notes),
     )
 
 
@@ -262,7 +262,15 @@ def _advantages(rollouts: Sequence[Rollout]) -> Array | None:
     return np.array(logged, dtype=np.float64) if len(logged) == len(rollouts) else None
 
 
-def _notes(plan: RowPlan, slow: frozenset[str]) -> list[str]:
+def notes_on(plan: RowPlan, slow: frozenset[str] = frozenset()) -> list[str]:
+    """What a reader of a step's numbers should know, in sentences.
+
+    Args:
+        slow: Parameters that no layer rule covers.
+
+    Returns:
+        The sentences.
+    """
     notes = []
     inferred = sum(sequence.inferred for sequence in plan.sequences)
     if inferred:

@@ -16,6 +16,7 @@ from safetensors.numpy import save
 
 from gradscope.gradients.plan.rows import Row
 from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.step.step_norm import StepNorm
 from gradscope.gradients.step.verify import Verification
 from gradscope.gradients.trained.assumptions import Assumption
 from gradscope.gradients.trained.norms import TrainedNorms
@@ -25,30 +26,36 @@ _ARRAYS = ("gram", "rewards", "advantages", "logprobs")
 _TUPLES = ("group_ids", "samples", "slow_parameters", "notes")
 
 
-def write_step_gram(path: Path, gram: StepGram, key: str) -> None:
+def write_step(path: Path, step: StepGram | StepNorm, key: str) -> None:
     """Write everything that is known of a step, with the key of what it was computed from."""
     arrays = {
-        "gram": gram.gram,
-        "rewards": gram.rewards,
-        "logprobs": np.concatenate([np.zeros(0), *gram.logprobs]),
-        "lengths": np.array([len(row) for row in gram.logprobs], dtype=np.int64),
+        "logprobs": np.concatenate([np.zeros(0), *step.logprobs]),
+        "lengths": np.array([len(row) for row in step.logprobs], dtype=np.int64),
     }
-    if gram.advantages is not None:
-        arrays["advantages"] = gram.advantages
     rest: dict[str, Any] = {
-        field.name: getattr(gram, field.name) for field in fields(gram) if field.name not in _ARRAYS
+        field.name: getattr(step, field.name) for field in fields(step) if field.name not in _ARRAYS
     }
+    if isinstance(step, StepGram):
+        arrays |= {"gram": step.gram, "rewards": step.rewards}
+        arrays |= {} if step.advantages is None else {"advantages": step.advantages}
+        rest |= _parts_of(step)
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    atomic_write(path, repeatable(save(whole, metadata={"key": key, "step": json.dumps(rest)})), force=True)
+
+
+def _parts_of(gram: StepGram) -> dict[str, Any]:
+    """What is no number or text by itself."""
+    rest: dict[str, Any] = {}
     rest |= {"rows": [asdict(row) for row in gram.rows], "verification": asdict(gram.verification)}
     rest["trained"] = gram.trained and asdict(gram.trained)
     rest["assumption"] = gram.assumption and {
         "padding_row": gram.assumption.padding_row,
         "frozen": sorted(gram.assumption.frozen),
     }
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    atomic_write(path, repeatable(save(whole, metadata={"key": key, "step": json.dumps(rest)})), force=True)
+    return rest
 
 
-def read_step_gram(path: Path, key: str) -> StepGram | None:
+def read_step(path: Path, key: str) -> StepGram | StepNorm | None:
     """Read a step again; None where there is no such file, or it is of something else than the key."""
     if not path.is_file():
         return None
@@ -61,6 +68,10 @@ def read_step_gram(path: Path, key: str) -> StepGram | None:
     except (SafetensorError, OSError):
         return None
     rest: dict[str, Any] = json.loads(metadata["step"])
+    logprobs = tuple(np.split(arrays["logprobs"], np.cumsum(arrays["lengths"])[:-1]))
+    rest["other_texts"] = tuple(rest["other_texts"])
+    if "gram" not in arrays:
+        return StepNorm(logprobs=logprobs, **rest)
     rest |= {name: tuple(rest[name]) for name in _TUPLES}
     rest |= {"rows": tuple(Row(**row) for row in rest["rows"]), "verification": Verification(**rest["verification"])}
     if rest["trained"]:
@@ -72,6 +83,6 @@ def read_step_gram(path: Path, key: str) -> StepGram | None:
         gram=arrays["gram"],
         rewards=arrays["rewards"],
         advantages=arrays.get("advantages"),
-        logprobs=tuple(np.split(arrays["logprobs"], np.cumsum(arrays["lengths"])[:-1])),
+        logprobs=logprobs,
         **rest,
     )

@@ -73,6 +73,8 @@ class StepGram:
     """Norms by the trainer's own arithmetic; None where the matrix holds all of it."""
     assumption: Assumption | None = None
     """How the model was trained, as far as the folder and the logged norm tell; None where nothing was in doubt."""
+    other_texts: tuple[int, ...] = ()
+    """Rows whose text is another one than their ids say."""
 
     @property
     def precision(self) -> Literal["high", "reduced"]:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import Verify
+from gradscope.gradients.layers.adapters import waits_for_tokens
 from gradscope.gradients.layers.recompute import recomputed, share_nothing
 from gradscope.gradients.layers.trace import decoder_layers
 from gradscope.gradients.model.backward import squared_norm
@@ -95,6 +96,10 @@ def verify_gram(
         InputError: The model is why: its rows depend on the rows or the padding beside them, or all tokens are alike.
     """
     policy, plan = prepared.policy, prepared.plan
+    limit = tolerance(policy.dtype, tf32=uses_tf32(policy.device))
+    dtype = str(policy.dtype).removeprefix("torch.")
+    if not gram.any() and waits_for_tokens(policy.model):
+        return Verification(error=0.0, tolerance=limit, num_batches=0, num_batches_total=len(batches), dtype=dtype)
     if not gram.any() and any(bool(weights.any()) for weights in plan.weights):
         _require_different_tokens(prepared, batches[0])
         names = list(policy.trainable)
@@ -103,7 +108,6 @@ def verify_gram(
             "does not use them.",
             hint="Please report this with the model's config.json; its numbers must not be used.",
         )
-    limit = tolerance(policy.dtype, tf32=uses_tf32(policy.device))
     pair = _largest(prepared, gram, batches)
     checked = [pair] if verify == "first" else [batch.rows for batch in batches]
     if not any(set(pair) <= set(rows) for rows in checked):
@@ -119,7 +123,7 @@ def verify_gram(
         tolerance=limit,
         num_batches=1 if verify == "first" else len(batches),
         num_batches_total=len(batches),
-        dtype=str(policy.dtype).removeprefix("torch."),
+        dtype=dtype,
     )
 
 

@@ -34,7 +34,9 @@ from gradscope.rollouts.run import TrainerSettings
 NUM_ORDERS = 6
 """Random orders that the passes run in; their standard deviation is then known to a third."""
 _NUDGE = 2.0**-21
-"""What another order of float32 sums changes in a loss, relative: now and then it moves a number across a tie."""
+"""What another order of float32 sums changes in a loss, relative, and in a log-probability or an entropy, relative to
+the larger of it and 1: now and then it moves a number across a tie."""
+_TOLD = ("reference", "old", "entropies")
 _LARGEST_SCALE = 2.0**16
 """Where float16's gradients are scaled from; PyTorch's own scaler begins there."""
 
@@ -95,6 +97,8 @@ class TrainedNorms:
     """Relative distance of two neighbouring norms: gradients in bfloat16 have their norm in bfloat16."""
     router_norm: float | None
     """Norm of the router's part, in the first order; None where the loss has none."""
+    num_ties: int = 0
+    """Tokens that the orders mask or leave, as their entropies are rounded."""
 
     @property
     def mean(self) -> float:
@@ -139,16 +143,16 @@ def trained_norms(
     Returns:
         The norms.
     """
-    prepared = _in_trainers_rows(prepared, arithmetic, sampler)
+    prepared, passes = _in_trainers_rows(prepared, arithmetic, sampler)
     orders = _orders(prepared.plan, arithmetic.micro_batch, num_orders, seed)
     router = None
     if arithmetic.router_coefficient:
         with _accumulated(prepared, _chunks(prepared, orders[0], arithmetic), arithmetic, rewards=0.0) as gradients:
             router = _norm(gradients.values())
-    norms, nudged = [], _NUDGE if arithmetic.is_reduced(prepared.policy) else 0.0
+    norms = []
     for number, order in enumerate(orders):
         noise = torch.Generator().manual_seed(seed + number)
-        step = replace(prepared, plan=_nudged(prepared.plan, nudged, noise))
+        step = _nudged(prepared, passes, noise)
         with _accumulated(step, _chunks(step, order, arithmetic), arithmetic) as gradients:
             norms.append(_norm(gradients.values()))
     policy = prepared.policy
@@ -157,6 +161,7 @@ def trained_norms(
         norms=tuple(norms),
         resolution=torch.finfo(next(iter(policy.trainable.values())).dtype).eps,
         router_norm=router,
+        num_ties=prepared.plan.num_ties,
     )
 
 
@@ -211,12 +216,10 @@ def _unseen(plan: RowPlan, batch: PaddedBatch) -> PaddedBatch:
 
 def _in_trainers_rows(
     prepared: PreparedStep, arithmetic: TrainerArithmetic, sampler: MeasuredPolicy | None
-) -> PreparedStep:
-    """The step in the trainer's padding, with what its loss looks at computed by the same arithmetic."""
+) -> tuple[PreparedStep, ForwardPasses]:
+    """The step in the trainer's padding, and what its loss looks at, computed by the same arithmetic."""
     policy, plan = prepared.policy, prepared.plan
-    framed = prepared.framed()
-    if not arithmetic.is_reduced(policy):
-        return framed
+    framed, is_reduced = prepared.framed(), arithmetic.is_reduced(policy)
 
     def each(model: Any, *, entropies: bool = False) -> list[torch.Tensor]:
         found: list[torch.Tensor] = []
@@ -225,26 +228,31 @@ def _in_trainers_rows(
                 found += completion_logprobs(model, batch, plan.objective.temperature, entropies=entropies)
         return [row[len(row) // 2 :] for row in found] if entropies else found
 
-    known = [completion.old for completion in plan.completions if completion.old is not None]
+    old = [completion.old for completion in plan.completions if completion.old is not None]
+    reference = [completion.reference for completion in plan.completions if completion.reference is not None]
     passes = ForwardPasses(
-        old=each(sampler.model) if sampler is not None else known or None,
+        old=each(sampler.model) if sampler is not None and is_reduced else old or None,
+        reference=reference if plan.objective.has_reference else None,
         entropies=each(policy.model, entropies=True) if plan.objective.top_entropy_quantile < 1.0 else None,
     )
-    if plan.objective.has_reference:
+    if plan.objective.has_reference and is_reduced:
         with policy.as_reference() as model:
             passes = replace(passes, reference=each(model))
-    return framed.planned_with(passes)
+    return framed.planned_with(passes), passes
 
 
-def _nudged(plan: RowPlan, size: float, draw: torch.Generator) -> RowPlan:
-    """The plan with every token's weight a little larger or smaller."""
-    if not size:
-        return plan
+def _nudged(prepared: PreparedStep, passes: ForwardPasses, draw: torch.Generator) -> PreparedStep:
+    """The step with every token's weight, and what forward passes told, a little larger or smaller."""
 
-    def each(rows: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        return tuple(row * (1 + size * torch.randn(row.shape, generator=draw).to(row)) for row in rows)
+    def nudge(row: torch.Tensor, least: float) -> torch.Tensor:
+        return row + _NUDGE * torch.randn(row.shape, generator=draw).to(row) * row.abs().clamp(min=least)
 
-    return replace(plan, weights=each(plan.weights), kl_weights=each(plan.kl_weights))
+    def each(rows: Sequence[torch.Tensor], least: float = 0.0) -> tuple[torch.Tensor, ...]:
+        return tuple(nudge(row, least) for row in rows)
+
+    told = {name: rows and each(rows, 1.0) for name in _TOLD if (rows := getattr(passes, name)) is not None}
+    plan = prepared.planned_with(ForwardPasses(**told)).plan
+    return replace(prepared, plan=replace(plan, weights=each(plan.weights), kl_weights=each(plan.kl_weights)))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from gradscope.render.words.tones import STYLES, Tone
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.say import as_ranges, number
 
-_TONES: Mapping[str, Tone] = {"match": "fine", "mismatch": "problem", "cannot": "unknown"}
+_TONES: Mapping[str, Tone] = {"match": "fine", "mismatch": "problem", "cannot": "unknown", "no_gradient": "unknown"}
 _NORM = "grad_norm"
 _COLUMNS: tuple[Column, ...] = (
     ("step", "right"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradscope.diagnostics.inputs.logged_tokens import other_tokens
+from gradscope.diagnostics.inputs.logged_tokens import other_texts, other_tokens
 from gradscope.gradients.model.token_sequence import TokenSequence
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, run_of
@@ -71,3 +71,29 @@ def test_counts_of_other_steps_are_not_compared(change: dict) -> None:
     run = replace(run_with({**COUNTS, "num_tokens": 99.0}), **change)
     assert other_tokens(run, 1, rows()) is None
     assert other_tokens(replace(run, source=replace(run.source, format="verl")), 1, rows()) is None
+
+
+class Words:
+    """A tokenizer of words, which leaves 0 out where special tokens are skipped."""
+
+    def decode(self, ids: tuple[int, ...], *, skip_special_tokens: bool) -> str:
+        return " ".join(f"w{token}" for token in ids if token or not skip_special_tokens)
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokenizer", "other"),
+    [
+        (("w1", "w2", "w3"), Words(), ()),
+        (("w1", "w3", "w2"), Words(), ()),  # most are not read back: the tokenizer is another one
+        (("w1", "w2", "w9"), Words(), (2,)),
+        (("w1", "w9", "w3 w0"), Words(), (1,)),
+        (("w1", "w2", "w9"), None, ()),
+    ],
+)
+def test_texts_are_held_to_their_ids(texts: tuple[str, ...], tokenizer: Words | None, other: tuple[int, ...]) -> None:
+    made = group_of([1, 0, 1]).rollouts
+    rollouts = [
+        replace(one, completion=text, completion_ids=(place + 1, 0))
+        for place, (one, text) in enumerate(zip(made, texts, strict=True))
+    ]
+    assert other_texts(rollouts, tokenizer) == other

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertLMHeadModel
+from transformers import BertConfig, BertLMHeadModel, LlamaForCausalLM
 
 from gradscope.diagnostics.inputs.recomputed import Recomputer, trained_dtype
 from gradscope.diagnostics.inputs.recomputed import policy_of as policy_of_run
@@ -20,6 +20,7 @@ from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.step.step_norm import StepNorm
 from gradscope.gradients.trained.norms import TrainerArithmetic, trained_norms
 from gradscope.gradients.trained.output_layer import trl_output
 from gradscope.metrics.gram.geometry import batch_norm
@@ -261,3 +262,62 @@ def test_an_adapters_base_has_the_dtype_that_it_was_loaded_in(tmp_path: Path, gi
 def test_weights_that_were_saved_have_the_dtype_that_they_were_trained_in(tmp_path: Path) -> None:
     run = run_with((saved(tmp_path),), 1.0, model_init_kwargs={"dtype": "bfloat16"})
     assert trained_dtype(run) == "float32"
+
+
+def recompute(run: Run, step: int = 1, **options: bool):
+    loss = loss_at(run, Objective.from_settings(run.settings), step)
+    return Recomputer(run, EngineOptions(device="cpu"), **options).measure(step, run.weights[0], loss, None)[0]
+
+
+def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path) -> None:
+    weights, asked = (saved(tmp_path),), {"closely": True, "norms_alone": True}
+    found = recompute(run_with(weights, norm_of()), **asked)
+    assert isinstance(found, StepNorm)
+    assert found.norm == pytest.approx(norm_of(), rel=1e-6)
+    assert isinstance(recompute(run_with(weights, None), **asked), StepNorm)
+    assert isinstance(recompute(run_with(weights, 1.5 * norm_of()), **asked), StepGram)
+    assert isinstance(recompute(run_with(weights, norm_of()), closely=True), StepGram)
+
+
+@pytest.mark.parametrize(("factor", "known"), [(1 + 3e-5, True), (1 + 3e-3, False)])
+def test_a_norm_in_float32_that_is_a_little_off_is_given_its_spread(tmp_path: Path, factor: float, known: bool) -> None:
+    gram = recompute(run_with((saved(tmp_path),), factor * norm_of()), closely=True)
+    assert (gram.trained is not None) == known
+    if gram.trained is not None:
+        assert (gram.trained.dtype, gram.trained.num_ties) == ("float32", 0)
+        assert gram.trained.mean == pytest.approx(norm_of(), rel=1e-5)
+        assert 0 < gram.trained.told_within < 2e-5
+
+
+def test_rollouts_that_are_alike_tie_at_the_entropy_quantile(tmp_path: Path) -> None:
+    """Every token of a rollout has the entropy of its twin's: of half of them which one is masked is rounding."""
+    run = run_with(
+        (saved(tmp_path),), 1.0, top_entropy_quantile=0.5, generation_batch_size=6, per_device_train_batch_size=6
+    )
+    groups = [
+        replace(
+            group, rollouts=tuple(replace(one, prompt_ids=(3, 4), completion_ids=(5, 6, 7)) for one in group.rollouts)
+        )
+        for group in run.groups
+    ]
+    gram = recompute(replace(run, groups=tuple(groups)), closely=True)
+    assert gram.trained.num_ties == 6
+    assert gram.trained.told_within > 0.01
+
+
+def test_frequencies_of_a_batch_that_was_not_logged_are_a_cause(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    model = LlamaForCausalLM(replace_config(tiny_model("llama_untied_biases").config, rope))
+    model.save_pretrained(tmp_path)
+    weights = (WeightsRef(num_updates=1, path=tmp_path, kind="full"),)
+    run = run_with(weights, None)
+    run = replace(run, groups=tuple(replace(group, step=2) for group in run.groups), metrics={2: {"grad_norm": 1.0}})
+    with pytest.raises(InputError, match="step 1 is not in the log") as caught:
+        recompute(run, 2, closely=True)
+    assert caught.value.cause == "lengths_unknown"
+
+
+def replace_config(config, rope: dict):
+    changed = type(config).from_dict({**config.to_dict(), "rope_parameters": rope, "max_position_embeddings": 2})
+    changed.pad_token_id = config.pad_token_id
+    return changed

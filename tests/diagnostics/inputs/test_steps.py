@@ -25,8 +25,7 @@ REASON = Reason("batch_split", "why not")
 def test_notes_of_all_steps_are_kept_once():
     described: dict[str, object] = {}
     for step, notes in enumerate((("a", "b"), (), ("b", "c"))):
-        gram = SimpleNamespace(describe=lambda step=step: {"engine": step, "notes": "replaced"}, notes=notes)
-        described = describe_engine(gram, described)
+        described = describe_engine({"engine": step, "notes": list(notes)}, described)
     assert described == {"engine": 2, "notes": ["a", "b", "c"]}
 
 

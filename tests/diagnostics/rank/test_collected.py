@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step
+from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step, kl_of_dead_groups
 from gradscope.diagnostics.rank.weights.optimizer_question import GradientOfStep
+from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.heldout_gram import HeldoutGram
 from gradscope.gradients.step.optimizer_steps import MatrixSteps
 from gradscope.gradients.step.tensor_norms import TensorNorm
@@ -18,6 +19,7 @@ from tests.diagnostics.made_up_runs import run_of
 from tests.diagnostics.rank.rollouts.test_advantage_matrix import group_of
 from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
 from tests.diagnostics.rank.test_request import request
+from tests.gradients.models import DAPO, measured_step, policy_of, tiny_groups, tiny_model
 
 
 def test_a_step_without_gradients_keeps_its_reason() -> None:
@@ -85,3 +87,21 @@ def test_held_out_answers_are_taken_in_beside_the_rows() -> None:
     assert [row.advantage for row in collected.heldout] == ["dr_grpo", "sign"]
     assert len(collected.heldout_influences) == 4
     assert list(collected.heldout_sentences()) == ["A note."]
+
+
+def test_what_the_kl_term_gives_groups_without_a_reward_gradient_is_said() -> None:
+    groups = [
+        replace(group, rollouts=tuple(replace(one, advantage=0.0) for one in group.rollouts))
+        for group in tiny_groups(2, 2)
+    ]
+    live = replace(groups[0], rollouts=(replace(groups[0].rollouts[0], advantage=1.0), groups[0].rollouts[1]))
+    model, reference = tiny_model("llama_untied_biases"), tiny_model("llama_untied_biases").requires_grad_(False)
+    reference.lm_head.weight.mul_(1.3)
+    kl = Objective(loss_type="grpo", beta=0.5)
+    found = measured_step(policy_of(model, reference=reference), [live, groups[1]], kl, engine="stream")
+    (sentence,) = kl_of_dead_groups(found)
+    block = found.kl_gram[2:, 2:]
+    assert sentence.endswith(f"gives these a gradient of norm {np.sqrt(block.sum()):.3g}.")
+    assert "which is 0 in 1 groups of equal rewards" in sentence
+    without = measured_step(policy_of(model), [live, groups[1]], DAPO, engine="stream")
+    assert list(kl_of_dead_groups(without)) == []

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.replay.grad_norm import replay_grad_norm
+from gradscope.diagnostics.replay.grad_norm import replay_grad_norm, replay_texts
+from gradscope.gradients.step.step_norm import StepNorm
 from gradscope.gradients.trained.norms import TrainedNorms
 from gradscope.reason import Reason
 from gradscope.rollouts.run import Run, TrainerSettings
@@ -23,16 +24,18 @@ def run_with(logged: float | None, *, settings: TrainerSettings = GIVEN) -> Run:
     return replace(run, settings=settings)
 
 
-def step_of(norm: float | None, *, trained: TrainedNorms | None = None, num_inferred: int = 0) -> Any:
-    gram = SimpleNamespace(
-        step=1,
-        logged_gram=None if norm is None else np.array([[norm**2]]),
-        score_gram=np.eye(2),
-        trained=trained,
+def step_of(norm: float | None, *, trained: TrainedNorms | None = None, num_inferred: int = 0, **options: Any) -> Any:
+    found = StepNorm(
+        norm=norm,
+        floor=1.4e-6,
+        frac_kl=None,
+        logprobs=(np.zeros(1), np.zeros(1)),
         num_inferred_ids=num_inferred,
-        num_rollouts=2,
+        described={},
+        trained=trained,
+        **options,
     )
-    return SimpleNamespace(step=1, gram=gram, reason=None)
+    return SimpleNamespace(step=1, recomputed=found, reason=None, groups=())
 
 
 def judged(logged: float | None, norm: float | None, *, settings: TrainerSettings = GIVEN, **options: Any) -> Any:
@@ -50,11 +53,52 @@ def test_a_norm_in_float32_is_met_to_rounding_or_not_at_all() -> None:
     assert error == pytest.approx(2e-4)
 
 
-def test_norms_at_rounding_level_are_zero() -> None:
-    """The score vectors' Frobenius norm is sqrt 2 here, so what is below 1.4e-6 is rounding."""
-    assert judged(1.5e-8, 0.0)[0].verdict == "match"
-    assert judged(0.0, 1e-6)[0].verdict == "match"
+def test_norms_at_rounding_level_are_zero_and_prove_nothing() -> None:
+    for logged, norm in ((1.2e-8, 0.0), (0.0, 1e-6), (0.0, 0.0)):
+        quantity, value, error = judged(logged, norm)
+        assert (quantity.verdict, quantity.reason) == ("no_gradient", "no_gradient")
+        assert (value, error) == (norm, pytest.approx(abs(norm - logged) / logged if logged else norm))
     assert judged(1.5e-5, 0.0)[0].verdict == "mismatch"
+
+
+@pytest.mark.parametrize(
+    ("advantage", "words"), [(0.0, "every advantage is 0"), (0.5, "invocation tokens of an aLoRA")]
+)
+def test_why_there_is_no_gradient(advantage: float, words: str) -> None:
+    step, (group,) = step_of(0.0), run_with(0.0).groups
+    step.groups = (replace(group, rollouts=tuple(replace(one, advantage=advantage) for one in group.rollouts)),)
+    assert words in replay_grad_norm(run_with(0.0), step, 1e-5)[0].cause
+
+
+@pytest.mark.parametrize(
+    ("logged", "verdict", "reason"),
+    [(2.00003, "match", None), (2.0003, "cannot", "precision"), (2.01, "mismatch", "differs")],
+)
+def test_a_norm_in_float32_that_is_a_little_off_is_told_within_its_own_spread(
+    logged: float, verdict: str, reason: str | None
+) -> None:
+    """A spread of 6.9 sd * sqrt(7 / 6) = 7e-5 of the norm."""
+    norms = (2.0, 2.00002, 1.99998, 2.00001, 1.99999, 2.0)
+    trained = TrainedNorms(dtype="float32", norms=norms, resolution=1e-7, router_norm=None)
+    quantity, _, _ = judged(logged, 2.0, trained=trained)
+    assert (quantity.verdict, quantity.reason) == (verdict, reason)
+    if reason == "precision":
+        assert quantity.advice == "Replay on the device that trained to settle it."
+
+
+@pytest.mark.parametrize(("logged", "verdict"), [(2.0001, "cannot"), (2.5, "mismatch")])
+def test_tokens_that_tie_at_the_entropy_quantile(logged: float, verdict: str) -> None:
+    quantity, _, _ = judged(logged, 2.0, trained=replace(SPREAD, dtype="float32", num_ties=4))
+    assert quantity.verdict == verdict
+    if verdict == "cannot":
+        assert quantity.reason == "entropy_ties"
+        assert "the entropies of 4 tokens lie within rounding" in quantity.cause
+
+
+def test_texts_that_are_not_of_their_ids() -> None:
+    quantity, _, _ = replay_texts(step_of(1.0, other_texts=(0,)).recomputed)
+    assert (quantity.name, quantity.verdict, quantity.reason) == ("completion", "mismatch", "texts_differ")
+    assert "the texts of 1 of 2 completions are not those of their ids, row 0" in quantity.cause
 
 
 @pytest.mark.parametrize(
@@ -77,6 +121,7 @@ def test_a_norm_in_reduced_precision_is_told_within_its_spread(logged: float, ve
     [
         ({"settings": TrainerSettings()}, "cannot", "settings_unknown"),
         ({"num_inferred": 1}, "cannot", "ids_inferred"),
+        ({"settings": replace(GIVEN, values={"trl_trainer": "GMPO"})}, "cannot", "loss_unknown"),
         ({}, "mismatch", "differs"),
     ],
 )
@@ -105,7 +150,7 @@ def test_what_has_no_number_has_a_reason(logged: float | None, norm: float | Non
 
 
 def test_a_step_that_was_not_recomputed_keeps_its_reason() -> None:
-    step: Any = SimpleNamespace(step=1, gram=None, reason=Reason("weights_missing", "not on disk"))
+    step: Any = SimpleNamespace(step=1, recomputed=None, reason=Reason("weights_missing", "not on disk"))
     quantity, value, error = replay_grad_norm(run_with(2.0), step, 1e-5)
     assert (quantity.verdict, quantity.cause, quantity.reason) == ("cannot", "not on disk", "weights_missing")
     assert (value, error) == (None, None)

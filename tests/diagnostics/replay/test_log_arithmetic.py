@@ -199,3 +199,43 @@ def test_rollouts_that_nothing_scored_are_trls_to_judge() -> None:
     assert replay_rewards(of_trl, measured(of_trl))[0].verdict == "match"
     ours = replace(of_trl, settings=TrainerSettings(values={"advantage": "rloo"}))
     assert replay_rewards(ours, measured(ours))[0].reason == "rewards_missing"
+
+
+def rounded_run(noise: float, logged_share: float, *, live: bool = True) -> Run:
+    """Eight rewards of 0.41666, whose float32 mean is 3e-8 off, and a live group."""
+    equal = group_of([0.41666] * 8, step=1, prompt="a", advantages=[-noise] * 8)
+    other = group_of([1.0, 0.0] * 4, step=1, prompt="b", advantages=[0.935239, -0.935239] * 4)
+    groups = (equal, other) if live else (equal,)
+    run = run_of(*groups, metrics={1: {"frac_reward_zero_std": logged_share}}, settings={"trl_version": "1.16.0"})
+    return replace(run, source=replace(run.source, format="trl"))
+
+
+def test_equal_rewards_that_float32_keeps_apart_are_no_mismatch() -> None:
+    run = rounded_run(2.98e-4, 0.0)
+    share, value, error = replay_zero_std(run, measured(run))
+    assert (share.verdict, value, error) == ("match", 0.5, 0.5)
+    assert "0.5 of the rollouts are in groups of equal rewards, and the trainer counted 0: TRL's float32" in share.cause
+    quantity, _, largest = replay_advantages(run, measured(run))
+    assert quantity.verdict == "match"
+    assert largest < 1e-5
+    assert "8 rollouts of equal rewards have advantages of up to 0.0003 where 0 is exact" in quantity.cause
+    assert "noise: 0.00032 of what the largest advantage makes" in quantity.cause
+    alone = rounded_run(2.98e-4, 0.0, live=False)
+    assert "noise: the whole step" in replay_advantages(alone, measured(alone))[0].cause
+
+
+@pytest.mark.parametrize(("noise", "share"), [(2.98e-4, 0.25), (0.5, 0.0), (0.0, 0.0)])
+def test_what_rounding_does_not_explain_is_a_mismatch(noise: float, share: float) -> None:
+    run = rounded_run(noise, share)
+    verdicts = (replay_zero_std(run, measured(run))[0].verdict, replay_advantages(run, measured(run))[0].verdict)
+    assert "mismatch" in verdicts
+
+
+def test_functions_that_share_a_name_leave_rewards_unknown() -> None:
+    group = group_of([None, None], step=1, functions={"reward": [1.0, 0.0]}, advantages=[0.5, -0.5])
+    run = run_of(group, metrics={1: {"reward": 1.0, "frac_reward_zero_std": 0.0}}, settings={"trl_version": "1.16.0"})
+    run = replace(run, source=replace(run.source, format="trl"))
+    for replay in (replay_rewards, replay_zero_std, replay_advantages):
+        quantity, _, _ = replay(run, measured(run))
+        assert (quantity.verdict, quantity.reason) == ("cannot", "rewards_missing")
+        assert quantity.advice == "Give each function a __name__ of its own in the next run."

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,8 +17,8 @@ def difference_of(logged, recomputed, masks=None):
         dataclasses.replace(rollout, logprobs=values, mask=mask)
         for rollout, values, mask in zip(group.rollouts, logged, masks or [None] * len(logged), strict=True)
     )
-    gram = SimpleNamespace(logprobs=tuple(np.array(values) for values in recomputed))
-    return logprob_difference([dataclasses.replace(group, rollouts=rollouts)], gram)
+    own = [np.array(values) for values in recomputed]
+    return logprob_difference([dataclasses.replace(group, rollouts=rollouts)], own)
 
 
 def step_of(difference, step=3):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gradscope.diagnostics.replay.measure import replay_run
+from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.diagnostics.replay.measure import replay_measured, replay_run
 from gradscope.errors import InputError
+from gradscope.gradients.step.step_norm import StepNorm
 from gradscope.results.replay import ReplayReport, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
+from tests.diagnostics.made_up_runs import group_of, run_of
 
 pytestmark = pytest.mark.slow  # the runs of shared/data, recomputed
 
@@ -97,7 +101,7 @@ def test_grad_norm_of_a_lora_run_with_kl_is_reproduced(shared_data: Path) -> Non
     assert report.verdict == "match"
     assert max(step.relative_error["grad_norm"] for step in report.steps) < 1e-5
     assert all(step.num_inferred_ids == 0 for step in report.steps)
-    assert report.steps[0].frac_kl == 0.0  # the adapter starts as the identity
+    assert report.steps[0].frac_kl < 1e-6  # the adapter starts as the identity
     later = report.steps[1].frac_kl
     assert later is not None
     assert later > 0
@@ -126,3 +130,61 @@ def test_batches_that_do_not_stand_for_their_step_say_cannot(shared_data: Path, 
     report = replay_run(shared_data / "runs" / "quirks" / quirk)
     assert all(grad_norm_verdict(step)[0] == "cannot" for step in report.steps)
     assert report.verdict != "mismatch"
+
+
+def replayed(*norms: tuple[float, float], given: bool = True) -> ReplayReport:
+    """Steps from their logged and recomputed norms."""
+    groups = [group_of([1, 0], step=step) for step in range(1, len(norms) + 1)]
+    metrics = {step: {"grad_norm": logged} for step, (logged, _) in enumerate(norms, start=1)}
+    run = run_of(*groups, metrics=metrics, settings={} if given else None)
+    steps = [
+        MeasuredStep(
+            step=group.step,
+            groups=(group,),
+            weights=None,
+            gram=None,
+            reason=None,
+            norm=StepNorm(
+                norm=norm,
+                floor=1e-6,
+                frac_kl=None,
+                logprobs=(np.zeros(1), np.zeros(1)),
+                num_inferred_ids=0,
+                described={"engine": "backward"},
+                other_texts=(1,) if norm == TEXTS else (),
+            ),
+        )
+        for group, (_, norm) in zip(groups, norms, strict=True)
+    ]
+    return replay_measured(run, steps)
+
+
+TEXTS = 3.0
+"""A norm of which a step's texts are of other ids."""
+
+
+@pytest.mark.parametrize(
+    ("norms", "headline", "share"),
+    [
+        ([(0.0, 0.0), (0.0, 0.0)], "cannot at 0 of 2 steps; 2 without a gradient", None),
+        ([(0.0, 0.0), (2.0, 2.0)], "match at 1 of 2 steps; 1 without a gradient", 0.0),
+        ([(0.0, 0.0), (2.0, 2.4)], "mismatch at 1 of 2 steps; 1 without a gradient", 1.0),
+        ([(2.0, 2.0), (TEXTS, TEXTS)], "mismatch at 1 of 2 steps; 1 match", 0.5),
+    ],
+)
+def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | None) -> None:
+    report = replayed(*norms)
+    assert (report.headline, report.verdict) == (headline, headline.split()[0])
+    assert report.frac_replay_mismatch.value == share
+    if norms[0] == (0.0, 0.0):
+        assert report.steps[0].verdict == "no_gradient"
+        assert "grad_norm is zero in the log and here at step 1" in report.findings[0]
+
+
+def test_a_step_that_is_off_with_defaults_that_fit_another_step_differs() -> None:
+    (off, _) = replayed((2.0, 2.4), (3.1, 3.1), given=False).steps
+    (quantity,) = [one for one in off.quantities if one.name == "grad_norm"]
+    assert (off.verdict, quantity.reason) == ("mismatch", "differs")
+    assert "with the same defaults step 2 matches" in str(off.cause)
+    (alone,) = replayed((2.0, 2.4), given=False).steps
+    assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")

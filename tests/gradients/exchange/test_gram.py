@@ -158,7 +158,7 @@ def test_no_process_makes_a_tensor_of_one_rollouts_tokens_by_vocabulary(
 
 @pytest.mark.slow
 def test_an_error_of_one_process_within_the_output_layer_ends_the_others(folder: Path) -> None:
-    (code, _, said), (other_code, _, other_said) = finish(start_processes(2, "-c", _FAILING, str(folder)), timeout=60)
+    (code, _, said), (other_code, _, other_said) = finish(start_processes(2, "-c", _FAILING, str(folder)))
     assert (code, other_code) == (1, 1)
     assert "LaunchError: Another process of this command ended" in said
     assert other_said.endswith("RuntimeError: No room for slices.\n")

@@ -37,6 +37,7 @@ def reason(**values):
             "settings_unknown",
             "what the entropy bonus is divided by",
         ),
+        ({"neftune_noise_alpha": 5.0}, "dropout", "NEFTune added random noise"),
         ({"use_liger_kernel": True}, "loss_not_on_disk", "Liger"),
         ({"use_vllm": True, "vllm_importance_sampling_mode": "odd"}, "loss_unknown", "'odd' has no rule"),
         ({"loss_type": "luspo"}, "settings_unknown", "TRL's version"),

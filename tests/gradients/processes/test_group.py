@@ -32,7 +32,7 @@ rank = int(os.environ["RANK"])
 
 
 def said_by(size: int, code: str) -> list[tuple[int, str, str]]:
-    return finish(start_processes(size, "-c", START + code), timeout=60)
+    return finish(start_processes(size, "-c", START + code))
 
 
 def test_one_process_tells_itself_everything() -> None:

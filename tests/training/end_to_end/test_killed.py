@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,46 +19,39 @@ from tests.training.interrupted import LONG, assert_same_run, config_for
 
 pytestmark = pytest.mark.slow  # whole runs of TRL
 
-PATIENCE = 120.0
 FORMULATIONS = ("spo", "token_critic")  # each keeps more than weights
 
+BETWEEN_STEPS = """
+import os, signal
+from gradscope.training.grpo import recorder
+append = recorder.append_metrics
+def append_and_die(run, step, metrics):
+    append(run, step, metrics)
+    if step == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+recorder.append_metrics = append_and_die
+from gradscope.__main__ import run
+run()
+"""
+"""Right after the third step is written, which no checkpoint holds."""
+INSIDE_A_CHECKPOINT = """
+import os, pathlib, signal, torch
+save = torch.save
+def save_half_and_die(state, file, *arguments, **options):
+    save(state, file, *arguments, **options)
+    if str(file).endswith("checkpoint-6/optimizer.pt"):
+        os.truncate(file, os.path.getsize(file) // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+torch.save = save_half_and_die
+from gradscope.__main__ import run
+run()
+"""
+"""With the weights of checkpoint-6 written, and half of the optimizer's state."""
 
-@contextmanager
-def running(config: TrainConfig, *, resume: bool) -> Iterator[ForkedPython]:
-    """A process that trains; killed at the end of the block."""
-    process = ForkedPython(["-m", "gradscope", *cell_command(config, resume=resume), "--quiet"])
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, "it had ended by itself"
 
-
-def wait_for(reached: Callable[[], bool], process: ForkedPython) -> None:
-    end = time.monotonic() + PATIENCE
-    while not reached() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.002)
-    assert reached()
-
-
-def kill_between_steps(config: TrainConfig) -> None:
-    """Right after the third step is written, which no checkpoint holds."""
-    run = Path(config.output)
-    with running(config, resume=False) as process:
-        wait_for(lambda: metrics_path(run).is_file() and metrics_path(run).read_bytes().count(b"\n") >= 3, process)
-
-
-def kill_inside_a_checkpoint(config: TrainConfig) -> None:
-    """With the weights of checkpoint-6 written: the optimizer's state goes into a pipe that nobody reads."""
-    run = Path(config.output)
-    torn, before = checkpoint_path(run, 6), metrics_path(run).stat().st_ino
-    with running(config, resume=True) as process:
-        wait_for(lambda: metrics_path(run).stat().st_ino != before, process)  # what came after checkpoint-2 is gone
-        torn.mkdir()
-        os.mkfifo(torn / "optimizer.pt")
-        wait_for(lambda: (torn / "model.safetensors").is_file(), process)
-    assert not (torn / MARKER).exists()
-    assert complete_checkpoints(run) == (0, 2, 4)
+def run_until_killed(code: str, config: TrainConfig, *, resume: bool) -> None:
+    process = ForkedPython(["-c", code, *cell_command(config, resume=resume), "--quiet"])
+    assert process.wait() == -signal.SIGKILL
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +61,13 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainConfig]:
     configs = {name: config_for(folder / name, advantage=name) for name in FORMULATIONS}
 
     def kill(config: TrainConfig) -> None:
-        kill_between_steps(config)
-        kill_inside_a_checkpoint(config)
+        run_until_killed(BETWEEN_STEPS, config, resume=False)
+        run = Path(config.output)
+        assert metrics_path(run).read_bytes().count(b"\n") == 3
+        run_until_killed(INSIDE_A_CHECKPOINT, config, resume=True)
+        assert (checkpoint_path(run, 6) / "model.safetensors").is_file()
+        assert not (checkpoint_path(run, 6) / MARKER).exists()
+        assert complete_checkpoints(run) == (0, 2, 4)
 
     with ThreadPoolExecutor(len(configs)) as pool:
         list(pool.map(kill, configs.values()))

@@ -71,11 +71,10 @@ def test_the_norm_of_both_is_reproduced(whole: Path) -> None:
 @pytest.mark.slow
 def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(whole: Path, tmp_path: Path) -> None:
     process = start(tmp_path, *TRAIN, *SETTINGS)
-    deadline = time.monotonic() + 120
-    while not step_path(tmp_path / "run", 3).exists() and time.monotonic() < deadline:
+    while not step_path(tmp_path / "run", 3).exists() and process.poll() is None:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate()[0]
     assert process.returncode != 0
     assert said.count("stopped; continue with `torchrun --nproc-per-node 2 -m gradscope train --resume") == 1
     assert said.count("interrupted") == 1
@@ -96,7 +95,7 @@ def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(whole: Path, tmp
 @pytest.mark.slow
 def test_what_is_wrong_is_told_once_and_ends_both(whole: Path) -> None:
     process = start(whole.parent, *TRAIN, *SETTINGS)
-    said = process.communicate(timeout=300)[0]
+    said = process.communicate()[0]
     assert process.returncode != 0
     assert said.count("error: run already exists.") == 1
     assert "exitcode  : 2" in said  # the other ends likewise, or by the launcher

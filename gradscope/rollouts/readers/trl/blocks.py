@@ -7,6 +7,7 @@ a group.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,20 @@ def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int,
         if size is not None:
             return size, (f"Groups are blocks of {size} rows ({_HOW}, confirmed by the logged {evidence}).",)
     return longest, (f"Groups are blocks of {longest} rows ({_HOW}; nothing in the log confirms it).",)
+
+
+def uncut(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, ...]:
+    """The places of blocks whose rows do not come in groups as those of the others do: some were lost or exchanged.
+
+    Returns:
+        None where all do, or none does.
+    """
+    own = [math.gcd(*_runs(block.prompts.of_row)) for block in blocks]
+    usual, count = Counter(own).most_common(1)[0]
+    decides = math.gcd(*own) == 1 and 2 * count > len(own)
+    size = settings.get("num_generations", usual if decides else math.gcd(*own))
+    wrong = tuple(place for place, block in enumerate(blocks) if not _is_cut_by(block, size))
+    return wrong if len(wrong) < len(blocks) else ()
 
 
 def prompts_of_groups(blocks: Sequence[RowPrompts], size: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:

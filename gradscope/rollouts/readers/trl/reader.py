@@ -29,7 +29,7 @@ from gradscope.rollouts.readers.parsing.scalars import (
     parse_messages,
     text_of,
 )
-from gradscope.rollouts.readers.trl.blocks import Block, group_size
+from gradscope.rollouts.readers.trl.blocks import Block, group_size, uncut
 from gradscope.rollouts.readers.trl.files import (
     StepFile,
     completion_files,
@@ -38,7 +38,7 @@ from gradscope.rollouts.readers.trl.files import (
     run_of,
     split_training,
 )
-from gradscope.rollouts.readers.trl.model_card import with_trl_version
+from gradscope.rollouts.readers.trl.model_card import trainer_of, with_card
 from gradscope.rollouts.readers.trl.notes import repeats, step_notes, windows
 from gradscope.rollouts.readers.trl.rewards import reward_weights, scalar_reward, scalar_rewards
 from gradscope.rollouts.readers.trl.state import TrlState, has_state, read_state
@@ -67,15 +67,19 @@ def _read(request: ReadRequest) -> Run:
     run = run_of(request.path)
     paths = completion_files(request.path)
     if not paths:
-        raise InputError(
-            f"{request.path} holds no completions/completions_*.parquet.",
-            hint="Train with GRPOConfig(log_completions=True), TRL 0.28 or newer.",
-        )
+        trainer, wanted = trainer_of(run), "Train with GRPOConfig(log_completions=True), TRL 0.28 or newer."
+        if trainer not in (None, "GRPO"):
+            raise InputError(
+                f"{request.path} was trained with {trainer}, as its README.md says, and holds no rollouts: of TRL's "
+                "trainers GRPOTrainer alone writes them.",
+                hint="Record them with gradscope's RolloutRecorder, or log them as JSON lines; see the docs on logs.",
+            )
+        raise InputError(f"{request.path} holds no completions/completions_*.parquet.", hint=wanted)
     state = read_state(run)
     quarantine = QuarantineLog()
     for file in state.damaged:
         quarantine.lose(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
-    settings = with_trl_version(read_trainer_settings(request.run_config), run)
+    settings = with_card(read_trainer_settings(request.run_config), run)
     training, evaluation = split_training(_readable(paths, quarantine, whole=not request.rewards_only), state)
     if not training:
         raise InputError(
@@ -83,7 +87,17 @@ def _read(request: ReadRequest) -> Run:
             hint="Log at steps without an evaluation: set logging_steps so that it does not always meet eval_steps.",
         )
     functions = reward_weights(training, state, settings)
-    size, cut = group_size([_block(file, functions.weights, state) for file in training], settings)
+    blocks = [_block(file, functions.weights, state) for file in training]
+    for place in reversed(uncut(blocks, settings)):
+        quarantine.lose(
+            InputError(
+                f"{training.pop(place).path} is left out: its rows do not come in groups of one prompt, so that "
+                "some were lost, doubled or exchanged.",
+                hint="Copy it again.",
+            )
+        )
+        del blocks[place]
+    size, cut = group_size(blocks, settings)
     groups: Sequence[RolloutGroup]
     if request.rewards_only and request.completion_ids is None:
         groups = GroupsOfTable(table_of_files(training, size, functions.weights, quarantine))

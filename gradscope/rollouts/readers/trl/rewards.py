@@ -66,6 +66,12 @@ def reward_weights(files: Sequence[StepFile], state: TrlState, settings: Trainer
         raise InputError(f"{file.path} has no column of rewards.", hint="Use --reader generic --reward-column NAME.")
     named_weights = settings.get("reward_weights")
     if named_weights is not None:
+        if (
+            isinstance(named_weights, list)
+            and len(named_weights) > len(names)
+            and set(names) <= set(state.reward_names)
+        ):
+            return _shared(names, inferred, f"{len(named_weights)} reward functions have {len(names)}")
         if not isinstance(named_weights, list) or len(named_weights) != len(names):
             raise InputError(
                 f"{settings.origin} gives reward_weights {named_weights}; the log has {len(names)} reward functions: "
@@ -74,6 +80,8 @@ def reward_weights(files: Sequence[StepFile], state: TrlState, settings: Trainer
             )
         return RewardWeights(weights=dict(zip(names, map(float, named_weights), strict=True)), inferred=inferred)
     if "reward_weights" in settings.values:  # null: TRL's default
+        if max(fitted := _fitted_to_means(names, state) or [1.0]) >= 2.0 and all(map(float.is_integer, fitted)):
+            return _shared(names, inferred, f"{int(sum(fitted))} reward functions have {len(names)}")
         return RewardWeights(weights=dict.fromkeys(names, 1.0), inferred=inferred)
     if any(one.lacks(name) for one in files for name in names):
         reason = "Reward weights are not known, and means over other rollouts do not tell them; 1 each was used"
@@ -96,7 +104,8 @@ def scalar_reward(row: Mapping[str, Any], weights: Mapping[str, float]) -> tuple
     """
     rewards = {name: finite_or_none(row.get(name)) for name in weights}
     terms = [weights[name] * reward for name, reward in rewards.items() if reward is not None]
-    return rewards, sum(terms) if terms else None
+    total = sum(terms) if terms else math.nan
+    return rewards, None if math.isnan(total) else total
 
 
 def scalar_rewards(numbers: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
@@ -128,21 +137,39 @@ def _leading_doubles(file: StepFile) -> tuple[str, ...]:
 
 
 def _fit(names: Sequence[str], state: TrlState, inferred: tuple[str, ...]) -> RewardWeights:
-    keys = [f"rewards/{name}/mean" for name in names]
-    wanted = ["reward", *keys]
-    entries = [m for m in state.metrics.values() if all(math.isfinite(m.get(key, math.nan)) for key in wanted)]
-    means = np.array([[entry[key] for key in keys] for entry in entries]).reshape(-1, len(keys))  # [N, K]
-    totals = np.array([entry["reward"] for entry in entries])  # [N]
-    weights = _least_squares(means, totals)
+    weights = _fitted_to_means(names, state)
+    num_entries = len(_entries(names, state))
     if weights is None:
-        reason = f"Reward weights are not known, and {len(entries)} logged steps do not determine them; 1 each was used"
+        reason = f"Reward weights are not known, and {num_entries} logged steps do not determine them; 1 each was used"
         return RewardWeights(
             weights=dict.fromkeys(names, 1.0), inferred=inferred, missing=(f"{reason} (--run-config gives them).",)
         )
     if not (len(names) == 1 and weights[0] == 1.0):
         text = ", ".join(f"{name} {weight:g}" for name, weight in zip(names, weights, strict=True))
-        inferred = (*inferred, f"Reward weights fitted to {len(entries)} logged steps: {text}.")
+        inferred = (*inferred, f"Reward weights fitted to {num_entries} logged steps: {text}.")
     return RewardWeights(weights=dict(zip(names, weights, strict=True)), inferred=inferred)
+
+
+def _entries(names: Sequence[str], state: TrlState) -> list[list[float]]:
+    """Of each logged step that has them all the means of the functions, then the mean scalar reward, [N][K + 1]."""
+    keys = [*(f"rewards/{name}/mean" for name in names), "reward"]
+    every = [[metrics.get(key, math.nan) for key in keys] for metrics in state.metrics.values()]
+    return [entry for entry in every if all(map(math.isfinite, entry))]
+
+
+def _fitted_to_means(names: Sequence[str], state: TrlState) -> list[float] | None:
+    """Weights with which the logged means add up to the logged rewards, if the steps determine them."""
+    table = np.array(_entries(names, state)).reshape(-1, len(names) + 1)
+    return _least_squares(table[:, :-1], table[:, -1])
+
+
+def _shared(names: Sequence[str], inferred: tuple[str, ...], which: str) -> RewardWeights:
+    """Where functions share a name TRL's table has one column for them, of the last: no sum is known."""
+    missing = (
+        f"{which} name{'' if len(names) == 1 else 's'} ({', '.join(names)}), and the table has one column a name: what "
+        "the rewards add up to is not logged. Give each function a __name__ of its own in the next run."
+    )
+    return RewardWeights(weights=dict.fromkeys(names, math.nan), inferred=inferred, missing=(missing,))
 
 
 def _least_squares(means: npt.NDArray[np.float64], totals: npt.NDArray[np.float64]) -> list[float] | None:

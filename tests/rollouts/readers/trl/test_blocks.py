@@ -55,3 +55,28 @@ def test_the_given_size_counts_and_must_fit(tmp_path: Path) -> None:
         config.write_text(json.dumps({"num_generations": wrong}))
         with pytest.raises(InputError, match=r"num_generations"):
             read_run(tmp_path / "run", ReadOptions(trainer_args=config))
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("order", [[0, 1, 3], [0, 1, 2, 3, 3], [0, 2, 1, 3]])
+def test_a_step_with_rows_lost_doubled_or_exchanged_costs_that_step(
+    tmp_path: Path, order: list[int], given: bool
+) -> None:
+    for step in (1, 2, 4):
+        write_file(tmp_path / "run", step, rows(AABB, [1, 0, 0, step]))
+    whole = rows(AABB, [1, 0, 0, 3])
+    write_file(tmp_path / "run", 3, [whole[row] for row in order])
+    config = tmp_path / "RUN.json"
+    config.write_text(json.dumps({"num_generations": 2}))
+    run = read_run(tmp_path / "run", ReadOptions(trainer_args=config if given else None))
+    assert run.steps == (1, 2, 4)
+    assert {group.size for group in run.groups} == {2}
+    (lost,) = run.source.quarantined.lost
+    assert "completions_00003.parquet is left out: its rows do not come in groups of one prompt" in lost
+
+
+def test_steps_of_which_neighbors_share_a_prompt_are_cut_as_the_others(tmp_path: Path) -> None:
+    for step, prompts in enumerate(("aaaabbbb", "bbbbaaaa", "aabbccdd"), start=1):
+        write_file(tmp_path, step, rows(list(prompts), [1, 0, step, 0, 1, 1, 0, step]))
+    run = read_run(tmp_path)
+    assert (run.steps, {group.size for group in run.groups}, run.source.quarantined.lost) == ((1, 2, 3), {2}, ())

@@ -36,12 +36,28 @@ def test_given_weights_are_used_in_the_order_of_the_columns(file: StepFile) -> N
     assert (found.inferred, found.missing) == ((), ())
 
 
-@pytest.mark.parametrize("given", [[1.0], "1", [1.0, 1.0, 1.0]])
+@pytest.mark.parametrize("given", [[1.0], "1"])
 def test_weights_that_do_not_fit_are_refused(file: StepFile, given: Any) -> None:
     with pytest.raises(
         InputError, match=r"RUN\.json gives reward_weights .*the log has 2 reward functions: right, neat"
     ):
         reward_weights([file], state((0, 0, 0)), settings(reward_weights=given))
+
+
+@pytest.mark.parametrize(
+    ("given", "means", "number"),
+    [
+        ([1.0, 1.0, 0.5], (0.5, 1.0, 0.6), 3),  # three weights, two columns
+        (None, (0.5, 1.0, 2.0), 3),  # 2 * 0.5 + 1.0: two functions are called "right"
+    ],
+)
+def test_functions_that_share_a_name_leave_the_reward_unknown(
+    file: StepFile, given: Any, means: tuple[float, float, float], number: int
+) -> None:
+    found = reward_weights([file], state(means, (0.25, 0.75, 1.25)), settings(reward_weights=given))
+    assert f"{number} reward functions have 2 names (right, neat)" in found.missing[0]
+    rewards, reward = scalar_reward(file.rows[0], found.weights)
+    assert (rewards, reward) == ({"right": 1.0, "neat": 1.0}, None)
 
 
 def test_weights_are_fitted_to_the_logged_means(file: StepFile) -> None:
