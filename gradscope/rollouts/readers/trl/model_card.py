@@ -9,6 +9,7 @@ from pathlib import Path
 from gradscope.rollouts.run import TrainerSettings
 
 _TRAINER = re.compile(r"^This model was trained with ([A-Za-z0-9 +-]{1,40}?)[,.]", re.MULTILINE)
+_TAGS = re.compile(r"^tags:\n((?:- .{1,40}\n)+)", re.MULTILINE)
 _VERSION = re.compile(r"^- TRL: (\S+)$", re.MULTILINE)
 VERSION = "trl_version"
 """The setting that holds it."""
@@ -30,8 +31,13 @@ def _named(pattern: re.Pattern[str], run: Path) -> str | None:
 
 
 def trainer_of(run: Path) -> str | None:
-    """The trainer that a run's card names, such as ``GRPO``; None where there is no card, or it names none."""
-    return _named(_TRAINER, run)
+    """The trainer that a run's card names, such as ``GRPO``; None where there is no card, or it names none.
+
+    A subclass of GRPOTrainer inherits the sentence "trained with GRPO" and has a tag of its own, such as ``gmpo``.
+    """
+    trainer, tags = _named(_TRAINER, run), (_named(_TAGS, run) or "").replace("- ", "").split("\n")
+    own = [tag for tag in tags if tag and tag not in ("generated_from_trainer", "trl")]
+    return own[0].upper() if trainer == "GRPO" and own and "grpo" not in own else trainer
 
 
 def with_card(settings: TrainerSettings, run: Path) -> TrainerSettings:

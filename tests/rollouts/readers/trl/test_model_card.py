@@ -48,6 +48,15 @@ def test_the_card_names_the_trainer(tmp_path: Path, sentence: str, trainer: str 
     assert with_card(TrainerSettings(), tmp_path).get("trl_trainer") == trainer
 
 
+@pytest.mark.parametrize(
+    ("tags", "trainer"), [(("trl", "grpo"), "GRPO"), (("gmpo", "trl"), "GMPO"), (("trl",), "GRPO"), ((), "GRPO")]
+)
+def test_a_subclass_is_known_by_its_tag(tmp_path: Path, tags: tuple[str, ...], trainer: str) -> None:
+    head = "".join(f"- {tag}\n" for tag in ("generated_from_trainer", *tags))
+    (tmp_path / "README.md").write_text(f"---\ntags:\n{head}---\n\nThis model was trained with GRPO, a method\n")
+    assert trainer_of(tmp_path) == trainer
+
+
 def test_a_run_of_another_trainer_is_named_and_not_asked_for_what_it_cannot_do(tmp_path: Path) -> None:
     write_state(tmp_path / "checkpoint-1", entry(1))
     for trainer, words in (("RLOO", "trained with RLOO, as its README.md says"), ("GRPO", "holds no completions/")):
