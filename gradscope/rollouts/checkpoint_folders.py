@@ -6,8 +6,10 @@ checkpoint that was cut off while being written or copied is told apart without 
 
 from __future__ import annotations
 
+import filecmp
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +27,8 @@ _HINTS = {
     "trainer.save_model(FOLDER) before trainer.train().",
     "full": "Name with --initial the model before the first update: trainer.save_model(FOLDER) before trainer.train().",
 }
+REFERENCE_ADAPTER = "ref"
+"""The folder within a checkpoint where TRL's copy of the adapter that training started from is."""
 _MAX_HEADER = 100_000_000
 """Longest header that the safetensors format allows, in bytes."""
 
@@ -85,22 +89,45 @@ def is_whole(file: Path) -> bool:
 
 def find_checkpoints(
     run: Path, base_of: Callable[[Path], str | None], damaged: dict[int, str] | None = None
-) -> Iterator[WeightsRef]:
+) -> tuple[WeightsRef, ...]:
     """The complete ``checkpoint-N`` folders of a run, by number of updates; for ``base_of`` see :func:`weights_at`.
 
     Args:
         damaged: Gets why a folder is of no use, by number of updates.
 
-    Yields:
-        The weights of each.
+    Returns:
+        The weights of each. PEFT saves an adapter that is not named ``default`` in a folder within the checkpoint, and
+        beside it those that were not trained; of several adapters it is the one that changes.
     """
     numbered = ((_CHECKPOINT.fullmatch(path.name), path) for path in run.iterdir() if path.is_dir())
+    refs: list[WeightsRef] = []
     for num_updates, folder in sorted((int(match[1]), path) for match, path in numbered if match):
         try:
-            yield weights_at(folder, num_updates=num_updates, base_of=base_of)
+            refs.append(weights_at(folder, num_updates=num_updates, base_of=base_of))
         except InputError as error:  # half-written, or saved as pickles
             if damaged is not None:
                 damaged[num_updates] = error.message.rstrip(".")
+    trained = _trained_adapters([weights.path for weights in refs if weights.kind == "adapter"])
+    if len(trained) > 1:
+        which = f"{len(trained)} adapters of a checkpoint change, and which of them made the gradient is not known"
+        if damaged is not None:
+            damaged |= {weights.num_updates: which for weights in refs}
+        return ()
+    return tuple(replace(weights, path=weights.path / folder) for weights in refs for folder in trained or ("",))
+
+
+def _trained_adapters(checkpoints: Sequence[Path]) -> list[str]:
+    """Folders within checkpoints of the adapters that change from the first to the last, "" the checkpoint itself."""
+    if len(checkpoints) < 2:
+        return []
+    first, last = checkpoints[0], checkpoints[-1]
+    within = (path.name for path in sorted(last.iterdir()) if path.is_dir() and path.name != REFERENCE_ADAPTER)
+    files = {name: Path(name, "adapter_model.safetensors") for name in within}
+    named = {name: file for name, file in files.items() if (first / file).is_file() and (last / file).is_file()}
+    if not named:
+        return []
+    named[""] = Path("adapter_model.safetensors")
+    return [name for name, file in named.items() if not filecmp.cmp(first / file, last / file, shallow=False)]
 
 
 def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str | None]) -> WeightsRef:
@@ -133,8 +160,10 @@ def with_initial(
     """
     if initial is None:
         return tuple(refs)
-    first = weights_at(initial, num_updates=0, base_of=base_of)
     later = tuple(weights for weights in refs if weights.num_updates > 0)
+    same_adapter = initial / later[-1].path.name if later else initial
+    of_several = (same_adapter / "adapter_config.json").is_file()
+    first = weights_at(same_adapter if of_several else initial, num_updates=0, base_of=base_of)
     if later and later[-1].kind != first.kind:
         raise InputError(
             f"{initial} is {_KINDS[first.kind][0]}, and the checkpoints of the run are {_KINDS[later[-1].kind][1]}.",

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, is_whole, weights_kind
+from gradscope.rollouts.checkpoint_folders import (
+    find_base,
+    find_checkpoints,
+    find_tokenizer,
+    is_whole,
+    weights_kind,
+    with_initial,
+)
 from gradscope.rollouts.places.kinds import awaited_mark
 from tests.rollouts.build import adapter_folder, model_folder, safetensors
 
@@ -87,3 +94,35 @@ def test_the_first_folder_with_a_tokenizer(tmp_path: Path) -> None:
     for name in ("b", "c"):
         (tmp_path / name / "tokenizer.json").touch()
     assert find_tokenizer(None, tmp_path / "a", tmp_path / "b", tmp_path / "c") == tmp_path / "b"
+
+
+def _with_adapters(run: Path, step: int, **num_bytes: int) -> None:
+    """A checkpoint of several adapters; those of other sizes are other weights."""
+    folder = run / f"checkpoint-{step}"
+    for name, size in num_bytes.items():
+        adapter_folder(folder if name == "default" else folder / name)
+        safetensors((folder if name == "default" else folder / name) / "adapter_model.safetensors", size)
+
+
+@pytest.mark.parametrize(
+    ("second", "trained"), [({"default": 8, "second": 4}, ""), ({"default": 4, "second": 8, "ref": 12}, "second")]
+)
+def test_of_several_adapters_the_one_that_changes_was_trained(
+    tmp_path: Path, second: dict[str, int], trained: str
+) -> None:
+    _with_adapters(tmp_path, 1, default=4, second=4, ref=4)
+    _with_adapters(tmp_path, 2, **second)
+    found = find_checkpoints(tmp_path, lambda _: "base")
+    assert [weights.path for weights in found] == [tmp_path / f"checkpoint-{step}" / trained for step in (1, 2)]
+    adapter_folder(tmp_path / "initial")
+    adapter_folder(tmp_path / "initial" / "second")
+    assert with_initial(found, tmp_path / "initial", lambda _: "base")[0].path == tmp_path / "initial" / trained
+
+
+def test_adapters_that_change_together_are_refused(tmp_path: Path) -> None:
+    _with_adapters(tmp_path, 1, default=4, second=4)
+    _with_adapters(tmp_path, 2, default=8, second=8)
+    damaged: dict[int, str] = {}
+    assert find_checkpoints(tmp_path, lambda _: "base", damaged) == find_checkpoints(tmp_path, lambda _: "base") == ()
+    assert damaged.keys() == {1, 2}
+    assert damaged[1].startswith("2 adapters of a checkpoint change")

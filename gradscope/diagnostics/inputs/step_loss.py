@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Literal
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
+from gradscope.rollouts.checkpoint_folders import REFERENCE_ADAPTER
 from gradscope.rollouts.readers.parsing.scalars import logged_number
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.objective import Objective
 
-_COPY = "ref"
 _COPY_AGAIN = "Copy the checkpoint again."
-"""Where PEFT saves the copy of a starting adapter within a checkpoint of TRL."""
 _SAME_POLICY_KL = 1e-6
 """Largest mean KL that float32 makes of a policy and itself."""
 
@@ -145,9 +144,11 @@ def _with_adapters_reference(
     from gradscope.gradients.model.checkpoint import is_fresh
 
     of_trl = run.source.format == "trl" and any(weights.num_updates for weights in adapters)
-    copied = next((each for each in adapters if (each.path / _COPY / "adapter_config.json").is_file()), None)
+    copied = next(
+        (each for each in adapters if (each.path / REFERENCE_ADAPTER / "adapter_config.json").is_file()), None
+    )
     if copied is not None:
-        return replace(loss, reference=replace(copied, path=copied.path / _COPY, num_updates=0))
+        return replace(loss, reference=replace(copied, path=copied.path / REFERENCE_ADAPTER, num_updates=0))
     always_base = run.settings.get("trainer") == "verl"  # which switches the adapter off
     if always_base or first is None or first.kind == "full" or is_fresh(first.path):
         return loss

@@ -31,10 +31,8 @@ def _named(pattern: re.Pattern[str], run: Path) -> str | None:
 
 
 def trainer_of(run: Path) -> str | None:
-    """The trainer that a run's card names, such as ``GRPO``; None where there is no card, or it names none.
-
-    A subclass of GRPOTrainer inherits the sentence "trained with GRPO" and has a tag of its own, such as ``gmpo``.
-    """
+    """The trainer that a run's card names, such as ``GRPO``; None where there is no card, or it names none."""
+    # a subclass of GRPOTrainer inherits the sentence "trained with GRPO" and has a tag of its own, such as gmpo
     trainer, tags = _named(_TRAINER, run), (_named(_TAGS, run) or "").replace("- ", "").split("\n")
     own = [tag for tag in tags if tag and tag not in ("generated_from_trainer", "trl")]
     return own[0].upper() if trainer == "GRPO" and own and "grpo" not in own else trainer
