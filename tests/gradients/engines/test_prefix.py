@@ -63,5 +63,5 @@ def test_an_adapter_that_waits_for_tokens_shares_no_prompt_and_may_have_no_gradi
     ]
     step = prepared(policy_of(model, lora=True), groups, DAPO)
     gram = measure_step(step, engine="stream")
-    assert batch_norm(gram.logged_gram) == pytest.approx(measure_norm(step).norm, rel=1e-5)
+    assert batch_norm(gram.logged_gram) == pytest.approx(measure_norm(step).norm, rel=1e-4)  # they almost cancel
     assert (batch_norm(gram.logged_gram) == 0.0) == is_zero
