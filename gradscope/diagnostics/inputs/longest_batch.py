@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradscope.gradients.model.dynamic_rope import pretrained_length, see_batch
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.padded_sequences import pretrained_length, see_batch
 from gradscope.gradients.plan.prepared_step import sequences_of
 from gradscope.rollouts.run import Run
 
