@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.padded_sequences import pretrained_length, see_batch
 from gradscope.gradients.plan.prepared_step import sequences_of
 from gradscope.rollouts.run import Run
 
@@ -38,7 +37,7 @@ def remember_longest(run: Run, step: int, policy: MeasuredPolicy, objective: Obj
     for model, generates in ((policy.model, True), (policy.reference, False)):
         seen = longest_before(run, step, policy, objective, generates=generates) if model is not None else Longest()
         if seen.length:
-            _show(model, seen.length)
+            see_batch(model, seen.length)
 
 
 def longest_before(
@@ -63,21 +62,6 @@ def longest_before(
         if (prompts if generates else prompts + completions) < (start or 0):
             break  # frequencies went back
     return Longest(length=longest)
-
-
-def pretrained_length(model: Any) -> int | None:
-    """The positions up to which nothing is scaled; None where no module scales dynamically."""
-    for module in model.modules():
-        if getattr(module, "rope_type", None) == "dynamic":
-            return int(module.original_max_seq_len)
-    return None
-
-
-def _show(model: Any, length: int) -> None:
-    """Let a model see a batch of a length, as training did before."""
-    device = next(model.parameters()).device
-    with torch.no_grad():
-        model(input_ids=torch.zeros(1, length, dtype=torch.long, device=device))
 
 
 def _widths(run: Run, step: int, policy: MeasuredPolicy, objective: Objective) -> tuple[int, int]:

@@ -131,8 +131,10 @@ class Recomputer:
         if logged is None:
             self._require_trainers_tokens(prepared)
         found = measure_norm(prepared, self.progress)
-        met = found.norm is not None and (logged is None or meets_logged(found.norm, logged))
-        return found if met and math.isfinite(found.norm or 0.0) else None
+        for norm in (found.norm, found.as_clipped):
+            if norm is not None and math.isfinite(norm) and (logged is None or meets_logged(norm, logged)):
+                return replace(found, norm=norm)
+        return None
 
     def _require_no_randomness(self, prepared: PreparedStep) -> None:
         switched_off = self._switched_off

@@ -171,8 +171,8 @@ def kl_of_dead_groups(gram: StepGram) -> Iterator[str]:
     norms = ", ".join(f"{batch_norm(kl[np.ix_(rows, rows)]):.3g}" for rows in dead[:8])
     if dead:
         yield (
-            f"Step {gram.step}: rows are the reward part of the loss, which is 0 in {len(dead)} groups of equal "
-            f"rewards; the KL term, which the step's norm counts, gives these a gradient of norm {norms}."
+            f"Step {gram.step}: rows are the reward part of the loss, which is 0 in {len(dead)} of {len(groups)} "
+            f"groups; the KL term, which the step's norm counts, gives these a gradient of norm {norms}."
         )
 
 

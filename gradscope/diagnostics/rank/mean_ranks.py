@@ -21,7 +21,7 @@ from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.results.ranks.curves import NullRank
 
-_EVERY_GROUP_DEAD = "every group of this step has zero advantage, so its gradient matrix is zero"
+_EVERY_GROUP_DEAD = "no group of this step has a gradient by its advantages, so its gradient matrix is zero"
 _NO_DRAW = Estimate.undefined_because("every draw of this null deals all advantages to rollouts without a score vector")
 _NO_RANK = NullRank(effective_rank=_NO_DRAW, difference=_NO_DRAW, ratio=_NO_DRAW, two_direction_energy=_NO_DRAW)
 _RANKS = ("effective_rank", "stable_rank", "participation_ratio")

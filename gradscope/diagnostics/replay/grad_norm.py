@@ -141,4 +141,4 @@ def _inferred(found: StepNorm) -> str | None:
 
 def _per_cent(share: float) -> str:
     """Two digits of a share in per cent, however small: a spread of bfloat16 is some ten-thousandths."""
-    return f"{100 * share:.2g} %"
+    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"

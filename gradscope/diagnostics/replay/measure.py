@@ -164,8 +164,10 @@ def _headline(verdicts: Sequence[ReplayVerdict]) -> str:
     counts = {verdict: verdicts.count(verdict) for verdict in ("mismatch", "match", "cannot")}
     num_first = counts.pop(first)
     others = "".join(f"; {number} {verdict}" for verdict, number in counts.items() if number)
-    if num_dead := verdicts.count("no_gradient"):
-        others += f"; {num_dead} without a gradient"
+    num_dead = verdicts.count("no_gradient")
+    if num_dead and not num_first:
+        return f"{first}: {num_dead} of {len(verdicts)} step{'' if len(verdicts) == 1 else 's'} without a gradient"
+    others += f"; {num_dead} without a gradient" if num_dead else ""
     return f"{first} at {num_first} of {len(verdicts)} step{'' if len(verdicts) == 1 else 's'}{others}"
 
 

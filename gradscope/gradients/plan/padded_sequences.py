@@ -62,6 +62,21 @@ def scales_with_width(model: Any) -> bool:
     return bool(names & {"dynamic", "longrope"})
 
 
+def pretrained_length(model: Any) -> int | None:
+    """The positions up to which nothing is scaled; None where no module scales dynamically."""
+    for module in model.modules():
+        if getattr(module, "rope_type", None) == "dynamic":
+            return int(module.original_max_seq_len)
+    return None
+
+
+def see_batch(model: Any, length: int) -> None:
+    """Let a model see a batch of a length, whose rotary frequencies it keeps until a longer one comes."""
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        model(input_ids=torch.zeros(1, length, dtype=torch.long, device=device))
+
+
 def sees_padding(policy: MeasuredPolicy, framed: TokenSequence) -> bool:
     """Whether a model's log-probabilities of one sequence depend on the padding around it, beyond rounding."""
     if framed.length == framed.num_tokens:

@@ -42,6 +42,9 @@ class StepNorm:
     """Rollouts whose token ids were re-tokenized from text."""
     described: Mapping[str, object]
     """How it was computed, for the JSON document."""
+    as_clipped: float | None = None
+    """The same as PyTorch's clipping adds it up, in the dtype of the gradients: float32 is 2e-5 off on a table of 30 M
+    numbers. None where it is not known."""
     trained: TrainedNorms | None = None
     """Norms by the trainer's own arithmetic; None where this one holds all of it."""
     other_texts: tuple[int, ...] = ()
@@ -58,6 +61,7 @@ class _Pass:
     """What one pass over all batches gives."""
 
     squares: float = 0.0
+    as_clipped: float = 0.0
     kl_squares: float = 0.0
     logprobs: dict[int, torch.Tensor] = field(default_factory=dict)
 
@@ -84,6 +88,7 @@ def measure_norm(prepared: PreparedStep, progress: ProgressCallback = no_progres
     tf32 = uses_tf32(policy.device)
     return StepNorm(
         norm=norm,
+        as_clipped=done.as_clipped,
         floor=0.0,
         frac_kl=done.kl_squares**0.5 / norm if plan.index("kl") and norm > 0 else None,
         logprobs=tuple(np.split(logprobs, lengths[:-1])),
@@ -123,7 +128,8 @@ def _one_pass(prepared: PreparedStep, batches: Sequence[PaddedBatch], progress: 
             backpropagate(outputs, [plan.gradient(sequence, row) for sequence, row in each])
             done.logprobs.update({sequence: plan.logprobs(sequence, row).double() for sequence, row in each})
             progress(len(done.logprobs), len(plan.sequences), "rollouts")
-        done.squares = _squares(parameter.grad for parameter in trainable.values() if parameter.grad is not None)
+        gradients = [parameter.grad for parameter in trainable.values() if parameter.grad is not None]
+        done.squares, done.as_clipped = _squares(gradients), float(torch.nn.utils.get_total_norm(gradients))
     done.kl_squares = _squares(kl_parts.values())
     return done
 

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gradscope.diagnostics.inputs import longest_batch
-from gradscope.diagnostics.inputs.longest_batch import Longest, longest_before, pretrained_length, remember_longest
+from gradscope.diagnostics.inputs.longest_batch import Longest, longest_before, remember_longest
 
 
 def scaled_model(kind: str = "dynamic"):
@@ -58,8 +58,3 @@ def test_policy_and_reference_get_the_frequencies_of_the_longest(monkeypatch: py
         assert not torch.allclose(fresh(input_ids=ids).logits, expected, atol=1e-5)
         for model in models:
             assert torch.equal(model(input_ids=ids).logits, expected)
-
-
-def test_other_models_keep_nothing() -> None:
-    assert pretrained_length(scaled_model()) == 8
-    assert pretrained_length(scaled_model("linear")) is None

@@ -279,6 +279,14 @@ def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path) -> N
     assert isinstance(recompute(run_with(weights, norm_of()), closely=True), StepGram)
 
 
+def test_a_norm_is_the_logged_one_as_clipping_adds_it_up_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    total = torch.nn.utils.get_total_norm
+    monkeypatch.setattr(torch.nn.utils, "get_total_norm", lambda gradients: total(gradients) * (1 + 2e-5))
+    found = recompute(run_with((saved(tmp_path),), (1 + 2e-5) * norm_of()), closely=True, norms_alone=True)
+    assert isinstance(found, StepNorm)
+    assert found.norm == pytest.approx((1 + 2e-5) * norm_of(), rel=1e-6)
+
+
 @pytest.mark.parametrize(("factor", "known"), [(1 + 3e-5, True), (1 + 3e-3, False)])
 def test_a_norm_in_float32_that_is_a_little_off_is_given_its_spread(tmp_path: Path, factor: float, known: bool) -> None:
     gram = recompute(run_with((saved(tmp_path),), factor * norm_of()), closely=True)

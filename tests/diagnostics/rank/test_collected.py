@@ -102,6 +102,6 @@ def test_what_the_kl_term_gives_groups_without_a_reward_gradient_is_said() -> No
     (sentence,) = kl_of_dead_groups(found)
     block = found.kl_gram[2:, 2:]
     assert sentence.endswith(f"gives these a gradient of norm {np.sqrt(block.sum()):.3g}.")
-    assert "which is 0 in 1 groups of equal rewards" in sentence
+    assert "which is 0 in 1 of 2 groups" in sentence
     without = measured_step(policy_of(model), [live, groups[1]], DAPO, engine="stream")
     assert list(kl_of_dead_groups(without)) == []

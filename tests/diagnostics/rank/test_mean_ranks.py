@@ -48,7 +48,7 @@ def test_a_null_stands_beside_the_rank_as_difference_and_as_ratio() -> None:
 
 def test_without_a_live_matrix_there_is_no_rank() -> None:
     empty = MeanRanks(counts=np.zeros((0, 4)), nulls={}, group_ids=[], most=4, by_group=False)
-    assert "zero advantage" in str(empty.means()["effective_rank"].undefined)
+    assert "no group of this step has a gradient" in str(empty.means()["effective_rank"].undefined)
     assert empty.null_ranks() == {}
 
 

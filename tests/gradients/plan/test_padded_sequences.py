@@ -12,9 +12,17 @@ from transformers import AutoModelForCausalLM, BloomConfig, GPTNeoConfig, LlamaC
 from gradscope.errors import UsageError
 from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.model.policy import MeasuredPolicy
-from gradscope.gradients.plan.padded_sequences import in_frames, padding_id_of, scales_with_width, sees_padding
+from gradscope.gradients.plan.padded_sequences import (
+    in_frames,
+    padding_id_of,
+    pretrained_length,
+    scales_with_width,
+    see_batch,
+    sees_padding,
+)
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
+from tests.diagnostics.inputs.test_longest_batch import scaled_model
 from tests.gradients.models import DAPO, VOCAB, policy_of, tiny_groups, tiny_model, tiny_policy
 
 SHAPE = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -128,3 +136,15 @@ def test_the_padding_token_is_the_tokenizers_else_that_of_the_end_else_the_model
     Tokenizer.eos_token_id = VOCAB + 1  # a tokenizer may know tokens that the model does not
     policy.model.config.pad_token_id = None
     assert padding_id_of(replace(policy, tokenizer=Tokenizer())) == 0
+
+
+def test_other_models_keep_nothing() -> None:
+    assert pretrained_length(scaled_model()) == 8
+    assert pretrained_length(scaled_model("linear")) is None
+
+
+def test_a_model_keeps_the_frequencies_of_the_longest_batch() -> None:
+    ids, fresh, model = torch.arange(12)[None] % 16, scaled_model(), scaled_model()
+    see_batch(model, 20)
+    with torch.no_grad():
+        assert not torch.allclose(fresh(input_ids=ids).logits, model(input_ids=ids).logits, atol=1e-5)

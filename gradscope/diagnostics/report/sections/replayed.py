@@ -52,7 +52,7 @@ def replay_answer(report: ReplayReport, command: str = "") -> ReportSection:
 
 def _next_step(report: ReplayReport) -> str:
     """What the causes of this run's verdict ask for, those of mismatches first."""
-    if report.verdict == "match" and report.frac_replay_mismatch.num_units == len(report.steps):
+    if report.verdict == "match" and all(step.verdict != "cannot" for step in report.steps):
         return "Nothing to do: weights, tokens and loss are the trainer's own, so the gradient sections stand on them."
     wanted = "mismatch" if report.verdict == "mismatch" else "cannot"
     causes = [one.cause for step in report.steps for one in step.quantities if one.verdict == wanted and one.cause]

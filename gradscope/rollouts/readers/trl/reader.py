@@ -70,9 +70,9 @@ def _read(request: ReadRequest) -> Run:
         trainer, wanted = trainer_of(run), "Train with GRPOConfig(log_completions=True), TRL 0.28 or newer."
         if trainer not in (None, "GRPO"):
             raise InputError(
-                f"{request.path} was trained with {trainer}, as its README.md says, and holds no rollouts: of TRL's "
-                "trainers GRPOTrainer alone writes them.",
-                hint="Record them with gradscope's RolloutRecorder, or log them as JSON lines; see the docs on logs.",
+                f"{request.path} was trained with {trainer}, as its README.md says, and holds no "
+                "completions/completions_*.parquet, which GRPOTrainer writes.",
+                hint="Log rollouts as JSON lines from a reward function in the next run; see the docs on logs.",
             )
         raise InputError(f"{request.path} holds no completions/completions_*.parquet.", hint=wanted)
     state = read_state(run)
