@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradscope.rollouts.function_rewards import function_rewards
+from gradscope.rollouts.function_rewards import adds_up, function_rewards, reward_terms
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
@@ -41,3 +41,73 @@ def test_weights_are_the_trainers() -> None:
 )
 def test_without_them_there_is_nothing(groups: list[RolloutGroup], weights: list[float] | None) -> None:
     assert function_rewards(groups, settings(reward_weights=weights)) is None
+
+
+RNG = np.random.default_rng(11)
+CORRECT, LENGTH, STYLE = (RNG.random(40) < 0.5).astype(float), RNG.integers(5, 900, 40).astype(float), RNG.random(40)
+COLUMNS = {"correct": CORRECT, "length": LENGTH, "style": STYLE}
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {"correct": 1.0, "length": -0.01},
+        {"correct": 1.0, "length": -0.0001},
+        {"correct": 2.0, "length": -0.001, "style": 0.25},
+        {"correct": 1 / 3, "style": 0.5},
+        {"style": 2.0},
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_reward_that_is_a_weighted_sum_names_its_terms(weights: dict[str, float], dtype: type) -> None:
+    total = np.sum([weight * COLUMNS[name] for name, weight in weights.items()], axis=0)
+    found = reward_terms(total.astype(dtype).astype(np.float64), COLUMNS)
+    assert found == pytest.approx(weights, rel=1e-4)
+
+
+def test_terms_of_one_function_that_does_not_apply_add_nothing() -> None:
+    sparse = np.where(np.arange(40) % 2, np.nan, STYLE)
+    assert reward_terms(CORRECT + np.nan_to_num(sparse), {"correct": CORRECT, "sparse": sparse}) == {
+        "correct": 1.0,
+        "sparse": 1.0,
+    }
+    assert adds_up(np.where(np.arange(40) % 3, np.nan, CORRECT), COLUMNS, {"correct": 1.0})
+
+
+def test_the_first_of_columns_that_are_multiples_counts() -> None:
+    total = CORRECT - 0.01 * LENGTH
+    columns = {"correct": CORRECT, "length": LENGTH, "penalty": -0.01 * LENGTH, "same": CORRECT}
+    assert reward_terms(total, columns) == pytest.approx({"correct": 1.0, "length": -0.01})
+
+
+def test_a_constant_bonus_is_a_term() -> None:
+    columns = {"correct": CORRECT, "tidy": np.ones(40), "length": LENGTH}
+    found = reward_terms(CORRECT + 0.5 - 0.01 * LENGTH, columns)
+    assert found == pytest.approx({"correct": 1.0, "tidy": 0.5, "length": -0.01})
+    # any two values are a line through those of any column of two values
+    assert reward_terms(CORRECT + 0.5, columns) is None
+
+
+@pytest.mark.parametrize(
+    ("reward", "columns"),
+    [
+        (CORRECT - 0.01 * LENGTH + 1e-3 * RNG.random(40), COLUMNS),  # nearly
+        (CORRECT * STYLE, COLUMNS),  # a product
+        ((CORRECT + STYLE)[:6], {name: values[:6] for name, values in COLUMNS.items()}),  # too few rows
+        (np.tile([1.0, 0.0], 20), {"a": np.tile([3.0, 1.0], 20), "b": np.tile([1.0, 5.0], 20)}),  # too few values
+        (CORRECT + STYLE, {"a": CORRECT + 1, "b": STYLE - 1, "c": CORRECT + 2, "d": STYLE - 2}),  # two such sums
+        (np.full(40, np.nan), COLUMNS),
+        (CORRECT, {}),
+    ],
+)
+def test_coincidences_are_no_terms(reward: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+    assert reward_terms(reward, columns) is None
+
+
+def test_every_row_has_to_add_up() -> None:
+    correct = np.tile(CORRECT, 200)
+    length = RNG.integers(5, 900, len(correct)).astype(float)
+    total = correct - 0.01 * length
+    assert reward_terms(total, {"correct": correct, "length": length}) is not None
+    total[-3] += 0.5
+    assert reward_terms(total, {"correct": correct, "length": length}) is None

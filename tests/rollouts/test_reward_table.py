@@ -27,9 +27,22 @@ def test_the_table_of_groups_has_all_of_their_numbers() -> None:
     np.testing.assert_array_equal(table.seconds, [np.nan, np.nan, 2.0, np.nan, np.nan])
 
 
+def test_advantages_and_the_texts_of_prompts_are_there_where_they_were_logged() -> None:
+    first, second, third = three_groups()
+    rollouts = tuple(replace(one, advantage=value) for one, value in zip(first.rollouts, (0.5, None), strict=True))
+    table = RewardTable.of_groups([replace(first, rollouts=rollouts), second, third])
+    assert table.advantage is not None
+    np.testing.assert_array_equal(table.advantage, [0.5, np.nan, np.nan, np.nan, np.nan])
+    assert table.prompt_texts == tuple(group.rollouts[0].prompt for group in (first, second))
+    chosen = table.select(np.array([True, False, True]))
+    assert chosen.advantage is not None
+    assert (len(chosen.advantage), chosen.prompt_texts) == (4, table.prompt_texts)
+
+
 def test_what_was_nowhere_logged_is_none() -> None:
     table = RewardTable.of_groups([group()])
     assert (table.num_tokens, table.seconds, table.policy, table.policies) == (None, None, None, ())
+    assert table.advantage is None
 
 
 def test_sums_spreads_and_sizes_are_those_of_each_group() -> None:

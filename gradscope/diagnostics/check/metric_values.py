@@ -29,6 +29,7 @@ from gradscope.diagnostics.spike.logged_course import courses_of
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
+from gradscope.findings.degeneracy_signal import conflict_advice
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
@@ -46,10 +47,7 @@ _OF_EACH_STEP = frozenset(field.name for field in fields(StepDegeneracy))
 _OF_GROUPS = _OF_EACH_STEP | {"relative_gap", "gap_decomposition", "frac_reward_conflict"}
 """Where in a degeneracy report the numbers stand that some steps have too: their groups are measured together."""
 
-_OF_DEAD_GROUPS = (
-    *("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "jensen_gap", "pass_rate"),
-    "frac_reward_conflict",
-)
+_OF_DEAD_GROUPS = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "jensen_gap", "pass_rate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +224,7 @@ class MetricValues:
             estimate=number_at(report, entry.path),
             subject=f"{entry.name} of {report.num_groups} groups",
             hint=_see(entry.name),
-            advice=dead_group_advice(report) if entry.name in _OF_DEAD_GROUPS else "",
+            advice=_advice(entry.name, report),
             prompts=group_metric_by_prompt(
                 self.run, entry.name, reward=self.reward, threshold=report.success_threshold
             ),
@@ -367,6 +365,13 @@ def _not_finite(name: str, values: Mapping[int, float]) -> MetricValue | None:
         hint="Look at that step in the trainer's own log.",
         is_not_finite=True,
     )
+
+
+def _advice(name: str, report: DegeneracyReport) -> str:
+    """What a run's groups say to try about a metric of them; empty where they say nothing."""
+    if name == "frac_reward_conflict" and report.reward_conflict is not None:
+        return conflict_advice(report.reward_conflict)
+    return dead_group_advice(report) if name in _OF_DEAD_GROUPS else ""
 
 
 def _part_of_groups(name: str) -> str:

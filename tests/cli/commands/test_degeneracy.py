@@ -112,11 +112,12 @@ def test_files_are_written_and_named(cli: Cli, log: Path, tmp_path: Path) -> Non
         *figures,
         "degeneracy_advantages.csv",
         "degeneracy_by_group_size.csv",
+        "degeneracy_by_prompt.csv",
         "degeneracy_by_step.csv",
         "degeneracy_predictions.csv",
     ]
     assert [line for line in done.err.splitlines() if line.startswith("wrote")] == [
-        f"wrote {folder}: degeneracy.json, 4 csv, 1 png, 1 svg"
+        f"wrote {folder}: degeneracy.json, 5 csv, 1 png, 1 svg"
     ]
     assert json.loads((folder / "degeneracy.json").read_text())["schema"] == "gradscope/degeneracy"
     assert sorted(path.name for path in folder.parent.iterdir()) == ["out"]

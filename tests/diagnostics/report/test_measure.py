@@ -136,7 +136,8 @@ def test_shares_of_reward_functions_add_up(trl_lora: dict[str, ReportSection]) -
     rewards = trl_lora["rewards"]
     shares = [row[3] for row in rewards.tables[0].rows]
     assert sum(share.value for share in shares) == pytest.approx(1.0, abs=1e-6)  # type: ignore[union-attr]
-    assert rewards.findings[0].startswith("'accuracy_reward' makes 83.1 %")
+    assert rewards.findings[0].startswith("'format_reward' alone decides 5.0 %")
+    assert rewards.findings[1].startswith("'accuracy_reward' makes 83.1 %")
 
 
 def test_parts_of_the_gradient_add_up(trl_lora: dict[str, ReportSection]) -> None:

@@ -57,6 +57,9 @@ def _severity(report: DegeneracyReport, functions: list[RewardFunction]) -> Seve
 
 
 def _findings(report: DegeneracyReport, functions: list[RewardFunction]) -> Iterator[str]:
+    conflict = () if report.reward_conflict is None else (conflict_sentence(report.reward_conflict),)
+    if not report.is_in_conflict:  # else the page begins with it
+        yield from conflict
     for kind, what in (("advantage_share", "squared advantage"), ("difference_share", "squared reward differences")):
         shares = {one.name: share for one in functions if (share := getattr(one, kind)).value is not None}
         if shares:
@@ -67,8 +70,8 @@ def _findings(report: DegeneracyReport, functions: list[RewardFunction]) -> Iter
             break
     else:
         yield f"What each makes is not known: {report.by_reward[0].difference_share.undefined}."
-    if report.reward_conflict is not None:
-        yield conflict_sentence(report.reward_conflict)
+    if report.is_in_conflict:
+        yield from conflict
     for one in functions:
         if one.num_alone and report.reward_conflict is None:
             yield f"'{one.name}' alone differs in {one.num_alone:,} of {report.num_groups:,} groups."

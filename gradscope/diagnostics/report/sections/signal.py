@@ -44,14 +44,17 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
 def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     """The same of groups that were counted already; ``command`` looks closer."""
     entry = metric("frac_reward_zero_std")
-    first, *others = report.findings
+    advice = dead_group_advice(report)
+    findings = [text for text in report.findings if text != advice]
+    behind = 2 if report.is_in_conflict else 1  # the trend is that of the share of dead groups
+    findings[behind:behind] = [text for text in (_trend(report),) if text]
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=tuple(text for text in (first, _trend(report), *others) if text),
+        findings=tuple(findings),
         severity=max(map(_severity, (report.frac_reward_zero_std, report.frac_reward_conflict)), key=_ORDER.index),
         meaning=entry.meaning,
-        next_step=dead_group_advice(report),
+        next_step=advice,
         command=command,
         charts=(_course(report.by_step),) if len(report.by_step) > 1 else (),
         tables=(
@@ -80,7 +83,7 @@ def _trend(report: DegeneracyReport) -> str:
     shares = [(row.step, row.frac_reward_zero_std.value) for row in report.by_step]
     places = [step for step, value in shares if value is not None]
     change = trend(places, [value for _, value in shares if value is not None]).within(-1.0, 1.0)
-    if change.value is None:
+    if change.value is None or len({value for _, value in shares}) == 1:
         return ""
     text = f"From step {places[0]} to {places[-1]} the share changes by {points(change.value)} points along its line"
     undecided = "" if change.side_of_zero else ", so its direction is undecided"

@@ -86,7 +86,7 @@ def _answer(report: DegeneracyReport) -> Blocks:
     units = report.frac_reward_zero_std.num_units
     yield cell(f"Shares of groups [95 % interval over {units:,} prompts]")
     yield _shares(report, notes)
-    yield cell(_prompts(report.prompts))
+    yield cell(_prompts(report.prompts, report.reward))
     if len(report.by_group_size) > 1:
         yield from (Text(), _by_group_size(report, notes))
     if report.target is not None:
@@ -96,13 +96,16 @@ def _answer(report: DegeneracyReport) -> Blocks:
     yield from map(cell, notes.lines())
 
 
-def _prompts(counts: PromptCounts) -> str:
-    """How many prompts the policy learns from, in a line."""
+def _prompts(counts: PromptCounts, reward: str) -> str:
+    """How many prompts the policy learns from, in a line; by which reward where it is not the reported one."""
+    whose = "" if counts.reward == reward else f" by '{plain(counts.reward, limit=28)}'"
     if counts.never is None or counts.always is None:
         return f"Prompts: {counts.live:,} had a group whose rewards differed."
     lost = counts.never + counts.always
     share = f" ({percent(counts.frac_rollouts)} of rollouts)" if lost else ""
-    return f"Prompts: {counts.never:,} never pass, {counts.always:,} always pass{share}, {counts.live:,} are live."
+    return (
+        f"Prompts{whose}: {counts.never:,} never pass, {counts.always:,} always pass{share}, {counts.live:,} are live."
+    )
 
 
 def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:

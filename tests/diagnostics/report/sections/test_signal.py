@@ -7,6 +7,7 @@ import pytest
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.report.sections.signal import MOST_PROMPTS, dead_groups, signal_section
 from gradscope.estimate import Estimate
+from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.rollouts.reward_table import RewardTable
 from tests.diagnostics.made_up_runs import group_of, run_of
@@ -62,6 +63,23 @@ def test_a_page_shows_the_first_prompts_and_cuts_long_ones() -> None:
 def test_groups_that_side_rewards_decide_are_a_problem() -> None:
     report = replace(degeneracy_report(), frac_reward_conflict=Estimate.exact(0.6))
     assert signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=report)).severity == "problem"
+
+
+def test_the_trend_stands_behind_the_share_that_it_is_of_and_advice_is_said_once() -> None:
+    report = with_course(0.1, 0.2, 0.3, 0.4)
+    advice = dead_group_advice(replace(report, frac_reward_conflict=Estimate.exact(0.6)))
+    report = replace(
+        report,
+        frac_reward_conflict=Estimate.exact(0.6),
+        findings=("One decides.", advice, "So many are dead.", "More."),
+    )
+    section = signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=report))
+    assert [text.split()[0] for text in section.findings] == ["One", "So", "From", "More."]
+    assert section.next_step == advice
+
+
+def test_a_share_that_never_moves_has_no_trend() -> None:
+    assert trend_of(0.0, 0.0, 0.0, 0.0) == ("First.", "Second.")
 
 
 def test_two_steps_have_no_trend() -> None:

@@ -12,6 +12,7 @@ from gradscope.rollouts.readers.flat.columns import (
     resolve_columns,
     reward_columns,
     sample_column,
+    summed_columns,
 )
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 
@@ -68,3 +69,27 @@ def test_ids_tell_samples_apart_if_more_than_half_of_them_differ() -> None:
     # The same id at another step is another sample.
     again = [{"step": step, "uid": "a", "rollout_idx": 0} for step in (1, 2, 3)]
     assert sample_column(again, columns) == "rollout_idx"
+
+
+def rows_of(**columns: list[object]) -> list[dict[str, object]]:
+    names = list(columns)
+    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def test_columns_that_add_up_to_the_reward_are_its_functions() -> None:
+    correct, length = [1, 0, 1, 1] * 8, [5 + 3 * n % 17 for n in range(32)]
+    names = ColumnNames(reward="reward", group="g")
+    total = [c - 0.01 * n for c, n in zip(correct, length, strict=True)]
+    group = [n // 4 for n in range(32)]
+    rows = rows_of(g=group, reward=total, correct=correct, length=length, index=list(range(32)))
+    assert summed_columns(rows, names, ["correct", "length", "index"]) == {"correct": 1.0, "length": -0.01}
+    text = rows_of(g=group, reward=list(map(str, total)), correct=["true", "false"] * 16, length=list(map(str, length)))
+    assert summed_columns(text, names, ["correct", "length"]) == {}
+
+
+def test_the_mean_of_the_group_and_what_is_above_it_are_no_functions() -> None:
+    rewards = [float(n * n % 7) for n in range(32)]
+    means = [sum(rewards[n // 4 * 4 : n // 4 * 4 + 4]) / 4 for n in range(32)]
+    above = [reward - mean for reward, mean in zip(rewards, means, strict=True)]
+    rows = rows_of(g=[n // 4 for n in range(32)], reward=rewards, mean=means, above=above)
+    assert summed_columns(rows, ColumnNames(reward="reward", group="g"), ["mean", "above"]) == {}

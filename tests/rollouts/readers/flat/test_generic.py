@@ -101,6 +101,22 @@ def test_further_rewards_are_kept(tmp_path: Path) -> None:
     assert rewards == {"reward": 1.0, "reward/x": 0.5, "format_reward": None, "acc": 1.0}
 
 
+def test_columns_that_add_up_to_the_reward_are_read_as_its_functions(tmp_path: Path) -> None:
+    rows = [
+        {"uid": n // 4, "step": 1, "correct": n % 3 == 0, "length": 5 + n * n % 23, "chars": 9 * n % 31}
+        for n in range(40)
+    ]
+    whole = [{**row, "reward": float(row["correct"]) - 0.01 * row["length"]} for row in rows]
+    run = read_run(write(tmp_path / "a.jsonl", *whole))
+    assert set(run.groups[0].rollouts[0].rewards) == {"reward", "correct", "length"}
+    sentence = "'reward' is the weighted sum of other columns, its reward functions: 1 correct - 0.01 length."
+    assert sentence in run.source.inferred
+    part = read_run(tmp_path / "a.jsonl", ReadOptions(columns=ColumnNames(reward="correct")))
+    assert sentence in part.source.inferred
+    assert part.groups[0].rewards == (1.0, 0.0, 0.0, 1.0)
+    assert set(part.groups[0].rollouts[0].rewards) == {"reward", "correct", "length"}
+
+
 def test_initial_weights_are_taken(tmp_path: Path) -> None:
     from tests.rollouts.build import adapter_folder
 
