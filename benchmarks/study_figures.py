@@ -24,7 +24,7 @@ _SERIES: Mapping[str, Callable[[ComparedRun], NDArray[np.float64]]] = {
 
 
 def draw_steps(runs: Runs, stem: Path, *, arms: Sequence[str], series: Sequence[str]) -> None:
-    """Quantities over the steps of training: a panel each, a line for each arm; nothing without runs."""
+    """Quantities over the steps of training: a panel for each, a line for each arm; nothing without runs."""
     if not runs.by_cell:
         return
     arms = [arm for arm in arms if arm in runs.study.arms]

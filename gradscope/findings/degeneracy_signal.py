@@ -57,8 +57,8 @@ def dispersion_finding(report: DegeneracyReport) -> str:
             f"{text}, by their prompts or by what the rollouts of a group share: only prompts that return would tell."
         )
     return (
-        f"{text}. Where prompts return, {with_interval(stays, '.3f')} of the variance stays with the prompt and "
-        f"{with_interval(of_visit, '.3f')} is of the visit."
+        f"{text}. Where prompts return, {with_interval(stays, 'z.3f')} of the variance stays with the prompt and "
+        f"{with_interval(of_visit, 'z.3f')} is of the visit."
     )
 
 

@@ -11,6 +11,7 @@ from gradscope.results.source import Source
 from gradscope.shown import Shown
 
 ClaimVerdict = Literal["supported", "contradicted", "cannot_tell"]
+NOT_SHOWN = "this run does not show it, by our measure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class ClaimRow:
     def words(self) -> str:
         """The verdict as people read it."""
         if self.ours and self.verdict == "contradicted":
-            return "this run does not show it, by our measure"
+            return NOT_SHOWN
         return self.verdict.replace("_", " ")
 
 

@@ -232,6 +232,16 @@ def test_claims_are_verdicts_at_a_glance_and_reasons_when_asked() -> None:
     assert "no gradient was recomputed" in printed(render_table(unmeasured))
 
 
+def test_what_a_run_does_not_show_by_our_measure_contradicts_nobody() -> None:
+    report = examples.claims_report()
+    ours = dataclasses.replace(report, claims=tuple(dataclasses.replace(row, ours=True) for row in report.claims))
+    text, more = (printed(render_table(ours, show)) for show in ((), ("reasons",)))
+    assert "not shown: this run does not show it, by our measure." in text
+    assert "this run does not show it, by our measure  " in more
+    assert "contradicted" not in text + more.partition("Of 4 claims")[0]
+    assert "not shown" not in printed(render_table(report))
+
+
 def test_many_decided_claims_are_cut_and_counted() -> None:
     report = examples.claims_report()
     many = dataclasses.replace(report, claims=report.claims[:1] * 20)

@@ -14,7 +14,7 @@ from gradscope.diagnostics.inputs.steps import missing_weights, select_steps
 from gradscope.errors import GradscopeError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
-from gradscope.results.claims import ClaimRow, ClaimsReport
+from gradscope.results.claims import NOT_SHOWN, ClaimRow, ClaimsReport
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
@@ -137,7 +137,7 @@ def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[t
 def _findings(rows: Sequence[ClaimRow]) -> tuple[str, ...]:
     """How many claims hold, and which do not."""
     words = Counter(row.words for row in rows)
-    contradicted, not_shown = words["contradicted"], words["this run does not show it, by our measure"]
+    contradicted, not_shown = words["contradicted"], words[NOT_SHOWN]
     told = words["supported"] + contradicted + not_shown
     by_us = f", does not show {not_shown} by our measure" if not_shown else ""
     sentences = [

@@ -46,8 +46,8 @@ def excess_from_prompts(evidence: Evidence) -> Judgement:
     stays, of_visit = report.overdispersion.between_prompts, report.overdispersion.between_visits
     known = stays.is_defined and of_visit.is_defined
     by_prompt = (
-        f"where prompts return, {with_interval(stays, '.3f')} of the variance of pass rates stays with the prompt and "
-        f"{with_interval(of_visit, '.3f')} is of the visit"
+        f"where prompts return, {with_interval(stays, 'z.3f')} of the variance of pass rates stays with the prompt and "
+        f"{with_interval(of_visit, 'z.3f')} is of the visit"
         if known
         else "no prompt returns, so what rollouts of a group share would look the same"
     )

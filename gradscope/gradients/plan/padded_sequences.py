@@ -66,7 +66,7 @@ def pretrained_length(model: Any) -> int | None:
     """The positions up to which nothing is scaled; None where no module scales dynamically."""
     for module in model.modules():
         if getattr(module, "rope_type", None) == "dynamic":
-            return int(module.original_max_seq_len)
+            return int(module.config.max_position_embeddings)
     return None
 
 
@@ -75,6 +75,9 @@ def see_batch(model: Any, length: int) -> None:
     device = next(model.parameters()).device
     with torch.no_grad():
         model(input_ids=torch.zeros(1, length, dtype=torch.long, device=device))
+    for module in model.modules():
+        if getattr(module, "rope_type", None) == "dynamic":
+            module.original_max_seq_len = 0  # else a shorter sequence, such as a probe of three tokens, undoes it
 
 
 def sees_padding(policy: MeasuredPolicy, framed: TokenSequence) -> bool:

@@ -14,11 +14,12 @@ from gradscope.render.terminal.layout import Column, add_row, new_table, source_
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import UNDEFINED, Style, format_number
 from gradscope.render.words.tones import STYLES, Tone
-from gradscope.results.claims import ClaimRow, ClaimsReport
+from gradscope.results.claims import NOT_SHOWN, ClaimRow, ClaimsReport
 from gradscope.say import as_ranges, with_interval
 
 _MOST_ROWS = 14
 """Of the table of decided claims."""
+_SHORT = "not shown"
 _TONES: Mapping[str, Tone] = {"supported": "fine", "contradicted": "problem", "cannot_tell": "unknown"}
 
 
@@ -49,6 +50,8 @@ def _answer(rows: Sequence[ClaimRow]) -> Blocks:
     decided = [row for row in rows if row.verdict != "cannot_tell"]
     if decided:
         yield _verdicts(decided[:_MOST_ROWS])
+    if any(row.words == NOT_SHOWN for row in decided[:_MOST_ROWS]):
+        yield cell(f"{_SHORT}: {NOT_SHOWN}.")
     more = [row.name for row in decided[_MOST_ROWS:]]
     if more:
         yield cell(f"{len(more)} more are decided: --show reasons.")
@@ -62,12 +65,12 @@ def _verdicts(rows: Sequence[ClaimRow]) -> Table:
     table = new_table(columns)
     for row in rows:
         null = UNDEFINED if row.null.value is None else format_number(row.null.value, _style(row))
-        add_row(table, cell(row.name, limit=28), _measured(row), null, _word(row))
+        add_row(table, cell(row.name, limit=28), _measured(row), null, _word(row, short=True))
     return table
 
 
-def _word(row: ClaimRow) -> Text:
-    return Text(row.words, style=STYLES[_TONES[row.verdict]])
+def _word(row: ClaimRow, *, short: bool = False) -> Text:
+    return Text(_SHORT if short and row.words == NOT_SHOWN else row.words, style=STYLES[_TONES[row.verdict]])
 
 
 def _measured(row: ClaimRow) -> str:

@@ -57,4 +57,5 @@ def test_policy_and_reference_get_the_frequencies_of_the_longest(monkeypatch: py
         expected = trained(input_ids=ids).logits
         assert not torch.allclose(fresh(input_ids=ids).logits, expected, atol=1e-5)
         for model in models:
+            model(input_ids=ids[:, :3])  # which a trainer would begin anew with, and a probe must not
             assert torch.equal(model(input_ids=ids).logits, expected)
