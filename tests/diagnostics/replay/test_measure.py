@@ -178,7 +178,7 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
     assert report.frac_replay_mismatch.value == share
     if norms[0] == (0.0, 0.0):
         assert report.steps[0].verdict == "no_gradient"
-        assert "grad_norm is zero in the log and here at step 1" in report.findings[0]
+        assert "grad_norm is zero in the log and here at step" in report.findings[0]
 
 
 def test_a_step_that_is_off_with_defaults_that_fit_another_step_differs() -> None:

@@ -42,7 +42,7 @@ from gradscope.rollouts.readers.trl.model_card import trainer_of, with_card
 from gradscope.rollouts.readers.trl.notes import repeats, step_notes, windows
 from gradscope.rollouts.readers.trl.rewards import reward_weights, scalar_reward, scalar_rewards
 from gradscope.rollouts.readers.trl.state import TrlState, has_state, read_state
-from gradscope.rollouts.readers.trl.table import NO_REWARD, table_of_files
+from gradscope.rollouts.readers.trl.table import table_of_files, without_reward
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
@@ -199,7 +199,7 @@ def _groups(
         for at in range(start, min(start + size, file.size)):
             rewards, reward = scalar_reward(file.rows[at], weights)
             if reward is None:
-                quarantine.add(NO_REWARD, f"{file.path}:{at + 1}")
+                quarantine.add(without_reward(weights), f"{file.path}:{at + 1}")
             elif is_not_finite(file.rows[at]["advantage"]):
                 quarantine.add(BROKEN_ADVANTAGE, f"{file.path}:{at + 1}")
             ids = side_ids.get((file.step, at)) or logged_ids(file.rows[at].get("completion_ids"))

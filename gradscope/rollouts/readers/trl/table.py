@@ -5,6 +5,7 @@ Legend: N rows of a file, G group size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,6 +17,12 @@ from gradscope.rollouts.readers.trl.rewards import scalar_rewards
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 
 NO_REWARD = "no reward function gave a finite number"
+SHARED_NAME = "reward functions share a name, so that their sum is not known"
+
+
+def without_reward(weights: Mapping[str, float]) -> str:
+    """Why a row has no reward, by the weights of the functions, which are NaN where several share a name."""
+    return SHARED_NAME if any(map(math.isnan, weights.values())) else NO_REWARD
 
 
 def table_of_files(
@@ -35,7 +42,7 @@ def table_of_files(
     rewards = [{name: file.numbers(name) for name in weights} for file in files]
     totals = [scalar_rewards(numbers, weights) for numbers in rewards]
     for file, total in zip(files, totals, strict=True):
-        _set_aside(file, np.isnan(total), quarantine)
+        _set_aside(file, np.isnan(total), without_reward(weights), quarantine)
     starts = [np.arange(0, file.size, size) for file in files]
     prompts, of_group = prompts_of_groups([file.prompts for file in files], size)
     lengths = np.concatenate([file.num_tokens() for file in files])
@@ -56,11 +63,11 @@ def table_of_files(
     )
 
 
-def _set_aside(file: StepFile, lacks: np.ndarray, quarantine: QuarantineLog) -> None:
+def _set_aside(file: StepFile, lacks: np.ndarray, why: str, quarantine: QuarantineLog) -> None:
     """As the row reader does, row by row: a row without a reward, else one whose advantage is no finite number."""
     broken = np.zeros(file.size, dtype=np.bool_)
     if "advantage" in file.doubles:
         numbers = file.cells["advantage"].to_pylist() if np.isnan(file.numbers("advantage")).any() else []
         broken[: len(numbers)] = [number is not None and not np.isfinite(number) for number in numbers]
     for at in np.flatnonzero(lacks | broken).tolist():
-        quarantine.add(NO_REWARD if lacks[at] else BROKEN_ADVANTAGE, f"{file.path}:{at + 1}")
+        quarantine.add(why if lacks[at] else BROKEN_ADVANTAGE, f"{file.path}:{at + 1}")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE
-from gradscope.rollouts.readers.trl.table import NO_REWARD
+from gradscope.rollouts.readers.trl.table import NO_REWARD, SHARED_NAME, without_reward
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.same_table import assert_reduced_alike
 from tests.rollouts.trl_folder import entry, rows, write_file, write_state
@@ -80,3 +80,8 @@ def test_rows_are_set_aside_with_their_reason(tmp_path: Path) -> None:
 
 def test_the_sample_of_the_format() -> None:
     assert_reduced_alike(REPOSITORY / "fixtures" / "logs" / "trl")
+
+
+def test_why_a_row_has_no_reward() -> None:
+    assert without_reward({"a": 1.0, "b": 0.5}) == NO_REWARD
+    assert without_reward({"a": float("nan")}) == SHARED_NAME
