@@ -220,9 +220,8 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
     with_norm = [step for step in steps if "grad_norm" in step.relative_error]
     dead = [step.step for step in with_norm if _verdict_on(step, "grad_norm") == "no_gradient"]
     if dead:
-        sentences.append(
-            f"grad_norm is zero in the log and here at step{'s' * (len(dead) > 1)} {as_ranges(dead)}: any weights and ids would give that."
-        )
+        at = f"step{'s' * (len(dead) > 1)} {as_ranges(dead)}"
+        sentences.append(f"grad_norm is zero in the log and here at {at}: any weights and ids would give that.")
         with_norm = [step for step in with_norm if step.step not in dead]
     matched = [step for step in with_norm if _verdict_on(step, "grad_norm") == "match"]
     if with_norm:
