@@ -119,6 +119,11 @@ def _caution(comparison: Comparison) -> Iterator[str]:
             "These intervals resample the prompts of the two runs: what another seed would change is in none of them, "
             "and no test is made."
         )
+    elif fewest < 2 and comparison.source.kind == "metrics":
+        yield (
+            "Metrics alone, of one run each, have no interval for these differences and no test; `gradscope report` on "
+            "both has intervals over their steps."
+        )
     elif fewest < 2:
         yield (
             "Some cells share fewer than two seeds: their differences have no interval and no test. `gradscope report` "

@@ -7,6 +7,7 @@ from typing import Literal
 
 from gradscope.estimate import Estimate
 from gradscope.results.lazy_rows import LazyRows
+from gradscope.results.logged.metrics import MetricCourse
 from gradscope.results.signal import (
     AdvantageMass,
     PassRateDistribution,
@@ -264,6 +265,8 @@ class DegeneracyReport(Drawn):
     """Rows that were set aside (the same object as in ``source``; scripts rely on it here)."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""
+    metrics: tuple[MetricCourse, ...] = ()
+    """What the trainer logged by step, where the log holds metrics and no rollouts."""
 
     @property
     def is_in_conflict(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 CUT_OFF, BLANK = "the last line is cut off", "the line is blank"
 """Reasons of lines that may be whole a moment later, and that hold nothing."""
@@ -70,8 +71,10 @@ class Source:
     """What it is, in words: "TRL output_dir, 20 files of completions"."""
     files: tuple[str, ...] = ()
     """Files that were read, in order."""
+    kind: Literal["rollouts", "metrics"] = "rollouts"
+    """What it holds: rollouts, with the trainer's metrics or without them, or metrics alone."""
     num_rows: int = 0
-    """Rows that were used, each a rollout."""
+    """Rows that were used, each a rollout; of metrics alone rows of them."""
     inferred: tuple[str, ...] = ()
     """What the log does not state and the reader worked out, one sentence each, with how."""
     missing: tuple[str, ...] = ()

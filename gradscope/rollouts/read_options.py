@@ -95,6 +95,22 @@ class ReadOptions:
         ),
     ] = None
     """Parquet or JSON lines, for a log that holds text alone."""
+    metric_columns: Annotated[
+        list[str] | None,
+        Option(
+            ("--metric-column",),
+            "A metric under a name of your own: frac_reward_zero_std=groups/dead.",
+            _INPUT,
+            metavar="NAME=COLUMN",
+            shows_default=False,
+        ),
+    ] = None
+    """Common names of metrics and the log's own, of a log of metrics alone."""
+    metric_run: Annotated[
+        str | None,
+        Option(("--metric-run",), "Which run, where a file of metrics holds several.", _INPUT, metavar="NAME"),
+    ] = None
+    """A run's name, or its number where the file names none."""
     strict: Annotated[bool, Option(("--strict",), "Refuse a log with unusable rows.", _INPUT)] = False
     """Whether a row that cannot be used is an error; else it is set aside and counted."""
 
@@ -108,4 +124,4 @@ class ReadOptions:
             for name, option in options_of(type(record)).items():
                 value = getattr(record, name)
                 if value is not None and option.metavar is not None:
-                    yield option.flags[0], str(value)
+                    yield from ((option.flags[0], str(one)) for one in (value if isinstance(value, list) else [value]))

@@ -102,6 +102,12 @@ class Run:
         return steps_of(self.groups)
 
     @property
+    def every_step(self) -> tuple[int, ...]:
+        """Every step that the log knows of, ascending: those with rollouts and those with metrics alone."""
+        logged = (step for step, values in self.metrics.items() if values)
+        return tuple(sorted({*self.updates, *logged}))
+
+    @property
     def trained_by_trl(self) -> bool:
         """Whether TRL's trainer made the run, as it makes our own."""
         return self.source.format in ("trl", "gradscope")

@@ -44,7 +44,9 @@ AdvantageOption = Annotated[
 ShowOption = Annotated[list[str] | None, options.show_option("claims")]
 
 
-@with_records(leave_out=("columns", "unfinished"))  # its questions need the weights again
+@with_records(
+    leave_out=("columns", "metric_columns", "metric_run", "unfinished")
+)  # its questions need the weights again
 def claims(
     context: typer.Context,
     run: options.RunArgument,

@@ -35,7 +35,18 @@ KOption = Annotated[
 ShowOption = Annotated[list[str] | None, options.show_option("passk")]
 
 
-@with_records(leave_out=("model", "initial_weights", "completion_ids", "trainer_args", "step", "group"))
+@with_records(
+    leave_out=(
+        "model",
+        "initial_weights",
+        "completion_ids",
+        "trainer_args",
+        "step",
+        "group",
+        "metric_columns",
+        "metric_run",
+    )
+)
 def passk(
     context: typer.Context,
     files: FilesArgument,

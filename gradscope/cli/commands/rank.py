@@ -111,7 +111,7 @@ CenterOption = Annotated[bool, typer.Option("--center", help="Subtract the mean 
 ShowOption = Annotated[list[str] | None, options.show_option("rank")]
 
 
-@with_records(leave_out=("columns",))
+@with_records(leave_out=("columns", "metric_columns", "metric_run"))
 def rank(
     context: typer.Context,
     run: options.RunArgument,

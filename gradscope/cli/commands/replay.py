@@ -43,7 +43,7 @@ AdvantageOption = Annotated[
 ShowOption = Annotated[list[str] | None, options.show_option("replay")]
 
 
-@with_records(leave_out=("columns",))
+@with_records(leave_out=("columns", "metric_columns", "metric_run"))
 def replay(
     context: typer.Context,
     run: options.RunArgument,

@@ -6,6 +6,7 @@ decides, unless the rule says otherwise, because two runs differ by chance.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +99,13 @@ def check_run(
         refuse_other(Path(baseline), force=force)
     before = None if baseline is None or update_baseline else read_baseline(Path(baseline))
     names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
-    run = read_run(path, read, rewards_only=all(map(needs_only_rewards, names)), progress=progress)
+    run = read_run(
+        path,
+        read,
+        rewards_only=all(map(needs_only_rewards, names)),
+        progress=progress,
+        metrics_alone=True,
+    )
     values = MetricValues(
         run=run,
         success_threshold=success_threshold,
@@ -110,7 +117,7 @@ def check_run(
     for name in (*names, *allow_unknown):
         _check_name(name, values)
     measured = {name: values.value(name) for name in names}
-    verdicts = [_verdict(item, measured[item.metric], run.source.path) for item in required]
+    verdicts = [_verdict(item, measured[item.metric], run.source) for item in required]
     now = {name: _baseline_metric(value) for name, value in measured.items()}
     if before is not None:
         advice = {name: value.advice for name, value in measured.items()}
@@ -177,10 +184,10 @@ def _of_rows_set_aside(source: Source) -> list[Verdict]:
         hint="Copy the files again, or leave them out of the log.",
         advice=f"Set aside: {'; '.join(reasons)}.",
     )
-    return [_verdict(required, value, source.path)]
+    return [_verdict(required, value, source)]
 
 
-def _verdict(requirement: Requirement, value: MetricValue, path: str) -> Verdict:
+def _verdict(requirement: Requirement, value: MetricValue, source: Source) -> Verdict:
     estimate = value.estimate
     outcome: Outcome = "fail" if value.is_not_finite else "unknown"
     if estimate.value is not None:
@@ -192,7 +199,7 @@ def _verdict(requirement: Requirement, value: MetricValue, path: str) -> Verdict
         outcome=outcome,
         estimate=estimate,
         meaning=_meaning(requirement, value, outcome),
-        next_step=_next_step(requirement, value, outcome, path),
+        next_step=_next_step(requirement, value, outcome, source),
     )
 
 
@@ -210,7 +217,7 @@ def _meaning(requirement: Requirement, value: MetricValue, outcome: Outcome) -> 
     return text
 
 
-def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, path: str) -> str:
+def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, source: Source) -> str:
     if outcome == "pass":
         return ""
     if outcome == "unknown" or value.is_not_finite:
@@ -218,7 +225,10 @@ def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, p
     entry = CATALOG.get(catalog_name(split_metric(requirement.metric)[0]))
     if entry is None:
         return "Look at the trainer's own log of this metric."
-    closer = look_closer(entry, path)
+    if source.kind == "metrics":
+        command, meaning = ("degeneracy", entry.meaning) if entry.command == "degeneracy" else ("spike", "")
+        return f"{meaning} Look closer: gradscope {command} {shlex.quote(source.path)}".strip()
+    closer = look_closer(entry, source.path)
     return " ".join(part for part in (entry.meaning, value.advice, closer) if part)
 
 

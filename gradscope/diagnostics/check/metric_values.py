@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from gradscope.catalog.entry import Metric
-from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name
+from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name, range_of
 from gradscope.diagnostics.check.by_prompt import group_metric_by_prompt
 from gradscope.diagnostics.check.recomputed_numbers import (
     furthest_deviation,
@@ -99,12 +99,6 @@ class MetricValues:
         logged = sorted({name for values in self.run.metrics.values() for name in values})
         return list(dict.fromkeys([*CATALOG, *logged]))
 
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """Every step that the log knows of, ascending: those with rollouts and those with metrics alone."""
-        logged = (step for step, values in self.run.metrics.items() if values)
-        return tuple(sorted({*self.run.updates, *logged}))
-
     def value(self, name: str) -> MetricValue:
         """One metric.
 
@@ -124,9 +118,13 @@ class MetricValues:
     def _value(self, name: str) -> MetricValue:
         """What the log says goes first, groups' rewards before the trainer's own numbers; gradients go last."""
         entry = CATALOG.get(name)
+        if self._is_logged_alone(name) and _part_of_groups(name):
+            return self._selected(name, Selector(steps="all", aggregate="mean"), name)
         if entry is not None and entry.path and entry.command == "degeneracy":
             of_rollouts = name != "frac_set_aside"
-            return (of_rollouts and self._silent(name, self.run.updates, self.steps, "most")) or self._of_groups(entry)
+            return (
+                of_rollouts and self._silent(name, self.run.updates, self.run.every_step, "most")
+            ) or self._of_groups(entry)
         if budget_of(name) is not None:
             return self._pass_at_k(name)
         if any(name in values for values in self.run.metrics.values()):
@@ -142,8 +140,10 @@ class MetricValues:
         """A metric of some steps: their rollouts together for a mean, else their numbers joined."""
         entry = CATALOG.get(metric)
         is_replayed = entry is not None and entry.command == "replay"
-        steps = selector.choose(self.run.steps if is_replayed else self.steps)
-        of_groups = _part_of_groups(metric) in _OF_GROUPS or _part_of_log(metric)
+        steps = selector.choose(self.run.steps if is_replayed else self.run.every_step)
+        of_groups = not self._is_logged_alone(metric) and (
+            _part_of_groups(metric) in _OF_GROUPS or _part_of_log(metric)
+        )
         if of_groups and selector.aggregate == "mean" and not set(steps).isdisjoint(self.run.steps):
             chosen = replace(
                 self.run,
@@ -173,7 +173,13 @@ class MetricValues:
             return silent
         finite = [value for value in course.values() if math.isfinite(value)]
         estimate = aggregate_steps(values, selector, finite)
+        if entry is not None and selector.aggregate != "trend":
+            estimate = estimate.within(*range_of(metric))
         return MetricValue(estimate=estimate, subject=f"{selector.aggregate} {metric}{words}", hint=_see(metric))
+
+    def _is_logged_alone(self, name: str) -> bool:
+        """Whether the log holds metrics and no rollouts, and the metric is one of them."""
+        return self.run.source.kind == "metrics" and any(name in values for values in self.run.metrics.values())
 
     def _silent(self, name: str, known: Iterable[int], asked: Sequence[int], must_have: Needed) -> MetricValue | None:
         """What to say where a metric that some steps have is not known at all that are asked for."""
@@ -188,14 +194,16 @@ class MetricValues:
     def _course(self, metric: str, steps: Sequence[int]) -> dict[int, float] | None:
         """The metric at each step that has it, recomputed ones at the chosen steps; None for no number of a step."""
         entry = CATALOG.get(metric)
-        if _part_of_groups(metric) in _OF_EACH_STEP:
+        if self._is_logged_alone(metric):
+            rows = {step: self.run.metrics.get(step, {}).get(metric) for step in self.run.every_step}
+        elif _part_of_groups(metric) in _OF_EACH_STEP:
             rows = {row.step: getattr(row, metric).value for row in self._degeneracy().by_step}
         elif _part_of_log(metric):
             rows = {step: estimate.value for step, estimate in self._log_course(metric).items()}
         elif entry is not None and entry.command == "replay":
             rows = {one.step: _replayed(one, entry) for one in self._replayed_steps(tuple(steps)).steps}
         elif any(metric in values for values in self.run.metrics.values()):
-            rows = {step: self.run.metrics.get(step, {}).get(metric) for step in self.steps}
+            rows = {step: self.run.metrics.get(step, {}).get(metric) for step in self.run.every_step}
         else:
             return None
         return {step: value for step, value in rows.items() if value is not None}
@@ -222,12 +230,12 @@ class MetricValues:
         report = self._degeneracy()
         return MetricValue(
             estimate=number_at(report, entry.path),
-            subject=f"{entry.name} of {report.num_groups} groups",
+            subject=f"{entry.name} of {report.num_groups} groups" if self.run.groups else entry.name,
             hint=_see(entry.name),
             advice=_advice(entry.name, report),
-            prompts=group_metric_by_prompt(
-                self.run, entry.name, reward=self.reward, threshold=report.success_threshold
-            ),
+            prompts=group_metric_by_prompt(self.run, entry.name, reward=self.reward, threshold=report.success_threshold)
+            if self.run.groups
+            else {},
         )
 
     def _log_part(self, name: str) -> Any:
@@ -256,7 +264,7 @@ class MetricValues:
         if part.overall is None:
             reason, hint = absence_of(name, part)
             return MetricValue(estimate=Estimate.undefined_because(reason), subject=entry.name, hint=hint)
-        silent = self._silent(entry.name, self._log_course(entry.name), self.steps, "most")
+        silent = self._silent(entry.name, self._log_course(entry.name), self.run.every_step, "most")
         if silent is not None:
             return silent
         estimate = number_at(part.overall, entry.path.rpartition(".")[2])
@@ -284,7 +292,7 @@ class MetricValues:
     def _logged(self, name: str) -> MetricValue:
         course = self._course(name, ()) or {}
         step, value = max(course.items())
-        silent = _not_finite(name, {step: value}) or self._silent(name, course, self.steps, "last")
+        silent = _not_finite(name, {step: value}) or self._silent(name, course, self.run.every_step, "last")
         if silent is not None:
             return silent
         estimate = Estimate.exact(value)
@@ -312,7 +320,7 @@ class MetricValues:
         """Of the log alone; a number that is none is said to be that, wherever it was logged."""
         estimate, subject = furthest_deviation(self.run)
         name, course = next(iter(courses_of(self.run).items()))
-        silent = self._silent(name, course, self.steps, "all") if estimate.is_defined else None
+        silent = self._silent(name, course, self.run.every_step, "all") if estimate.is_defined else None
         return silent or MetricValue(
             estimate=estimate, subject=subject, hint=_see(entry.name), is_not_finite=not estimate.is_defined
         )

@@ -268,6 +268,8 @@ def _curves(cell: Cell, runs: Sequence[ComparedRun]) -> Iterator[ComparedCurve]:
         ("frac_reward_zero_std", [run.degenerate for run in runs]),
     ):
         length = min(map(len, series))
+        if not length:
+            continue
         windows = np.array_split(np.arange(length), min(_WINDOWS, length))
         table = np.array([[one[window].mean() for window in windows] for one in series])
         yield ComparedCurve(
@@ -295,6 +297,7 @@ def _source(paths: Sequence[str | Path], runs: Sequence[ComparedRun]) -> Source:
         path=as_named(", ".join(map(str, paths))),
         format="gradscope",
         recognized=f"{len(runs)} {_kind(runs)}",
+        kind="metrics" if all(run.log is not None and run.log.kind == "metrics" for run in runs) else "rollouts",
         files=tuple(file for run in runs for file in run.files),
         num_rows=sum(len(run.reward) for run in runs),
         inferred=("A row is a step of a run.",),

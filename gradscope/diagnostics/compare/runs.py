@@ -32,6 +32,7 @@ from gradscope.rollouts.places.naming import names_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import (
     RunManifest,
     heldout_path,
@@ -66,9 +67,9 @@ class ComparedRun:
     settings: Mapping[str, Any]
     """Everything else that bears on its result."""
     reward: NDArray[np.float64]
-    """Mean reward of each step, [S]."""
+    """Mean reward of each step, [S]; empty where metrics alone do not have it."""
     degenerate: NDArray[np.float64]
-    """Share of degenerate groups of each step, [S]."""
+    """Share of degenerate groups of each step, [S]; likewise."""
     incoherence: Estimate | None
     """Share of the rewarded rollouts whose reasoning has a wrong step; None where the run did not count them."""
     heldout: Samples | None
@@ -106,9 +107,12 @@ class ComparedRun:
         cost = {"kilotokens_per_step": self.kilotokens} if with_cost and self.kilotokens is not None else {}
         share = self.incoherence.value if with_incoherence and self.incoherence is not None else None
         return values | {
-            "train_reward": float(self.reward.mean()),
-            "reward_drawdown": drawdown(self.reward),
-            "mean_frac_reward_zero_std": float(self.degenerate.mean()),
+            **(
+                {"train_reward": float(self.reward.mean()), "reward_drawdown": drawdown(self.reward)}
+                if len(self.reward)
+                else {}
+            ),
+            **({"mean_frac_reward_zero_std": float(self.degenerate.mean())} if len(self.degenerate) else {}),
             **({} if share is None else {"frac_incoherent": share}),
             **cost,
         }
@@ -201,7 +205,9 @@ def _read_run(folder: Path) -> ComparedRun:
 
 def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) -> ComparedRun:
     """A run of any other reader: its steps from its rollouts, its settings as far as the log tells them."""
-    run = read_run(path, read, rewards_only=True, progress=progress)
+    run = read_run(path, read, rewards_only=True, progress=progress, metrics_alone=True)
+    if run.source.kind == "metrics":
+        return _of_metrics(path, run)
     table = reward_table(run.groups)
     table = table.select(table.sums(np.isnan(table.reward)) == 0)
     if not len(table):
@@ -231,6 +237,27 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
         rewards=table,
         sides=side_rewards(run, ""),
     )
+
+
+def _of_metrics(path: Path, run: Run) -> ComparedRun:
+    """A run of which metrics alone were logged; what it did not log it cannot be compared in."""
+    return ComparedRun(
+        path=path,
+        advantage=run.source.format,
+        seed=0,
+        settings={},
+        reward=_logged(run, "reward"),
+        degenerate=_logged(run, "frac_reward_zero_std"),
+        incoherence=None,
+        heldout=None,
+        kilotokens=None,
+        log=run.source,
+    )
+
+
+def _logged(run: Run, name: str) -> NDArray[np.float64]:
+    metrics = {step: values for step, values in run.metrics.items() if name in values}
+    return _series(metrics, name)
 
 
 def _incoherence(metrics: Mapping[int, Mapping[str, float]]) -> Estimate | None:

@@ -64,6 +64,8 @@ def with_side_rewards(run: ComparedRun) -> ComparedRun:
 def _means(run: ComparedRun) -> Mapping[str, Estimate]:
     """The means of a run's steps that are means over its groups."""
     table = run.rewards
+    if run.log is not None and run.log.kind == "metrics":
+        return {}
     if table is None:
         try:
             table = reward_table(read_run(run.path, rewards_only=True).groups)

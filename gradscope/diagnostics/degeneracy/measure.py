@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gradscope.diagnostics.degeneracy.advantage_mass import measure_advantage_mass
+from gradscope.diagnostics.degeneracy.as_logged import degeneracy_as_logged
 from gradscope.diagnostics.degeneracy.behind_filter import measure_behind_filter
 from gradscope.diagnostics.degeneracy.by_prompt import measure_prompts
 from gradscope.diagnostics.degeneracy.cost import measure_cost
@@ -70,7 +71,7 @@ def measure_degeneracy(
         The report.
     """
     progress = reporter(progress)
-    run = read_run(path, read, rewards_only=True, progress=progress)
+    run = read_run(path, read, rewards_only=True, progress=progress, metrics_alone=True)
     return degeneracy_of_run(
         run,
         group_sizes=group_sizes,
@@ -112,6 +113,15 @@ def degeneracy_of_run(
         The report.
     """
     _check_options(group_sizes, base_pass_rate, target_degeneracy)
+    if run.source.kind == "metrics":
+        return degeneracy_as_logged(
+            run,
+            group_sizes=group_sizes,
+            target_degeneracy=target_degeneracy,
+            by=by,
+            reward=reward,
+            frac_set_aside=frac_set_aside(run.source),
+        )
     chosen = group_rewards(run, reward)
     threshold = chosen_threshold(chosen, success_threshold)
     table = group_table(chosen, threshold)

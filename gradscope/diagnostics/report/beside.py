@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,8 @@ _LOGGED = {
 }
 """The trainer's own metric -> its title."""
 _REWARD, _DEAD = "mean reward", "groups without a gradient"
+_ALONE = {"reward": _REWARD, "frac_reward_zero_std": _DEAD}
+"""What the trainer logged of rollouts that are not in the log."""
 _NOT_TOLD = "not known"
 _SHOWN = 40
 """Characters of a setting's value; a longer one is cut."""
@@ -72,7 +75,7 @@ def side_by_side(runs: Sequence[NamedRun]) -> tuple[ReportSection, ...]:
 
 
 def _common_steps(runs: Sequence[NamedRun]) -> tuple[int, ...]:
-    return tuple(sorted(set.intersection(*(set(one.run.steps) for one in runs))))
+    return tuple(sorted(set.intersection(*(set(one.run.steps or one.run.every_step) for one in runs))))
 
 
 def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSection:
@@ -130,7 +133,7 @@ def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:
             found[_DEAD] = _mean(dead_groups(table)[live_size].astype(np.float64), table.prompt[live_size])
         if (tokens := _tokens(table)) is not None:
             found["tokens of a completion"] = _mean(tokens, table.prompt)
-    for metric, title in _LOGGED.items():
+    for metric, title in (_LOGGED if run.groups else _ALONE | _LOGGED).items():
         whole = [values[metric] for values in run.metrics.values() if math.isfinite(values.get(metric, math.nan))]
         chosen = [run.metrics[s][metric] for s in steps if math.isfinite(run.metrics.get(s, {}).get(metric, math.nan))]
         if chosen:
@@ -186,11 +189,13 @@ def _sentences(first: str, others: Sequence[str], rows: Sequence[_Row]) -> Itera
 
 
 def _cautions(runs: Sequence[NamedRun], steps: Sequence[int]) -> Iterator[str]:
-    longest = max(len(one.run.steps) for one in runs)
+    longest = max(len(one.run.steps or one.run.every_step) for one in runs)
     if len(steps) < longest:
         ends = f"at step {steps[0]}, the only one" if len(steps) == 1 else f"over the {len(steps)} steps"
         where = "" if len(steps) == 1 else f", {steps[0]} to {steps[-1]}"
         yield f"Compared {ends} that all runs have{where}."
+    if not all(one.run.groups for one in runs):
+        return
     sizes = [", ".join(map(str, sizes_of(one.run.groups))) for one in runs]
     if len(set(sizes)) > 1:
         yield f"Groups differ in size ({'; '.join(sizes)}), and larger ones are less often without a gradient."
@@ -226,8 +231,8 @@ def _said(estimate: Estimate, title: str, *, signed: bool = False) -> str:
 def _courses(runs: Sequence[NamedRun]) -> ReportSection:
     """Reward, dead groups and what the trainers logged, each run a line."""
     drawn: list[tuple[str, str, list[dict[int, float]], tuple[float, float] | None]] = [
-        ("Mean reward", "reward", [_by_step(one.run, dead=False) for one in runs], None),
-        ("Groups without a gradient", "share of groups", [_by_step(one.run, dead=True) for one in runs], (0.0, 1.0)),
+        ("Mean reward", "reward", [mean_rewards(one.run) for one in runs], None),
+        ("Groups without a gradient", "share of groups", [_dead_shares(one.run) for one in runs], (0.0, 1.0)),
     ]
     for metric, title in _LOGGED.items():
         values = [{s: m[metric] for s, m in one.run.metrics.items() if metric in m} for one in runs]
@@ -268,14 +273,27 @@ def _overlaid(
         )
 
 
-def _by_step(run: Run, *, dead: bool) -> dict[int, float]:
-    """Mean reward of each step, or the share of its groups of several rollouts that are dead."""
+def mean_rewards(run: Run) -> dict[int, float]:
+    """Step -> mean of the rewards of its whole groups, or as logged where rollouts are not."""
     table = reward_table(run.groups)
-    kept = table.sums(np.isnan(table.reward)) == 0
-    table = table.select(kept & (table.size > 1) if dead else kept)
+    table = table.select(table.sums(np.isnan(table.reward)) == 0)
+    return _by_step(run, "reward", table, table.sums(table.reward), table.size)
+
+
+def _dead_shares(run: Run) -> dict[int, float]:
+    """Step -> share of its groups of several rollouts that are dead, likewise."""
+    table = reward_table(run.groups)
+    table = table.select((table.sums(np.isnan(table.reward)) == 0) & (table.size > 1))
+    return _by_step(run, "frac_reward_zero_std", table, dead_groups(table).astype(np.float64), np.ones(len(table)))
+
+
+def _by_step(
+    run: Run, metric: str, table: RewardTable, values: NDArray[np.float64], weights: NDArray[Any]
+) -> dict[int, float]:
+    if not run.groups:
+        logged = {step: values.get(metric, math.nan) for step, values in run.metrics.items()}
+        return {step: value for step, value in logged.items() if math.isfinite(value)}
     steps, of_group = np.unique(table.step, return_inverse=True)
-    values = dead_groups(table).astype(np.float64) if dead else table.sums(table.reward)
-    weights = np.ones(len(table)) if dead else table.size
     means = np.bincount(of_group, weights=values) / np.bincount(of_group, weights=weights)
     return dict(zip(steps.tolist(), means.tolist(), strict=True))
 
@@ -320,7 +338,7 @@ def _settings(runs: Sequence[NamedRun]) -> ReportSection:
 
 def _flat(run: Run) -> dict[str, str]:
     """Setting -> its value in words, and how many rollouts a group has."""
-    sizes = {"rollouts of a group": ", ".join(map(str, sizes_of(run.groups)))}
+    sizes = {"rollouts of a group": ", ".join(map(str, sizes_of(run.groups))) or _NOT_TOLD}
     values = {
         name: text if len(text := str(value)) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
         for name, value in run.settings.values.items()

@@ -15,19 +15,17 @@ import numpy as np
 
 from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.report.beside import MOST_BESIDE, NamedRun, side_by_side
+from gradscope.diagnostics.report.beside import MOST_BESIDE, NamedRun, mean_rewards, side_by_side
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.trend import trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.results.report import RunIndex, RunSummary
 from gradscope.results.source import Source
-from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import names_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
-from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.say import percent, with_interval
 
@@ -116,7 +114,8 @@ def _read(
     for done, (name, path) in enumerate(named.items()):
         progress(done, len(named), name)
         try:
-            run = read_run(path, read, rewards_only=True, progress=part(progress, done, len(named), name))
+            told = part(progress, done, len(named), name)
+            run = read_run(path, read, rewards_only=True, progress=told, metrics_alone=True)
             summary = _summary(run, name, success_threshold)
         except GradscopeError as error:
             left_out.append((name, error.message))
@@ -144,28 +143,24 @@ def _index(runs: Sequence[_Summarized], left_out: Sequence[tuple[str, str]], pat
 def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary:
     report = degeneracy_of_run(run, success_threshold=success_threshold)
     dead = {row.step: row.frac_reward_zero_std.value for row in report.by_step}
-    means = _mean_rewards(reward_table(run.groups))
-    rewards = tuple(means.get(step) for step in run.steps)
-    measured = [(step, value) for step, value in zip(run.steps, rewards, strict=True) if value is not None]
+    means = mean_rewards(run)
+    steps = run.steps or run.every_step
+    rewards = tuple(means.get(step) for step in steps)
+    measured = [(step, value) for step, value in zip(steps, rewards, strict=True) if value is not None]
     return RunSummary(
         name=name,
         command=shlex.join(["gradscope", "report", run.source.path]),
-        steps=run.steps,
+        steps=steps,
         num_rollouts=report.num_rollouts,
         frac_reward_zero_std=report.frac_reward_zero_std,
-        reward=Estimate.exact(float(np.mean([value for _, value in measured])), num_units=len(measured)),
+        reward=Estimate.exact(float(np.mean([value for _, value in measured])), num_units=len(measured))
+        if measured
+        else Estimate.undefined_because("no mean reward was logged"),
         reward_change=trend([step for step, _ in measured], [value for _, value in measured]),
         reward_by_step=rewards,
-        degenerate_by_step=tuple(dead.get(step) for step in run.steps),
-        grad_norm_by_step=tuple(run.metrics.get(step, {}).get("grad_norm") for step in run.steps),
+        degenerate_by_step=tuple(dead.get(step) for step in steps),
+        grad_norm_by_step=tuple(run.metrics.get(step, {}).get("grad_norm") for step in steps),
     )
-
-
-def _mean_rewards(table: RewardTable) -> dict[int, float]:
-    """Step -> the mean of its rewards, of steps that have any."""
-    known = ~np.isnan(table.reward)
-    steps, rewards = np.repeat(table.step, table.size)[known], table.reward[known]
-    return {step: float(np.mean(rewards[steps == step])) for step in np.unique(steps).tolist()}
 
 
 def _source(path: str, sources: Sequence[Source]) -> Source:
@@ -173,6 +168,7 @@ def _source(path: str, sources: Sequence[Source]) -> Source:
         path=as_named(path),
         format="folder",
         recognized=f"{len(sources)} runs",
+        kind="metrics" if all(source.kind == "metrics" for source in sources) else "rollouts",
         files=tuple(file for source in sources for file in source.files),
         num_rows=sum(source.num_rows for source in sources),
     )

@@ -32,6 +32,7 @@ from gradscope.diagnostics.report.sections.inputs import ReportInputs, TokenPart
 from gradscope.diagnostics.report.sections.length import length_section
 from gradscope.diagnostics.report.sections.logged.entropy import entropy_section
 from gradscope.diagnostics.report.sections.logged.generation import generation_section
+from gradscope.diagnostics.report.sections.logged.metrics_alone import report_of_metrics
 from gradscope.diagnostics.report.sections.logged.staleness import staleness_section
 from gradscope.diagnostics.report.sections.loss_scale import loss_scale_section
 from gradscope.diagnostics.report.sections.replayed import replay_section
@@ -125,7 +126,9 @@ def report_run(
     """
     progress = reporter(progress)
     read, engine = read or ReadOptions(), engine or EngineOptions()
-    run = read_run(path, read, progress=progress)
+    run = read_run(path, read, progress=progress, metrics_alone=True)
+    if run.source.kind == "metrics":
+        return report_of_metrics(run, _name(run))
     chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)
     measured, absent = _NOT_ASKED
     most_tokens = MOST_TOKENS if tokens is None else tokens
@@ -155,13 +158,17 @@ def report_run(
     )
     return RunReport(
         source=with_damage(run, {one.step: one.reason for one in measured if one.reason}, chosen if gradients else ()),
-        name="/".join(as_named(str(run.path.resolve())).split(os.sep)[-2:]).lstrip("/"),
+        name=_name(run),
         sections=tuple(section(inputs) for section in _SECTIONS),
         recomputed=tuple(gram.step for gram in grams),
         strip=key_numbers(inputs),
         rollouts=read_groups(run, grams, _threshold(inputs.degeneracy)),
         logged=inputs.logged,
     )
+
+
+def _name(run: Run) -> str:
+    return "/".join(as_named(str(run.path.resolve())).split(os.sep)[-2:]).lstrip("/")
 
 
 def _threshold(report: DegeneracyReport | Unavailable) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from gradscope.diagnostics.inputs.steps import (
@@ -12,6 +13,7 @@ from gradscope.diagnostics.inputs.steps import (
     measure_steps,
     with_damage,
 )
+from gradscope.diagnostics.logged.metric_courses import NO_ROLLOUTS
 from gradscope.diagnostics.spike.logged_course import Courses, courses_of, metric_at, outstanding_step
 from gradscope.diagnostics.spike.parts import removals_of, rollouts_of, tensors_of, tokens_of
 from gradscope.diagnostics.spike.question import SpikeQuestion
@@ -60,22 +62,28 @@ def measure_spike(
         InputError: The log holds nothing of the step, or no step can stand out.
     """
     progress = reporter(progress)
-    run = read_run(path, read, progress=progress)
+    run = read_run(path, read, progress=progress, metrics_alone=True)
     courses = courses_of(run)
     chosen = outstanding_step(courses) if step is None else step
     if chosen not in run.updates and chosen not in run.metrics:
         raise InputError(
             f"{run.source.path} has nothing of step {chosen}.",
-            hint=f"It has steps {run.steps[0]} to {run.steps[-1]}." if run.steps else None,
+            hint=f"It has steps {_ends(run.every_step)}.",
         )
     measured = _measured(run, chosen, tokens, engine or EngineOptions(), progress)
     return _report(run, chosen, courses, measured, was_named=step is not None)
+
+
+def _ends(steps: Sequence[int]) -> str:
+    return f"{min(steps)} to {max(steps)}"
 
 
 def _measured(
     run: Run, step: int, tokens: int, engine: EngineOptions, progress: ProgressCallback
 ) -> MeasuredStep | str:
     """The step's gradients, or why there is nothing to compute them from."""
+    if run.source.kind == "metrics":
+        return NO_ROLLOUTS
     if step not in run.updates:
         return f"the log has no rollouts of step {step}"
     (measured,) = measure_steps(run, [step], engine, progress, SpikeQuestion(most_tokens=tokens))

@@ -12,6 +12,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import require_regular
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.metrics_alone import log as metrics_log
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import as_named_run
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
@@ -27,6 +28,8 @@ from gradscope.rollouts.readers.refused_files import refuse_files
 from gradscope.rollouts.readers.refused_folders import refuse_checkpoint, refuse_folder_of_runs, refuse_folders
 from gradscope.rollouts.readers.refused_pickles import refuse_pickles
 from gradscope.rollouts.readers.registry import FORMATS, TRAINERS, format_named
+from gradscope.rollouts.readers.trl import reader as trl
+from gradscope.rollouts.readers.trl.files import completion_files
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
@@ -41,6 +44,7 @@ def read_run(
     rewards_only: bool = False,
     progress: Progress = False,
     so_far: EarlierLooks | None = None,
+    metrics_alone: bool = False,
 ) -> Run:
     """Read a run, whatever wrote it.
 
@@ -51,6 +55,7 @@ def read_run(
             reduced to it, out of core; else its rollouts are read back a step at a time, as they are asked for.
         progress: True for a line on stderr, or a callback, told how far a long reading is.
         so_far: What earlier looks at a log that is still being written have read of it; takes in what this one reads.
+        metrics_alone: Whether a log of metrics without rollouts is an answer, too; else it is an error.
 
     Returns:
         The run, with what was recognized, inferred, missing and set aside in ``source``; ``source.missing`` also names
@@ -68,7 +73,12 @@ def read_run(
         so_far=so_far,
     )
     _require_input(request.path)
-    reader = _recognize(request) if request.options.reader is None else format_named(request.options.reader)
+    reader = _recognize(request) if request.options.reader is None else _named(request.options.reader)
+    if reader is METRICS and not metrics_alone:
+        raise InputError(
+            f"{request.path} holds metrics and no rollouts.",
+            hint="gradscope degeneracy, spike, check, compare and report answer from metrics alone.",
+        )
     _refuse_unused(reader, request)
     run = as_named_run(_naming_non_finite(_with_given_base(reader.read(request), request)))
     if request.options.strict:
@@ -78,6 +88,8 @@ def read_run(
 
 
 def _require_sums(run: Run) -> None:
+    if not run.groups:
+        return
     rewards = reward_table(run.groups).reward
     largest = max(np.fmax.reduce(rewards, initial=0.0), -np.fmin.reduce(rewards, initial=0.0))
     if largest > _LARGEST_REWARD:
@@ -101,7 +113,7 @@ def _naming_non_finite(run: Run) -> Run:
     steps: dict[str, list[int]] = {}
     for step, values in sorted(run.metrics.items()):
         for name, value in values.items():
-            if not math.isfinite(value):
+            if not math.isfinite(value) and name.removeprefix("train/") not in values.keys() - {name}:
                 steps.setdefault(name, []).append(step)
     sentences = tuple(
         f"The trainer logged {name} as {non_finite_word(run.metrics[where[0]][name])} at step {where[0]}"
@@ -129,6 +141,11 @@ def _require_input(path: Path) -> None:
 
 
 def _refuse_unused(reader: Format | RowFormat, request: ReadRequest) -> None:
+    if reader is not METRICS and (request.options.metric_columns or request.options.metric_run):
+        raise UsageError(
+            f"{request.path} is read as {reader.name}, which has rollouts; names of metrics have no use.",
+            hint="Leave --metric-column and --metric-run out, or add --reader metrics.",
+        )
     only_reward = request.columns == ColumnNames(reward=request.columns.reward)
     has_use = "columns" in reader.takes or (only_reward and "reward_column" in reader.takes)
     if request.columns != ColumnNames() and not has_use:
@@ -146,8 +163,12 @@ def _refuse_unused(reader: Format | RowFormat, request: ReadRequest) -> None:
 def _recognize(request: ReadRequest) -> Format | RowFormat:
     refuse_checkpoint(request.path)
     recognized = next((reader for reader in FORMATS if reader.recognizes(request)), None)
+    if recognized is trl.FORMAT and not completion_files(request.path) and METRICS.recognizes(request):
+        return METRICS
     if recognized is not None:
         return recognized
+    if METRICS.recognizes(request) and not _runs_below(request.path):
+        return METRICS
     refuse_pickles(request.path)
     refuse_folder_of_runs(request.path, _runs_below(request.path))
     refuse_folders(request.path)
@@ -171,6 +192,20 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
         hint="Name the columns with --reward-column, --group-column or --prompt-column and --step-column, "
         "or the reader with --reader.",
     )
+
+
+METRICS = Format(
+    name=metrics_log.NAME,
+    looks_for=metrics_log.LOOKS_FOR,
+    recognizes=lambda request: metrics_log.holds_metrics(request.path, request.options),
+    read=lambda request: metrics_log.read_metrics_log(request.path, request.options, QuarantineLog()),
+    takes=frozenset({"columns"}),
+)
+"""Asked last, so that rollouts count where both are there."""
+
+
+def _named(name: str) -> Format | RowFormat:
+    return METRICS if name == METRICS.name else format_named(name)
 
 
 def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:

@@ -19,13 +19,13 @@ from gradscope.errors import UsageError
 LISTS = {
     "rank": ("--step", "--advantage", "--group-size", "--show"),
     "replay": ("--step", "--show"),
-    "spike": ("--show",),
+    "spike": ("--metric-column", "--show"),
     "claims": ("--step", "--samples", "--show"),
-    "report": ("--step", "--samples", "--show"),
-    "degeneracy": ("--group-size", "--show"),
+    "report": ("--metric-column", "--step", "--samples", "--show"),
+    "degeneracy": ("--metric-column", "--group-size", "--show"),
     "passk": ("--k", "--show"),
-    "compare": ("--k", "--show"),
-    "check": ("--track", "--allow-unknown", "--show"),
+    "compare": ("--metric-column", "--k", "--show"),
+    "check": ("--metric-column", "--track", "--allow-unknown", "--show"),
     "train": ("--seeds", "--advantage", "--learning-rate"),
 }
 """Every option that takes several values, but check's requirements, which hold commas of their own."""

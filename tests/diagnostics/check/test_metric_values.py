@@ -438,3 +438,41 @@ def test_a_step_whose_number_is_beyond_floating_point_is_not_passed_over() -> No
     assert values.value("sampler.chi2_token@max").estimate.undefined == f"{reason} (step 2)"
     assert values.value("sampler.chi2_token").estimate.undefined == reason
     assert values.value("sampler.chi2_token@last").estimate.value == 0.0
+
+
+METRICS_ALONE = dataclasses.replace(
+    run_of(
+        metrics={
+            step: {"frac_reward_zero_std": step / 10, "grad_norm": math.nan if step == 5 else 1.0}
+            for step in range(1, 11)
+        }
+    ),
+    source=dataclasses.replace(SOURCE, kind="metrics"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "undefined"),
+    [
+        ("frac_reward_zero_std", 0.55, None),
+        ("frac_reward_zero_std@last", 1.0, None),
+        ("frac_reward_zero_std@first2:max", 0.2, None),
+        ("grad_norm", 1.0, None),
+        ("grad_norm@max", None, "the trainer logged NaN at step 5"),
+        ("jensen_gap", None, "the log holds metrics and no rollouts"),
+        ("frac_all_pass", None, "the log holds metrics and no rollouts"),
+        ("frac_all_pass@last", None, "none of the steps 'all' has a value"),
+        ("frac_set_aside", 0.0, None),
+        ("deviation", None, "it was logged as no finite number"),
+    ],
+)
+def test_metrics_alone_are_held_to_requirements(name: str, value: float | None, undefined: str | None) -> None:
+    estimate = MetricValues(run=METRICS_ALONE).value(name).estimate
+    assert (estimate.value, estimate.undefined) == (value if value is None else pytest.approx(value), undefined)
+    assert estimate.interval is None or estimate.interval[1] <= 1.0
+
+
+def test_a_share_as_logged_that_ended_before_the_run_is_unknown() -> None:
+    metrics = {step: {"loss": 1.0, **({"frac_reward_zero_std": 0.5} if step < 3 else {})} for step in range(1, 9)}
+    values = MetricValues(run=dataclasses.replace(METRICS_ALONE, metrics=metrics))
+    assert values.value("frac_reward_zero_std").estimate.undefined == ENDED

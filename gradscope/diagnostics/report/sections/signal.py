@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
+from gradscope.diagnostics.report.sections.logged.metrics_alone import dead_section
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
@@ -43,6 +44,8 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
 
 def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     """The same of groups that were counted already; ``command`` looks closer."""
+    if report.source.kind == "metrics":
+        return dead_section(report.metrics, report.source)
     entry = metric("frac_reward_zero_std")
     advice = dead_group_advice(report)
     findings = [text for text in report.findings if text != advice]

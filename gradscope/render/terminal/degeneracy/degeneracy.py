@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import Blocks, Views, answer
+from gradscope.render.terminal.degeneracy.as_logged import as_logged_table
 from gradscope.render.terminal.degeneracy.signal import (
     advantage_table,
     cost_table,
@@ -41,6 +42,8 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
     Returns:
         What rich prints.
     """
+    if report.source.kind == "metrics":
+        return as_logged_table(report, show)
     size = f"groups of {report.group_size}" if report.group_size else "groups of unequal size"
     threshold = "" if report.success_threshold is None else f", success at {report.success_threshold:g} or more"
     dead = report.frac_reward_zero_std.value

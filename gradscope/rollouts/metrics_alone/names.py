@@ -1,0 +1,311 @@
+"""What trainers call the numbers that all of them log, and what each has to be told to log rollouts, too.
+
+A name is common (TRL's, where TRL has one); under it stand the keys that say the same in logs of TRL and its relatives,
+verl, the Tinker cookbook, prime-rl, slime, open-instruct and NeMo-RL, as seen in November 2026. A key may have W&B's or
+TensorBoard's ``train/`` before it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gradscope.errors import UsageError
+
+Numbers = Mapping[str, float]
+MetricStyle = Literal["share", "norm", "count"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """A number that the log holds in parts."""
+
+    keys: tuple[str, ...]
+    """The keys that it is made of, all of which a step must have."""
+    formula: str
+    """The same in words, with the keys."""
+    make: Callable[..., float]
+    """The number, from the values of the keys in order; NaN where they make none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonMetric:
+    """A number that every trainer logs under a name of its own."""
+
+    name: str
+    """The name that it has here."""
+    title: str
+    """What it is, in a few words."""
+    style: MetricStyle
+    """How it reads."""
+    keys: tuple[str, ...]
+    """The trainers' names; the first that a log has counts."""
+    derived: tuple[Derived, ...] = ()
+    """What it is made of where no log has it itself."""
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
+
+
+def _one_minus(key: str) -> Derived:
+    return Derived(keys=(key,), formula=f"1 - {key}", make=lambda share: 1.0 - share)
+
+
+def _sum(*keys: str) -> Derived:
+    return Derived(keys=keys, formula=" + ".join(keys), make=lambda first, second: first + second)
+
+
+COMMON: tuple[CommonMetric, ...] = (
+    CommonMetric(
+        name="frac_reward_zero_std",
+        title="no gradient",
+        style="share",
+        keys=("frac_reward_zero_std", "bench/zero_variance_drop_rate"),
+        derived=(
+            _one_minus("env/all/by_group/frac_mixed"),
+            _one_minus("by_group/frac_mixed"),
+            _one_minus("baseline_reward/pct_mixed"),
+            Derived(keys=("groups_skipped", "groups_total"), formula="groups_skipped / groups_total", make=_ratio),
+            Derived(
+                keys=("batch/filtered_prompts", "batch/total_prompts"),
+                formula="batch/filtered_prompts / (batch/filtered_prompts + batch/total_prompts)",
+                make=lambda dropped, used: _ratio(dropped, dropped + used),
+            ),
+            _sum("batch/solve_none", "batch/solve_all"),
+            _sum("solve_none", "solve_all"),
+        ),
+    ),
+    CommonMetric(
+        name="frac_all_pass",
+        title="  all pass",
+        style="share",
+        keys=(
+            "frac_all_pass",
+            "env/all/by_group/frac_all_good",
+            "by_group/frac_all_good",
+            "baseline_reward/pct_1",
+            "batch/solve_all",
+            "solve_all",
+        ),
+    ),
+    CommonMetric(
+        name="frac_all_fail",
+        title="  all fail",
+        style="share",
+        keys=(
+            "frac_all_fail",
+            "env/all/by_group/frac_all_bad",
+            "by_group/frac_all_bad",
+            "baseline_reward/pct_0",
+            "batch/solve_none",
+            "solve_none",
+        ),
+    ),
+    CommonMetric(
+        name="reward",
+        title="mean reward",
+        style="norm",
+        keys=(
+            *("reward", "critic/score/mean", "critic/rewards/mean", "env/all/reward/total", "env/all/reward/mean"),
+            *("reward/all/mean", "reward/mean", "rollout/raw_reward", "rollout/reward", "scores", "mean_reward"),
+            *("reward_mean", "objective/scores", "objective/verifiable_reward"),
+        ),
+    ),
+    CommonMetric(
+        name="reward_std",
+        title="reward spread",
+        style="norm",
+        keys=("reward_std", "reward/std", "critic/score/std"),
+    ),
+    CommonMetric(
+        name="completions/clipped_ratio",
+        title="cut off",
+        style="share",
+        keys=(
+            *("completions/clipped_ratio", "response_length/clip_ratio", "rollout/truncated_ratio"),
+            *("rollout/truncated", "is_truncated/all/mean", "is_truncated/mean", "truncation_rate"),
+        ),
+        derived=(_one_minus("val/stop_rate"),),
+    ),
+    CommonMetric(
+        name="completions/mean_length",
+        title="mean length",
+        style="count",
+        keys=(
+            *("completions/mean_length", "completion_length", "response_length/mean", "rollout/response_len/mean"),
+            *("rollout/response_lengths", "val/sequence_lengths", "seq_len/all/mean", "seq_len/mean"),
+            *("env/all/ac_tokens_per_turn", "response_length", "mean_gen_tokens_per_sample", "completion_len/all/mean"),
+        ),
+    ),
+    CommonMetric(
+        name="grad_norm",
+        title="gradient norm",
+        style="norm",
+        keys=("grad_norm", "actor/grad_norm", "optim/grad_norm", "policy/grad_norm"),
+    ),
+    CommonMetric(
+        name="entropy",
+        title="entropy",
+        style="norm",
+        keys=(
+            *("entropy", "actor/entropy", "actor/entropy_loss", "optim/entropy", "entropy/all/mean", "entropy/mean"),
+            *("entropy_loss", "rollout/entropy", "policy/entropy_avg", "objective/entropy", "approx_entropy"),
+        ),
+    ),
+    CommonMetric(
+        name="kl",
+        title="KL",
+        style="norm",
+        keys=(
+            *("kl", "actor/kl_loss", "actor/ppo_kl", "kl_loss", "ppo_kl", "optim/kl_sample_train_v1"),
+            *("kl_policy_base", "objective/kl_avg", "objective/kl", "mismatch_kl/all/mean", "mismatch_kl/mean"),
+        ),
+    ),
+    CommonMetric(
+        name="clip_ratio/region_mean",
+        title="ratio clipped",
+        style="share",
+        keys=("clip_ratio/region_mean", "clip_ratio", "actor/pg_clipfrac", "pg_clipfrac", "policy/clipfrac_avg"),
+    ),
+    CommonMetric(
+        name="loss",
+        title="loss",
+        style="norm",
+        keys=("loss", "actor/pg_loss", "pg_loss", "loss/mean", "policy_loss", "loss/policy_avg"),
+    ),
+    CommonMetric(
+        name="learning_rate", title="learning rate", style="norm", keys=("learning_rate", "lr", "actor/lr", "optim/lr")
+    ),
+)
+"""In the order in which a person reads them."""
+
+_PREFIX = "train/"
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How the numbers of one log get their common names."""
+
+    parts: Mapping[str, Derived]
+    """Common name -> what it is made of; of a number that the log has itself, that."""
+
+    def apply(self, numbers: Numbers) -> dict[str, float]:
+        """A step's numbers under their common names, and beside these under the trainer's own."""
+        named = {
+            name: one.make(*(numbers[key] for key in one.keys))
+            for name, one in self.parts.items()
+            if all(key in numbers for key in one.keys)
+        }
+        return {**named, **{key: value for key, value in numbers.items() if key not in named}}
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What was taken for what, where the names differ."""
+        parts = [
+            f"{name} is {one.formula}" for name, one in self.parts.items() if one.formula not in (name, _PREFIX + name)
+        ]
+        return (f"By the trainer's names: {'; '.join(parts)}.",) if parts else ()
+
+
+def naming_of(keys: Iterable[str], given: Mapping[str, str]) -> Naming:
+    """What the keys of a log mean.
+
+    Args:
+        keys: All keys of the log.
+        given: Common name -> key, as a person named them; they go first.
+
+    Returns:
+        The naming; without parts where no key is known.
+
+    Raises:
+        UsageError: A key that a person named is not there.
+
+    Example:
+        >>> naming_of(["actor/grad_norm", "loss"], {}).sentences
+        ("By the trainer's names: grad_norm is actor/grad_norm.",)
+    """
+    there = dict.fromkeys(keys)
+    for name, key in given.items():
+        if key not in there:
+            near = difflib.get_close_matches(key, there, n=3, cutoff=0.4) or list(there)[:3]
+            raise UsageError(
+                f"The log has no metric {key!r}.",
+                hint=f"Write --metric-column {name}=NAME with one of {', '.join(near)}.",
+            )
+    parts = {name: _itself(key) for name, key in given.items()}
+    for metric in COMMON:
+        found = next((one for one in _candidates(metric) if all(key in there for key in one.keys)), None)
+        if found is not None:
+            parts.setdefault(metric.name, found)
+    return Naming(parts)
+
+
+def given_names(words: Sequence[str] | None) -> dict[str, str]:
+    """What a person wrote as ``--metric-column NAME=COLUMN``.
+
+    Args:
+        words: One text a time that the option stands there; several between commas.
+
+    Returns:
+        Name -> column.
+
+    Raises:
+        UsageError: A part is not of that form.
+    """
+    parts = [part.strip() for text in words or () for part in text.split(",")]
+    pairs = [part.partition("=") for part in parts]
+    if not all(name.strip() and key.strip() for name, _, key in pairs):
+        raise UsageError(
+            f"--metric-column takes a name and a column, got {', '.join(parts)!r}.",
+            hint="Write --metric-column frac_reward_zero_std=groups/dead",
+        )
+    return {name.strip(): key.strip() for name, _, key in pairs}
+
+
+def _candidates(metric: CommonMetric) -> Iterator[Derived]:
+    for one in (*map(_itself, metric.keys), *metric.derived):
+        yield one
+        keys = tuple(_PREFIX + key for key in one.keys)
+        yield replace(one, keys=keys, formula=one.formula.replace(one.keys[0], keys[0]))
+
+
+def _itself(key: str) -> Derived:
+    return Derived(keys=(key,), formula=key, make=lambda value: value)
+
+
+_SWITCHES: tuple[tuple[str, str], ...] = (
+    ("env/all/", "the Tinker cookbook writes them as iteration_*/train_rollout_summaries.jsonl: name that folder"),
+    ("critic/score/mean", "with verl, set trainer.rollout_data_dir"),
+    ("response_length/clip_ratio", "with verl, set trainer.rollout_data_dir"),
+    ("rollout/raw_reward", "with slime, --save-debug-rollout-data writes them"),
+    ("batch/solve_none", "prime-rl writes them as rollouts/step_*/train/*/traces.jsonl: name that folder"),
+    ("reward/all/mean", "prime-rl writes them as rollouts/step_*/train/*/traces.jsonl: name that folder"),
+    ("batch/total_prompts", "with open-instruct, --save_traces and --rollouts_save_path write them"),
+    ("val/stop_rate", "with open-instruct, --save_traces and --rollouts_save_path write them"),
+    ("baseline_reward/pct_mixed", "NeMo-RL writes them as train_data_step*.jsonl in its log folder: name that folder"),
+    (
+        "frac_reward_zero_std",
+        "with TRL, log_completions=True or RolloutRecorder, with ms-swift --log_completions true",
+    ),
+    ("completions/clipped_ratio", "with TRL, log_completions=True, with ms-swift --log_completions true"),
+)
+"""A key that tells the trainer -> how it logs rollouts; the first that a log has counts."""
+
+
+def switch_on(keys: Iterable[str]) -> str:
+    """How the trainer whose keys these are logs its rollouts, a sentence."""
+    there = list(keys)
+    words = "log a row a rollout with step, prompt and reward, as JSONL, CSV or Parquet"
+    words = next((how for begin, how in _SWITCHES if any(_unprefixed(key).startswith(begin) for key in there)), words)
+    return (
+        "Metrics alone: rollouts would add intervals, prompts, the gap, forecasts and what makes the gradient; "
+        f"{words} (docs/howto.md)."
+    )
+
+
+def _unprefixed(key: str) -> str:
+    return key.removeprefix(_PREFIX)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gradscope.rollouts.metrics_alone.files import PLACE, first_rows, opened
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+
+
+def cells_in(path: Path, aside: QuarantineLog | None = None) -> list[dict[str, Any]]:
+    file = opened(path)
+    assert file is not None
+    found = list(file.rows(aside or QuarantineLog()))
+    assert [row.location for row in first_rows(file, 2)] == [row.location for row in found[:2]]
+    return [dict(row.cells) for row in found]
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("document", "rows"),
+    [
+        ({"log_history": [{"step": 1}, {"step": 2}], "global_step": 2}, [{"step": 1}, {"step": 2}]),
+        ([{"step": 1}], [{"step": 1}]),
+        ({"history": [{"_step": 0}]}, [{"_step": 0}]),
+        ({"step": [1, 2], "loss": [0.5, 0.25]}, [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]),
+        ({"step": {"0": 1, "1": 2}, "loss": {"0": 3, "1": 4}}, [{"step": 1, "loss": 3}, {"step": 2, "loss": 4}]),
+        ({"step": 3, "loss": 0.5}, [{"step": 3, "loss": 0.5}]),
+        ({"step": {"0": 1}, "loss": {"1": 4}}, []),
+        ({"name": "x"}, []),
+        ({}, []),
+        ("text", []),
+    ],
+)
+def test_documents_of_json(tmp_path: Path, document: Any, rows: list[dict[str, Any]]) -> None:
+    assert cells_in(write(tmp_path / "x.json", json.dumps(document))) == rows
+
+
+def test_json_lines_under_another_name_and_compressed(tmp_path: Path) -> None:
+    lines = '{"step": 1}\n{"step": 2}\n'
+    assert cells_in(write(tmp_path / "x.json", lines)) == [{"step": 1}, {"step": 2}]
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    assert cells_in(tmp_path / "x.jsonl.gz") == [{"step": 1}, {"step": 2}]
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(lines.encode() * 1000)[:-20])
+    aside = QuarantineLog()
+    cells_in(tmp_path / "x.jsonl.gz", aside)
+    assert "cannot be read to its end" in aside.result().lost[0]
+
+
+def test_entries_that_are_no_objects_are_set_aside(tmp_path: Path) -> None:
+    aside = QuarantineLog()
+    assert cells_in(write(tmp_path / "x.json", '[{"step": 1}, 5]'), aside) == [{"step": 1}]
+    assert aside.result().reasons[0].first == f"{tmp_path / 'x.json'}:2"
+
+
+def test_a_table(tmp_path: Path) -> None:
+    aside = QuarantineLog()
+    text = '\ufeffStep,"train/loss",note\n\n1,0.5,"a,b"\n2,NaN,\n3\n4,"x\n'
+    found = cells_in(write(tmp_path / "x.csv", text), aside)
+    assert [str(one) for one in found] == [
+        "{'Step': 1.0, 'train/loss': 0.5, 'note': 'a,b'}",
+        "{'Step': 2.0, 'train/loss': nan, 'note': ''}",
+    ]
+    reasons = {one.reason for one in aside.result().reasons}
+    assert "it has 1 cells, and the head names 3" in reasons
+    assert any(reason.startswith("the line is not CSV") for reason in reasons)
+    assert cells_in(write(tmp_path / "x.tsv", "step\tloss\n1\t2\n")) == [{"step": 1.0, "loss": 2.0}]
+
+
+def test_a_chart_of_several_runs(tmp_path: Path) -> None:
+    text = '"Step","a - train/loss","a - train/loss__MIN","b - c - train/loss"\n1,0.5,0.4,0.25\n2,0.5,0.4,\n'
+    file = opened(write(tmp_path / "x.csv", text))
+    assert file is not None
+    found = [(row.run, dict(row.cells)) for row in file.rows(QuarantineLog())]
+    assert found == [
+        ("a", {"Step": 1.0, "train/loss": 0.5}),
+        ("b - c", {"Step": 1.0, "train/loss": 0.25}),
+        ("a", {"Step": 2.0, "train/loss": 0.5}),
+    ]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"step": [1, 2], "loss": [0.5, None]}), tmp_path / "x.parquet")
+    assert cells_in(tmp_path / "x.parquet") == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": None}]
+    data = (tmp_path / "x.parquet").read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(data[:-30])
+    aside = QuarantineLog()
+    assert cells_in(tmp_path / "cut.parquet", aside) == []
+    assert aside.result().lost
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("{'loss': 0.5, 'reward': nan}\n{'loss': '1e-3', 'reward': -inf}\n", [(1, 0.5), (2, 0.001)]),
+        (
+            "5%| | 5/50 [0:01\r{'loss': 0.5, 'reward': 1}\n10/50 [0:02\n{'loss': 2, 'reward': 1}\n",
+            [(5, 0.5), (10, 2.0)],
+        ),
+        ("3/3 [0:01\n{'loss': 0.5, 'reward': 1}\n{'loss': 2, 'reward': 1}\n", [(1, 0.5), (2, 2.0)]),
+        ("{'loss': np.float64(0.5), 'reward': 1.0}\n{'train_runtime': 3.0, 'loss': 1}\nloss {\n", [(1, 0.5)]),
+        ('{"loss": 0.5, "reward": 1}\n', [(1, 0.5)]),
+    ],
+)
+def test_dictionaries_on_a_console(tmp_path: Path, text: str, rows: list[tuple[int, float]]) -> None:
+    found = cells_in(write(tmp_path / "x.log", text))
+    assert [(row["step"], row["loss"]) for row in found] == rows
+    assert {row[PLACE] for row in found} == {float("/" not in text or "3/3" in text)}
+
+
+def test_other_lines_of_a_console(tmp_path: Path) -> None:
+    text = "(pid=1) step:7 - actor/grad_norm:0.5 - x:np.float64(1e-05) - bad:abc\n"
+    text += "INFO rollout 3: {'rollout/raw_reward': 0.5, 'n': 2}\nnothing\n{'loss': 0.5, 'rew\n"
+    aside = QuarantineLog()
+    found = cells_in(write(tmp_path / "x.txt", text), aside)
+    assert found == [
+        {"actor/grad_norm": 0.5, "x": 1e-05, "step": 7},
+        {"rollout/raw_reward": 0.5, "n": 2.0, "step": 3},
+    ]
+    assert [one.reason for one in aside.result().reasons] == ["the dictionary of metrics is cut off"]
+
+
+def test_text_that_is_not_utf8_costs_its_line(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b'{"step": 1}\n{"step": "\xff"}\n{"step": 2}\n')
+    aside = QuarantineLog()
+    assert len(cells_in(tmp_path / "x.jsonl", aside)) == 2
+    assert aside.result().reasons[0].reason == "the line is not UTF-8"
+
+
+def test_other_files_hold_no_metrics(tmp_path: Path) -> None:
+    assert opened(write(tmp_path / "x.safetensors", "abc")) is None
+    (tmp_path / "events.out.tfevents.1").write_bytes(b"garbage garbage garbage")
+    aside = QuarantineLog()
+    assert cells_in(tmp_path / "events.out.tfevents.1", aside) == []
+    assert aside.result().lost

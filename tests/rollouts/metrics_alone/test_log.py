@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.metrics_alone.log import holds_metrics, read_metrics_log
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.run import Run
+from tests.conftest import REPOSITORY
+from tests.rollouts.readers.lines import write_lines
+
+LOGS = REPOSITORY / "fixtures/logs/metrics"
+Metrics = Mapping[int, Mapping[str, float]]
+
+
+def read(path: Path, **options: Any) -> Run:
+    return read_run(path, ReadOptions(**options), metrics_alone=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "title", "steps", "step", "numbers"),
+    [
+        (
+            "trainer_state.json",
+            {},
+            "trainer_state.json, 10 steps",
+            (20, 200),
+            180,
+            {"frac_reward_zero_std": 0.99, "grad_norm": 2.929, "completions/clipped_ratio": 1.0},
+        ),
+        (
+            "log_history.json",
+            {},
+            "metrics in JSON, 10 steps",
+            (1, 10),
+            10,
+            {"reward": 0.7, "frac_reward_zero_std": 0.75},
+        ),
+        ("console_trl.log", {}, "a trainer's console, 10 steps", (1, 10), 9, {"grad_norm": math.nan, "reward": 0.48}),
+        ("console_verl.log", {}, "a trainer's console, 10 steps", (1, 10), 2, {"reward": 0.18, "entropy": 0.84}),
+        ("console_slime.log", {}, "a trainer's console, 10 steps", (0, 9), 9, {"reward": 0.47, "grad_norm": 0.19}),
+        ("verl_file.jsonl", {}, "metrics in JSON lines, 11 steps", (0, 10), 10, {"reward": 0.5, "kl": 0.002}),
+        (
+            "tinker_metrics.jsonl",
+            {},
+            "metrics in JSON lines, 10 steps",
+            (0, 9),
+            9,
+            {"frac_reward_zero_std": 0.85, "frac_all_pass": 0.65, "frac_all_fail": 0.2, "reward": 0.77},
+        ),
+        (
+            "prime_rl_metrics.jsonl",
+            {},
+            "metrics in JSON lines, 10 steps",
+            (0, 9),
+            9,
+            {"frac_reward_zero_std": 0.31 + 0.28, "entropy": 0.41, "completions/clipped_ratio": 0.03},
+        ),
+        (
+            "open_instruct_wandb.json",
+            {},
+            "metrics in JSON, 10 steps",
+            (1, 10),
+            8,
+            {"frac_reward_zero_std": 0.5, "completions/clipped_ratio": 0.13, "reward": 2.8},
+        ),
+        ("wandb_history.csv", {}, "a table of metrics, 10 steps", (1, 10), 5, {"grad_norm": math.inf, "reward": 0.35}),
+        (
+            "wandb_chart.csv",
+            {"metric_run": "grpo-b"},
+            "a table of metrics, run 'grpo-b' of 2, 8 steps",
+            (1, 8),
+            8,
+            {"reward": 0.54, "frac_reward_zero_std": 0.34},
+        ),
+        ("tensorboard", {}, "TensorBoard's events, 10 steps", (1, 10), 10, {"reward": 0.4, "grad_norm": 0.4}),
+        (
+            "trackio.db",
+            {"metric_run": "quiet-sea-2"},
+            "trackio's database, run 'quiet-sea-2' of 2, 10 steps",
+            (1, 10),
+            6,
+            {"reward": 0.52, "grad_norm": math.nan},
+        ),
+        (
+            "own.csv",
+            {
+                "columns": ColumnNames(step="update"),
+                "metric_columns": ["frac_reward_zero_std=groups/dead", "grad_norm=gnorm"],
+            },
+            "a table of metrics, 9 steps",
+            (1, 9),
+            9,
+            {"frac_reward_zero_std": 0.9, "grad_norm": 0.58},
+        ),
+    ],
+)
+def test_each_kind_of_file(
+    name: str, options: dict[str, Any], title: str, steps: tuple[int, int], step: int, numbers: dict[str, float]
+) -> None:
+    run = read(LOGS / name, **options)
+    assert (run.source.kind, run.source.format, run.source.recognized) == ("metrics", "metrics", title)
+    assert (run.steps, run.every_step[0], run.every_step[-1]) == ((), *steps)
+    found = {key: run.metrics[step][key] for key in numbers}
+    assert found == pytest.approx(numbers, nan_ok=True)
+    assert "rollouts would add" in run.source.missing[0]
+    assert run.source.quarantined.num_rows == 0
+
+
+def test_a_file_of_several_runs_names_them() -> None:
+    for name in ("trackio.db", "wandb_chart.csv"):
+        with pytest.raises(InputError, match="holds 2 runs") as caught:
+            read(LOGS / name)
+        assert "--metric-run" in (caught.value.hint or "")
+        with pytest.raises(UsageError, match="has no run 'x'"):
+            read(LOGS / name, metric_run="x")
+
+
+def test_metrics_are_no_answer_where_rollouts_are_needed() -> None:
+    with pytest.raises(InputError, match="holds metrics and no rollouts") as caught:
+        read_run(LOGS / "trainer_state.json")
+    assert "degeneracy" in (caught.value.hint or "")
+
+
+def test_rollouts_count_where_both_are_there() -> None:
+    run = read(REPOSITORY / "fixtures/logs/trl")
+    assert (run.source.kind, run.source.format) == ("rollouts", "trl")
+    with pytest.raises(UsageError, match="names of metrics have no use"):
+        read(REPOSITORY / "fixtures/logs/trl", metric_columns=["reward=x"])
+
+
+def test_a_trainers_folder_without_completions_has_its_state(tmp_path: Path) -> None:
+    for step in (5, 20):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        shutil.copy(LOGS / "trainer_state.json", tmp_path / f"checkpoint-{step}")
+    run = read(tmp_path)
+    assert run.source.files == (str(tmp_path / "checkpoint-20" / "trainer_state.json"),)
+    assert read(tmp_path, reader="metrics").every_step == run.every_step
+
+
+def test_two_files_of_one_kind_in_a_folder_are_refused(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        shutil.copy(LOGS / "verl_file.jsonl", tmp_path / name)
+    with pytest.raises(InputError, match="holds metrics in 2 places") as caught:
+        read(tmp_path)
+    assert caught.value.hint == f"Name one: {tmp_path / 'a.jsonl'}"
+    (tmp_path / "b.jsonl").unlink()
+    assert read(tmp_path).every_step[-1] == 10
+
+
+def series(tmp_path: Path, *rows: Any) -> Path:
+    return write_lines(tmp_path / "metrics.jsonl", *rows)
+
+
+def test_a_run_that_was_resumed_counts_as_its_later_rows(tmp_path: Path) -> None:
+    rows = [{"step": step, "reward": step / 10} for step in (1, 2, 3, 4)]
+    path = series(tmp_path, *rows, {"step": 3, "reward": 0.9}, {"step": 4, "loss": 1.0})
+    run = read(path)
+    assert run.metrics == {1: {"reward": 0.1}, 2: {"reward": 0.2}, 3: {"reward": 0.9}, 4: {"loss": 1.0}}
+    assert f"Resumed at step 3 ({path}:5)" in run.source.inferred[-1]
+
+
+def test_steps_that_begin_again_are_another_run(tmp_path: Path) -> None:
+    rows = [{"step": step, "reward": step / 10} for step in (1, 2, 3)]
+    again = [{"step": step, "reward": step / 5} for step in (1, 2)]
+    path = series(tmp_path, *rows, *again)
+    with pytest.raises(InputError, match=r"holds 2 runs: '1' .*, '2' \(from .*:4\)"):
+        read(path)
+    assert read(path, metric_run="2").metrics == {1: {"reward": 0.2}, 2: {"reward": 0.4}}
+    assert read(path, metric_run="1").every_step == (1, 2, 3)
+    same = series(tmp_path, *rows, *rows)
+    assert read(same).every_step == (1, 2, 3)
+
+
+def test_rows_that_name_their_run_are_told_apart(tmp_path: Path) -> None:
+    path = series(tmp_path, *({"step": step, "run": name, "reward": 0.5} for step in (1, 2) for name in "ab"))
+    with pytest.raises(InputError, match=r"'a' .*, 'b'"):
+        read(path)
+    assert read(path, metric_run="b").every_step == (1, 2)
+
+
+def test_several_rows_of_a_step_are_one(tmp_path: Path) -> None:
+    path = series(tmp_path, {"step": 1, "reward": 0.5}, {"step": 1, "loss": 0.1}, {"step": 0, "val": 1}, {"time": 3})
+    run = read(path)
+    assert run.metrics == {0: {"val": 1.0}, 1: {"reward": 0.5, "loss": 0.1}}
+    assert "1 rows without a step were left out." in run.source.inferred
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"step": step, "reward": at / 3} for step in (1, 2) for at in range(4)],  # rollouts without a group
+        [{"step": 1, "temperature": 0.5}],
+        [{"reward": 0.5}],
+        [{"step": 1, "prompt": "p", "loss": 0.5}],
+        [{"step": -1, "reward": 0.5}],
+        [{"step": 1.5, "reward": 0.5}],
+    ],
+)
+def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    path = series(tmp_path, *rows)
+    assert not holds_metrics(path, ReadOptions())
+    with pytest.raises(InputError, match="no metrics by step"):
+        read_metrics_log(path, ReadOptions(), QuarantineLog())
+    with pytest.raises(InputError, match=r"not a log that gradscope knows|no usable rows"):
+        read(path)
+
+
+def test_a_named_column_of_rollouts_says_that_it_is_no_log_of_metrics() -> None:
+    assert not holds_metrics(LOGS / "log_history.json", ReadOptions(columns=ColumnNames(reward="reward")))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("garbage", "the line is not JSON"),
+        ('["a"]', "the line is not a JSON object"),
+        ("", "the line is blank"),
+        ('{"step": 1, "step": 2}', "the line names 'step' twice in one object"),
+        (f'{{"step": 1, "reward": {"9" * 5000}}}', "the line has a number of more than 4300 digits"),
+        (f'{{"step": {"[" * 101}{"]" * 101}}}', "the line is nested deeper than 100 levels"),
+        ('{"step": -1, "reward": 0.5}', "the step is not a whole number"),
+        ('{"step": "x", "reward": 0.5}', "the step is not a whole number"),
+        ('{"step": 1e300, "reward": 0.5}', "the step is not a whole number"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_set_aside(tmp_path: Path, line: str, reason: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    good = '{"step": %d, "reward": 0.5}'
+    path.write_text("\n".join([good % 1, line, good % 2, ""]))
+    run = read(path)
+    (found,) = run.source.quarantined.reasons
+    assert (found.reason, found.num_rows, found.first) == (reason, 1, f"{path}:2")
+    assert run.every_step == (1, 2)
+    assert not run.source.quarantined.lost
+
+
+def test_a_last_row_that_cannot_be_used_leaves_the_end_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "reward": 0.5}\ngarbage\n')
+    assert read(path).source.quarantined.lost == (
+        f"{path}:2: the line is not JSON; it is the file's last row, so the run may go on beyond what was read.",
+    )
+    path.write_text('{"step": 1, "reward": 0.5}\n{"step": 2, "rew')
+    quarantined = read(path).source.quarantined
+    assert (quarantined.lost, quarantined.reasons[0].reason) == ((), "the last line is cut off")
+
+
+def test_numbers_of_any_kind(tmp_path: Path) -> None:
+    row = {
+        "step": "3", "reward": "NaN", "loss": -math.inf, "big": 10**400, "train": {"kl": 0.5}, "flag": True,
+        "text": None, "names": ["a"], "data": {"grad_norm": 1},
+    }  # fmt: skip
+    metrics = read(series(tmp_path, row)).metrics[3]
+    assert math.isnan(metrics["reward"])
+    assert (metrics["loss"], metrics["big"], metrics["kl"], metrics["grad_norm"]) == (-math.inf, math.inf, 0.5, 1.0)
+    assert {"flag", "names", "text"}.isdisjoint(metrics)
+
+
+def test_a_database_is_read_as_it_stands_with_its_log_of_writes(tmp_path: Path) -> None:
+    path = tmp_path / "trackio.db"
+    shutil.copy(LOGS / "trackio.db", path)
+    writer = sqlite3.connect(path)
+    writer.execute("PRAGMA journal_mode = WAL")
+    row = json.dumps({"train/global_step": 11, "train/reward": 0.9})
+    writer.execute(
+        "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics) VALUES ('c', '', 'late', 10, ?)", (row,)
+    )
+    writer.commit()
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert read(path, metric_run="late").metrics[11]["reward"] == 0.9
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    writer.close()
+
+
+def test_a_database_of_something_else_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE other (id INTEGER)")
+        endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id, '' AS run_name"
+        database.execute(f"CREATE VIEW metrics AS {endless}, i AS step, '{{}}' AS metrics FROM n")
+    with pytest.raises(InputError):
+        read(path)
+    data = (LOGS / "trackio.db").read_bytes()
+    (tmp_path / "cut.db").write_bytes(data[:4096])
+    with pytest.raises(InputError):
+        read(tmp_path / "cut.db")

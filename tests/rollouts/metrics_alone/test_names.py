@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gradscope.errors import UsageError
+from gradscope.rollouts.metrics_alone.names import COMMON, given_names, naming_of, switch_on
+
+
+@pytest.mark.parametrize(
+    ("numbers", "name", "value"),
+    [
+        ({"frac_reward_zero_std": 0.5}, "frac_reward_zero_std", 0.5),
+        ({"train/frac_reward_zero_std": 0.5}, "frac_reward_zero_std", 0.5),
+        ({"env/all/by_group/frac_mixed": 0.25}, "frac_reward_zero_std", 0.75),
+        ({"groups_skipped": 3.0, "groups_total": 4.0}, "frac_reward_zero_std", 0.75),
+        ({"train/groups_skipped": 3.0, "train/groups_total": 4.0}, "frac_reward_zero_std", 0.75),
+        ({"groups_skipped": 0.0, "groups_total": 0.0}, "frac_reward_zero_std", math.nan),
+        ({"batch/filtered_prompts": 8.0, "batch/total_prompts": 24.0}, "frac_reward_zero_std", 0.25),
+        ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, "frac_reward_zero_std", 0.75),
+        ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, "frac_all_fail", 0.5),
+        ({"train/baseline_reward/pct_mixed": 0.25}, "frac_reward_zero_std", 0.75),
+        ({"val/stop_rate": 0.75}, "completions/clipped_ratio", 0.25),
+        ({"critic/rewards/mean": 2.0, "critic/score/mean": 1.0}, "reward", 1.0),
+        ({"actor/grad_norm": math.inf}, "grad_norm", math.inf),
+        ({"groups_skipped": 3.0}, "frac_reward_zero_std", None),
+        ({"eval_reward": 3.0}, "reward", None),
+    ],
+)
+def test_what_trainers_call_the_same(numbers: dict[str, float], name: str, value: float | None) -> None:
+    found = naming_of(numbers, {}).apply(numbers)
+    assert found.keys() >= numbers.keys()
+    assert found.get(name) == value or (value is not None and math.isnan(value) and math.isnan(found[name]))
+
+
+def test_each_key_of_the_table_gives_its_own_name() -> None:
+    for metric in COMMON:
+        for key in metric.keys:
+            assert naming_of([key], {}).apply({key: 0.5})[metric.name] == 0.5
+    names = [metric.name for metric in COMMON]
+    assert len(names) == len(set(names))
+
+
+def test_a_step_that_lacks_a_part_has_no_derived_number() -> None:
+    naming = naming_of(["groups_skipped", "groups_total"], {})
+    assert naming.apply({"groups_total": 4.0}) == {"groups_total": 4.0}
+    assert naming.sentences == ("By the trainer's names: frac_reward_zero_std is groups_skipped / groups_total.",)
+
+
+def test_a_name_that_a_person_gave_goes_first() -> None:
+    given = given_names(["reward=score, frac_reward_zero_std = groups/dead", "own=x"])
+    assert given == {"reward": "score", "frac_reward_zero_std": "groups/dead", "own": "x"}
+    numbers = {"reward": 1.0, "score": 2.0, "groups/dead": 0.5, "x": 3.0}
+    found = naming_of(numbers, given).apply(numbers)
+    assert (found["reward"], found["frac_reward_zero_std"], found["own"]) == (2.0, 0.5, 3.0)
+
+
+def test_a_name_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(UsageError, match="no metric 'groups/dad'") as caught:
+        naming_of(["groups/dead", "loss"], {"frac_reward_zero_std": "groups/dad"})
+    assert "groups/dead" in (caught.value.hint or "")
+    for words in (["reward"], ["=x"], ["reward="], [""]):
+        with pytest.raises(UsageError, match="takes a name and a column"):
+            given_names(words)
+    assert given_names(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("frac_reward_zero_std", "log_completions=True"),
+        ("train/frac_reward_zero_std", "ms-swift"),
+        ("critic/score/mean", "trainer.rollout_data_dir"),
+        ("env/all/reward/total", "iteration_*"),
+        ("batch/solve_none", "traces.jsonl"),
+        ("rollout/raw_reward", "--save-debug-rollout-data"),
+        ("val/stop_rate", "--save_traces"),
+        ("loss", "a row a rollout"),
+    ],
+)
+def test_each_trainer_is_told_how_to_log_rollouts(key: str, words: str) -> None:
+    assert words in switch_on([key])
