@@ -13,7 +13,7 @@ COMMANDS: dict[str, Any] = app().commands
 
 SHARED = {
     "--step": ("Steps to compute.", ("rank", "replay", "report")),
-    "--reward": ("One reward function instead of the scalar reward.", ("degeneracy", "check")),
+    "--reward": ("One reward function instead of the scalar reward; the main one of several.", ("degeneracy", "check")),
     "--success-threshold": (
         "A rollout passes at this reward or more; for rewards that are not 0/1.",
         ("degeneracy", "passk", "check", "report"),
