@@ -102,7 +102,7 @@ def verifier_caution(unsolved: tuple[float, float], k: int, num_prompts: int) ->
     if second >= first:
         return alike
     alone = 1 - (second / first) ** (1 / k)
-    return f"{alike}; passing {100 * alone:.2g} % of them in the second alone makes the whole gain there"
+    return f"{alike}; had it passed {100 * alone:.2g} % of them in the second alone, that would be the whole gain"
 
 
 def _course(rows: Sequence[PassAtKDifference]) -> str:

@@ -43,7 +43,7 @@ def claims_answer(report: ClaimsReport, command: str = "") -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=report.findings,
-        severity="fine",
+        severity="fine" if any(claim.verdict != "cannot_tell" for claim in report.claims) else "unknown",
         meaning="A claim is supported or contradicted where the whole 95 % interval says so. It was made about other "
         "models and tasks, and may hold there where it does not here.",
         next_step=_next_step(report.claims),

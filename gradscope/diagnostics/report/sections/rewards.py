@@ -143,7 +143,10 @@ def _correlations(functions: list[RewardFunction]) -> tuple[ReportTable, ...]:
     return (
         ReportTable(
             caption=f"Correlation within groups = {metric('by_reward.correlation').formula}",
-            columns=(*(Column(title=title) for title in ("reward function", "and")), Column(title="r", style="gap")),
+            columns=(
+                *(Column(title=title) for title in ("reward function", "and")),
+                Column(title="correlation", style="gap"),
+            ),
             rows=rows,
         ),
     )

@@ -130,11 +130,12 @@ def _kinds(report: DegeneracyReport) -> ReportTable:
 
 
 def _by_prompt(rows: LazyRows) -> ReportTable:
-    """The prompts that took the most rollouts and are not live."""
+    """The prompts on which the most rollouts taught nothing."""
     names = ("num_groups", "num_rollouts", "pass_rate", "status", "first_step", "last_live_step")
-    shown = f", the first {MOST_PROMPTS}; gradscope degeneracy --output DIR writes all" * (len(rows) > MOST_PROMPTS)
+    counted = f"{MOST_PROMPTS} of {len(rows):,}" if len(rows) > MOST_PROMPTS else f"{len(rows):,}"
+    more = "; gradscope degeneracy --output DIR writes all" * (len(rows) > MOST_PROMPTS)
     return ReportTable(
-        caption=f"The {len(rows):,} prompts, by the rollouts that those took that are not live{shown}",
+        caption=f"{counted} prompts, first those never or always solved, by their number of rollouts{more}",
         columns=(
             Column(title="prompt"),
             *(Column(title=title, style="count") for title in ("groups", "rollouts")),

@@ -63,6 +63,7 @@ def orthogonal(run: Run) -> Any:
         step=1,
         rewards=[reward or 0.0 for reward in rewards],
         num_inferred_ids=0,
+        kl_gram=None,
         verification=SimpleNamespace(describe=dict),
         describe=lambda: {"engine": "made up"},
         notes=(),
