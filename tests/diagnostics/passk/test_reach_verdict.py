@@ -109,7 +109,7 @@ def test_what_false_positives_do_is_their_chance_among_k_samples() -> None:
     unsolved = 0.5 * 0.98**64
     said = verifier_caution((0.5, unsolved), 64, 200)
     assert (
-        "as solved in 47.4 % of cases at k = 64; had it passed 2 % of them in the second alone, that would be" in said
+        "solved in 47.4 % of cases at k = 64; had it passed 2 % of them in the second alone, that would be" in said
     )
     assert "alone" not in verifier_caution((0.5, 0.5), 64, 200)
-    assert "passing 6.9 % of them" in verifier_caution((0.5, 0.0), 64, 100)
+    assert "passed 6.9 % of them" in verifier_caution((0.5, 0.0), 64, 100)
