@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ def to_indices(rows: NDArray[np.int64]) -> pa.Array:
 
 def to_strings(values: list[str]) -> pa.Array:
     """Text as an array, also that with half a surrogate pair, which no UTF-8 holds."""
+    with suppress(UnicodeEncodeError):
+        return pa.array(values, pa.string())
     encoded = [value.encode("utf-8", "surrogatepass") for value in values]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     whole = pa.LargeStringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))

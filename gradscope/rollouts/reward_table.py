@@ -3,7 +3,7 @@
 Legend: J groups, N rollouts of all of them, group after group.
 
 A log of any size is reduced to such a table; one that was read into rollouts has one, too. Tables of parts of a log
-are put together by :mod:`gradscope.rollouts.readers.scan.whole`.
+are put together by :mod:`gradscope.rollouts.readers.reduction.whole`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from gradscope.__main__ import main
-from gradscope.rollouts.readers.scan import reduction
+from gradscope.rollouts.readers.reduction import log
 from tests.conftest import REPOSITORY
 from tests.hostile.mutate import damaged
 from tests.hostile.oracle import difference, write_log
@@ -134,7 +134,7 @@ def _judged(
         patched.chdir(place.parent)
         patched.setenv("GRADSCOPE_DEBUG", "1")
         if is_large:
-            patched.setattr(reduction, "MIN_BYTES", 0)
+            patched.setattr(log, "MIN_ON_DISK", 0)
         code, out, err = called(arguments)
     seconds = time.monotonic() - start
     wrong = _wrong(arguments, code, out, err, seconds)

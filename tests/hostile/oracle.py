@@ -46,11 +46,10 @@ def counted(path: Path) -> dict[str, Any]:
     for line in path.read_text().split("\n")[:-1]:
         num_rows += 1
         try:
-            pairs = json.loads(line, object_pairs_hook=lambda pairs: pairs)
-            row = dict(pairs)
-        except (ValueError, TypeError):
+            row = json.loads(line)
+        except ValueError:
             continue
-        if len(row) < len(pairs) or type(row.get("step")) is not int or row["step"] < 0:
+        if not isinstance(row, dict) or type(row.get("step")) is not int or row["step"] < 0:
             continue
         reward = row["reward"]
         fine = type(reward) in (int, float) and math.isfinite(reward)

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import GroupsOfTable, holds_rewards_alone
+from gradscope.rollouts.groups import GroupsOfTable
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
-from gradscope.rollouts.readers.parsing.counted import REDUCED, counted
+from gradscope.rollouts.readers.parsing.counted import counted
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.nested_cells import usable_reward
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
 from gradscope.rollouts.readers.parsing.watch import WatchedLog
-from gradscope.rollouts.readers.scan.line_columns import LineColumns
-from gradscope.rollouts.readers.scan.reduction import ColumnLog, FileRow, is_large, reduced_groups
+from gradscope.rollouts.readers.reduction.columns import LineColumns
+from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
@@ -90,10 +90,8 @@ class LogRow:
 class LogColumns:
     """How the rows of a log are read as columns."""
 
-    names: tuple[str, ...]
-    """The columns that all of its files have, as :class:`LineColumns` names them."""
-    of_file: Callable[[Path], LineColumns | None]
-    """How a file is read; None: row by row."""
+    lines: LineColumns
+    """How its lines are read."""
     shared: Mapping[str, Any] = field(default_factory=dict)
     """What ``records`` is called with where the row reader reads a row alone, in place of what ``survey`` found."""
     surveyed: Mapping[str, Any] | None = None
@@ -141,10 +139,9 @@ class RowFormat:
     takes: frozenset[str] = frozenset()
     """As for :class:`Format`."""
     columns: Callable[[Reading], LogColumns | None] | None = None
-    """How large logs are read as columns; None: row by row. It notes what ``noted`` and ``survey`` would have found."""
+    """How logs are read as columns; None: row by row. It notes what ``survey`` would have found."""
     table_of_rows: Callable[[Iterable[LogRow], Reading], RewardTable] | None = None
-    """How large logs whose rows have no columns are reduced where nothing but rewards is asked for: row by row, without
-    keeping any."""
+    """How logs whose rows have no columns are reduced where nothing but rewards is asked for: each row is let go."""
 
     def recognizes(self, request: ReadRequest) -> bool:
         """Whether an existing path is of this format."""
@@ -171,11 +168,7 @@ class RowFormat:
             format=self.name,
             recognized=self.title if self.is_one_file else f"{self.title}, {counted(len(reading.files), 'file')}",
             inferred=(*self._said(self.inferred, reading), *reading.inferred),
-            missing=(
-                *self._said(self.missing, reading),
-                *reading.missing,
-                *((REDUCED,) if holds_rewards_alone(groups) else ()),
-            ),
+            missing=(*self._said(self.missing, reading), *reading.missing),
             files=reading.files,
             needs_reward=self.needs_reward,
         )
@@ -189,9 +182,7 @@ class RowFormat:
         return (sentence for sentence in sentences if sentence not in self.if_noted or sentence in reading.noted)
 
     def _reduced(self, reading: Reading) -> GroupsOfTable | None:
-        """The groups of a large log; None: it is to be read row by row."""
-        if not is_large(reading.files):
-            return None
+        """The groups of a log as columns; None: it is to be read row by row."""
         if self.table_of_rows is not None:
             by_rows = reading.request.rewards_only
             return GroupsOfTable(self.table_of_rows(self._rows(reading), reading)) if by_rows else None
@@ -213,12 +204,13 @@ class RowFormat:
 
         log = ColumnLog(
             files=reading.files,
-            columns=columns.names,
-            declared=columns.of_file,
+            declared=lambda _: columns.lines,
             rows=self._rows_in,
             records=records,
             together=together,
             quarantine=reading.quarantine,
+            note=reading.noted.add,
+            keys=columns.lines.row.__struct_encode_fields__,
         )
         return reduced_groups(log, reading.request, lambda table: columns.judged(table) if len(table) else table)
 

@@ -15,7 +15,7 @@ from gradscope.errors import GradscopeError
 from gradscope.results.envelope import to_jsonable
 from gradscope.rollouts.groups import GroupsOnDisk
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.scan import reduction, workers
+from gradscope.rollouts.readers.reduction import lines, log
 
 NUM_ROWS = 640
 ON_DISK = ("generic", "verl", "nemo-rl", "open-instruct")
@@ -45,8 +45,8 @@ def test_every_command_says_the_same(
 ) -> None:
     KINDS[name].make(tmp_path, run_of(NUM_ROWS, NUM_ROWS // 4), with_broken)
     by_row = {title: said(command, tmp_path) for title, command in COMMANDS.items()}
-    monkeypatch.setattr(reduction, "MIN_BYTES", 0)
-    monkeypatch.setattr(workers, "BLOCK", 10_000)
+    monkeypatch.setattr(log, "MIN_ON_DISK", 0)
+    monkeypatch.setattr(lines, "BLOCK", 10_000)
     assert isinstance(read_run(tmp_path).groups, GroupsOnDisk)
     for title, command in COMMANDS.items():
         assert said(command, tmp_path) == by_row[title], title

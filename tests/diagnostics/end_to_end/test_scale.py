@@ -13,7 +13,7 @@ from benchmarks.scale.kind import Kind
 from benchmarks.scale.made_up import GROUP_SIZE, MadeUpRun
 from benchmarks.scale.measure import Answer, answer_of, answer_of_peer, measured
 from gradscope import measure_degeneracy
-from gradscope.rollouts.readers.scan import reduction
+from gradscope.rollouts.readers.reduction import log
 
 NUM_ROWS = 1_280
 CASES = [
@@ -33,7 +33,7 @@ def made_up(run: MadeUpRun) -> Answer:
 def test_all_that_read_a_log_find_what_was_made_up(
     kind: Kind, with_broken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reduction, "MIN_BYTES", 0)
+    monkeypatch.setattr(log, "MIN_ON_DISK", 0)
     run = run_of(NUM_ROWS, kind.rows_a_step)
     kind.make(tmp_path, run, with_broken)
     found = measure_degeneracy(tmp_path)

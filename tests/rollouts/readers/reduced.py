@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import GroupsOnDisk, reward_table
+from gradscope.rollouts.groups import GroupsOnDisk, holds_rewards_alone, reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.counted import REDUCED
-from gradscope.rollouts.readers.scan import reduction, workers
+from gradscope.rollouts.readers.reduction import lines, log
 from gradscope.rollouts.run import Run
 
 STRANGE: tuple[Any, ...] = (
@@ -28,9 +27,9 @@ STRANGE: tuple[Any, ...] = (
 
 
 def every_log_is_large(monkeypatch: pytest.MonkeyPatch, *, block: int = 400) -> None:
-    """Reduce logs of any size, in blocks of a few lines."""
-    monkeypatch.setattr(reduction, "MIN_BYTES", 0)
-    monkeypatch.setattr(workers, "BLOCK", block)
+    """Leave logs of any size on disk, and read them in blocks of a few lines."""
+    monkeypatch.setattr(log, "MIN_ON_DISK", 0)
+    monkeypatch.setattr(lines, "BLOCK", block)
 
 
 def answers(run: Run) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def answers(run: Run) -> dict[str, Any]:
         "rows": source.num_rows,
         "quarantined": source.quarantined,
         "inferred": source.inferred,
-        "missing": tuple(sentence for sentence in source.missing if sentence != REDUCED),
+        "missing": source.missing,
         "files": source.files,
         "notes": run.notes,
     }
@@ -70,7 +69,7 @@ def assert_same(path: Path, *, is_reduced: bool | None = None, has_notes: bool =
     """
     options = ReadOptions(**how)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reduction, "MIN_BYTES", 1 << 60)
+        patched.setattr(log, "MIN_ON_DISK", 1 << 60)
         by_row = _read(path, options, rewards_only=False)
     on_disk, reduced = (_read(path, options, rewards_only=rewards_only) for rewards_only in (False, True))
     if isinstance(by_row, str) or isinstance(reduced, str) or isinstance(on_disk, str):
@@ -81,7 +80,7 @@ def assert_same(path: Path, *, is_reduced: bool | None = None, has_notes: bool =
     for name, found in answers(reduced).items():
         assert found == expected[name], name
     if is_reduced is not None:
-        assert (REDUCED in reduced.source.missing) == is_reduced
+        assert holds_rewards_alone(reduced.groups) == is_reduced
     assert _lengths(reduced) in (None, _lengths(by_row))
     return reduced
 

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from gradscope.rollouts.readers.flat.records import FlatColumns, flat_records, prompt_id_of, prompt_text_id
+import numpy as np
+import pyarrow as pa
+from msgspec import UNSET, Raw, UnsetType
+from numpy.typing import NDArray
+
+from gradscope.rollouts.arrays import to_floats, to_indices, to_numpy, to_strings
+from gradscope.rollouts.readers.flat.records import FlatColumns, flat_records, prompt_text_id
 from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.readers.parsing.nested_cells import generation_seconds
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.scalars import parse_reward, text_of
 from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, read_rows, suffix_of
-from gradscope.rollouts.readers.scan.line_columns import LineColumns, finite, member, numeric, step_number, text
-from gradscope.rollouts.readers.scan.reduction import ColumnLog
-from gradscope.rollouts.readers.scan.table_files import CellColumns
+from gradscope.rollouts.readers.reduction.columns import (
+    REWARD,
+    Columns,
+    Keys,
+    LineColumns,
+    Name,
+    Number,
+    TableColumns,
+    digest_of,
+    json_of,
+    names_of,
+    numbers_of,
+    samples_of,
+    steps_of,
+)
+from gradscope.rollouts.readers.reduction.log import ColumnLog
 
-_TIMES = {("generation_seconds",): 1.0, ("timing", "llm_time"): 1.0, ("timing", "generation_ms"): 1e-3}
-"""As ``generation_seconds`` takes them, in its order: keys, and seconds a unit."""
+_TIMES = ("generation_seconds", "timing")
+"""What ``generation_seconds`` looks at."""
+_EMPTY = (b"null", b'""')
 
 
 def column_log(
@@ -31,14 +56,17 @@ def column_log(
     Returns:
         The log.
     """
-    lines, cells = _line_columns(columns, present), _cell_columns(columns)
+    lines = _line_columns(columns, [name for name in _TIMES if name in present], keys := Keys())
+    typed, untyped = (_table_columns(columns, from_text=from_text) for from_text in (False, True))
 
-    def declared(file: Path) -> LineColumns | CellColumns | None:
+    def declared(file: Path) -> LineColumns | TableColumns | None:
         match suffix_of(file):
             case ".json":
                 return None
-            case ".parquet" | ".csv":
-                return cells
+            case ".parquet":
+                return typed
+            case ".csv":
+                return untyped
             case _:
                 return lines
 
@@ -47,66 +75,154 @@ def column_log(
 
     return ColumnLog(
         files=files,
-        columns=lines.columns,
         declared=declared,
         rows=read_rows,
         records=records,
         quarantine=quarantine,
+        keys=(*keys, *columns.rewards),
     )
 
 
-def _line_columns(columns: FlatColumns, present: Sequence[str]) -> LineColumns:
+def _line_columns(columns: FlatColumns, times: Sequence[str], keys: Keys) -> LineColumns:
     names = columns.names
-    paths: list[str] = []
-
-    def cell(*keys: str) -> str:
-        path = member(*keys)
-        if path not in paths:
-            paths.append(path)
-        return f"c[{paths.index(path) + 1}]"
-
-    reward = numeric(cell(names.reward or ""))
-    prompt = cell(names.prompt_id or names.prompt or columns.key)
-    plain = [f"{prompt} IS NOT NULL AND {prompt} <> 'null'"]
-    if columns.by_prompt:
-        plain.append(f"{prompt} <> '\"\"'")
+    reward = keys(names.reward or "", Number)
+    step = None if names.step is None else keys(names.step, Name | float)
+    group = keys(columns.key, Raw if columns.by_prompt else Name)
+    prompt_id = group if names.prompt_id is None else keys(names.prompt_id, Name)
+    prompt = keys(names.prompt, Raw) if names.prompt_id is None and names.prompt is not None else None
+    sample = None if columns.sample is None else keys(columns.sample, Name | None | UnsetType)
+    further = {name: keys(name, Any | UnsetType) for name in columns.rewards if name != names.reward}
+    seconds = [(name, keys(name, Any | UnsetType)) for name in times]
     if names.advantage is not None:
-        plain.append(f"coalesce({cell(names.advantage)} NOT IN ('NaN', 'Infinity', '-Infinity'), true)")
-    times = [_seconds(numeric(cell(*keys)), unit) for keys, unit in _TIMES.items() if keys[0] in present]
-    return LineColumns(
-        step="0" if names.step is None else step_number(cell(names.step)),
-        group=f"hash({prompt})::VARCHAR" if columns.by_prompt else text(cell(columns.key)),
-        group_is_prompt=columns.by_prompt,
-        prompt=(prompt,),
-        prompt_id=lambda row: prompt_id_of(row, columns),
-        reward=reward,
-        rewards={name: numeric(cell(name)) for name in columns.rewards},
-        further={
-            **({"seconds": f"coalesce({', '.join(times)})"} if times else {}),
-            **({} if names.advantage is None else {"advantage": numeric(cell(names.advantage))}),
-        },
-        sample=None if columns.sample is None else text(cell(columns.sample)),
-        plain=" AND ".join(plain),
-        paths=tuple(paths),
-    )
+        keys(names.advantage, Any | UnsetType)  # so that one that is not finite is seen
+
+    def take(rows: Sequence[Any], _: Path) -> Columns:
+        rewards = numbers_of(list(map(reward, rows)))
+        numbers: dict[str, NDArray[Any]] = {"reward": rewards}
+        for name in columns.rewards:
+            numbers[REWARD + name] = rewards if name == names.reward else numbers_of(list(map(further[name], rows)))
+        if seconds:
+            cells = ({name: get(row) for name, get in seconds} for row in rows)
+            numbers["seconds"] = to_floats(map(generation_seconds, cells))
+        if sample is not None:
+            numbers["sample"] = samples_of(_sample_id(cell) for cell in map(sample, rows))
+        groups, ids = list(map(group, rows)), _PromptIds()
+
+        def prompt_of(at: int) -> str:
+            text = b"null" if prompt is None else json_of(prompt(rows[at]))
+            return text_of(prompt_id(rows[at])) if text == b"null" else ids[text] or prompt_text_id("")
+
+        return Columns(
+            step=np.zeros(len(rows), dtype=np.int64) if step is None else steps_of(list(map(step, rows))),
+            group=[ids[json_of(cell)] for cell in groups] if columns.by_prompt else names_of(groups),
+            prompts=lambda some: list(map(prompt_of, some)),
+            numbers=numbers,
+        )
+
+    return LineColumns(row=keys.struct(), take=take)
 
 
-def _seconds(cell: str, unit: float) -> str:
-    return f"CASE WHEN {cell} >= 0 THEN {finite(cell)} * {unit} END"
+class _PromptIds(dict[bytes, str]):
+    """The ids of prompts by their JSON texts; "" for one without text."""
+
+    def __missing__(self, text: bytes) -> str:
+        is_text = text.startswith(b'"')
+        self[text] = "" if text in _EMPTY else digest_of(text) if is_text else prompt_text_id(json.loads(text))
+        return self[text]
 
 
-def _cell_columns(columns: FlatColumns) -> CellColumns | None:
+def _sample_id(cell: Any) -> str | None:
+    return text_of(None if cell is UNSET else cell) or None
+
+
+def _table_columns(columns: FlatColumns, *, from_text: bool) -> TableColumns:
     names = columns.names
-    if columns.sample is not None:
+    roles = (names.reward, names.step, columns.key, names.prompt_id, names.prompt, names.advantage, columns.sample)
+    wanted = dict.fromkeys(name for name in (*roles, *columns.rewards, *_TIMES) if name is not None)
+
+    def take(batch: pa.RecordBatch) -> Columns:
+        size = len(batch)
+        cells = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
+
+        def column(name: str | None) -> pa.Array:
+            return cells[name] if name in cells else pa.nulls(size)
+
+        numbers: dict[str, NDArray[Any]] = {"reward": _numbers(column(names.reward), from_text=from_text)}
+        for name in columns.rewards:
+            is_main = name == names.reward
+            numbers[REWARD + name] = numbers["reward"] if is_main else _numbers(column(name), from_text=from_text)
+        if not from_text and (times := [name for name in _TIMES if name in cells]):
+            rows = ({name: cells[name][at].as_py() for name in times} for at in range(size))
+            numbers["seconds"] = to_floats(map(generation_seconds, rows))
+        if columns.sample is not None:
+            numbers["sample"] = samples_of(_sample_id(cell) for cell in column(columns.sample).to_pylist())
+        group = _mapped(column(columns.key), prompt_text_id if columns.by_prompt else text_of)
+
+        def prompts(some: list[int]) -> list[str]:
+            rows = pa.array(some)
+            ids: list[str] = group.take(rows).to_pylist()
+            if columns.by_prompt:
+                return ids
+            for name, id_of in ((names.prompt, prompt_text_id), (names.prompt_id, text_of)):
+                found = column(name).take(rows).to_pylist()
+                ids = [one if cell is None else id_of(cell) for one, cell in zip(ids, found, strict=True)]
+            return ids
+
+        return Columns(
+            step=np.zeros(size, dtype=np.int64) if names.step is None else _steps(column(names.step)),
+            group=group,
+            prompts=prompts,
+            numbers=numbers,
+            is_odd=_is_broken(column(names.advantage)),
+        )
+
+    return TableColumns(names=tuple(wanted), take=take)
+
+
+def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
+    """The different cells of a column, and which of them each row has; -1 for null, [R]."""
+    if not pa.types.is_dictionary(column.type):
+        if pa.types.is_nested(column.type):
+            cells = column.to_pylist()
+            return cells, np.where([cell is None for cell in cells], -1, np.arange(len(cells)))
+        column = column.dictionary_encode()
+    places = column.indices.cast(pa.int64()).fill_null(-1)
+    return column.dictionary.to_pylist(), to_numpy(places)
+
+
+def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:
+    """Names of cells; "" for null and for an empty text, [R]."""
+    cells, places = _distinct(column)
+    names = [name_of(cell) if cell not in (None, "") else "" for cell in cells]
+    return to_strings([*names, ""]).take(to_indices(np.where(places < 0, len(names), places)))
+
+
+def _numbers(column: pa.Array, *, from_text: bool) -> NDArray[np.float64]:
+    """Numbers as ``parse_reward`` tells them; NaN where one is none, [R]."""
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        found = to_numpy(column.cast(pa.float64(), safe=False).fill_null(math.nan))
+        return np.where(np.isfinite(found), found, math.nan)
+    if from_text and pa.types.is_string(kind):
+        try:
+            return _numbers(column.cast(pa.float64()), from_text=False)
+        except pa.ArrowInvalid:
+            pass
+    cells, places = _distinct(column)
+    parsed = [parse_reward(cell, from_text=from_text) for cell in cells]
+    found = np.array([math.nan if isinstance(number, str) else number for number in (*parsed, math.nan)])
+    return np.asarray(found[places])
+
+
+def _steps(column: pa.Array) -> NDArray[np.int64]:
+    """Steps as ``whole_number`` tells them; -1 where one is none, [R]."""
+    cells, places = _distinct(column)
+    return np.asarray(np.append(steps_of(cells), -1)[places])
+
+
+def _is_broken(column: pa.Array) -> NDArray[np.bool_] | None:
+    """Where an advantage is a number but not a finite one, [R]."""
+    if not pa.types.is_floating(column.type):
         return None
-    from_text = names.prompt_id is None and names.prompt is not None
-    prompt_id: Callable[[str], str] = prompt_text_id if from_text else str
-    return CellColumns(
-        reward=names.reward or "",
-        rewards=columns.rewards,
-        step=names.step,
-        group=columns.key,
-        prompt=names.prompt_id or names.prompt or columns.key,
-        prompt_id=prompt_id,
-        group_is_prompt=columns.by_prompt,
-    )
+    found = to_numpy(column.cast(pa.float64()).fill_null(0.0))
+    return np.asarray(~np.isfinite(found))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.flat.column_log import column_log
 from gradscope.rollouts.readers.flat.columns import (
@@ -21,13 +20,13 @@ from gradscope.rollouts.readers.flat.columns import (
 from gradscope.rollouts.readers.flat.records import FlatColumns, flat_records, key_of
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
-from gradscope.rollouts.readers.parsing.counted import REDUCED, counted
+from gradscope.rollouts.readers.parsing.counted import counted
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand, is_untyped, read_rows, suffix_of
 from gradscope.rollouts.readers.parsing.watch import WatchedLog
-from gradscope.rollouts.readers.scan.reduction import is_large, reduced_groups
+from gradscope.rollouts.readers.reduction.log import reduced_groups
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -64,9 +63,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     named = reward_columns(names, columns.reward or "")
     total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
     flat = FlatColumns(names=columns, rewards=tuple(dict.fromkeys([*named, *terms])), sample=sample)
-    groups: Sequence[RolloutGroup] | None = None
-    if is_large(files):
-        groups = reduced_groups(column_log(files, flat, names, quarantine), request)
+    groups: Sequence[RolloutGroup] | None = reduced_groups(column_log(files, flat, names, quarantine), request)
     if groups is None:
         quarantine = WatchedLog(request.progress, files)
         groups = build_groups((record for file in files for record in _records(file, flat, quarantine)), quarantine)
@@ -77,7 +74,6 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
         format=format,
         recognized=_describe(files),
         inferred=[*_inferred(columns, request.columns, sample), *_sum_inferred(total, terms)],
-        missing=(REDUCED,) if holds_rewards_alone(groups) else (),
     )
 
 

@@ -37,6 +37,3 @@ SEVERAL = (
     "and the tokens of all its sequences."
 )
 """For ``Source.inferred``."""
-
-REDUCED = "The log is large and was reduced to its rewards: texts were not kept."
-"""For ``Source.missing``."""

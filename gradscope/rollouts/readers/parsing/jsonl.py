@@ -54,7 +54,7 @@ def read_bytes(path: Path) -> Iterator[bytes]:
         InputError: The file cannot be opened, or its compression is broken.
     """
     size = most(MOST_ROW) + 1
-    with _named_if_unreadable(path), open_bytes(path) as stream:
+    with named_if_unreadable(path), open_bytes(path) as stream:
         while line := stream.readline(size):
             yield line
             while len(line) == size and not line.endswith(b"\n"):  # the rest of a long line
@@ -71,7 +71,7 @@ def document_bytes(path: Path) -> bytes | None:
         InputError: The file cannot be opened, or its compression is broken.
     """
     size = most(MOST_ROW)
-    with _named_if_unreadable(path), open_bytes(path) as stream:
+    with named_if_unreadable(path), open_bytes(path) as stream:
         data = stream.read(size + 1)
     return None if len(data) > size else data.removeprefix(BOM)
 
@@ -85,7 +85,7 @@ def read_span(path: Path, start: int, end: int) -> bytes:
     Raises:
         InputError: The file cannot be opened, or its compression is broken.
     """
-    with _named_if_unreadable(path), open_bytes(path) as stream:
+    with named_if_unreadable(path), open_bytes(path) as stream:
         if path.suffix not in COMPRESSED:
             stream.seek(start)
         else:
@@ -95,7 +95,8 @@ def read_span(path: Path, start: int, end: int) -> bytes:
 
 
 @contextmanager
-def _named_if_unreadable(path: Path) -> Iterator[None]:
+def named_if_unreadable(path: Path) -> Iterator[None]:
+    """Turn the errors of a file that cannot be read into ours."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:

@@ -28,10 +28,10 @@ class QuarantineLog:
         self._lines: Counter[str] = Counter()
         self._num_lines = self._num_held = 0
 
-    def add(self, reason: str, location: str) -> None:
-        """Set a row aside: why, in a few words, and its ``file:line``, counted from 1."""
+    def add(self, reason: str, location: str, num_rows: int = 1) -> None:
+        """Set rows aside: why, in a few words, and the ``file:line`` of the first, counted from 1."""
         count, first = self._by_reason.get(reason, (0, location))
-        self._by_reason[reason] = (count + 1, first)
+        self._by_reason[reason] = (count + num_rows, first)
         self._files.setdefault(reason, set()).add(location.rpartition(":")[0])
 
     def passed(self, num_bytes: int, num_rows: int = 1) -> None:

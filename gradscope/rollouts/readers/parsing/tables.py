@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Container, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path, PurePath
@@ -27,6 +27,8 @@ _BATCH = 64
 """Rows of a Parquet file that are decoded at once: a few bytes on disk may stand for a large cell in every row."""
 _CHUNK = 1024
 """The same where they stay columns."""
+_LARGE, _MANY = 64 << 20, 1 << 16
+"""Bytes and rows of some columns at once, by what the file says of its size."""
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
@@ -121,6 +123,35 @@ def read_parquet(path: Path, *, without: Container[str] = ()) -> pa.Table:
         return table.replace_schema_metadata(file.schema_arrow.metadata)
 
 
+def parquet_batches(path: Path, names: Collection[str]) -> Iterator[tuple[pa.RecordBatch, int, str | None]]:
+    """Some columns of a Parquet file, many rows at a time; text that repeats stays a dictionary.
+
+    Args:
+        path: The file.
+        names: The columns that are read, where it has them.
+
+    Yields:
+        Rows, how many bytes of the file were read, and the name that two of its columns have.
+    """
+    with _opened(path) as file:
+        present = file.schema_arrow.names
+        chosen = [name for name in dict.fromkeys(present) if name in names]
+        twice, size, metadata = twice_in(present), path.stat().st_size, file.metadata
+    texts = [] if twice else [name for name in chosen if _is_text(file.schema_arrow.field(name).type)]
+    rows_of = max(metadata.num_rows, 1)
+    num_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    at_once = min(max(_LARGE * rows_of // max(num_bytes, 1), _BATCH), _MANY)
+    with _opened(path, read_dictionary=texts) as file:
+        done = 0
+        for batch in _batches(path, file, columns=[] if twice else chosen, size=at_once):
+            done += batch.num_rows
+            yield batch, size * done // rows_of, twice
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def parquet_columns(path: Path) -> tuple[str, ...]:
     """The names of a Parquet file's columns, in order."""
     with _opened(path) as file:
@@ -155,8 +186,8 @@ def _batches(
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
-    with _named_if_damaged(path), open_file(path) as stream, pq.ParquetFile(stream) as file:
+def _opened(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
+    with _named_if_damaged(path), open_file(path) as stream, pq.ParquetFile(stream, **how) as file:
         yield file
 
 

@@ -2,143 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from gradscope.rollouts.readers.parsing.nested_cells import mapping_of
-from gradscope.rollouts.readers.prime_rl.episode import trained_traces
-from gradscope.rollouts.readers.prime_rl.shipments import DIGEST
-from gradscope.rollouts.readers.scan.line_columns import LineColumns, member, numeric, quoted, text, whole
+import numpy as np
+from msgspec import UNSET, Raw, Struct
+from numpy.typing import NDArray
 
-_TRACE = "$.traces[0]"
-_PATHS = (
-    member("run", "work", "step"),
-    member("group", "id"),
-    member("env", "id"),
-    member("task", "hash"),
-    f"{_TRACE}.rewards",
-    f"{_TRACE}.agent.trainable",
-    "$.traces[1]",
-    f"{_TRACE}.nodes[1].parent",
-    f"{_TRACE}.nodes[2].parent",
-    f"{_TRACE}.nodes[2]",
-    f"{_TRACE}.nodes[3]",
-)
-_STEP, _GROUP, _ENVIRONMENT, _HASH, _REWARDS, _TRAINABLE, _SECOND, _PARENT, _NEXT_PARENT, _THIRD, _FOURTH = (
-    f"c[{at}]" for at in range(1, len(_PATHS) + 1)
-)
-_OF_STREAM = (
-    member("run", "work", "type"),
-    f"{_TRACE}.info.kind",
-    f"{_TRACE}.info.ship",
-    f"{_TRACE}.id",
-    *(f"{_TRACE}.nodes[{at}].logprobs" for at in range(3)),
-)
+from gradscope.rollouts.readers.parsing.nested_cells import number_in_name
+from gradscope.rollouts.readers.prime_rl.batches import STEP
+from gradscope.rollouts.readers.prime_rl.shipments import HIGH, LOW, digest_halves
+from gradscope.rollouts.readers.reduction.columns import REWARD, Columns, LineColumns, Name, numbers_of, steps_of
+
 SENT = "\0sent"
 """The step at which an episode was sent out, as a column beside those of rewards."""
-_HAS_ONE_AGENT = f"{_SECOND} IS NULL AND coalesce({_TRAINABLE} <> 'false', true)"
-# Every message follows the one before it.
-_IS_CHAIN = (
-    f"CASE WHEN {_FOURTH} IS NULL THEN {_PARENT} = '0' AND ({_THIRD} IS NULL OR {_NEXT_PARENT} = '1') "
-    f"ELSE json_extract(line, '{_TRACE}.nodes[*].parent')::VARCHAR[] = "
-    f"range(json_array_length(line, '{_TRACE}.nodes')::BIGINT - 1)::VARCHAR[] END"
-)
 
 
-def kinds_of_rewards(rows: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
-    """The reward functions that episodes with one trained agent have together, in their order, each kind once."""
-    traces = (trained_traces(row) for row in rows)
-    kinds = (tuple(mapping_of(found[0].get("rewards"))) for found in traces if len(found) == 1)
-    return tuple(dict.fromkeys(kind for kind in kinds if kind))
+class _Score(Struct, gc=False):
+    score: Any = UNSET
+    weight: Any = 1.0
 
 
-def episode_columns(kinds: tuple[tuple[str, ...], ...]) -> LineColumns:
-    """The columns of episodes.
-
-    Args:
-        kinds: As :func:`kinds_of_rewards` tells them; episodes of another kind are odd.
-
-    Returns:
-        The columns.
-    """
-    names = tuple(dict.fromkeys(name for kind in kinds for name in kind))
-    cells = {
-        name: (f"c[{len(_PATHS) + 2 * at + 1}]", f"c[{len(_PATHS) + 2 * at + 2}]") for at, name in enumerate(names)
-    }
-    scores = {name: numeric(score) for name, (score, _) in cells.items()}
-    weights = {
-        name: f"CASE WHEN {weight} IS NULL THEN 1 ELSE {numeric(weight)} END" for name, (_, weight) in cells.items()
-    }
-    sums = (
-        f"WHEN [{', '.join(map(quoted, kind))}] THEN 0::DOUBLE + "
-        + " + ".join(f"{scores[name]} * ({weights[name]})" for name in kind)
-        for kind in kinds
-    )
-    environment = f"CASE WHEN {_ENVIRONMENT} IS NULL THEN '' ELSE {text(_ENVIRONMENT)} END"
-    return LineColumns(
-        paths=(
-            *_PATHS,
-            *(
-                f"{_TRACE}{member('rewards', name, part).removeprefix('$')}"
-                for name in names
-                for part in ("score", "weight")
-            ),
-        ),
-        derived={"kind": f"json_keys({_REWARDS})", "id": f"{environment} || '/' || nullif({text(_HASH)}, '')"},
-        step=whole(_STEP),
-        group=text(_GROUP),
-        prompt=("id",),
-        prompt_id="id",
-        reward=f"CASE kind {' '.join(sums)} END" if kinds else "NULL::DOUBLE",
-        rewards=scores,
-        plain=f"{_HAS_ONE_AGENT} AND {_IS_CHAIN}",
-    )
+class _Agent(Struct, gc=False):
+    trainable: Any = UNSET
 
 
-def stream_columns(
-    kinds: tuple[tuple[str, ...], ...], further: Iterable[str], *, may_branch: bool, odd_logprobs: str
-) -> LineColumns:
+class _Node(Struct, gc=False):
+    parent: Any = UNSET
+    logprobs: Raw = Raw()
+
+
+class _Info(Struct, gc=False):
+    kind: Any = UNSET
+    ship: Any = UNSET
+
+
+class _Trace(Struct, gc=False):
+    id: Any = UNSET
+    rewards: dict[str, _Score] = {}
+    agent: _Agent | None = None
+    nodes: list[_Node] = []
+    info: _Info | None = None
+
+
+class _Work(Struct, gc=False):
+    step: Any = UNSET
+    type: Any = UNSET
+
+
+class _Of(Struct, gc=False):
+    work: _Work
+
+
+class _Group(Struct, gc=False):
+    id: Name
+
+
+class _Environment(Struct, gc=False):
+    id: str | None = None
+
+
+class _Task(Struct, gc=False):
+    hash: str
+
+
+class _Episode(Struct, gc=False):
+    run: _Of
+    group: _Group
+    traces: list[_Trace]
+    task: _Task
+    env: _Environment | None = None
+
+
+def episode_columns() -> LineColumns:
+    """The columns of episodes."""
+
+    def take(rows: Sequence[_Episode], path: Path) -> Columns:
+        steps = [row.run.work.step for row in rows]
+        in_name = number_in_name(STEP, path) if UNSET in steps else None
+        reward, rewards = _rewards_of(rows)
+        return Columns(
+            step=_steps_of([in_name if step is UNSET else step for step in steps]),
+            group=[str(row.group.id) for row in rows],
+            prompts=lambda some: [_prompt_id(rows[at]) for at in some],
+            numbers={"reward": reward, **rewards},
+            is_odd=np.array([not (_has_one_agent(row) and _is_chain(row) and row.task.hash) for row in rows]),
+        )
+
+    return LineColumns(row=_Episode, take=take)
+
+
+def stream_columns(*, may_branch: bool, odd_logprobs: str) -> LineColumns:
     """The columns of a stream's episodes.
 
     Args:
-        kinds: As for :func:`episode_columns`.
-        further: Rewards that only odd episodes have.
-        may_branch: Whether episodes may be plain whose traces branch.
+        may_branch: Whether episodes may be usual whose traces branch.
         odd_logprobs: A pattern: episodes are odd in whose log-probabilities it is found. "": none is.
 
     Returns:
         The columns. Beside those of rewards stand the step of the dispatch and the halves of the trace's digest; groups
         are called by :func:`stream_group`, and all are of step 0.
     """
-    lines = episode_columns(kinds)
-    work, kind, ship, trace, *of_nodes = (f"c[{len(lines.paths) + at}]" for at in range(1, len(_OF_STREAM) + 1))
-    logprobs = (
-        f"CASE WHEN {_FOURTH} IS NULL THEN concat({', '.join(of_nodes)}) "
-        f"ELSE json_extract(line, '{_TRACE}.nodes[*].logprobs')::VARCHAR END"
-    )
-    plain = (
-        *(
-            _HAS_ONE_AGENT if may_branch else lines.plain,
-            "sent IS NOT NULL",
-            f"{ship} IS NULL",
-            f"starts_with({trace}, '\"')",
-        ),
-        *(f"coalesce({cell} <> '\"eval\"' AND NOT contains({cell}, '\\'), true)" for cell in (work, kind)),
-        *([f"NOT regexp_matches({logprobs}, {quoted(odd_logprobs)})"] if odd_logprobs else []),
-    )
-    return replace(
-        lines,
-        paths=(*lines.paths, *_OF_STREAM),
-        derived={
-            **lines.derived,
-            **{"sent": whole(_STEP), "in_group": text(_GROUP), "trace": text(trace), "digest": "md5(trace)"},
-        },
-        step="0",
-        group="length(in_group) || ':' || in_group || id",
-        rewards={**dict.fromkeys(further, "NULL::DOUBLE"), **lines.rewards, SENT: "sent::DOUBLE", **DIGEST},
-        plain=" AND ".join(plain),
-    )
+    odd = re.compile(odd_logprobs.encode())
+
+    def is_usual(row: _Episode, step: int) -> bool:
+        if step < 0 or not row.task.hash or not _has_one_agent(row) or not (may_branch or _is_chain(row)):
+            return False
+        (trace,) = row.traces
+        info = trace.info or _Info()
+        is_evaluation = "eval" in (row.run.work.type, info.kind)
+        is_like = not odd_logprobs or not any(odd.search(bytes(node.logprobs)) for node in trace.nodes)
+        return type(trace.id) is str and info.ship is UNSET and not is_evaluation and is_like
+
+    def take(rows: Sequence[_Episode], _: Path) -> Columns:
+        sent = _steps_of([row.run.work.step for row in rows])
+        is_odd = np.array([not is_usual(row, step) for row, step in zip(rows, sent.tolist(), strict=True)])
+        names = ["" if one else row.traces[0].id for row, one in zip(rows, is_odd.tolist(), strict=True)]
+        halves = np.array(list(map(digest_halves, names)), dtype=np.float64)
+        prompts = list(map(_prompt_id, rows))
+        reward, rewards = _rewards_of(rows)
+        beside = {SENT: sent.astype(np.float64), HIGH: halves[:, 0], LOW: halves[:, 1]}
+        return Columns(
+            step=np.zeros(len(rows), dtype=np.int64),
+            group=[stream_group(str(row.group.id), prompt) for row, prompt in zip(rows, prompts, strict=True)],
+            prompts=lambda some: [prompts[at] for at in some],
+            numbers={"reward": reward, **rewards, **{REWARD + name: values for name, values in beside.items()}},
+            is_odd=is_odd,
+        )
+
+    return LineColumns(row=_Episode, take=take)
 
 
 def stream_group(group: str, prompt_id: str) -> str:
@@ -150,3 +144,43 @@ def named_in(name: str) -> str:
     """The name of the group that :func:`stream_group` made this one of."""
     length, _, names = name.partition(":")
     return names[: int(length)]
+
+
+def _prompt_id(row: _Episode) -> str:
+    return f"{(row.env.id if row.env else None) or ''}/{row.task.hash}"
+
+
+def _has_one_agent(row: _Episode) -> bool:
+    if len(row.traces) != 1:
+        return False
+    agent = row.traces[0].agent
+    return agent is None or agent.trainable is not False
+
+
+def _is_chain(row: _Episode) -> bool:
+    """Whether every message follows the one before it."""
+    return all(node.parent == at and type(node.parent) is int for at, node in enumerate(row.traces[0].nodes[1:]))
+
+
+def _steps_of(cells: Sequence[Any]) -> NDArray[np.int64]:
+    return steps_of([cell if type(cell) is int else None for cell in cells])
+
+
+def _rewards_of(rows: Sequence[_Episode]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    """The scalar rewards, sums of scores times weights, NaN where one of them is none, [R]; and columns of scores."""
+    scored = [row.traces[0].rewards if row.traces else {} for row in rows]
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    for at, one in enumerate(scored):
+        kinds.setdefault(tuple(one), []).append(at)
+    total = np.full(len(rows), np.nan)
+    columns: dict[str, NDArray[np.float64]] = {}
+    for kind, some in kinds.items():
+        if kind:
+            total[some] = 0.0
+        for name in kind:
+            cells = [scored[at][name] for at in some]
+            score = numbers_of([cell.score for cell in cells])
+            columns.setdefault(REWARD + name, np.full(len(rows), np.nan))[some] = score
+            with np.errstate(over="ignore", invalid="ignore"):
+                total[some] += score * numbers_of([cell.weight for cell in cells])
+    return total, columns

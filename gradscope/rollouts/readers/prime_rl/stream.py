@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.reason import Reason
-from gradscope.rollouts.groups import GroupsOfTable
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
-from gradscope.rollouts.readers.parsing.counted import REDUCED, SEVERAL, counted
+from gradscope.rollouts.readers.parsing.counted import SEVERAL, counted
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import mapping_of
@@ -27,7 +26,7 @@ from gradscope.rollouts.readers.prime_rl.arrivals import DECIMALS, Arrival, Foun
 from gradscope.rollouts.readers.prime_rl.episode import AGENTS
 from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.prime_rl.stream_table import reduce_stream
-from gradscope.rollouts.readers.scan.reduction import is_large
+from gradscope.rollouts.readers.reduction.log import stays_on_disk
 from gradscope.rollouts.run import Run
 
 _CHUNK = "[0-9]*.jsonl*"
@@ -65,7 +64,7 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
         The run: groups have all their episodes, and tokens that no batch held are in no loss.
     """
     beside = _annotation_files(files)
-    found = reduce_stream(request, files, beside) if request.rewards_only and is_large(files) else None
+    found = reduce_stream(request, files, beside) if request.rewards_only and stays_on_disk(files) else None
     found = found or _by_row(files, beside, request)
     run = assemble_groups(
         request,
@@ -82,7 +81,6 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
             *([_ROUNDED] if found.is_rounded else []),
             *([_EARLIER] if has_earlier else []),
             *([_ONE_OF_SEVERAL] if len(files) < len(_chunks(files_like(files[0].parent, _CHUNK))) else []),
-            *([REDUCED] if isinstance(found.groups, GroupsOfTable) else []),
         ],
         files=(*files, *beside),
     )

@@ -28,22 +28,20 @@ from gradscope.rollouts.readers.prime_rl.annotations import Annotations, ship_st
 from gradscope.rollouts.readers.prime_rl.arrivals import Arrival, FoundStream, arrivals, is_evaluation, is_rounded
 from gradscope.rollouts.readers.prime_rl.columns import (
     SENT,
-    kinds_of_rewards,
     named_in,
     stream_columns,
     stream_group,
 )
 from gradscope.rollouts.readers.prime_rl.episode import trained_traces
 from gradscope.rollouts.readers.prime_rl.shipments import HIGH, LOW, Shipments, digest_halves, digests, read_shipments
-from gradscope.rollouts.readers.scan.line_columns import LineColumns
-from gradscope.rollouts.readers.scan.parts import REWARD, Part
-from gradscope.rollouts.readers.scan.reduction import ColumnLog, reduce_log
-from gradscope.rollouts.readers.scan.whole import table_of
+from gradscope.rollouts.readers.reduction.columns import REWARD, LineColumns
+from gradscope.rollouts.readers.reduction.log import ColumnLog, reduce_log
+from gradscope.rollouts.readers.reduction.parts import Part
+from gradscope.rollouts.readers.reduction.whole import table_of
 from gradscope.rollouts.reward_table import RewardTable
 
 _NUM_PEEKED = 20
-"""Episodes of each file that are looked at before, for the names of rewards, and of the first file for what their
-tokens show: that need not be looked for in the others."""
+"""Episodes that are looked at before for what their tokens show: that need not be looked for in the others."""
 _BESIDE = (SENT, HIGH, LOW)
 """Columns beside the rewards."""
 _ODD_LOGPROBS = {True: "[.][0-9]{5}|[eE]", None: "[0-9tf]", False: ""}
@@ -58,17 +56,16 @@ def reduce_stream(request: ReadRequest, files: Sequence[Path], beside: Sequence[
         beside: Its annotations.
 
     Returns:
-        What it holds; None where it has to be read row by row: where there are rewards that no chunk begins with, a
-        trace tells of its batch itself, or two groups have one name.
+        What it holds; None where it has to be read row by row: where a trace tells of its batch itself, or two groups
+        have one name.
     """
     columns, known = _columns(files)
     quarantine = QuarantineLog()
     shipments = read_shipments(beside, quarantine)
-    rows = _OddRows(columns, shipments, known)
+    rows = _OddRows(shipments, known)
     groups = _Groups(shipments)
     log = ColumnLog(
         files=files,
-        columns=columns.columns,
         declared=lambda _: columns,
         rows=read_jsonl,
         records=rows.records,
@@ -107,27 +104,19 @@ class _Known:
 
 
 def _columns(files: Sequence[Path]) -> tuple[LineColumns, _Known]:
-    """The columns of a stream, by the first episodes of its chunks, and what these tell."""
+    """The columns of a stream, by its first episodes, and what these tell."""
     known = _Known()
-    kinds: dict[tuple[str, ...], None] = {}
-    names: dict[str, None] = {}
-    for file in files:
-        training = (row for row in read_jsonl(file, QuarantineLog()) if not is_evaluation(row[1]))
-        rows = list(islice(training, _NUM_PEEKED))
-        traces = [trace for _, row in rows for trace in trained_traces(row)]
-        kinds |= dict.fromkeys(kinds_of_rewards(row for _, row in rows))
-        names |= {name: None for trace in traces for name in mapping_of(trace.get("rewards"))}
-        if file == files[0]:
-            deque(known.take(arrivals(rows, Annotations(), QuarantineLog(), known.seen)), maxlen=0)
+    training = (row for row in read_jsonl(files[0], QuarantineLog()) if not is_evaluation(row[1]))
+    rows = islice(training, _NUM_PEEKED)
+    deque(known.take(arrivals(rows, Annotations(), QuarantineLog(), known.seen)), maxlen=0)
     odd_logprobs = _ODD_LOGPROBS[all(known.rounded) if known.rounded else None]
-    return stream_columns(tuple(kinds), names, may_branch=known.seen[SEVERAL] > 0, odd_logprobs=odd_logprobs), known
+    return stream_columns(may_branch=known.seen[SEVERAL] > 0, odd_logprobs=odd_logprobs), known
 
 
 @dataclass(slots=True)
 class _OddRows:
     """The row reader, for the rows that are no columns."""
 
-    columns: LineColumns
     shipments: Shipments
     known: _Known
     is_unlike: bool = False
@@ -138,7 +127,6 @@ class _OddRows:
         for row in rows:
             self.is_unlike |= any(map(_tells_its_batch, trained_traces(row[1])))
             for one in self.known.take(arrivals([row], annotations, quarantine, self.known.seen)):
-                self.is_unlike |= not self.columns.rewards.keys() - set(_BESIDE) >= one.record.rewards.keys()
                 yield _beside_columns(one)
 
 
@@ -152,6 +140,8 @@ def _beside_columns(arrival: Arrival) -> Record:
     digest = (None, None) if record.sample_id is None else digest_halves(record.sample_id)
     return replace(
         record,
+        tokens=None,
+        earlier=(),
         step=0,
         group=stream_group(record.group, record.prompt_id),
         rewards={**record.rewards, **dict(zip(_BESIDE, (record.step, *digest), strict=True))},
@@ -192,8 +182,7 @@ class _Groups:
             place=np.arange(len(table)),
             step=self.step,
             group=to_strings(names),
-            prompt=table.prompt,
-            prompts=table.prompts,
+            prompt=prompts,
             size=table.size,
             columns={"reward": table.reward, **rewards},
         )

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import GroupsOfTable
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
-from gradscope.rollouts.readers.parsing.counted import REDUCED, SEVERAL, counted, hidden_by
+from gradscope.rollouts.readers.parsing.counted import SEVERAL, counted, hidden_by
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import mapping_of, number_in_name, whole_number
@@ -28,11 +27,11 @@ from gradscope.rollouts.readers.parsing.scalars import text_of
 from gradscope.rollouts.readers.parsing.tables import Row, files_like
 from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.readers.prime_rl.batches import STEP, TrainedBatches, batches_in, names_traces
-from gradscope.rollouts.readers.prime_rl.columns import episode_columns, kinds_of_rewards
+from gradscope.rollouts.readers.prime_rl.columns import episode_columns
 from gradscope.rollouts.readers.prime_rl.episode import AGENTS, is_standalone, record_of, trained_traces
 from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.prime_rl.stream import read_stream, stream_files
-from gradscope.rollouts.readers.scan.reduction import ColumnLog, is_large, reduced_groups
+from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, stays_on_disk
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -79,10 +78,7 @@ def _read(request: ReadRequest) -> Run:
             *(sentence for sentence in (AGENTS, SEVERAL) if found.seen[sentence]),
             *(["Rollouts were read from all/, their advantages from effective/."] if has_batches else []),
         ],
-        missing=[
-            *([] if everything else [_ONLY_EFFECTIVE]),
-            *([REDUCED] if isinstance(found.groups, GroupsOfTable) else []),
-        ],
+        missing=[] if everything else [_ONLY_EFFECTIVE],
         files=(*files, *batches),
     )
     return replace(with_prime_rls(request, run), notes=dict.fromkeys(sorted(found.trained.elsewhere), _ELSEWHERE))
@@ -120,27 +116,23 @@ def _by_row(files: Sequence[Path], batches: Sequence[Path], request: ReadRequest
 
 
 def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
-    """The rewards of a large log; None where it is small, or where rewards come late that no file begins with."""
-    if not (request.rewards_only and is_large(files)):
+    """The rewards of a large log; None where it is small, so that what was trained on can be looked at, too."""
+    if not (request.rewards_only and stays_on_disk(files)):
         return None
-    found, unknown = _Found(groups=()), set[str]()
-    first = (row for file in files for _, row in islice(read_jsonl(file, QuarantineLog()), _NUM_PEEKED))
-    columns = episode_columns(kinds_of_rewards(first))
+    found, columns = _Found(groups=()), episode_columns()
 
     def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
-        for record in _records(file, rows, TrainedBatches(), quarantine, found.seen):
-            unknown.update(record.rewards.keys() - columns.rewards.keys())
-            yield record
+        some = _records(file, rows, TrainedBatches(), quarantine, found.seen)
+        return (replace(record, tokens=None, earlier=()) for record in some)  # as usual rows have none
 
     log = ColumnLog(
         files=files,
-        columns=columns.columns,
         declared=lambda _: columns,
         rows=read_jsonl,
         records=records,
         quarantine=found.quarantine,
     )
-    groups = reduced_groups(log, request, lambda table: None if unknown else table)
+    groups = reduced_groups(log, request)
     return None if groups is None else replace(found, groups=groups)
 
 

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
-from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys
+from msgspec import Raw, UnsetType
+
+from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, hidden_by
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import numbers_in
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.scalars import text_of
-from gradscope.rollouts.readers.slime.relax_columns import relax_columns
-from gradscope.rollouts.readers.slime.sample import sample_record, survey_rewards
+from gradscope.rollouts.readers.reduction.columns import (
+    Columns,
+    Keys,
+    LineColumns,
+    Name,
+    json_of,
+    numbers_of,
+    rewards_of,
+    samples_of,
+    steps_of,
+    whole_names_of,
+)
+from gradscope.rollouts.readers.slime.sample import (
+    chosen_part,
+    part_of_reward,
+    prompt_digest,
+    sample_record,
+    survey_rewards,
+)
+from gradscope.rollouts.reward_table import RewardTable
+
+_NUM_PEEKED = 20
+"""Rows of each file that are looked at for the names of rewards, of which one counts."""
 
 
 def _of_sample(row: LogRow) -> LogRow:
@@ -24,13 +52,47 @@ def _survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str | None]:
     return survey_rewards(list(map(_of_sample, rows)), reading)
 
 
-def _records(
-    row: LogRow, part: str | None, known: Set[str] = frozenset(), late: set[str] | None = None
-) -> Iterator[Record]:
-    if late is not None:
-        late.update(numbers_in(row.cells.get("reward")).keys() - known)
+def _records(row: LogRow, part: str | None) -> Iterator[Record]:
     completion, index = text_of(row.cells.get("response")), row.cells.get("sample_index")
     yield sample_record(_of_sample(row), part, tokens=None, completion=completion, index=index)
+
+
+def _columns(reading: Reading) -> LogColumns | None:
+    """The columns of rollouts; None where the first file does not begin with the rewards that others have."""
+    first = [[row for _, row in islice(read_jsonl(file, QuarantineLog()), _NUM_PEEKED)] for file in reading.files]
+    of_files = [[name for row in rows for name in numbers_in(row.get("reward"))] for rows in first]
+    names = tuple(dict.fromkeys(name for found in of_files for name in found))
+    if names and (not of_files[0] or reading.request.columns.reward not in (None, *names)):
+        return None
+    part = chosen_part(names, reading)
+
+    def judged(table: RewardTable) -> RewardTable | None:
+        return None if part is None and table.rewards else table  # rewards that come late, of which one counts
+
+    return LogColumns(lines=_line_columns(part), shared={"part": part}, surveyed={"part": part}, judged=judged)
+
+
+def _line_columns(part: str | None) -> LineColumns:
+    keys = Keys()
+    step, group, index = keys("rollout_id", Name | float), keys("group_index", Name | float), keys("sample_index", Any)
+    reward, prompt = keys("reward", Any), keys("prompt", Raw | UnsetType)
+
+    def take(rows: Sequence[Any], _: Path) -> Columns:
+        rewards = list(map(reward, rows))
+        named = rewards_of(rewards)
+        indices = steps_of(list(map(index, rows))).tolist()
+        return Columns(
+            step=steps_of(list(map(step, rows))),
+            group=whole_names_of(list(map(group, rows))),
+            prompts=lambda some: [prompt_digest(json.loads(json_of(prompt(rows[at])))) for at in some],
+            numbers={
+                **named,
+                "reward": numbers_of([part_of_reward(cell, part) for cell in rewards]),
+                "sample": samples_of(None if number < 0 else str(number) for number in indices),
+            },
+        )
+
+    return LineColumns(row=keys.struct(), take=take)
 
 
 FORMAT = RowFormat(
@@ -42,7 +104,7 @@ FORMAT = RowFormat(
     rows_of=read_jsonl,
     survey=_survey,
     records=_records,
-    columns=relax_columns,
+    columns=_columns,
     missing=(
         hidden_by("Relax's dynamic sampling drops groups of equal rewards"),
         TEXT_ONLY,

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
-from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
+from msgspec import Raw, UnsetType
+
+from gradscope.rollouts.readers.format import LogColumns, LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import required_whole, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, text_of
-from gradscope.rollouts.readers.trainers.areal_columns import areal_columns
+from gradscope.rollouts.readers.reduction.columns import (
+    Columns,
+    Keys,
+    LineColumns,
+    Name,
+    Number,
+    digest_of,
+    json_of,
+    names_of,
+    numbers_of,
+    samples_of,
+    steps_of,
+)
 
 _BY_TASK = (
     "Samples of one task are a group, at the version of the weights that finished it (tail_version); asynchronous "
@@ -42,6 +58,29 @@ def _records(row: LogRow) -> Iterator[Record]:
     )
 
 
+def _line_columns() -> LineColumns:
+    keys = Keys()
+    whole = Name | float | None | UnsetType
+    finished, begun, index = keys("tail_version", Name | float), keys("head_version", whole), keys("sample_idx", whole)
+    task, reward, prompt = keys("task_id", Name), keys("reward", Number), keys("prompt", Raw | UnsetType)
+
+    def take(rows: Sequence[Any], _: Path) -> Columns:
+        steps, first = (steps_of(list(map(cell, rows))) for cell in (finished, begun))
+        indices = steps_of(list(map(index, rows))).tolist()
+        return Columns(
+            step=steps,
+            group=names_of(list(map(task, rows))),
+            prompts=lambda some: [digest_of(json_of(prompt(rows[at]))) for at in some],
+            numbers={
+                "reward": numbers_of(list(map(reward, rows))),
+                "sample": samples_of(None if number < 0 else str(number) for number in indices),
+            },
+            noted={_STALE: (first >= 0) & (first != steps)},
+        )
+
+    return LineColumns(row=keys.struct(), take=take)
+
+
 FORMAT = RowFormat(
     name="areal",
     looks_for="rollout/<version>/<task>.jsonl with task_id and tail_version (AReaL)",
@@ -49,7 +88,7 @@ FORMAT = RowFormat(
     patterns=("rollout/[0-9]*/*.jsonl", "[0-9]*/*.jsonl", "*.jsonl"),
     recognizes_file=has_keys("task_id", "sample_idx", "tail_version", "reward"),
     records=_records,
-    columns=lambda reading: areal_columns(lambda: reading.noted.add(_STALE)),
+    columns=lambda _: LogColumns(lines=_line_columns()),
     inferred=(_BY_TASK, _STALE),
     missing=(_EMPTY, TEXT_ONLY),
     if_noted=frozenset({_STALE}),

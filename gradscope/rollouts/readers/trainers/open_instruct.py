@@ -6,20 +6,43 @@ made, it mixes prompts; then, and only then, the prompt's tokens tell groups apa
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from msgspec import Raw, UnsetType
+
+from gradscope.rollouts.arrays import to_strings, to_texts
 from gradscope.rollouts.readers.beside.logged_metrics import with_logged_metrics
-from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys
+from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import required_whole, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none
 from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, NOT_IDS, numbers, token_ids
-from gradscope.rollouts.readers.trainers.open_instruct_columns import Prompts, open_instruct_columns
+from gradscope.rollouts.readers.reduction.columns import (
+    Columns,
+    Keys,
+    LineColumns,
+    Name,
+    Number,
+    flat_length,
+    ids_digest,
+    json_of,
+    num_ids,
+    numbers_of,
+    steps_of,
+    whole_names_of,
+)
+from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.types import Status, Tokens
 
+Prompts = defaultdict[tuple[int, str | None], set[str]]
+"""Step and ``prompt_idx`` -> ids of its prompts."""
 _STATUS: dict[str, Status] = {"'stop'": "completed", "'length'": "truncated"}
 
 
@@ -82,6 +105,56 @@ def _tokens(cells: Mapping[str, Any]) -> Tokens:
     )
 
 
+def _columns(_: Reading) -> LogColumns:
+    """The columns of traces, whose groups carry the prompt's id until it is known whether each index has one prompt."""
+    of_odd_rows: Prompts = defaultdict(set)
+
+    def judged(table: RewardTable) -> RewardTable | None:
+        names = [name.partition("/")[0] for name in to_texts(table.names)]
+        groups = list(zip(table.step.tolist(), names, strict=True))
+        if len(set(groups)) < len(groups):
+            return None
+        for group, prompt in zip(groups, table.prompt.tolist(), strict=True):
+            if of_odd_rows and of_odd_rows[group] | {table.prompts[prompt]} != {table.prompts[prompt]}:
+                return None
+        return replace(table, names=to_strings(names))
+
+    return LogColumns(
+        lines=_line_columns(),
+        shared={"mixed": frozenset(), "of_odd_rows": of_odd_rows},
+        surveyed={"mixed": frozenset()},
+        judged=judged,
+    )
+
+
+def _line_columns() -> LineColumns:
+    keys = Keys()
+    step, index, reward = keys("step", Name | float), keys("prompt_idx", Name | float), keys("reward", Number)
+    prompt, response, logprobs = (
+        keys("prompt_tokens", Raw),
+        keys("response_tokens", Raw),
+        keys("logprobs", Raw | UnsetType),
+    )
+
+    def take(rows: Sequence[Any], _: Path) -> Columns:
+        prompts = [bytes(prompt(row)) for row in rows]
+        ids = {text: ids_digest(text) if num_ids(text) >= 0 else "" for text in dict.fromkeys(prompts)}
+        lengths = np.array([num_ids(bytes(response(row))) for row in rows])
+        logged = [json_of(logprobs(row)) for row in rows]
+        num_logged = np.array([-1 if text == b"null" else flat_length(text) for text in logged])
+        is_logged = np.array([text != b"null" for text in logged])
+        indices = whole_names_of(list(map(index, rows)))
+        return Columns(
+            step=steps_of(list(map(step, rows))),
+            group=[f"{name}/{ids[text]}" if name else "" for name, text in zip(indices, prompts, strict=True)],
+            prompts=lambda some: [ids[prompts[at]] for at in some],
+            numbers={"reward": numbers_of(list(map(reward, rows))), "num_tokens": lengths},
+            is_odd=(lengths < 0) | (is_logged & (num_logged != lengths)) | [not ids[text] for text in prompts],
+        )
+
+    return LineColumns(row=keys.struct(), take=take)
+
+
 FORMAT = RowFormat(
     name="open-instruct",
     looks_for="*_rollouts_*.jsonl with prompt_tokens and response_tokens (open-instruct)",
@@ -91,7 +164,7 @@ FORMAT = RowFormat(
     survey=_survey,
     records=_records,
     completes=with_logged_metrics,
-    columns=open_instruct_columns,
+    columns=_columns,
     missing=(
         hidden_by(
             "open-instruct drops groups of equal rewards before it saves traces, unless filter_zero_std_samples=False"

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from gradscope.rollouts.arrays import to_indices, to_strings
+from gradscope.rollouts.arrays import to_indices, to_strings, to_texts
 from gradscope.rollouts.readers.format import LogRow, Reading
 from gradscope.rollouts.readers.parsing.nested_cells import required_whole
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, text_of
-from gradscope.rollouts.readers.scan.parts import part_of_rows
-from gradscope.rollouts.readers.scan.whole import table_of
+from gradscope.rollouts.readers.reduction.parts import part_of_rows
+from gradscope.rollouts.readers.reduction.whole import table_of
 from gradscope.rollouts.reward_table import RewardTable
 
 _BY_ID = "Rollouts of one id and prompt at one step are a group."
@@ -89,5 +89,5 @@ def table_of_rollouts(rows: Iterable[LogRow], reading: Reading) -> RewardTable:
         return RewardTable.of_groups(())
     group = np.array(groups)
     names = to_strings(list(numbers)).take(to_indices(group))
-    part, first = part_of_rows(np.array(steps), names, {"reward": np.array(rewards)}, np.arange(len(group)))
-    return table_of(replace(part, prompt=group[first], prompts=tuple(numbers)))
+    part, _ = part_of_rows(np.array(steps), names, {"reward": np.array(rewards)}, np.arange(len(group)))
+    return table_of(replace(part, prompt=to_texts(part.group)))

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
-from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
+from msgspec import UNSET, UnsetType
+
+from gradscope.rollouts.readers.format import LogColumns, LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.counted import hidden_by
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import number_in_name, numbers_in, required_whole, whole_number
 from gradscope.rollouts.readers.parsing.scalars import ABSENT
-from gradscope.rollouts.readers.trainers.tinker_columns import tinker_columns
+from gradscope.rollouts.readers.reduction.columns import (
+    Columns,
+    Keys,
+    LineColumns,
+    Name,
+    Number,
+    numbers_of,
+    rewards_of,
+    steps_of,
+    whole_names_of,
+)
 
 _ITERATION = re.compile(r"^iteration_([0-9]+)$")
 
 
-def _records(row: LogRow, known: Set[str] = frozenset(), late: set[str] | None = None) -> Iterator[Record]:
+def _records(row: LogRow) -> Iterator[Record]:
     rewards = numbers_in(row.cells.get("trajectory_metrics"))
-    if late is not None:
-        late.update(rewards.keys() - known)
     step = required_whole(row.cells.get("iteration", number_in_name(_ITERATION, row.file)), "iteration")
     group = required_whole(row.cells.get("group_idx"), "group_idx")
     version = whole_number(row.cells.get("sampling_client_step"))
@@ -34,6 +46,26 @@ def _records(row: LogRow, known: Set[str] = frozenset(), late: set[str] | None =
     )
 
 
+def _line_columns() -> LineColumns:
+    keys = Keys()
+    step, group = keys("iteration", Name | float | None | UnsetType), keys("group_idx", Name | float)
+    reward, metrics = keys("total_reward", Number), keys("trajectory_metrics", Any | UnsetType)
+
+    def take(rows: Sequence[Any], file: Path) -> Columns:
+        in_name = number_in_name(_ITERATION, file)
+        steps = steps_of([in_name if cell is UNSET else cell for cell in map(step, rows)])
+        groups = whole_names_of(list(map(group, rows)))
+        rewards = rewards_of(list(map(metrics, rows)))
+        return Columns(
+            step=steps,
+            group=groups,
+            prompts=lambda some: [f"{steps[at]}/{groups[at]}" for at in some],
+            numbers={"reward": numbers_of(list(map(reward, rows))), **rewards},
+        )
+
+    return LineColumns(row=keys.struct(), take=take)
+
+
 FORMAT = RowFormat(
     name="tinker",
     looks_for="iteration_*/train_rollout_summaries.jsonl (Tinker cookbook)",
@@ -41,7 +73,7 @@ FORMAT = RowFormat(
     patterns=("iteration_*/train_rollout_summaries.jsonl", "train_rollout_summaries.jsonl"),
     recognizes_file=has_keys("group_idx", "traj_idx", "total_reward"),
     records=_records,
-    columns=tinker_columns,
+    columns=lambda _: LogColumns(lines=_line_columns()),
     inferred=("Prompts are not named: each group counts as a prompt of its own, although prompts return over epochs.",),
     missing=(
         hidden_by("remove_constant_reward_groups, where it was on, removes groups of equal rewards"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from gradscope.rollouts.readers.parsing.assemble import peek
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -29,7 +29,7 @@ def find_metrics(folder: Path) -> Path | None:
 
 def is_metrics(file: Path) -> bool:
     """Whether a JSONL file's first readable line has a step and an object ``data``, and nothing else."""
-    first = next(_rows(file, QuarantineLog()), {})
+    first = next(iter(peek(file)), {})
     return first.keys() == {"step", "data"} and isinstance(first["data"], Mapping)
 
 
@@ -54,7 +54,3 @@ def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[s
         metrics[step] = {COMMON_NAMES.get(name, name): number for name, number in numbers.items()}
     quarantine.lose_metrics(lines)
     return metrics
-
-
-def _rows(file: Path, quarantine: QuarantineLog) -> Iterator[dict[str, Any]]:
-    return (row for _, row in read_jsonl(file, quarantine))

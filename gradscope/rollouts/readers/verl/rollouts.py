@@ -6,16 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.reason import Reason
-from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
-from gradscope.rollouts.readers.parsing.counted import REDUCED, SEVERAL, counted, hidden_by
+from gradscope.rollouts.readers.parsing.counted import SEVERAL, counted, hidden_by
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number
@@ -24,21 +23,33 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, parse_reward, text_of
 from gradscope.rollouts.readers.parsing.tables import Row, expand
 from gradscope.rollouts.readers.parsing.watch import WatchedLog
-from gradscope.rollouts.readers.scan.reduction import ColumnLog, FileRow, is_large, reduced_groups
-from gradscope.rollouts.readers.verl.columns import line_columns
+from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
+from gradscope.rollouts.readers.verl.columns import Uids, line_columns
 from gradscope.rollouts.readers.verl.left_behind import verl_settings, verl_weights
 from gradscope.rollouts.readers.verl.metrics import SWITCH_ON, find_metrics, is_metrics, read_verl_metrics
 from gradscope.rollouts.readers.verl.tokens import COLUMNS, NO_REWARDS, row_tokens
-from gradscope.rollouts.reward_table import UNKNOWN
+from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup, Tokens
 
 _UID = re.compile(r"(?P<group>.+)_(?P<session>[0-9]+)_(?P<index>[0-9]+)")
+_NUM_PEEKED = 1000
+"""Rows that tell what uids name."""
 _NUMBERED = re.compile(r"[0-9]+\.jsonl(\.gz)?")
 _GROUPED_BY_TEXT = (
     "Rows carry no group id and are reordered: rollouts were grouped by input and ground truth within the step; equal "
     "prompts at one step merge."
 )
+_GROUPED: dict[Uids, tuple[str, ...]] = {
+    "of outputs": (),
+    "of groups": ("Rollouts of one uid at one step are a group.",),
+    None: (_GROUPED_BY_TEXT,),
+}
+_WRITTEN: dict[Uids, str] = {
+    "of outputs": "of the V1 trainer",
+    "of groups": "with a uid for each group",
+    None: "of the legacy trainer",
+}
 _NO_TOKENS = (
     "verl's dump has no token ids, log-probabilities or advantages, and its texts lost the chat template's markers; "
     "gradients need them as columns prompts, responses, response_mask, rollout_log_probs and advantages (docs/logs.md)."
@@ -71,27 +82,25 @@ def _read(request: ReadRequest) -> Run:
     if not files:
         raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
     found = _reduced(files, request) or _by_row(files, request)
-    named = found.named
-    inferred = [*([] if named else [_GROUPED_BY_TEXT]), *([SEVERAL] if found.folded else [])]
+    inferred = [*_GROUPED[found.uids], *([SEVERAL] if found.folded else [])]
     folder = given if given.is_dir() else given.parent
     metrics_file = find_metrics(folder)
     if given != request.path:
         inferred.append(f"Rollouts were read from {folder.name}/; other folders (validation) are left out.")
-    settings = verl_settings(request, folder, by_v1=named)
+    settings = verl_settings(request, folder, by_v1=found.uids == "of outputs")
     saved = verl_weights(request, folder, settings.values)
     run = assemble_groups(
         request,
         groups=found.groups,
         quarantine=found.quarantine,
         format="verl",
-        recognized=f"verl rollouts of the {'V1' if named else 'legacy'} trainer, {counted(len(files), 'file')}",
+        recognized=f"verl rollouts {_WRITTEN[found.uids]}, {counted(len(files), 'file')}",
         inferred=inferred,
         missing=(
             *(() if found.has_tokens else (_NO_TOKENS,)),
             _FILTERED,
             *(() if saved.weights else (_SHARDS,)),
             *(() if metrics_file is not None else (SWITCH_ON,)),
-            *((REDUCED,) if holds_rewards_alone(found.groups) else ()),
         ),
         files=(*files, *(() if metrics_file is None else (metrics_file,))),
         metrics={} if metrics_file is None else read_verl_metrics(metrics_file, found.quarantine),
@@ -112,8 +121,8 @@ class _Found:
 
     groups: Sequence[RolloutGroup]
     quarantine: QuarantineLog
-    named: bool
-    """Whether rows name their groups."""
+    uids: Uids
+    """What uids name."""
     has_tokens: bool
     folded: frozenset[int]
     """Steps at which a session had several outputs."""
@@ -122,72 +131,86 @@ class _Found:
 def _by_row(files: Sequence[Path], request: ReadRequest) -> _Found:
     quarantine = WatchedLog(request.progress, files)
     rows = [row for file in files for row in read_jsonl(file, quarantine)]
-    named = any("uid" in row for _, row in rows)
-    sessions = outputs_of_sessions(rows) if named else [[row] for row in rows]
-    records = list(_records(sessions, quarantine, named=named))
+    uids = _uids_of(row for _, row in rows)
+    if (
+        uids == "of groups"
+        and max(Counter((str(row.get("step")), str(row.get("uid"))) for _, row in rows).values()) == 1
+    ):
+        uids = "of outputs"  # which none is the uid of
+    sessions = outputs_of_sessions(rows) if uids == "of outputs" else [[row] for row in rows]
+    groups = build_groups(_records(sessions, quarantine, uids), quarantine)
     return _Found(
-        groups=build_groups(records, quarantine),
+        groups=groups,
         quarantine=quarantine,
-        named=named,
-        has_tokens=any(record.tokens for record in records),
+        uids=uids,
+        has_tokens=any(rollout.completion_ids is not None for group in groups for rollout in group.rollouts),
         folded=_steps_with_fewer(rows, [outputs[-1] for outputs in sessions]),
     )
 
 
 def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
-    """The groups of a large log.
+    """The groups of a log, without an object a rollout.
 
     Returns:
-        What was found; None where the log is small, or where all rows have to be seen at once: some lack a uid that
-        others have, some have a uid, tokens or rewards that no file begins with, or an output of a session, which may
-        have several, has no score or no tokens that can be used.
+        What was found; None where rows have to be kept, or where all of them have to be seen at once: some lack a uid
+        that others have, no two share one, or an output of a session, which may have several, has no score or no tokens
+        that can be used.
     """
-    first = [row for file in files for row in peek(file)] if is_large(files) else []
-    named, has_tokens = any("uid" in row for row in first), any(COLUMNS & row.keys() for row in first)
-    if not first or any(named != ("uid" in row) for row in first):
+    first = [row for file in files for row in peek(file)]
+    uids, has_tokens = _uids_of(first), any(COLUMNS & row.keys() for row in first)
+    if not first or len({"uid" in row for row in first}) > 1:
         return None
     quarantine, folded, depend = QuarantineLog(), set[int](), set[str]()
-    extra = _extra_rewards(first)
 
     def together(rows: Sequence[FileRow]) -> Iterator[Record]:
         all_rows = [row for _, row in rows]
-        sessions = outputs_of_sessions(all_rows) if named else [[row] for row in all_rows]
+        sessions = outputs_of_sessions(all_rows) if uids == "of outputs" else [[row] for row in all_rows]
         steps = _steps_with_fewer(all_rows, [outputs[-1] for outputs in sessions])
         folded.update(steps)
         depend.update(at for at, row in all_rows if steps and isinstance(parse_reward(row.get("score", ABSENT)), str))
-        return _records(sessions, QuarantineLog(), named=named)
+        return _records(sessions, QuarantineLog(), uids)
 
     def records(_: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
         for location, row in rows:
-            late = row.keys() & {"responses", "response_ids"} if not has_tokens else named and _contradicts(row)
-            if late or ("uid" in row and not named):
+            if ("uid" in row and uids is None) or (uids == "of outputs" and _contradicts(row)):
                 depend.add(location)
-            if not request.rewards_only and not set(_extra_rewards([row])) <= set(extra):
-                depend.add(location)
-            yield from _records([[(location, row)]], quarantine, named=named)
+            yield from _records([[(location, row)]], quarantine, uids)
 
-    others = None if request.rewards_only else sorted({*chain(*first)} - {*extra, *NO_REWARDS})
-    lines = line_columns(extra, named=named, has_tokens=has_tokens, others=others, prompt_id=_prompt_id)
+    lines = line_columns(first, _extra_rewards(first), uids, has_tokens=has_tokens)
     log = ColumnLog(
         files=files,
-        columns=lines.columns,
         declared=lambda _: lines,
         rows=read_jsonl,
         records=records,
         together=together,
         quarantine=quarantine,
+        keys=lines.row.__struct_encode_fields__,
     )
-    groups = reduced_groups(log, request, lambda table: None if depend else table)
+
+    def judged(table: RewardTable) -> RewardTable | None:
+        is_alone = uids == "of groups" and len(table) > 0 and table.size.max() == 1
+        return None if depend or is_alone else table
+
+    groups = reduced_groups(log, request, judged)
     if groups is None:
         return None
     lengths = groups.table.num_tokens
     return _Found(
         groups=groups,
         quarantine=quarantine,
-        named=named,
+        uids=uids,
         has_tokens=lengths is not None and bool((lengths != UNKNOWN).any()),
         folded=frozenset(folded),
     )
+
+
+def _uids_of(rows: Iterable[Mapping[str, Any]]) -> Uids:
+    """What uids name, told by the first rows of a log."""
+    uids = (str(row["uid"]) for row in rows if "uid" in row)
+    first = list(islice(uids, _NUM_PEEKED))
+    if not first:
+        return None
+    return "of outputs" if any(map(_UID.fullmatch, first)) else "of groups"
 
 
 def _contradicts(row: Mapping[str, Any]) -> bool:
@@ -244,17 +267,20 @@ def _prompt_id(row: Mapping[str, Any]) -> str:
 
 
 def _records(
-    sessions: Iterable[Sequence[tuple[str, Mapping[str, Any]]]], quarantine: QuarantineLog, *, named: bool
+    sessions: Iterable[Sequence[tuple[str, Mapping[str, Any]]]], quarantine: QuarantineLog, uids: Uids
 ) -> Iterator[Record]:
     for outputs in sessions:
         location, row = outputs[-1]
         reward = parse_reward(row.get("score", ABSENT))
-        match = _UID.fullmatch(str(row.get("uid")))
+        match = _UID.fullmatch(str(row.get("uid"))) if uids == "of outputs" else None
+        uid = row.get("uid")
         prompt_id = _prompt_id(row)
         if type(row.get("step")) is not int or whole_number(row["step"]) is None:
             quarantine.add("the step is not a whole number", location)
-        elif named and match is None:
+        elif uids == "of outputs" and match is None:
             quarantine.add("the uid is not <group>_<session>_<index>", location)
+        elif uids == "of groups" and not (isinstance(uid, str) and uid):
+            quarantine.add("the uid is no text", location)
         else:
             try:
                 sequences = _sequences(outputs, quarantine)
@@ -267,7 +293,7 @@ def _records(
             extra = {name: finite_or_none(row[name]) for name in row if _is_extra(name, row[name])}
             yield Record(
                 step=row["step"],
-                group=match["group"] if match else prompt_id,
+                group=match["group"] if match else str(uid) if uids == "of groups" else prompt_id,
                 prompt_id=prompt_id,
                 prompt=text_of(row.get("input")),
                 completion=text_of(row.get("output")),

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from gradscope.rollouts.readers.scan.line_columns import LineColumns
+from gradscope.rollouts.readers.scan.line_queries import LineQueries
+from gradscope.rollouts.readers.scan.lines import scan_lines
+from gradscope.rollouts.readers.scan.table_files import CellColumns
 
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.flat.column_log import column_log
 from gradscope.rollouts.readers.flat.records import FlatColumns
 from gradscope.rollouts.readers.parsing.jsonl import parse_line
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.scan.line_columns import LineColumns
-from gradscope.rollouts.readers.scan.line_queries import LineQueries
-from gradscope.rollouts.readers.scan.lines import scan_lines
-from gradscope.rollouts.readers.scan.reduction import ColumnLog
-from gradscope.rollouts.readers.scan.table_files import CellColumns
+from gradscope.rollouts.readers.reduction.log import ColumnLog
 from tests.rollouts.readers.reduced import assert_same, every_log_is_large, write_lines
 
 

@@ -28,7 +28,7 @@ def every_kilobyte(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told_of(path: Path) -> list[tuple[float, int, str]]:
     told: list[tuple[float, int, str]] = []
-    read_run(path, rewards_only=True, progress=lambda *now: told.append(now))
+    read_run(path, progress=lambda *now: told.append(now))
     return told
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.prime_rl.columns import kinds_of_rewards, named_in, stream_group
-from gradscope.rollouts.readers.scan.so_far import ReadSoFar
+from gradscope.rollouts.readers.prime_rl.columns import named_in, stream_group
+from gradscope.rollouts.readers.reduction.so_far import ReadSoFar
 from tests.rollouts.readers.reduced import answers, assert_same, every_log_is_large, mutated, write_lines
 
 
@@ -74,7 +75,7 @@ def test_damaged_traces_have_the_answers_of_the_row_reader(tmp_path: Path, rows:
         if seed % 3:
             write_lines(below / "effective" / "traces.jsonl", [json.dumps(row())][: seed % 3 - 1])
         run = assert_same(folder.parent, has_notes=False)
-        num_reduced += run is not None and "reduced" in run.source.missing[-1]
+        num_reduced += run is not None and holds_rewards_alone(run.groups)
     assert num_reduced > 20
 
 
@@ -117,24 +118,19 @@ def test_an_episode_that_is_unlike_the_others(tmp_path: Path, unlike: dict[str, 
     assert_same(tmp_path, is_reduced=True)
 
 
-def test_rewards_that_come_late_are_for_the_row_reader(tmp_path: Path) -> None:
+def test_rewards_that_come_late_are_seen(tmp_path: Path) -> None:
     late = row(1, "g", trace(rewards={"late": {"score": 1}}))
     write_lines(tmp_path / "traces.jsonl", [json.dumps(cells) for cells in (*[row()] * 20, late)])
-    assert_same(tmp_path / "traces.jsonl", is_reduced=False)
+    assert_same(tmp_path / "traces.jsonl", is_reduced=True)
 
 
-def test_rewards_that_come_late_are_for_the_row_reader_at_every_later_look(tmp_path: Path) -> None:
+def test_rewards_that_come_late_are_seen_at_every_later_look(tmp_path: Path) -> None:
     file, so_far = tmp_path / "traces.jsonl", ReadSoFar()
     lines = [json.dumps(cells) for cells in (*[row()] * 20, row(1, "g", trace(rewards={"late": {"score": 1}})), row())]
     for number in (20, 21, 22):
         write_lines(file, lines[:number])
         again, anew = (read_run(file, rewards_only=True, so_far=known) for known in (so_far, None))
         assert answers(again) == answers(anew)
-
-
-def test_kinds_of_rewards_are_those_of_episodes_with_one_agent_in_their_order() -> None:
-    rows = [row(), row(1, "g", trace(rewards=OTHER)), row(), row(1, "g", trace(rewards={}), trace()), {}]
-    assert kinds_of_rewards(rows) == (("correct", "short", "b"), ("exact", "correct"))
 
 
 @pytest.mark.parametrize(("group", "prompt"), [("g", "math/h"), ("", "/"), ("1:g", "2:h"), ("é\u0000😀", "\ud800")])

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gradscope.rollouts.readers.parsing.counted import REDUCED, SEVERAL
+from gradscope.rollouts.groups import holds_rewards_alone
+from gradscope.rollouts.readers.parsing.counted import SEVERAL
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.prime_rl.test_columns import KEYS, OTHER, longer, row, trace
@@ -90,7 +91,7 @@ def test_damaged_streams_have_the_answers_of_the_row_reader(tmp_path: Path, agen
             told = mutated(ANNOTATIONS, chance.randrange(1 << 30), within=WITHIN) if seed % 5 else []
             write(folder, lines, told, chunk=chunk)
         run = assert_same(folder)
-        num_reduced += run is not None and run.source.missing[-1] == REDUCED
+        num_reduced += run is not None and holds_rewards_alone(run.groups)
     assert num_reduced > 5
 
 
@@ -247,7 +248,7 @@ def test_a_trace_that_tells_its_batch_itself_is_for_the_row_reader(tmp_path: Pat
 
 def test_rewards_that_come_late_are_for_the_row_reader(tmp_path: Path) -> None:
     rows = [*(episode(at) for at in range(20)), row(1, "g", trace("x", rewards={"late": {"score": 1}}))]
-    assert_same(write(tmp_path, rows), is_reduced=False)
+    assert_same(write(tmp_path, rows), is_reduced=True)
 
 
 def test_what_is_set_aside_is_first_where_the_row_reader_finds_it_first(tmp_path: Path) -> None:

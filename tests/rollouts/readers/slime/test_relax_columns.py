@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.counted import REDUCED
-from gradscope.rollouts.readers.scan.so_far import ReadSoFar
+from gradscope.rollouts.readers.reduction.so_far import ReadSoFar
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.reduced import STRANGE, answers, assert_same, every_log_is_large, mutated, write_lines
 
@@ -53,7 +53,7 @@ def test_damaged_rollouts_have_the_answers_of_the_row_reader(tmp_path: Path, rew
         files = [[rows[0], *mutated(rows, 2 * seed + at, within=("reward",))] for at in range(1 + seed % 2)]
         named = {} if seed % 3 or not reward else {"columns": ColumnNames(reward="for'mat")}
         run = assert_same(write(tmp_path / str(seed), *files, ended=seed % 2 == 0), **named)
-        num_reduced += run is not None and REDUCED in run.source.missing
+        num_reduced += run is not None and holds_rewards_alone(run.groups)
     assert num_reduced > 4
 
 
@@ -85,7 +85,7 @@ def test_a_sample_that_returns_counts_once_and_not_where_it_contradicts_itself(t
         ([float("nan"), float("inf"), None, [1.0], True], True),
         ([SEVERAL, {"score": 0.5}, {"for'mat": 1.0}, 0.5, None, {}, {"score": float("nan")}], True),
         ([1.0] * 20 + [SEVERAL], False),
-        ([SEVERAL] * 20 + [{"late": 1.0}], False),
+        ([SEVERAL] * 20 + [{"late": 1.0}], True),
         ([SEVERAL] * 20 + [{"late": "x"}], True),
         ([{"note": "x"}] * 20 + [{"late": True}], False),
     ],
@@ -125,11 +125,11 @@ def test_a_reward_that_is_named_and_not_there_is_an_error(tmp_path: Path) -> Non
     )
 
 
-def test_rewards_that_come_late_are_for_the_row_reader_at_every_later_look(tmp_path: Path) -> None:
+def test_rewards_that_come_late_are_seen_at_every_later_look(tmp_path: Path) -> None:
     rows, so_far = [row(sample=at, reward={"score": 1.0}) for at in range(22)], ReadSoFar()
     rows[20] |= {"reward": {"late": 1.0}, "group_index": None}
     for number in (20, 21, 22):
         write(tmp_path, rows[:number])
         again, anew = (read_run(tmp_path, rewards_only=True, so_far=known) for known in (so_far, None))
         assert answers(again) == answers(anew)
-        assert (REDUCED in again.source.missing) == (number == 20)
+        assert holds_rewards_alone(again.groups)

@@ -12,8 +12,9 @@ import pytest
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOnDisk
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.tables import read_rows
-from gradscope.rollouts.readers.scan import reduction, spans
+from gradscope.rollouts.readers.reduction import log, spans
 from tests.rollouts.readers.reduced import assert_same_rollouts, every_log_is_large
 
 
@@ -40,7 +41,7 @@ MIXED = [1 + at % 8 for at in range(48)]
 def is_on_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the rollouts stay on disk; they are held to those that are read row by row."""
     run = read_run(path)
-    monkeypatch.setattr(reduction, "MIN_BYTES", 1 << 60)
+    monkeypatch.setattr(log, "MIN_ON_DISK", 1 << 60)
     by_row = read_run(path)
     assert_same_rollouts(run, by_row)
     assert run.groups[-1] == by_row.groups[-1]
@@ -74,7 +75,7 @@ def test_a_log_whose_steps_lie_mixed_is_read_row_by_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[int], is_cheap: bool
 ) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(reduction, "MIN_BYTES", 0)  # one block
+    monkeypatch.setattr(log, "MIN_ON_DISK", 0)  # one block
     (tmp_path / "1.jsonl").write_text(lines(steps))
     assert is_on_disk(tmp_path, monkeypatch) == is_cheap
 
@@ -101,17 +102,10 @@ def test_tables_are_read_a_file_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_document_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "1.json").write_text(json.dumps(rows(IN_ORDER)))
     read: list[Path] = []
-    monkeypatch.setattr(reduction, "reduce_log", lambda log, *_, **__: read.extend(log.files))
+    monkeypatch.setattr(log, "reduce_log", lambda log, *_, **__: read.extend(log.files))
     assert len(list(read_run(tmp_path).groups)) == 24
-    assert len(list(read_rows(tmp_path / "1.json", reduction.QuarantineLog()))) == 48
+    assert len(list(read_rows(tmp_path / "1.json", QuarantineLog()))) == 48
     assert read == []
-
-
-def test_rows_that_are_scanned_and_read_differently_are_an_error(tmp_path: Path) -> None:
-    twice = lines([1]).replace('"step": 1', '"step": 1, "other": nan')
-    (tmp_path / "1.jsonl").write_text(lines(IN_ORDER) + twice)
-    with pytest.raises(InputError, match="Step 1 does not have the rollouts"):
-        read_run(tmp_path).groups_at(1)
 
 
 def test_a_log_that_was_changed_in_between_is_an_error(tmp_path: Path) -> None:

@@ -9,9 +9,7 @@ from pathlib import Path
 from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import EarlierLooks
-from gradscope.rollouts.readers.scan.parts import Part
-from gradscope.rollouts.readers.scan.prompts import Prompts
-from gradscope.rollouts.readers.scan.workers import Piece
+from gradscope.rollouts.readers.reduction.parts import Part
 
 _MARK = 256
 """Bytes at the start of a file, and before the place where reading stopped, by which it is known again."""
@@ -37,7 +35,7 @@ class ReadSoFar(EarlierLooks):
     """The parts of a log from one look to the next; nothing is kept of a log with other files than plain JSON lines."""
 
     def __init__(self) -> None:
-        self._columns: tuple[str, ...] = ()
+        self._keys: tuple[str, ...] = ()
         self.forget()
 
     def forget(self) -> None:
@@ -45,32 +43,30 @@ class ReadSoFar(EarlierLooks):
         self.files: dict[Path, FileSoFar] = {}
         self.parts: list[Part] = []
         self.set_aside = QuarantineLog()
-        self.prompts = Prompts()
 
-    def check(self, files: Sequence[Path], columns: tuple[str, ...]) -> None:
+    def check(self, files: Sequence[Path], keys: tuple[str, ...]) -> None:
         """Forget everything where the log is not the one that was read, grown longer.
 
         Args:
             files: Its files, in order.
-            columns: The columns that its parts have.
+            keys: What is read of its rows.
         """
         known = list(self.files)
-        if columns != self._columns or known != list(files[: len(known)]) or not all(map(self._has_grown, known)):
+        if keys != self._keys or known != list(files[: len(known)]) or not all(map(self._has_grown, known)):
             self.forget()
-        self._columns = columns
+        self._keys = keys
 
-    def keep(self, pieces: Sequence[Piece], lines_of_piece: Sequence[int], parts: Sequence[Part]) -> None:
-        """Take in what came of some pieces, which end with whole lines."""
-        self.parts += parts
-        for piece, count in zip(pieces, lines_of_piece, strict=True):
-            before, stat = self.files.get(piece.path), piece.path.stat()
-            self.files[piece.path] = FileSoFar(
-                end=piece.end,
-                num_lines=count + (0 if before is None else before.num_lines),
-                inode=stat.st_ino,
-                written=stat.st_mtime_ns,
-                marks=_marks(piece.path, piece.end),
-            )
+    def keep(self, path: Path, end: int, num_lines: int, part: Part | None) -> None:
+        """Take in what came of a block of a file, which ends with a whole line: its end, and its lines."""
+        self.parts += [] if part is None else [part]
+        before, stat = self.files.get(path), path.stat()
+        self.files[path] = FileSoFar(
+            end=end,
+            num_lines=num_lines + (0 if before is None else before.num_lines),
+            inode=stat.st_ino,
+            written=stat.st_mtime_ns,
+            marks=_marks(path, end),
+        )
 
     def _has_grown(self, path: Path) -> bool:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.groups import GroupsOnDisk, holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.counted import REDUCED
 from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.scan import reduction, workers
-from gradscope.rollouts.readers.scan.parts import Part
+from gradscope.rollouts.readers.reduction import lines as reduction_lines
+from gradscope.rollouts.readers.reduction import log
+from gradscope.rollouts.readers.reduction.parts import Part
 from gradscope.rollouts.run import Run
-from tests.conftest import REPOSITORY
 from tests.rollouts.readers.reduced import assert_same_rollouts
 
 Told = list[tuple[int, int, str]]
@@ -32,20 +32,20 @@ Told = list[tuple[int, int, str]]
 
 @pytest.fixture(autouse=True)
 def every_log_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reduction, "MIN_BYTES", 0)
+    monkeypatch.setattr(log, "MIN_ON_DISK", 0)
 
 
 @pytest.fixture
 def by_row(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     """The records that the row reader makes for a reduction."""
     made: list[Record] = []
-    original = reduction.part_of_records
+    original = log.part_of_records
 
-    def spy(records: Sequence[tuple[int, Record]], columns: Iterable[str]) -> Part:
+    def spy(records: Sequence[tuple[int, Record]], *usual: Any) -> Part:
         made.extend(record for _, record in records)
-        return original(records, columns)
+        return original(records, *usual)
 
-    monkeypatch.setattr(reduction, "part_of_records", spy)
+    monkeypatch.setattr(log, "part_of_records", spy)
     return made
 
 
@@ -62,12 +62,13 @@ def answers(run: Run) -> tuple[Any, ...]:
 def assert_same(path: Path | str, *, progress: ProgressCallback = no_progress, **how: Any) -> Run:
     options = ReadOptions(**how)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reduction, "MIN_BYTES", 1 << 60)
+        patched.setattr(log, "MIN_ON_DISK", 1 << 60)
         by_row = read_run(path, options, progress=progress)
     assert_same_rollouts(read_run(path, options), by_row)
     reduced = read_run(path, options, rewards_only=True, progress=progress)
     assert answers(reduced) == answers(by_row)
-    assert "reduced to its rewards" in reduced.source.missing[-1]
+    assert holds_rewards_alone(reduced.groups)
+    assert [group.rewards for group in reduced.groups] == [group.rewards for group in by_row.groups]
     return reduced
 
 
@@ -141,7 +142,7 @@ def test_messy_files_have_the_answers_of_the_row_reader(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, files: list[tuple[list[str], str, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("log")
-    monkeypatch.setattr(workers, "BLOCK", 200)  # about two lines
+    monkeypatch.setattr(reduction_lines, "BLOCK", 200)  # about two lines
     (folder / "0.jsonl").write_text(ROW + "\n")
     for number, (lines, end, ended) in enumerate(files, start=1):
         text = end.join(lines) + (end if ended and lines else "")
@@ -155,13 +156,6 @@ def test_plain_rows_are_reduced(tmp_path: Path, by_row: list[Record], line: str)
     path.write_text(f"{line}\n{line}")
     assert_same(path)
     assert not by_row
-
-
-@pytest.mark.parametrize("log", ["areal", "nemo_rl", "open_instruct", "verl_legacy", "verl_v1", "verl_v1_tokens"])
-def test_a_log_of_lines_with_the_same_keys_is_parsed_once(monkeypatch: pytest.MonkeyPatch, log: str) -> None:
-    monkeypatch.setattr("gradscope.rollouts.readers.scan.lines._read_any", lambda *_: pytest.fail("a second parse"))
-    run = read_run(REPOSITORY / "fixtures" / "logs" / log, rewards_only=True)
-    assert REDUCED in run.source.missing
 
 
 @pytest.mark.parametrize("line", ODD)
@@ -264,7 +258,7 @@ def test_named_columns_with_quotes_and_samples_without_steps(tmp_path: Path) -> 
     assert assert_same(path).source.format == "samples"
 
 
-def test_columns_that_have_the_names_of_the_query_or_of_duckdb(tmp_path: Path) -> None:
+def test_columns_whose_names_are_those_of_other_roles(tmp_path: Path) -> None:
     names = ColumnNames(reward="s", step="g", group="p", prompt_id="x0")
     (tmp_path / "1.jsonl").write_text('{"s": 1, "g": 2, "p": "a", "x0": "b", "file": 9, "rows": 9}\n')
     assert_same(tmp_path / "1.jsonl", columns=names)
@@ -284,11 +278,11 @@ def test_columns_of_any_name(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
-def test_a_name_that_duckdb_takes_for_a_pattern(tmp_path: Path, by_row: list[Record], kind: str) -> None:
+def test_a_name_that_looks_like_a_pattern(tmp_path: Path, by_row: list[Record], kind: str) -> None:
     (file,) = write(tmp_path / "log", kind).iterdir()
     pattern = file.rename(file.with_name(f"[a].{kind}"))
     assert_same(pattern)
-    assert bool(by_row) == (kind != "jsonl")
+    assert not by_row
 
 
 @pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst", "csv.gz", "parquet"])
@@ -332,12 +326,13 @@ def test_further_rewards_of_files_with_types(tmp_path: Path) -> None:
     assert run.groups[0].rollouts[0].rewards == {"reward": 1.0, "score": 0.5}
 
 
-def test_small_logs_and_callers_that_need_text_read_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_read_where_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(ROW + "\n")
     assert read_run(path).groups[0].rollouts[0].completion == "text"
-    monkeypatch.setattr(reduction, "MIN_BYTES", 1 << 20)
-    assert read_run(path, rewards_only=True).groups[0].rollouts[0].completion == "text"
+    monkeypatch.setattr(log, "MIN_ON_DISK", 1 << 20)
+    assert read_run(path).groups[0].rollouts[0].completion == "text"
+    assert read_run(path, rewards_only=True).groups[0].rollouts[0].completion == ""
 
 
 @pytest.mark.parametrize("kind", ["gz", "zst"])
@@ -349,9 +344,8 @@ def test_a_compressed_log_is_large_by_what_it_may_hold(
     path.write_bytes(gzip.compress(lines) if kind == "gz" else pa.compress(lines, codec="zstd", asbytes=True))
     on_disk = path.stat().st_size
     for least, is_reduced in ((10 * on_disk, True), (10 * on_disk + 1, False)):
-        monkeypatch.setattr(reduction, "MIN_BYTES", least)
-        missing = read_run(path, rewards_only=True).source.missing
-        assert any("reduced to its rewards" in what for what in missing) == is_reduced
+        monkeypatch.setattr(log, "MIN_ON_DISK", least)
+        assert isinstance(read_run(path).groups, GroupsOnDisk) == is_reduced
 
 
 NUMBERED = ROW.replace('"reward"', '"sample_idx": 0, "reward"')
@@ -377,7 +371,7 @@ NUMBERED = ROW.replace('"reward"', '"sample_idx": 0, "reward"')
 def test_samples_that_return_have_the_answer_of_the_row_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
 ) -> None:
-    monkeypatch.setattr(workers, "BLOCK", 200)
+    monkeypatch.setattr(reduction_lines, "BLOCK", 200)
     others = [NUMBERED.replace('"sample_idx": 0', f'"sample_idx": {at}') for at in range(1, 5)]
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f"{line}\n" for line in (NUMBERED, *others, NUMBERED.replace('"a"', '"b"'), again)))

@@ -7,7 +7,7 @@ has pieces and steps.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED, parse_line, read_span
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.tables import Row
-from gradscope.rollouts.readers.scan.cut_lines import Lines
-from gradscope.rollouts.readers.scan.workers import LineBlock
+from gradscope.rollouts.readers.reduction.lines import Span
 
 Counts = NDArray[np.int64]
 
@@ -28,7 +27,7 @@ compressed file together, reading all rows at once costs less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class _Stretch:
     """A stretch of a file that holds rows of a step, and maybe others between them."""
 
     file: int
@@ -45,44 +44,42 @@ class StepSpans:
     """The spans of each step, in the order of the log."""
 
     def __init__(self) -> None:
-        self._of_step: dict[int, list[Span]] = {}
+        self._of_step: dict[int, list[_Stretch]] = {}
 
-    def add_lines(self, block: LineBlock, lines: Lines, numbers: Counts, rows: Counts, step: Counts) -> None:
-        """Take in some lines of the next block.
+    def add(self, file: int, first: int, usual: Iterable[Span], others: Iterable[Span]) -> None:
+        """Take in where the rows of a block lie, which is the next one of the log.
 
         Args:
-            lines: All its lines.
-            numbers: Their numbers within their files, from 0, [lines].
-            rows: Which of them hold rows, in any order, [R].
-            step: The steps of these, [R].
+            file: The number of its file.
+            first: How many lines of the file come before it.
+            usual: Where its usual rows lie, each step once.
+            others: Where each other row lies.
         """
-        order = np.argsort(rows, kind="stable")
-        rows, (steps, code) = rows[order], np.unique(step[order], return_inverse=True)
-        key = (np.searchsorted(lines.first, rows, side="right") - 1) * len(steps) + code
-        first, last = np.unique(key, return_index=True)[1], np.unique(key[::-1], return_index=True)[1]
-        ends = rows[len(rows) - 1 - last].tolist()
-        for at, top, bottom in zip(key[first].tolist(), rows[first].tolist(), ends, strict=True):
-            number, of_step = divmod(at, len(steps))
-            piece, starts, before = block.pieces[number], lines.starts[number], int(lines.first[number])
-            start = piece.end - len(piece.data)
-            span = Span(
-                file=piece.file,
-                start=start + int(starts[top - before]),
-                end=min(start + int(starts[bottom - before + 1]), piece.end),
-                line=int(numbers[top]) + 1,
+        of_step = {span.step: span for span in usual}
+        for span in others:
+            known = of_step.get(span.step, span)
+            of_step[span.step] = Span(
+                step=span.step,
+                start=min(known.start, span.start),
+                end=max(known.end, span.end),
+                line=min(known.line, span.line),
             )
-            self._of_step.setdefault(int(steps[of_step]), []).append(span)
+        for span in of_step.values():
+            stretch = _Stretch(file=file, start=span.start, end=span.end, line=first + span.line + 1)
+            self._of_step.setdefault(span.step, []).append(stretch)
 
     def add_file(self, file: int, step: Counts) -> None:
         """Take in a file of another kind, or some of its rows: the steps of its groups, [j]."""
         for number in np.unique(step).tolist():
-            self._of_step.setdefault(number, []).append(Span(file=file))
+            stretches = self._of_step.setdefault(number, [])
+            if not stretches or stretches[-1] != _Stretch(file=file):
+                stretches.append(_Stretch(file=file))
 
-    def is_cheap(self, files: Sequence[Path]) -> bool:
-        """Whether reading every step of the log by itself costs about as much as reading the log."""
+    def is_cheap(self, files: Sequence[Path], steps: Container[int] | None = None) -> bool:
+        """Whether reading some steps of the log each by itself, or every one, costs about as much as reading it."""
         lengths = dict.fromkeys(range(len(files)), 0)
         cost = 0
-        for span in (span for spans in self._of_step.values() for span in spans):
+        for span in (span for step, spans in self._of_step.items() if steps is None or step in steps for span in spans):
             end = files[span.file].stat().st_size if span.end is None else span.end
             lengths[span.file] = max(lengths[span.file], end)
             cost += end - (0 if files[span.file].suffix in COMPRESSED else span.start)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -8,8 +9,8 @@ import pytest
 
 from gradscope.rollouts.readers.parsing.grouping import build_groups
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.scan.parts import (
-    NOT_COMPARED,
+from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED
+from gradscope.rollouts.readers.reduction.parts import (
     PLACES_A_FILE,
     grouped,
     part_of_records,
@@ -17,18 +18,18 @@ from gradscope.rollouts.readers.scan.parts import (
     repeated_samples,
     replaced_groups,
 )
-from tests.rollouts.readers.scan.made_up_parts import COLUMNS, record, table_of
+from tests.rollouts.readers.reduction.made_up_parts import record, table_of
 
 
 def test_rows_become_groups_in_the_order_of_their_first_rows() -> None:
     rewards = np.arange(5.0)
-    part, first = part_of_rows(
+    part, rows = part_of_rows(
         np.array([2, 1, 2, 1, 1]),
         pa.array(["a", "a", "a", "b", "a"]),
         {"reward": rewards, "reward/reward": rewards},
         np.array([10, 11, 13, 14, 20]),
     )
-    assert first.tolist() == [0, 1, 3]
+    assert rows.tolist() == [0, 2, 1, 4, 3]
     assert (part.step.tolist(), part.group.to_pylist()) == ([2, 1, 1], ["a", "a", "b"])
     assert (part.place.tolist(), part.size.tolist()) == ([10, 11, 14], [2, 2, 1])
     assert part.columns["reward"].tolist() == [0.0, 2.0, 1.0, 4.0, 3.0]
@@ -37,16 +38,26 @@ def test_rows_become_groups_in_the_order_of_their_first_rows() -> None:
 
 def test_records_become_groups_with_all_of_their_columns() -> None:
     records = [record(reward=None), record(group="b", format=0.5, seconds=2.0, length=3), record()]
-    part = part_of_records(list(zip([4, 5, 9], records, strict=True)), COLUMNS)
-    assert part.by_row
-    assert (part.place.tolist(), [part.prompts[at] for at in part.prompt]) == ([4, 5], ["p", "p"])
+    part = part_of_records(list(zip([4, 5, 9], records, strict=True)))
+    assert (part.place.tolist(), part.prompt) == ([4, 5], ["p", "p"])
     assert part.size.tolist() == [2, 1]
     np.testing.assert_array_equal(part.columns["reward"], [math.nan, 1.0, 1.0])
     np.testing.assert_array_equal(part.columns["reward/format"], [math.nan, math.nan, 0.5])
     np.testing.assert_array_equal(part.columns["seconds"], [math.nan, math.nan, 2.0])
     assert part.columns["num_tokens"].tolist() == [-1, -1, 3]
-    assert part.columns["sample"].dtype == np.uint32
-    assert part.columns["sample"].tolist() == [NOT_COMPARED] * 3
+    assert "sample" not in part.columns
+
+
+def test_records_stand_where_they_were_between_usual_rows() -> None:
+    usual, rows = part_of_rows(
+        np.array([1, 1, 1]), pa.array(["a", "b", "a"]), {"reward": np.array([0.0, 1.0, 2.0])}, np.array([0, 2, 4])
+    )
+    usual = replace(usual, prompt=["p", "q"])
+    odd = [(1, record(reward=0.5, prompt="late")), (3, record(group="c", reward=None, prompt="r"))]
+    part = part_of_records(odd, usual, np.array([0, 2, 4])[rows])
+    assert (part.group.to_pylist(), part.prompt, part.place.tolist()) == (["a", "b", "c"], ["p", "q", "r"], [0, 2, 3])
+    np.testing.assert_array_equal(part.columns["reward"], [0.0, 0.5, 2.0, 1.0, math.nan])
+    np.testing.assert_array_equal(part.columns["reward/reward"], [math.nan, 0.5, math.nan, math.nan, math.nan])
 
 
 def test_groups_of_the_row_reader_take_their_places() -> None:
@@ -59,7 +70,7 @@ def test_groups_of_the_row_reader_take_their_places() -> None:
     assert replaced.reward.tolist() == [0.0, 0.1, 7.0, 0.4, 0.5]
     assert [replaced.prompts[at] for at in replaced.prompt] == ["p", "new", "p"]
     np.testing.assert_array_equal(replaced.rewards["format"], [*[math.nan] * 2, 0.25, *[math.nan] * 2])
-    np.testing.assert_array_equal(replaced.seconds, [math.nan] * 5)
+    assert replaced.seconds is None
 
 
 def test_lengths_that_only_the_row_reader_knows_are_kept() -> None:
@@ -90,6 +101,6 @@ def test_rows_of_no_group_are_none() -> None:
 
 
 def test_a_part_is_moved_behind_the_files_that_come_before_it() -> None:
-    part = part_of_records([(3, record())], COLUMNS)
+    part = part_of_records([(3, record())])
     assert part.after(2).place.tolist() == [2 * PLACES_A_FILE + 3]
     assert part.after(2).group is part.group

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.scan import reduction, so_far, workers
-from gradscope.rollouts.readers.scan.so_far import ReadSoFar
+from gradscope.rollouts.readers.reduction import lines, so_far
+from gradscope.rollouts.readers.reduction.so_far import ReadSoFar
 from gradscope.rollouts.run import Run
 
 
 @pytest.fixture(autouse=True)
 def every_log_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reduction, "MIN_BYTES", 0)
-    monkeypatch.setattr(workers, "BLOCK", 200)
+    monkeypatch.setattr(lines, "BLOCK", 200)
     monkeypatch.setattr(so_far, "_MARK", 16)
 
 
@@ -43,15 +42,15 @@ class Log:
     def look(self, monkeypatch: pytest.MonkeyPatch) -> int:
         """How many bytes a look reads; its answers are those of a first look."""
         read: list[int] = []
-        original = workers.whole_lines
+        original = lines.blocks_in
 
-        def spy(stream: Any, size: int, longest: int) -> Iterator[bytes]:
-            for data in original(stream, size, longest):
-                read.append(len(data))
-                yield data
+        def spy(path: Path, start: int, end: int | None) -> Iterator[lines.Block]:
+            for block in original(path, start, end):
+                read.append(len(block.data))
+                yield block
 
         with monkeypatch.context() as patch:
-            patch.setattr(workers, "whole_lines", spy)
+            patch.setattr(lines, "blocks_in", spy)
             again = read_run(self.file.parent, rewards_only=True, so_far=self.so_far)
         assert answers(again) == answers(read_run(self.file.parent, rewards_only=True))
         return sum(read)

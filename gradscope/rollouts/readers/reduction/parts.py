@@ -6,7 +6,7 @@ Legend: R rows of a part, j groups of it, n rollouts of these; J and N of the wh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_indices, to_numpy, to_strings
 from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD, Columns, samples_of
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.types import RolloutGroup
 
 Counts = NDArray[np.int64]
 
-REWARD = "reward/"
-"""What stands before the name of a reward function in the name of its column."""
-NOT_COMPARED = 0
-"""Stands for what tells a rollout apart where only the row reader can compare it."""
 PLACES_A_FILE = 1 << 40
 """Numbers of rows that are kept free for each file of a log."""
 COLUMN_TYPES: dict[str, Any] = {"num_tokens": np.int64, "sample": np.uint32}
@@ -41,14 +38,10 @@ class Part:
     """[j]."""
     group: pa.Array
     """Names within the step, strings, [j]."""
-    prompt: Counts
-    """The place of a group's prompt in ``prompts``, [j]."""
-    prompts: Sequence[str] = ()
-    """Ids of prompts; parts may share them."""
+    prompt: Sequence[str]
+    """Ids of their prompts, [j]."""
     size: Counts
     """Rollouts, [j]."""
-    by_row: bool = False
-    """Whether the row reader read them."""
     columns: Mapping[str, NDArray[Any]]
     """Numbers of the rollouts, group after group, [n]: ``reward``; each reward function as ``reward/NAME``; any of
     ``seconds``, ``advantage``, ``num_tokens``, ``sample`` (a short hash of what tells a rollout from the others of its
@@ -60,16 +53,19 @@ class Part:
 
     def column(self, name: str) -> NDArray[Any]:
         """A column; where the part lacks it, what stands for nothing known, [n]."""
-        if name in self.columns:
-            return self.columns[name]
-        unknown = {"num_tokens": UNKNOWN, "sample": NOT_COMPARED}.get(name, math.nan)
-        return np.full(int(self.size.sum()), unknown, dtype=COLUMN_TYPES.get(name, np.float64))
+        return self.columns[name] if name in self.columns else unknown(name, int(self.size.sum()))
+
+
+def unknown(column: str, length: int) -> NDArray[Any]:
+    """What stands in a column where nothing is known, [length]."""
+    value = {"num_tokens": UNKNOWN, "sample": NOT_COMPARED}.get(column, math.nan)
+    return np.full(length, value, dtype=COLUMN_TYPES.get(column, np.float64))
 
 
 def part_of_rows(
     step: Counts, group: pa.Array, columns: Mapping[str, NDArray[Any]], numbers_in_log: Counts
 ) -> tuple[Part, Counts]:
-    """The groups of plain rows, whose prompts are yet to be named.
+    """The groups of usual rows, whose prompts are yet to be named.
 
     Args:
         step: [R].
@@ -78,7 +74,7 @@ def part_of_rows(
         numbers_in_log: The numbers of the rows within the log, ascending, [R].
 
     Returns:
-        The part, and the row that comes first in each group, [j].
+        The part, and its rows, group after group, as places among those that were given, [n].
     """
     order, size = grouped(step, group)
     first = order[starts_of(size)]
@@ -87,32 +83,94 @@ def part_of_rows(
         place=numbers_in_log[first],
         step=step[first],
         group=group.take(to_indices(first)),
-        prompt=np.zeros(len(first), dtype=np.int64),
+        prompt=(),
         size=size,
         columns={name: made.setdefault(id(values), values[order]) for name, values in columns.items()},
     )
-    return part, first
+    return part, order
 
 
-def part_of_records(records: Sequence[tuple[int, Record]], columns: Iterable[str]) -> Part:
-    """The groups of records.
+def part_of_columns(columns: Columns, at: Counts) -> tuple[Part | None, Counts, NDArray[np.bool_]]:
+    """The groups of the usual ones among some rows.
+
+    Args:
+        columns: The rows.
+        at: Their numbers, ascending, [R].
+
+    Returns:
+        The part, or None without any; the numbers of its rows, group after group, [n]; and which rows are odd, [R].
+    """
+    is_odd = (columns.step < 0) | ~np.isfinite(columns.numbers["reward"])
+    if columns.is_odd is not None:
+        is_odd |= columns.is_odd
+    group = to_strings(columns.group) if isinstance(columns.group, list) else columns.group
+    part, rows = None, np.arange(len(at))
+    for _ in range(2):
+        if is_odd.any():
+            rows = np.flatnonzero(~is_odd)
+        if not len(rows):
+            return None, at[rows], is_odd
+        is_all = len(rows) == len(at)
+        part, order = part_of_rows(
+            columns.step if is_all else columns.step[rows],
+            group if is_all else group.take(to_indices(rows)),
+            columns.numbers if is_all else {name: values[rows] for name, values in columns.numbers.items()},
+            at if is_all else at[rows],
+        )
+        nameless = [number for number, name in enumerate(part.group.to_pylist()) if name == ""]
+        if not nameless:
+            break
+        of_group = np.repeat(np.arange(len(part.size)), part.size)
+        is_odd[rows[order[np.isin(of_group, nameless)]]] = True
+    assert part is not None
+    first = rows[order[starts_of(part.size)]]
+    return replace(part, prompt=columns.prompts(first.tolist())), at[rows[order]], is_odd
+
+
+def part_of_records(records: Sequence[tuple[int, Record]], usual: Part | None = None, at: Counts | None = None) -> Part:
+    """The groups of records, and of the usual rows that stand between them.
 
     Args:
         records: Each with the number of its row within the log, ascending; at least one.
-        columns: Those that the part must have.
+        usual: The groups of the others.
+        at: The numbers of their rows within the log, group after group, [n].
 
     Returns:
         The part.
     """
     rows = [record for _, record in records]
-    part, first = part_of_rows(
-        np.array([record.step for record in rows], dtype=np.int64),
-        to_strings([record.group for record in rows]),
-        {name: np.array([_cell(record, name) for record in rows], dtype=COLUMN_TYPES.get(name)) for name in columns},
-        np.array([place for place, _ in records], dtype=np.int64),
+    names = dict.fromkeys(name for record in rows for name in record.rewards)
+    present = {"reward": None} | {REWARD + name: None for name in names}
+    present |= {} if all(record.seconds is None for record in rows) else {"seconds": None}
+    present |= {} if all(record.tokens is None for record in rows) else {"num_tokens": None}
+    present |= {} if all(record.sample_id is None for record in rows) else {"sample": None}
+    present |= {} if usual is None else dict.fromkeys(usual.columns)
+    columns = {
+        name: samples_of(record.sample_id for record in rows)
+        if name == "sample"
+        else np.array([_cell(record, name) for record in rows], dtype=COLUMN_TYPES.get(name))
+        for name in present
+    }
+    step = np.array([record.step for record in rows], dtype=np.int64)
+    group = to_strings([record.group for record in rows])
+    numbers = np.array([place for place, _ in records], dtype=np.int64)
+    prompts = [record.prompt_id for record in rows]
+    if usual is not None and at is not None:
+        place_of = np.repeat(np.arange(len(usual.size)), usual.size)
+        step = np.concatenate([step, usual.step[place_of]])
+        group = pa.concat_arrays([group, usual.group.cast(group.type).take(to_indices(place_of))])
+        columns = {name: np.concatenate([values, usual.column(name)]) for name, values in columns.items()}
+        numbers = np.concatenate([numbers, at])
+        prompts += [usual.prompt[place] for place in place_of.tolist()]
+    order = np.argsort(numbers, kind="stable")
+    part, rows_of_part = part_of_rows(
+        step[order],
+        group.take(to_indices(order)),
+        {name: values[order] for name, values in columns.items()},
+        numbers[order],
     )
-    prompts = tuple(rows[at].prompt_id for at in first.tolist())
-    return replace(part, prompt=np.arange(len(prompts)), prompts=prompts, by_row=True)
+    first = order[rows_of_part[starts_of(part.size)]]
+    return replace(part, prompt=[prompts[place] for place in first.tolist()])
 
 
 def _cell(record: Record, column: str) -> float | int | None:
@@ -124,8 +182,6 @@ def _cell(record: Record, column: str) -> float | int | None:
             return math.nan if number is None else number
         case "num_tokens":
             return UNKNOWN if record.tokens is None else len(record.tokens.completion_ids)
-        case "sample":
-            return NOT_COMPARED
     value = record.rewards.get(column.removeprefix(REWARD))
     return math.nan if value is None else value
 
@@ -153,6 +209,7 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
         second = np.full(len(others.reward), unknown, dtype=first.dtype) if second is None else second
         return np.concatenate([first, second])[rows]
 
+    lengths = None if kept.num_tokens is None else joined(kept.num_tokens, others.num_tokens, UNKNOWN)
     return replace(
         table,
         prompt=np.concatenate([kept.prompt, codes[others.prompt]])[order],
@@ -160,7 +217,7 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
         size=size[order],
         reward=joined(kept.reward, others.reward, math.nan),
         rewards={name: joined(values, others.rewards.get(name), math.nan) for name, values in kept.rewards.items()},
-        num_tokens=None if kept.num_tokens is None else joined(kept.num_tokens, others.num_tokens, UNKNOWN),
+        num_tokens=None if lengths is None or np.all(lengths == UNKNOWN) else lengths,
         seconds=None if kept.seconds is None else joined(kept.seconds, others.seconds, math.nan),
         advantage=None if kept.advantage is None else joined(kept.advantage, others.advantage, math.nan),
         prompt_texts=None,

@@ -19,12 +19,12 @@ from gradscope.rollouts.readers.flat.column_log import column_log
 from gradscope.rollouts.readers.flat.records import FlatColumns
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.scan.parts import NOT_COMPARED, Part, part_of_records, part_of_rows
-from gradscope.rollouts.readers.scan.reduction import ColumnLog, reduce_log
-from gradscope.rollouts.readers.scan.reduction import parts_of as parts_of_log
-from gradscope.rollouts.readers.scan.whole import Whole
+from gradscope.rollouts.readers.reduction.log import ColumnLog, reduce_log
+from gradscope.rollouts.readers.reduction.log import parts_of as parts_of_log
+from gradscope.rollouts.readers.reduction.parts import Part, part_of_records, part_of_rows
+from gradscope.rollouts.readers.reduction.whole import Whole
 from gradscope.rollouts.reward_table import RewardTable
-from tests.rollouts.readers.scan.made_up_parts import COLUMNS, parts_of, record, whole_of
+from tests.rollouts.readers.reduction.made_up_parts import parts_of, record, whole_of
 
 ROWS = st.lists(
     st.builds(
@@ -62,8 +62,7 @@ def test_the_whole_is_the_same_however_the_log_was_cut_and_is_what_the_row_reade
     table, _ = whole_of(parts).table()
     whole, sample = whole_of(parts_of(records, ())).table()
     assert_equal_tables(table, whole)
-    assert sample is not None
-    assert sample.tolist() == [NOT_COMPARED] * len(records)
+    assert sample is None
     groups = build_groups(records, QuarantineLog())
     by_row = RewardTable.of_groups(groups)
     assert table.ids() == by_row.ids()
@@ -73,28 +72,27 @@ def test_the_whole_is_the_same_however_the_log_was_cut_and_is_what_the_row_reade
     np.testing.assert_array_equal(table.num_tokens, by_row.num_tokens)
 
 
-def test_what_the_row_reader_read_stands_last_and_a_part_may_lack_a_column() -> None:
+def test_a_part_may_lack_a_column_that_another_has() -> None:
     rewards = np.array([0.0, 1.0])
     plain, _ = part_of_rows(np.array([1, 1]), pa.array(["a", "a"]), {"reward": rewards}, np.array([5, 6]))
-    plain = replace(plain, prompts=("p",))
-    odd = part_of_records([(0, record(reward=0.5, prompt="q", length=2, seconds=1.0))], COLUMNS)
-    table, sample = whole_of([odd, plain]).table()
-    assert table.reward.tolist() == [0.0, 1.0, 0.5]
-    assert [table.prompts[at] for at in table.prompt] == ["q"]
-    assert table.num_tokens is not None
-    assert table.num_tokens.tolist() == [-1, -1, 2]
-    np.testing.assert_array_equal(table.seconds, [math.nan, math.nan, 1.0])
-    assert sample is not None
-    assert sample.tolist() == [NOT_COMPARED] * 3
-    assert whole_of([plain], ("reward",)).table()[1] is None
+    plain = replace(plain, prompt=["p"])
+    odd = part_of_records([(0, record(reward=0.5, prompt="q", length=2, seconds=1.0))])
+    for parts in ([odd, plain], [plain, odd]):
+        table, sample = whole_of(parts).table()
+        assert table.reward.tolist() == [0.5, 0.0, 1.0]
+        assert [table.prompts[at] for at in table.prompt] == ["q"]
+        assert table.num_tokens is not None
+        assert table.num_tokens.tolist() == [2, -1, -1]
+        np.testing.assert_array_equal(table.seconds, [1.0, math.nan, math.nan])
+        assert sample is None
 
 
 def test_columns_that_are_one_array_stay_one() -> None:
     rewards = np.array([0.0, 1.0, 0.5])
     columns = {"reward": rewards, "reward/reward": rewards}
     part, _ = part_of_rows(np.array([2, 1, 2]), pa.array(["a", "a", "a"]), columns, np.arange(3))
-    part = replace(part, prompts=("p",))
-    table, _ = whole_of([part], columns).table()
+    part = replace(part, prompt=["p"])
+    table, _ = whole_of([part]).table()
     assert table.rewards["reward"] is table.reward
     assert table.reward.tolist() == [1.0, 0.0, 0.5]
 
@@ -104,8 +102,8 @@ def test_columns_part_where_the_row_reader_tells_them_apart(format_reward: float
     rewards = np.array([0.0, 1.0])
     columns = {"reward": rewards, "reward/reward": rewards, "reward/format": rewards}
     plain, _ = part_of_rows(np.array([1, 1]), pa.array(["a", "a"]), columns, np.array([0, 1]))
-    odd = part_of_records([(2, record(format=format_reward))], tuple(columns))
-    table, _ = whole_of([replace(plain, prompts=("p",)), odd], columns).table()
+    odd = part_of_records([(2, record(format=format_reward))])
+    table, _ = whole_of([replace(plain, prompt=["p"]), odd]).table()
     assert table.rewards["reward"] is table.reward
     assert (table.rewards["format"] is table.reward) == (format_reward == 1.0)
     assert table.reward.tolist() == [0.0, 1.0, 1.0]
@@ -117,17 +115,17 @@ def test_a_log_larger_than_its_first_room_is_kept_whole() -> None:
     rewards = np.random.default_rng(0).random(num_rows)
     steps = np.arange(num_rows) // 1000
     parts = [
-        replace(part_of_rows(steps[rows], pa.array(["a"] * 1000), {"reward": rewards[rows]}, rows)[0], prompts=("p",))
+        replace(part_of_rows(steps[rows], pa.array(["a"] * 1000), {"reward": rewards[rows]}, rows)[0], prompt=["p"])
         for rows in np.split(np.arange(num_rows), num_rows // 1000)
     ]
-    table, sample = whole_of(parts, ("reward",)).table()
+    table, sample = whole_of(parts).table()
     np.testing.assert_array_equal(table.reward, rewards)
     assert table.size.tolist() == [1000] * 50
     assert sample is None
 
 
 def test_nothing_was_seen_of_a_log_without_parts() -> None:
-    assert Whole(COLUMNS).is_empty
+    assert Whole().is_empty
     assert not whole_of(parts_of([record()], ())).is_empty
 
 
@@ -147,7 +145,7 @@ def test_four_processes_reduce_a_log_to_the_same_bytes_as_one(tmp_path: Path) ->
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as processes:
         found = list(processes.map(parts_of_files, [[files[at] for at in share] for share in shares]))
     merged = [part.after(share.start) for share, parts in zip(shares, found, strict=True) for part in parts]
-    one, other = (whole_of(parts, ("reward",)).table()[0] for parts in (merged[::-1], parts_of_files(files)))
+    one, other = (whole_of(parts).table()[0] for parts in (merged[::-1], parts_of_files(files)))
     assert_equal_tables(one, other)
     assert len(one.reward) == 7 * 59
     assert one.reward.tobytes() == reduce_log(log_of(files)).reward.tobytes()

@@ -8,7 +8,7 @@ of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,16 @@ import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
 from gradscope.rollouts.arrays import to_indices
-from gradscope.rollouts.readers.scan.parts import (
+from gradscope.rollouts.readers.reduction.columns import REWARD
+from gradscope.rollouts.readers.reduction.parts import (
     COLUMN_TYPES,
-    REWARD,
     Counts,
     Part,
     grouped,
     numbered,
     ranges,
     starts_of,
+    unknown,
 )
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 
@@ -38,30 +39,29 @@ _GROWTH = 1.125
 class Whole:
     """What was seen of a log so far."""
 
-    def __init__(self, columns: Iterable[str]) -> None:
-        """Nothing yet.
-
-        Args:
-            columns: Those of the log; a part that lacks one says nothing of it.
-        """
+    def __init__(self) -> None:
         self._step, self._size, self._place, self._prompt = (_Growing(np.int64) for _ in range(4))
-        self._by_row = _Growing(np.bool_)
         self._groups: list[pa.Array] = []
-        self._prompts = _PromptNames()
-        of_type: dict[Any, list[str]] = {}
-        for name in columns:
-            of_type.setdefault(COLUMN_TYPES.get(name, np.float64), []).append(name)
+        self._prompts: dict[str, int] = {}
+        self._num_rows = 0
         # columns that were the same in every part are kept once
-        self._columns = {tuple(names): _Growing(dtype) for dtype, names in of_type.items()}
+        self._columns: dict[tuple[str, ...], _Growing] = {}
 
     def add(self, part: Part) -> None:
         """Take in a part, in any order; its places are those of the whole log."""
         self._step.add(part.step)
         self._size.add(part.size)
         self._place.add(part.place)
-        self._by_row.add(np.full(len(part.size), part.by_row))
-        self._prompt.add(self._prompts.numbers(part.prompts)[part.prompt])
+        numbers = self._prompts
+        self._prompt.add(np.array([numbers.setdefault(name, len(numbers)) for name in part.prompt], dtype=np.int64))
         self._groups.append(part.group.cast(pa.large_string()))  # of many parts together more than 2 GB
+        known = {name for names in self._columns for name in names}
+        of_type: dict[Any, list[str]] = {}
+        for name in (name for name in part.columns if name not in known):
+            of_type.setdefault(COLUMN_TYPES.get(name, np.float64), []).append(name)
+        for dtype, new in of_type.items():
+            self._columns[tuple(new)] = _Growing(dtype)
+            self._columns[tuple(new)].add(unknown(new[0], self._num_rows))
         columns = {}
         for names, column in self._columns.items():
             for at, same in enumerate(_told_apart(part, names)):
@@ -69,6 +69,7 @@ class Whole:
         for names, column in columns.items():
             column.add(part.column(names[0]))
         self._columns = columns
+        self._num_rows += int(part.size.sum())
 
     @property
     def is_empty(self) -> bool:
@@ -82,27 +83,24 @@ class Whole:
             Groups by step, then by their first row: a group that goes on in another part is one, and its first row
             names its prompt. And what tells rollouts apart, [N], where the parts know.
         """
-        step, size, place, by_row = (column.values for column in (self._step, self._size, self._place, self._by_row))
+        step, size, place = (column.values for column in (self._step, self._size, self._place))
         group = pa.concat_arrays(self._groups)
         self._groups = [group]
         order, count = _by_group(step, place, group)
         first = order[starts_of(count)]
-        if by_row.any():
-            # Rollouts that the row reader read stand last in their groups, wherever the log was cut.
-            order = order[np.lexsort((by_row[order], np.repeat(np.arange(len(count)), count)))]
         is_in_order = bool(np.all(order == np.arange(len(order))))
         rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
         found: dict[str, NDArray[Any]] = {}
         for names, column in self._columns.items():
             found |= dict.fromkeys(names, column.values if rows is None else column.values[rows])
-        of_groups = self._prompt.values[first]
-        prompt, at = numbered(of_groups)
+        prompt, at = numbered(self._prompt.values[first])
+        prompts = list(self._prompts)
         lengths = found.get("num_tokens")
         table = RewardTable(
             step=step[first],
             names=group.take(to_indices(first)),
             prompt=prompt,
-            prompts=self._prompts.of(of_groups[at]),
+            prompts=tuple(prompts[number] for number in self._prompt.values[first][at].tolist()),
             size=np.add.reduceat(size[order], starts_of(count)),
             reward=found["reward"],
             rewards={name.removeprefix(REWARD): found[name] for name in found if name.startswith(REWARD)},
@@ -115,7 +113,7 @@ class Whole:
 
 def table_of(part: Part) -> RewardTable:
     """The table of a log that is one part."""
-    whole = Whole(part.columns)
+    whole = Whole()
     whole.add(part)
     return whole.table()[0]
 
@@ -148,7 +146,7 @@ def _told_apart(part: Part, names: Sequence[str]) -> list[tuple[str, ...]]:
     kinds: list[tuple[NDArray[Any], list[str]]] = []
     for name in names:
         values = part.column(name)
-        same = next((kind for first, kind in kinds if _is_same(first, values, part)), None)
+        same = next((kind for first, kind in kinds if _is_same(first, values)), None)
         if same is None:
             kinds.append((values, [name]))
         else:
@@ -156,9 +154,8 @@ def _told_apart(part: Part, names: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(kind) for _, kind in kinds]
 
 
-def _is_same(first: NDArray[Any], second: NDArray[Any], part: Part) -> bool:
-    # The row reader makes a column for each name, of few rows; else columns that are the same are one array.
-    return first is second or (part.by_row and np.array_equal(first, second, equal_nan=first.dtype.kind == "f"))
+def _is_same(first: NDArray[Any], second: NDArray[Any]) -> bool:
+    return first is second or np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 
 class _Growing:
@@ -184,22 +181,3 @@ class _Growing:
     def values(self) -> NDArray[Any]:
         """What is there; of no use once more is added."""
         return self._room[: self._length]
-
-
-class _PromptNames:
-    """The ids of prompts; parts of one log mostly share a list of them, which grows."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._of_list: dict[int, tuple[Sequence[str], list[int]]] = {}
-
-    def numbers(self, names: Sequence[str]) -> Counts:
-        """The numbers of some ids."""
-        _, known = self._of_list.setdefault(id(names), (names, []))
-        known += [self._numbers.setdefault(name, len(self._numbers)) for name in names[len(known) :]]
-        return np.array(known, dtype=np.int64)
-
-    def of(self, numbers: Counts) -> tuple[str, ...]:
-        """The ids of some numbers."""
-        names = list(self._numbers)
-        return tuple(names[number] for number in numbers.tolist())

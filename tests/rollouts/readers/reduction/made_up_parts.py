@@ -6,11 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.token_lists import Tokens
-from gradscope.rollouts.readers.scan.parts import Part, part_of_records
-from gradscope.rollouts.readers.scan.whole import Whole
+from gradscope.rollouts.readers.reduction.parts import Part, part_of_records
+from gradscope.rollouts.readers.reduction.whole import Whole
 from gradscope.rollouts.reward_table import RewardTable
-
-COLUMNS = ("reward", "reward/reward", "reward/format", "num_tokens", "seconds", "sample")
 
 
 def record(step: int = 1, group: str = "a", reward: float | None = 1.0, prompt: str = "p", **further: float) -> Record:
@@ -32,11 +30,11 @@ def record(step: int = 1, group: str = "a", reward: float | None = 1.0, prompt: 
 def parts_of(records: Sequence[Record], cuts: Sequence[int]) -> list[Part]:
     numbered = list(enumerate(records))
     ends = sorted({*(cut for cut in cuts if 0 < cut < len(records)), len(records)})
-    return [part_of_records(numbered[start:end], COLUMNS) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    return [part_of_records(numbered[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def whole_of(parts: Iterable[Part], columns: Iterable[str] = COLUMNS) -> Whole:
-    whole = Whole(columns)
+def whole_of(parts: Iterable[Part]) -> Whole:
+    whole = Whole()
     for part in parts:
         whole.add(part)
     return whole

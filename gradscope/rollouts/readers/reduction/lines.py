@@ -1,0 +1,325 @@
+"""Lines of JSON as columns: a block of usual lines is decoded at once, and an odd line by the row reader, alone.
+
+msgspec holds a line to all of JSON, also where it passes over keys. Three things it lets pass there that the row reader
+does not: bytes that are not UTF-8, deep nesting and numbers of thousands of digits. Lines that may have one of these
+are looked for beforehand, and are odd.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.errors import InputError
+from gradscope.outside.limits import MOST_ROW, most
+from gradscope.outside.plain_json import MOST_DEPTH
+from gradscope.rollouts.readers.parsing.jsonl import BOM, MOST_FLAWED, open_bytes, parse_line
+from gradscope.rollouts.readers.reduction.columns import LineColumns
+from gradscope.rollouts.readers.reduction.parts import Counts, Part, part_of_columns
+
+BLOCK = 8 << 20
+"""Bytes of a block: enough rows that one costs little more than to decode it, and few enough objects at a time."""
+_END, _OPEN, _CLOSE, _RETURN = map(ord, "\n{}\r")
+_BRACKET = ord("{")
+"""``[`` and ``{`` with this bit set: ``[`` becomes ``{``."""
+_STRIDE = 2100
+"""Any number that Python refuses to convert has digits at two places so far apart, and all between them."""
+_UNDECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OddRow:
+    """A row for the row reader, or several lines in a row that hold none for one reason."""
+
+    at: int
+    """Its number within the block."""
+    row: dict[str, Any] | str
+    """Its cells, or why it has none."""
+    start: int
+    """Its first byte in the file."""
+    end: int
+    """The byte behind its last."""
+    count: int = 1
+    """How many lines it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of a block that holds rows of a step, and maybe others between them."""
+
+    step: int
+    """The step."""
+    start: int
+    """Its first byte in the file; of a compressed file, decompressed."""
+    end: int
+    """The byte behind its last."""
+    line: int
+    """The number of its first line within the block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """What came of a block of a file."""
+
+    file: int
+    """The file's number within the log."""
+    end: int
+    """The byte behind its last; of a compressed file, decompressed."""
+    num_rows: int
+    """How many lines or rows it has."""
+    part: Part | None = None
+    """The groups of its usual rows, which are numbered within the block; None where there are none."""
+    at: Counts | None = None
+    """The numbers of these rows, group after group; None where no other row stands between them."""
+    odd: list[OddRow] = field(default_factory=list)
+    """The others, in order."""
+    spans: list[Span] | None = None
+    """Where the usual rows of each step lie; None: the file is read as a whole or not at all."""
+    is_open: bool = False
+    """Whether its last line has no end, so that it may be being written."""
+    noted: tuple[str, ...] = ()
+    """What its rows call to be noted."""
+    lost: InputError | None = None
+    """Why what follows in the file cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Some lines of a file, each with its end."""
+
+    data: bytes
+    """The lines."""
+    offset: int
+    """Their first byte in the file; of a compressed file, decompressed."""
+    end: int
+    """The byte behind the last that was read."""
+    is_open: bool = False
+    """Whether it is the last line of its file, without an end."""
+    lost: InputError | None = None
+    """Why what follows in the file cannot be read; then there are no lines."""
+
+    def decoded(self, decoder: msgspec.json.Decoder[Any]) -> tuple[list[Any], Counts, Counts]:
+        """The lines that a decoder takes.
+
+        Returns:
+            Their rows, the numbers of these lines, and where each line starts and the last one ends.
+        """
+        data = self.data + b"\n" if self.is_open else self.data
+        letters = np.frombuffer(data, dtype=np.uint8)
+        bounds = np.concatenate([[0], np.flatnonzero(letters == _END) + 1])
+        rows, at = _decoded(decoder, data, bounds, _doubtful(data, letters, bounds))
+        return rows, at, bounds
+
+    def odd_rows(self, bounds: Counts, numbers: list[int]) -> list[OddRow]:
+        """What the row reader says of some lines."""
+        return list(_odd_rows(self, bounds, numbers))
+
+
+def blocks_in(path: Path, start: int = 0, end: int | None = None) -> Iterator[Block]:
+    """The lines that begin within some bytes of a file.
+
+    Args:
+        path: A file of JSON lines.
+        start: The first byte.
+        end: The byte behind the last; None: all to the end of the file.
+
+    Yields:
+        Block after block.
+    """
+    at = start
+    try:
+        with open_bytes(path) as stream:
+            if start:
+                at = _seek_line(stream, start, end)
+            while end is None or at < end:
+                data, skipped = _whole_lines(stream, BLOCK if end is None else min(BLOCK, end - at))
+                if not data:
+                    break
+                offset = at
+                at += len(data) + skipped
+                if not offset and data.startswith(BOM):
+                    data, offset = data[len(BOM) :], len(BOM)
+                cut = data.rfind(b"\n") + 1
+                if cut:
+                    yield Block(data=data[:cut] if data[cut:] else data, offset=offset, end=offset + cut)
+                if data[cut:]:  # what has no end of line is the last of its file, or too long
+                    yield Block(data=data[cut:], offset=offset + cut, end=at, is_open=True)
+    except InputError as error:
+        yield Block(data=b"", offset=at, end=at, lost=error)
+    except (OSError, EOFError, zlib.error) as error:
+        lost = InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.")
+        yield Block(data=b"", offset=at, end=at, lost=lost)
+
+
+def scan_range(path: Path, file: int, columns: LineColumns, start: int, end: int | None) -> Iterator[Scanned]:
+    """What the lines say that begin within some bytes of a file.
+
+    Args:
+        path: A file of JSON lines.
+        file: Its number within the log.
+        columns: How to read it.
+        start: The first byte.
+        end: The byte behind the last; None: all to the end of the file.
+
+    Yields:
+        Block after block.
+    """
+    for block in blocks_in(path, start, end):
+        if block.lost is not None:
+            yield Scanned(file=file, end=block.end, num_rows=0, lost=block.lost)
+        else:
+            yield _scan(path, file, columns, block)
+
+
+def _seek_line(stream: IO[bytes], start: int, end: int | None) -> int:
+    """Go to the first line that begins at a byte or behind it; to the end where none does before."""
+    stream.seek(start - 1)
+    at = start - 1
+    while end is None or at < end:
+        passed = stream.readline(BLOCK)
+        at += len(passed)
+        if not passed or passed.endswith(b"\n"):
+            break
+    return at
+
+
+def _whole_lines(stream: IO[bytes], size: int) -> tuple[bytes, int]:
+    """The next lines, some of them, and how many bytes of the last were passed over, as it is too long."""
+    data, skipped = stream.read(size), 0
+    if data and not data.endswith(b"\n"):
+        longest = most(MOST_ROW) + 1
+        data += (rest := stream.readline(longest))
+        while len(rest) == longest and not rest.endswith(b"\n"):
+            rest = stream.readline(longest)
+            skipped += len(rest)
+    return data, skipped
+
+
+def _scan(path: Path, file: int, columns: LineColumns, block: Block) -> Scanned:
+    rows, at, bounds = block.decoded(columns.decoder)
+    num_lines = len(bounds) - 1
+    part, numbers, spans = None, at, list[Span]()
+    noted: tuple[str, ...] = ()
+    is_usual = np.zeros(num_lines, dtype=np.bool_)
+    if rows:
+        taken = columns.take(rows, path)
+        part, numbers, is_odd = part_of_columns(taken, at)
+        usual = at[~is_odd]
+        noted = tuple(what for what, rows in taken.noted.items() if (rows & ~is_odd).any())
+        is_usual[usual] = True
+        spans = _spans(taken.step[~is_odd], usual, bounds + block.offset)
+    odd = block.odd_rows(bounds, np.flatnonzero(~is_usual).tolist())
+    has_between = part is not None and any(isinstance(one.row, dict) for one in odd)
+    return Scanned(
+        file=file,
+        end=block.end,
+        num_rows=num_lines,
+        part=part,
+        at=numbers if has_between else None,
+        odd=odd,
+        spans=spans,
+        is_open=block.is_open,
+        noted=noted,
+    )
+
+
+def _decoded(
+    decoder: msgspec.json.Decoder[Any], data: bytes, bounds: Counts, doubtful: Counts
+) -> tuple[list[Any], Counts]:
+    """The rows that a decoder takes, and the numbers of their lines; halves the lines where it takes none."""
+    decode, view = decoder.decode_lines, memoryview(data)
+    edges = [-1, *doubtful.tolist(), len(bounds) - 1]
+    waiting = [(low + 1, high) for low, high in pairwise(edges) if low + 1 < high][::-1]
+    rows: list[Any] = []
+    at: list[Counts] = [np.zeros(0, dtype=np.int64)]
+    while waiting:
+        low, high = waiting.pop()
+        try:
+            some = decode(view[bounds[low] : bounds[high]])
+        except _UNDECODED:
+            some = []
+        if len(some) == high - low:
+            rows += some
+            at.append(np.arange(low, high))
+        elif high - low > 1:
+            middle = (low + high) // 2
+            waiting += [(middle, high), (low, middle)]
+    return rows, np.concatenate(at)
+
+
+def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts:
+    """The lines that are not framed as an object, or may hold what only the row reader refuses."""
+    starts, lasts = bounds[:-1], bounds[1:] - 2
+    last = letters[lasts]
+    returned = last == _RETURN
+    if returned.any():
+        last = np.where(returned, letters[lasts - 1], last)
+    is_doubtful = (letters[starts] != _OPEN) | (last != _CLOSE) | (np.diff(bounds) > most(MOST_ROW))
+    if data.count(b"{") + data.count(b"[") > MOST_DEPTH + len(starts):
+        opened = np.flatnonzero((letters | 0x20) == _BRACKET)
+        is_doubtful |= np.diff(np.searchsorted(opened, bounds)) > MOST_DEPTH
+    for place in _long_numbers(data, letters):
+        is_doubtful[np.searchsorted(bounds, place, side="right") - 1] = True
+    if not data.isascii():
+        for number in np.flatnonzero(~is_doubtful).tolist() if not is_text(data) else ():
+            is_doubtful[number] = not is_text(data[bounds[number] : bounds[number + 1]])
+    return np.flatnonzero(is_doubtful)
+
+
+def is_text(data: bytes) -> bool:
+    """Whether bytes are UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _long_numbers(data: bytes, letters: NDArray[np.uint8]) -> list[int]:
+    """Places of digits with thousands of others around them."""
+    some = letters[::_STRIDE]
+    is_digit = (some >= ord("0")) & (some <= ord("9"))
+    maybe = np.flatnonzero(is_digit[:-1] & is_digit[1:]) * _STRIDE
+    return [place for place in maybe.tolist() if data[place : place + _STRIDE].isdigit()]
+
+
+def _spans(step: Counts, at: Counts, bounds: Counts) -> list[Span]:
+    """Where rows of each step lie: rows with their steps and numbers, and where lines start in the file."""
+    if not len(step):
+        return []
+    steps, first = np.unique(step, return_index=True)
+    last = len(step) - 1 - np.unique(step[::-1], return_index=True)[1]
+    return [
+        Span(step=one, start=int(bounds[top]), end=int(bounds[bottom + 1]), line=top)
+        for one, top, bottom in zip(steps.tolist(), at[first].tolist(), at[last].tolist(), strict=True)
+    ]
+
+
+def _odd_rows(block: Block, bounds: Counts, numbers: list[int]) -> Iterator[OddRow]:
+    """What the row reader says of some lines; of those without a row for one reason, side by side, at once."""
+    last: OddRow | None = None
+    num_flawed = 0
+    for at in numbers:
+        start, end = int(bounds[at]), int(bounds[at + 1])
+        row = parse_line(block.data[start:end])
+        one = OddRow(at=at, row=row, start=block.offset + start, end=block.offset + end)
+        is_next = last is not None and last.at + last.count == at
+        num_flawed = 0 if isinstance(row, dict) else num_flawed + 1 if is_next else 1
+        if last is not None and is_next and isinstance(row, str) and last.row == row:
+            last = replace(last, count=last.count + 1, end=one.end)
+        else:
+            if last is not None:
+                yield last
+            last = one
+        if num_flawed > most(MOST_FLAWED):
+            break
+    if last is not None:
+        yield last

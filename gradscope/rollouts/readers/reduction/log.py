@@ -1,0 +1,258 @@
+"""A log of any size reduced to its rewards: block after block of its files, on all cores, in bounded memory.
+
+A usual row is never an object. An odd one goes to the row reader, alone, so that the answers are those of the row
+reader whatever the files hold. Where more than rewards is asked for of a large log, the rollouts of a step are read
+back by the row reader from where they lie.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.errors import InputError
+from gradscope.outside.limits import most, raise_limits
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk
+from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
+from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED, MOST_FLAWED
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
+from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColumns
+from gradscope.rollouts.readers.reduction.lines import Scanned, Span
+from gradscope.rollouts.readers.reduction.parts import (
+    PLACES_A_FILE,
+    Part,
+    part_of_records,
+    repeated_samples,
+    replaced_groups,
+)
+from gradscope.rollouts.readers.reduction.processes import expanded_size, scan_files
+from gradscope.rollouts.readers.reduction.so_far import ReadSoFar
+from gradscope.rollouts.readers.reduction.spans import StepSpans
+from gradscope.rollouts.readers.reduction.whole import Whole
+from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.types import RolloutGroup, group_name
+
+MIN_ON_DISK = 64 << 20
+"""Bytes of a log from which on its rollouts are left there where more than rewards is asked for."""
+_ROWS = 1 << 13
+"""Rows of the row reader that are objects at once."""
+_MEGABYTE = 1 << 20
+FileRow = tuple[Path, Row]
+"""A row and its file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnLog:
+    """A log whose usual rows are read as columns."""
+
+    files: Sequence[Path]
+    """Its files, in order."""
+    declared: Callable[[Path], LineColumns | TableColumns | None]
+    """How a file is read; None: by the row reader alone."""
+    rows: Callable[[Path, QuarantineLog], Iterable[Row]]
+    """The row reader's rows of a file; what is no row goes to the quarantine."""
+    records: Callable[[Path, Iterable[Row], QuarantineLog], Iterable[Record]]
+    """The row reader's rollouts of some rows of a file; likewise."""
+    together: Callable[[Sequence[FileRow]], Iterable[Record]] | None = None
+    """The row reader's rollouts of rows that it reads together, as those of a step, where these may depend on one
+    another; None: as ``records`` does."""
+    quarantine: QuarantineLog = field(default_factory=QuarantineLog)
+    """What is set aside."""
+    note: Callable[[str], object] = lambda _: None
+    """Called with what ``Columns.noted`` says of some rows."""
+    keys: tuple[str, ...] = ()
+    """What is read of its rows, so that a log is known again."""
+    repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
+    """In which groups a rollout may be logged twice, [J], where a table tells; None: ``sample`` of its columns does."""
+
+
+def stays_on_disk(files: Iterable[Path]) -> bool:
+    """Whether a log is so large that its rollouts are not all kept in memory."""
+    return sum(map(expanded_size, files)) >= MIN_ON_DISK
+
+
+def reduced_groups(
+    log: ColumnLog, request: ReadRequest, judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
+) -> GroupsOfTable | None:
+    """The groups of a log: with rewards alone where nothing else is asked for, else, of a large one, on disk.
+
+    Args:
+        log: What to read, and how.
+        request: What is asked for.
+        judged: A last look at the whole; None: the log has to be read row by row after all.
+
+    Returns:
+        The groups; None where the log has to be read row by row, or this is cheaper.
+    """
+    if request.rewards_only:
+        table = judged(reduce_log(log, request.progress, request.so_far))
+        if table is None and request.so_far is not None:
+            request.so_far.forget()  # the next look would not see again what this one was judged by
+        return None if table is None else GroupsOfTable(table)
+    if not stays_on_disk(log.files) or any(log.declared(file) is None for file in log.files):
+        return None
+    spans = StepSpans()
+    table = judged(reduce_log(log, request.progress, spans=spans))
+    if table is None or not spans.is_cheap(log.files):
+        return None
+    return GroupsOnDisk(table, lambda step: _groups_of_step(log, spans, step))
+
+
+def _groups_of_step(log: ColumnLog, spans: StepSpans, step: int) -> Sequence[RolloutGroup]:
+    rows = list(spans.rows_around(step, log.files, log.rows))
+    return build_groups((record for record in _together(log, rows) if record.step == step), QuarantineLog())
+
+
+def _together(log: ColumnLog, rows: Sequence[FileRow]) -> Iterable[Record]:
+    """The row reader's rollouts of rows; nothing is set aside, for that was done before."""
+    if log.together is not None:
+        return log.together(rows)
+    nobody = QuarantineLog()
+    return (record for file, row in rows for record in log.records(file, [row], nobody))
+
+
+def reduce_log(
+    log: ColumnLog,
+    progress: ProgressCallback = no_progress,
+    so_far: EarlierLooks | None = None,
+    spans: StepSpans | None = None,
+) -> RewardTable:
+    """Reduce a log to its rewards.
+
+    Args:
+        log: What to read, and how.
+        so_far: What earlier looks have read of it; takes in what this one reads.
+        spans: Takes in where the rows of each step lie; not with ``so_far``.
+        progress: Told after each block how many MB are done, of how many, and how many rollouts there were so far.
+
+    Returns:
+        Its table; empty where no row can be used.
+    """
+    spans = StepSpans() if spans is None else spans
+    whole = Whole()
+    for part in _parts(log, progress, so_far, spans):
+        whole.add(part)
+    if whole.is_empty:
+        return RewardTable.of_groups(())
+    table, sample = whole.table()
+    if log.repeats is not None:
+        repeated = log.repeats(table)
+    else:
+        repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
+    return _with_repeats(log, table, repeated) if repeated.any() else table
+
+
+def parts_of(log: ColumnLog) -> Iterator[Part]:
+    """The parts of a log, for a :class:`Whole` here or, pickled, in another process.
+
+    Yields:
+        Its groups, part by part; a sample that returns counts each time.
+    """
+    yield from _parts(log, no_progress, None, StepSpans())
+
+
+def _with_repeats(log: ColumnLog, table: RewardTable, repeated: NDArray[np.bool_]) -> RewardTable:
+    """The table with some groups as the row reader makes them, which compares their rollouts."""
+    names, nobody = frozenset(table.select(repeated).ids()), QuarantineLog()
+
+    def is_wanted(record: Record) -> bool:
+        return group_name(record.step, record.group) in names
+
+    all_rows = ((file, row) for file in log.files for row in log.rows(file, nobody))
+    rows = [(file, row) for file, row in all_rows if any(map(is_wanted, log.records(file, [row], nobody)))]
+    return replaced_groups(table, repeated, build_groups(filter(is_wanted, _together(log, rows)), log.quarantine))
+
+
+def _parts(log: ColumnLog, progress: ProgressCallback, memory: EarlierLooks | None, spans: StepSpans) -> Iterator[Part]:
+    """The parts of a log, in order; its odd rows are read, or set aside, in their order too."""
+    log_grows = isinstance(memory, ReadSoFar)
+    so_far = memory if isinstance(memory, ReadSoFar) else ReadSoFar()
+    so_far.check(log.files, log.keys)
+    yield from so_far.parts
+    num_bytes = sum(file.stat().st_size for file in log.files)
+    num_rows = sum(int(part.size.sum()) for part in so_far.parts)
+    number_of = {file: number for number, file in enumerate(log.files)}
+    lines = Counter({number_of[file]: known.num_lines for file, known in so_far.files.items()})
+    ends = {number_of[file]: known.end for file, known in so_far.files.items()}
+    before = np.cumsum([0, *(file.stat().st_size for file in log.files)]).tolist()
+    flawed = Counter[int]()
+    for found in scan_files(log.files, log.declared, ends):
+        number = found if isinstance(found, int) else found.file
+        path = log.files[number]
+        if flawed[number] > most(MOST_FLAWED):
+            continue
+        if isinstance(found, int):
+            for part in _parts_of_rows(log, number):
+                spans.add_file(number, part.step)
+                num_rows += int(part.size.sum())
+                yield part
+            end = before[number + 1]
+        else:
+            quarantine = log.quarantine if found.is_open else so_far.set_aside
+            some = _part_of(log, found, lines[number], quarantine, spans)
+            lines[number] += found.num_rows
+            flawed[number] = _num_flawed(found, flawed[number])
+            if flawed[number] > most(MOST_FLAWED):
+                first = lines[number] - flawed[number] + 1
+                what = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {first} on."
+                quarantine.lose(InputError(what, hint=raise_limits(path)))
+            if log_grows and not found.is_open and isinstance(log.declared(path), LineColumns):
+                so_far.keep(path, found.end, found.num_rows, some)
+            if some is not None:
+                num_rows += int(some.size.sum())
+                yield some
+            end = before[number] + (0 if path.suffix in COMPRESSED else found.end)
+        progress(end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
+    log.quarantine.include(so_far.set_aside, {str(file): number for number, file in enumerate(log.files)})
+
+
+def _part_of(log: ColumnLog, found: Scanned, first: int, quarantine: QuarantineLog, spans: StepSpans) -> Part | None:
+    """The groups of a block before which a file has so many lines, with what the row reader makes of its odd rows."""
+    path = log.files[found.file]
+    if found.lost is not None:
+        quarantine.lose(found.lost)
+    for sentence in found.noted:
+        log.note(sentence)
+    records: list[tuple[int, Record]] = []
+    others: list[Span] = []
+    for odd in found.odd:
+        location = f"{path}:{first + odd.at + 1}"
+        if isinstance(odd.row, str):
+            quarantine.add(odd.row, location, odd.count)
+            continue
+        for record in log.records(path, [(location, odd.row)], quarantine):
+            records.append((odd.at, record))
+            others.append(Span(step=record.step, start=odd.start, end=odd.end, line=odd.at))
+    part = part_of_records(records, found.part, found.at) if records else found.part
+    if found.spans is not None:
+        spans.add(found.file, first, found.spans, others)
+    elif part is not None:
+        spans.add_file(found.file, part.step)
+    return None if part is None else replace(part, place=part.place + found.file * PLACES_A_FILE + first)
+
+
+def _num_flawed(found: Scanned, before: int) -> int:
+    """How many lines without a row, one after the other, a file ends with so far."""
+    run, edge = 0, found.num_rows
+    for odd in reversed(found.odd):
+        if isinstance(odd.row, dict) or (odd.at + odd.count < edge and run):
+            break
+        run, edge = run + odd.count, odd.at
+    return run + (0 if edge else before)
+
+
+def _parts_of_rows(log: ColumnLog, file: int) -> Iterator[Part]:
+    path = log.files[file]
+    records = log.records(path, log.rows(path, log.quarantine), log.quarantine)
+    numbered = enumerate(records, start=file * PLACES_A_FILE)
+    while some := list(islice(numbered, _ROWS)):
+        yield part_of_records(some)

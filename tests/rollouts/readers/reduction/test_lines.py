@@ -1,0 +1,162 @@
+"""Blocks of lines: what the decoder takes at once, and what is left for the row reader."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradscope.rollouts.readers.parsing import jsonl
+from gradscope.rollouts.readers.parsing.jsonl import parse_line
+from gradscope.rollouts.readers.reduction import lines
+from gradscope.rollouts.readers.reduction.columns import Columns, Keys, LineColumns, numbers_of, steps_of
+from gradscope.rollouts.readers.reduction.lines import Scanned, blocks_in, scan_range
+
+
+def made_columns() -> LineColumns:
+    keys = Keys()
+    step, group, reward = keys("step", int), keys("g", str), keys("r", float)
+
+    def take(rows: Sequence[Any], path: Path) -> Columns:
+        return Columns(
+            step=steps_of(list(map(step, rows))),
+            group=list(map(group, rows)),
+            prompts=lambda some: [f"{path.stem}/{at}" for at in some],
+            numbers={"reward": numbers_of(list(map(reward, rows)))},
+        )
+
+    return LineColumns(row=keys.struct(), take=take)
+
+
+COLUMNS = made_columns()
+LINE = b'{"step": 1, "g": "a", "r": 0.5, "x": 0}\n'
+
+
+def scanned(path: Path, content: bytes, start: int = 0, end: int | None = None) -> list[Scanned]:
+    path.write_bytes(content)
+    return list(scan_range(path, 3, COLUMNS, start, end))
+
+
+def odd(found: Sequence[Scanned]) -> list[tuple[int, Any, int]]:
+    return [(one.at, one.row, one.count) for block in found for one in block.odd]
+
+
+def test_usual_lines_are_groups_with_their_prompts_and_where_they_lie(tmp_path: Path) -> None:
+    other = LINE.replace(b'"step": 1', b'"step": 2').replace(b'"a"', b'"b"')
+    (found,) = scanned(tmp_path / "a.jsonl", LINE + LINE + other + LINE)
+    assert found.part is not None
+    assert (found.part.step.tolist(), found.part.group.to_pylist(), found.part.size.tolist()) == (
+        [1, 2],
+        ["a", "b"],
+        [3, 1],
+    )
+    assert (found.part.prompt, found.part.place.tolist()) == (["a/0", "a/2"], [0, 2])
+    assert (found.file, found.num_rows, found.end, found.odd, found.at) == (3, 4, 4 * len(LINE), [], None)
+    size = len(LINE)
+    assert [(span.step, span.start, span.end, span.line) for span in found.spans or ()] == [
+        (1, 0, 4 * size, 0),
+        (2, 2 * size, 3 * size, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\n",
+        b"{\n",
+        b"[1]\n",
+        LINE[:-1] + LINE,
+        b" " + LINE,
+        LINE.replace(b"0.5", b'"x"'),
+        LINE.replace(b"0.5", b"1e999"),
+        LINE.replace(b'"a"', b'""'),
+        LINE.replace(b'"step": 1', b'"step": -1'),
+        LINE.replace(b'"x": 0', b'"x": ' + b"[" * 101 + b"]" * 101),
+        LINE.replace(b'"x": 0', b'"x": ' + b"9" * 4301),
+        LINE.replace(b'"x": 0', b'"x": "\xff"'),
+        LINE.replace(b'"x": 0', b'"x": "\\ud800"'),
+        LINE.replace(b'"x": 0', b'"x": nan'),
+        LINE.replace(b'"x"', b'""'),
+        LINE.replace(b'"x": 0', b'"x": "' + "é".encode() * 5000 + b'"'),
+        LINE[:-1] + b"\r\n",
+    ],
+)
+def test_an_odd_line_is_what_the_row_reader_makes_of_it(tmp_path: Path, bad: bytes) -> None:
+    (found,) = scanned(tmp_path / "a.jsonl", LINE * 9 + bad + LINE * 9)
+    assert found.part is not None
+    row = parse_line(bad)
+    is_usual = isinstance(row, dict) and not found.odd
+    assert odd([found]) == ([] if is_usual else [(9, row, 1)])
+    assert int(found.part.size.sum()) == 18 + is_usual
+    if is_usual:
+        assert row == {**json.loads(LINE), **{key: row[key] for key in row.keys() - {"step", "g", "r"}}} | row
+
+
+def test_lines_without_a_row_for_one_reason_are_told_together(tmp_path: Path) -> None:
+    found = scanned(tmp_path / "a.jsonl", b"\n" * 3 + LINE + b"{\n\n" + b"\n")
+    assert odd(found) == [(0, "the line is blank", 3), (4, "the line is not JSON", 1), (5, "the line is blank", 2)]
+
+
+def test_a_file_is_given_up_where_no_row_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MOST_FLAWED", 5)
+    assert odd(scanned(tmp_path / "a.jsonl", LINE + b"\n" * 100)) == [(1, "the line is blank", 6)]
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("block", [30, 50, 1 << 20])
+def test_ranges_have_every_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes, block: int) -> None:
+    monkeypatch.setattr(lines, "BLOCK", block)
+    content = start + b"".join(LINE.replace(b"0.5", b"%d" % at) for at in range(20)) + LINE[:-1]
+    for size in (1, 39, 40, 41, 100, 10_000):
+        cuts = [*range(0, len(content), size), None]
+        found = [
+            one
+            for low, high in zip(cuts, cuts[1:], strict=False)
+            for one in scanned(tmp_path / "a", content, low or 0, high)
+        ]
+        rewards = np.concatenate([one.part.columns["reward"] for one in found if one.part is not None])
+        assert rewards.tolist() == [*range(20), 0.5]
+        assert [one.is_open for one in found] == [False] * (len(found) - 1) + [True]
+        assert (sum(one.num_rows for one in found), found[-1].end) == (21, len(content))
+
+
+def test_a_last_line_that_is_cut_off_is_odd(tmp_path: Path) -> None:
+    *_, last = scanned(tmp_path / "a.jsonl", LINE + LINE[:20])
+    assert last.is_open
+    assert odd([last]) == [(0, "the line is cut off", 1)]
+
+
+def test_a_line_has_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (jsonl, lines):
+        monkeypatch.setattr(module, "MOST_ROW", 1 << 20)
+    monkeypatch.setattr(lines, "BLOCK", 1 << 18)
+    long = LINE[:-2] + b', "y": "' + b"x" * (3 << 20) + b'"}\n'
+    found = scanned(tmp_path / "a.jsonl", LINE + long + LINE)
+    assert odd(found) == [(0, "the line is longer than 1 MiB", 1)]
+    assert sum(int(one.part.size.sum()) for one in found if one.part is not None) == 2
+    assert sum(one.num_rows for one in found) == 3
+
+
+def test_a_compressed_file_is_read_as_far_as_it_can_be(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    whole = scanned(path, gzip.compress(LINE * 10))
+    assert [(one.num_rows, one.end) for one in whole] == [(10, 10 * len(LINE))]
+    path.write_bytes(gzip.compress(LINE * 1000)[:-10])
+    *_, last = blocks_in(path)
+    assert last.lost is not None
+    assert "a.jsonl.gz cannot be read" in last.lost.message
+
+
+def test_long_numbers_are_seen_wherever_they_stand(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    for _ in range(20):
+        before = LINE.replace(b'"x": 0', b'"x": "' + b"7, " * draw.randrange(3000) + b'"')
+        bad = LINE.replace(b'"x": 0', b'"x": ' + b"9" * 4301)
+        found = scanned(tmp_path / "a.jsonl", before + bad + LINE)
+        assert odd(found) == [(1, "the line has a number of more than 4300 digits", 1)]
