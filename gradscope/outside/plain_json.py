@@ -84,4 +84,3 @@ def is_deeper(value: Any, depth: int) -> bool:
         if not level:
             break
     return bool(level)
-

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -32,11 +31,12 @@ def to_indices(rows: NDArray[np.int64]) -> pa.Array:
 
 def to_strings(values: list[str]) -> pa.Array:
     """Text as an array, also that with half a surrogate pair, which no UTF-8 holds."""
-    with suppress(UnicodeEncodeError):
-        return pa.array(values, pa.string())
-    encoded = [value.encode("utf-8", "surrogatepass") for value in values]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    whole = pa.LargeStringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
+    text = "".join(values)
+    parts = values if text.isascii() else [value.encode("utf-8", "surrogatepass") for value in values]
+    data = text.encode() if text.isascii() else b"".join(parts)
+    ends = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, parts), np.int64, len(values)), out=ends[1:])
+    whole = pa.LargeStringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(data))
     return whole.cast(pa.string())
 
 

@@ -83,7 +83,7 @@ def column_log(
     )
 
 
-def _line_columns(columns: FlatColumns, times: Sequence[str], keys: Keys) -> LineColumns:
+def _line_columns(columns: FlatColumns, times: Sequence[str], keys: Keys) -> LineColumns | None:
     names = columns.names
     reward = keys(names.reward or "", Number)
     step = None if names.step is None else keys(names.step, Name | float)
@@ -119,7 +119,7 @@ def _line_columns(columns: FlatColumns, times: Sequence[str], keys: Keys) -> Lin
             numbers=numbers,
         )
 
-    return LineColumns(row=keys.struct(), take=take)
+    return LineColumns(row=keys.struct(), take=take) if keys.are_plain else None
 
 
 class _PromptIds(dict[bytes, str]):
@@ -159,7 +159,7 @@ def _table_columns(columns: FlatColumns, *, from_text: bool) -> TableColumns:
         group = _mapped(column(columns.key), prompt_text_id if columns.by_prompt else text_of)
 
         def prompts(some: list[int]) -> list[str]:
-            rows = pa.array(some)
+            rows = to_indices(np.array(some, dtype=np.int64))
             ids: list[str] = group.take(rows).to_pylist()
             if columns.by_prompt:
                 return ids

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ Name = str | int
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _NAMES = frozenset({str, int})
 _NO_STEP = -1
+_STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
+"""What a key of a struct must not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,11 @@ class Keys:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kinds)
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether they can be keys of a struct."""
+        return not any(_STRANGE.search(key) for key in self._kinds)
 
     def struct(self, *, is_complete: bool = False) -> type[msgspec.Struct]:
         """The rows with these keys; a key whose type takes ``UNSET`` may be missing.

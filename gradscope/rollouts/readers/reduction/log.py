@@ -211,7 +211,8 @@ def _parts(log: ColumnLog, progress: ProgressCallback, memory: EarlierLooks | No
                 num_rows += int(some.size.sum())
                 yield some
             end = before[number] + (0 if path.suffix in COMPRESSED else found.end)
-        progress(end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
+        if isinstance(found, int) or found.part is not None or found.odd:
+            progress(end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
     log.quarantine.include(so_far.set_aside, {str(file): number for number, file in enumerate(log.files)})
 
 

@@ -205,22 +205,27 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
     order = np.argsort(np.concatenate([np.flatnonzero(~replaced), np.flatnonzero(replaced)]))
     rows = ranges(starts_of(size)[order], size[order])
 
-    def joined(first: NDArray[Any], second: NDArray[Any] | None, unknown: float) -> NDArray[Any]:
-        second = np.full(len(others.reward), unknown, dtype=first.dtype) if second is None else second
-        return np.concatenate([first, second])[rows]
+    def joined(first: NDArray[Any] | None, second: NDArray[Any] | None, column: str) -> NDArray[Any]:
+        pairs = ((first, kept), (second, others))
+        some = [unknown(column, len(part.reward)) if values is None else values for values, part in pairs]
+        return np.concatenate(some)[rows]
 
-    lengths = None if kept.num_tokens is None else joined(kept.num_tokens, others.num_tokens, UNKNOWN)
+    lengths, seconds = (
+        joined(kept.num_tokens, others.num_tokens, "num_tokens"),
+        joined(kept.seconds, others.seconds, "seconds"),
+    )
     return replace(
         table,
         prompt=np.concatenate([kept.prompt, codes[others.prompt]])[order],
         prompts=tuple(prompts),
         size=size[order],
-        reward=joined(kept.reward, others.reward, math.nan),
-        rewards={name: joined(values, others.rewards.get(name), math.nan) for name, values in kept.rewards.items()},
-        num_tokens=None if lengths is None or np.all(lengths == UNKNOWN) else lengths,
-        seconds=None if kept.seconds is None else joined(kept.seconds, others.seconds, math.nan),
-        advantage=None if kept.advantage is None else joined(kept.advantage, others.advantage, math.nan),
-        prompt_texts=None,
+        reward=joined(kept.reward, others.reward, "reward"),
+        rewards={
+            name: joined(kept.rewards.get(name), others.rewards.get(name), name)
+            for name in kept.rewards | others.rewards
+        },
+        num_tokens=None if np.all(lengths == UNKNOWN) else lengths,
+        seconds=None if np.all(np.isnan(seconds)) else seconds,
     )
 
 

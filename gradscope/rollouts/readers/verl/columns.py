@@ -35,7 +35,7 @@ _NO_NUMBER = b'"[{n'
 
 def line_columns(
     first: Iterable[Collection[str]], extra: Sequence[str], uids: Uids, *, has_tokens: bool
-) -> LineColumns:
+) -> LineColumns | None:
     """The columns of a dump.
 
     Args:
@@ -45,7 +45,7 @@ def line_columns(
         has_tokens: Whether rows may have columns of tokens; without, a row that has them is odd.
 
     Returns:
-        The columns.
+        The columns; None where a key is none that a struct can have.
     """
     keys = Keys()
     step, score = keys("step", int), keys("score", Number)
@@ -107,7 +107,7 @@ def line_columns(
             is_odd=is_odd,
         )
 
-    return LineColumns(row=keys.struct(is_complete=True), take=take)
+    return LineColumns(row=keys.struct(is_complete=True), take=take) if keys.are_plain else None
 
 
 def _num_tokens(cells: dict[str, Any]) -> int | None:

@@ -177,6 +177,8 @@ def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
             yield from _records([[(location, row)]], quarantine, uids)
 
     lines = line_columns(first, _extra_rewards(first), uids, has_tokens=has_tokens)
+    if lines is None:
+        return None
     log = ColumnLog(
         files=files,
         declared=lambda _: lines,

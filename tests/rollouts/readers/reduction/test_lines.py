@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import json
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +94,6 @@ def test_an_odd_line_is_what_the_row_reader_makes_of_it(tmp_path: Path, bad: byt
     is_usual = isinstance(row, dict) and not found.odd
     assert odd([found]) == ([] if is_usual else [(9, row, 1)])
     assert int(found.part.size.sum()) == 18 + is_usual
-    if is_usual:
-        assert row == {**json.loads(LINE), **{key: row[key] for key in row.keys() - {"step", "g", "r"}}} | row
 
 
 def test_lines_without_a_row_for_one_reason_are_told_together(tmp_path: Path) -> None:
@@ -115,11 +113,7 @@ def test_ranges_have_every_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     content = start + b"".join(LINE.replace(b"0.5", b"%d" % at) for at in range(20)) + LINE[:-1]
     for size in (1, 39, 40, 41, 100, 10_000):
         cuts = [*range(0, len(content), size), None]
-        found = [
-            one
-            for low, high in zip(cuts, cuts[1:], strict=False)
-            for one in scanned(tmp_path / "a", content, low or 0, high)
-        ]
+        found = [one for low, high in pairwise(cuts) for one in scanned(tmp_path / "a", content, low or 0, high)]
         rewards = np.concatenate([one.part.columns["reward"] for one in found if one.part is not None])
         assert rewards.tolist() == [*range(20), 0.5]
         assert [one.is_open for one in found] == [False] * (len(found) - 1) + [True]
@@ -129,7 +123,7 @@ def test_ranges_have_every_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_last_line_that_is_cut_off_is_odd(tmp_path: Path) -> None:
     *_, last = scanned(tmp_path / "a.jsonl", LINE + LINE[:20])
     assert last.is_open
-    assert odd([last]) == [(0, "the line is cut off", 1)]
+    assert odd([last]) == [(0, "the last line is cut off", 1)]
 
 
 def test_a_line_has_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,7 +177,7 @@ def test_a_group_that_goes_on_in_the_next_file_is_one_group(tmp_path: Path) -> N
     (tmp_path / "1.jsonl").write_text(ROW + "\n")
     (tmp_path / "2.jsonl").write_text(ROW.replace('"p"', '"later"').replace("1.0", "null") + "\n" + ROW + "\n")
     run = assert_same(tmp_path)
-    assert [(group.prompt_id, group.rewards) for group in run.groups] == [("p", (1.0, 1.0, None))]
+    assert [(group.prompt_id, group.rewards) for group in run.groups] == [("p", (1.0, None, 1.0))]
 
 
 def write(folder: Path, kind: str) -> Path:

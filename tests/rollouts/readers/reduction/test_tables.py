@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,8 @@ HEAD = "group,text,reward\n"
 
 def take(batch: pa.RecordBatch) -> Columns:
     """Rows whose reward is a number."""
-    rewards = [
-        None if cell is None else float(cell) if str(cell)[:1].isdecimal() else None
-        for cell in batch["reward"].to_pylist()
-    ]
+    cells = [str(cell) for cell in batch["reward"].to_pylist()]
+    rewards = [float(cell) if re.fullmatch(r"[0-9]+([.][0-9]+)?", cell) else None for cell in cells]
     return Columns(
         step=np.zeros(len(batch), dtype=np.int64),
         group=batch["group"].to_pylist(),
@@ -44,19 +43,6 @@ COLUMNS = TableColumns(names=("group", "reward"), take=take)
 def scanned(path: Path, content: str | bytes) -> list[Scanned]:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return list(scan_table(path, 0, COLUMNS))
-
-
-def told(found: list[Scanned]) -> list[tuple[int, Any]]:
-    """Line and reward of each usual row, line and row of each odd one, reasons included."""
-    rows: list[tuple[int, Any]] = []
-    before = 0
-    for one in found:
-        if one.part is not None:
-            at = one.part.place if one.at is None else one.at
-            rows += [(before + int(line), None) for line in at.tolist()] if one.at is not None else []
-        rows += [(before + odd.at + extra, odd.row) for odd in one.odd for extra in range(odd.count)]
-        before += one.num_rows
-    return rows
 
 
 def by_row(path: Path) -> tuple[dict[int, dict[str, str]], list[tuple[str, int, str]]]:
@@ -106,8 +92,8 @@ def num_usual(found: list[Scanned]) -> int:
         (HEAD + "a,x,1\n\na,x,0\n", 2),
         (HEAD + "a,x,1\na,x\na,x,0\n", 0),
         (HEAD + 'a,x,1\na,"x"y,1\na,x,0\n', 0),
-        (HEAD + 'a,x,1\na,5" pipe,1\na,x,0\n', 0),
-        (HEAD + 'a,x,1\na,"open,1\na,x,0\n', 0),
+        (HEAD + 'a,x,1\na,5" pipe,1\na,x,0\n', 1),
+        (HEAD + 'a,x,1\na,"open,1\na,x,0\n', 1),
         (HEAD + "a,x\ry,1\na,x,0\n", 0),
         ('"open\n' + HEAD + "a,x,1\n", 1),
         ("group,reward,reward\na,1,0\nb,1,1\n", 0),

@@ -91,7 +91,7 @@ def test_columns_that_are_one_array_stay_one() -> None:
     rewards = np.array([0.0, 1.0, 0.5])
     columns = {"reward": rewards, "reward/reward": rewards}
     part, _ = part_of_rows(np.array([2, 1, 2]), pa.array(["a", "a", "a"]), columns, np.arange(3))
-    part = replace(part, prompt=["p"])
+    part = replace(part, prompt=["p", "p"])
     table, _ = whole_of([part]).table()
     assert table.rewards["reward"] is table.reward
     assert table.reward.tolist() == [1.0, 0.0, 0.5]
