@@ -101,7 +101,7 @@ THIRD_PARTY = {
     "metrics": {"numpy", "scipy"},
     "advantages": {"numpy", "scipy"},
     "results": set(),
-    "rollouts": {"numpy", "pyarrow", "duckdb", "yaml", "fsspec"},
+    "rollouts": {"msgspec", "numpy", "pyarrow", "yaml", "fsspec"},
     "gradients": {"numpy", "torch", "transformers", "peft", "safetensors", "huggingface_hub"},
     "findings": {"numpy"},
     "diagnostics": {"numpy", "safetensors"},
@@ -355,7 +355,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("command", [[], ["rank"], ["degeneracy"], ["train"], ["check"], ["demo"]])
 def test_help_loads_nothing_heavy(command: list[str], tmp_path: Path) -> None:
-    heavy = {"numpy", "scipy", "duckdb", "pyarrow", "matplotlib", "torch", "transformers", "peft", "trl"}
+    heavy = {"numpy", "scipy", "msgspec", "pyarrow", "matplotlib", "torch", "transformers", "peft", "trl"}
     assert not heavy & loaded_after([*command, "--help"], tmp_path)
 
 

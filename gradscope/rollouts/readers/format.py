@@ -24,7 +24,7 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
 from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.readers.reduction.columns import LineColumns
-from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
+from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups, stays_on_disk
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
@@ -184,7 +184,7 @@ class RowFormat:
     def _reduced(self, reading: Reading) -> GroupsOfTable | None:
         """The groups of a log as columns; None: it is to be read row by row."""
         if self.table_of_rows is not None:
-            by_rows = reading.request.rewards_only
+            by_rows = reading.request.rewards_only and stays_on_disk(reading.files)
             return GroupsOfTable(self.table_of_rows(self._rows(reading), reading)) if by_rows else None
         columns = None if self.columns is None else self.columns(reading)
         if columns is None:

@@ -65,8 +65,9 @@ def _has_semicolons(start: str) -> bool:
 
 def _conversion(path: Path, start: str) -> str:
     """The command that writes the same rows as Parquet, decimal commas as points."""
-    decimal = ", decimal=','" if _DECIMAL_COMMA.search(start) else ""
+    decimal = ", convert_options=csv.ConvertOptions(decimal_point=',')" if _DECIMAL_COMMA.search(start) else ""
+    read = f"csv.read_csv({str(path)!r}, parse_options=csv.ParseOptions(delimiter=';'){decimal})"
     target = path.with_suffix(".parquet")
-    code = f"import duckdb; duckdb.read_csv({str(path)!r}, delimiter=';'{decimal}).write_parquet({str(target)!r})"
+    code = f"from pyarrow import csv, parquet; parquet.write_table({read}, {str(target)!r})"
     quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
     return f"Write it as Parquet and name that: python -c {quoted}"

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gradscope.errors import InputError
@@ -16,6 +17,7 @@ from gradscope.rollouts.groups import GroupsOnDisk, holds_rewards_alone, reward_
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction import lines, log
+from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 
 STRANGE: tuple[Any, ...] = (
@@ -70,11 +72,12 @@ def assert_same(path: Path, *, is_reduced: bool | None = None, has_notes: bool =
     options = ReadOptions(**how)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(log, "MIN_ON_DISK", 1 << 60)
-        by_row = _read(path, options, rewards_only=False)
+        by_row, small = (_read(path, options, rewards_only=rewards_only) for rewards_only in (False, True))
     on_disk, reduced = (_read(path, options, rewards_only=rewards_only) for rewards_only in (False, True))
-    if isinstance(by_row, str) or isinstance(reduced, str) or isinstance(on_disk, str):
-        assert reduced == on_disk == by_row
+    if isinstance(by_row, str) or isinstance(reduced, str) or isinstance(on_disk, str) or isinstance(small, str):
+        assert reduced == on_disk == small == by_row
         return None
+    assert_same_table(reward_table(small.groups), reward_table(by_row.groups))
     assert_same_rollouts(on_disk, by_row)
     expected = answers(by_row) | ({} if has_notes else {"notes": {}})
     for name, found in answers(reduced).items():
@@ -83,6 +86,23 @@ def assert_same(path: Path, *, is_reduced: bool | None = None, has_notes: bool =
         assert holds_rewards_alone(reduced.groups) == is_reduced
     assert _lengths(reduced) in (None, _lengths(by_row))
     return reduced
+
+
+def assert_same_table(reduced: RewardTable, by_row: RewardTable) -> None:
+    """Hold the table of a small log to that of its rollouts, in the order of the log."""
+    assert reduced.ids() == by_row.ids()
+    for name in ("step", "size", "reward", "advantage", "num_tokens", "seconds"):
+        found, wanted = getattr(reduced, name), getattr(by_row, name)
+        assert (found is None) == (wanted is None), name
+        if found is not None:
+            np.testing.assert_array_equal(found, wanted, name)
+    assert texts_of_prompts(reduced) == texts_of_prompts(by_row)
+
+
+def texts_of_prompts(table: RewardTable) -> dict[str, str] | None:
+    """The texts of the prompts that groups have, by their ids."""
+    texts = table.prompt_texts
+    return None if texts is None else {table.prompts[at]: texts[at] for at in table.prompt.tolist()}
 
 
 def assert_same_rollouts(on_disk: Run, by_row: Run) -> None:

@@ -29,11 +29,11 @@ from gradscope.rollouts.readers.reduction.columns import (
     Number,
     TableColumns,
     digest_of,
+    id_texts,
     json_of,
-    names_of,
     numbers_of,
-    samples_of,
-    steps_of,
+    sample_hashes,
+    step_numbers,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 
@@ -87,14 +87,13 @@ def _line_columns(columns: FlatColumns, times: Sequence[str], keys: Keys) -> Lin
     names = columns.names
     reward = keys(names.reward or "", Number)
     step = None if names.step is None else keys(names.step, Name | float)
-    group = keys(columns.key, Raw if columns.by_prompt else Name)
+    group = keys(columns.key, Raw | UnsetType if columns.by_prompt else Name)
     prompt_id = group if names.prompt_id is None else keys(names.prompt_id, Name)
-    prompt = keys(names.prompt, Raw) if names.prompt_id is None and names.prompt is not None else None
     sample = None if columns.sample is None else keys(columns.sample, Name | None | UnsetType)
     further = {name: keys(name, Any | UnsetType) for name in columns.rewards if name != names.reward}
     seconds = [(name, keys(name, Any | UnsetType)) for name in times]
-    if names.advantage is not None:
-        keys(names.advantage, Any | UnsetType)  # so that one that is not finite is seen
+    text = None if names.prompt is None else keys(names.prompt, Raw | UnsetType)
+    advantage = None if names.advantage is None else keys(names.advantage, Any | UnsetType)
 
     def take(rows: Sequence[Any], _: Path) -> Columns:
         rewards = numbers_of(list(map(reward, rows)))
@@ -104,18 +103,21 @@ def _line_columns(columns: FlatColumns, times: Sequence[str], keys: Keys) -> Lin
         if seconds:
             cells = ({name: get(row) for name, get in seconds} for row in rows)
             numbers["seconds"] = to_floats(map(generation_seconds, cells))
+        if advantage is not None:
+            numbers["advantage"] = numbers_of(list(map(advantage, rows)))
         if sample is not None:
-            numbers["sample"] = samples_of(_sample_id(cell) for cell in map(sample, rows))
+            numbers["sample"] = sample_hashes(_sample_id(cell) for cell in map(sample, rows))
         groups, ids = list(map(group, rows)), _PromptIds()
 
         def prompt_of(at: int) -> str:
-            text = b"null" if prompt is None else json_of(prompt(rows[at]))
-            return text_of(prompt_id(rows[at])) if text == b"null" else ids[text] or prompt_text_id("")
+            prompt = b"null" if text is None or names.prompt_id is not None else json_of(text(rows[at]))
+            return text_of(prompt_id(rows[at])) if prompt == b"null" else ids[prompt] or prompt_text_id("")
 
         return Columns(
-            step=np.zeros(len(rows), dtype=np.int64) if step is None else steps_of(list(map(step, rows))),
-            group=[ids[json_of(cell)] for cell in groups] if columns.by_prompt else names_of(groups),
+            step=np.zeros(len(rows), dtype=np.int64) if step is None else step_numbers(list(map(step, rows))),
+            group=[ids[json_of(cell)] for cell in groups] if columns.by_prompt else id_texts(groups),
             prompts=lambda some: list(map(prompt_of, some)),
+            texts=None if text is None else lambda some: [text_of(json.loads(json_of(text(rows[at])))) for at in some],
             numbers=numbers,
         )
 
@@ -154,8 +156,10 @@ def _table_columns(columns: FlatColumns, *, from_text: bool) -> TableColumns:
         if not from_text and (times := [name for name in _TIMES if name in cells]):
             rows = ({name: cells[name][at].as_py() for name in times} for at in range(size))
             numbers["seconds"] = to_floats(map(generation_seconds, rows))
+        if names.advantage is not None and not from_text:
+            numbers["advantage"] = _numbers(column(names.advantage), from_text=False)
         if columns.sample is not None:
-            numbers["sample"] = samples_of(_sample_id(cell) for cell in column(columns.sample).to_pylist())
+            numbers["sample"] = sample_hashes(_sample_id(cell) for cell in column(columns.sample).to_pylist())
         group = _mapped(column(columns.key), prompt_text_id if columns.by_prompt else text_of)
 
         def prompts(some: list[int]) -> list[str]:
@@ -172,6 +176,7 @@ def _table_columns(columns: FlatColumns, *, from_text: bool) -> TableColumns:
             step=np.zeros(size, dtype=np.int64) if names.step is None else _steps(column(names.step)),
             group=group,
             prompts=prompts,
+            texts=lambda some: list(map(text_of, column(names.prompt).take(to_indices(np.array(some))).to_pylist())),
             numbers=numbers,
             is_odd=_is_broken(column(names.advantage)),
         )
@@ -217,7 +222,7 @@ def _numbers(column: pa.Array, *, from_text: bool) -> NDArray[np.float64]:
 def _steps(column: pa.Array) -> NDArray[np.int64]:
     """Steps as ``whole_number`` tells them; -1 where one is none, [R]."""
     cells, places = _distinct(column)
-    return np.asarray(np.append(steps_of(cells), -1)[places])
+    return np.asarray(np.append(step_numbers(cells), -1)[places])
 
 
 def _is_broken(column: pa.Array) -> NDArray[np.bool_] | None:

@@ -63,7 +63,7 @@ class CsvRows:
 
         Args:
             path: The file, for messages.
-            lines: Its lines.
+            lines: What is read, from the start of the file on.
         """
         csv.field_size_limit(sys.maxsize)  # completions outgrow the default of 128 KiB; rows have a limit of their own
         self._path = path

@@ -128,7 +128,7 @@ def _token_fields(record: Record) -> dict[str, Any]:
         return {"advantage": record.advantage}
     return {
         "earlier": record.earlier,
-        "advantage": _common_advantage(record, (*record.earlier, tokens)),
+        "advantage": common_advantage(record, (*record.earlier, tokens)),
         "prompt_ids": tokens.prompt_ids,
         "completion_ids": tokens.completion_ids,
         "mask": tokens.mask,
@@ -139,7 +139,7 @@ def _token_fields(record: Record) -> dict[str, Any]:
     }
 
 
-def _common_advantage(record: Record, sequences: Sequence[Tokens]) -> float | None:
+def common_advantage(record: Record, sequences: Sequence[Tokens]) -> float | None:
     """The advantage of all sampled tokens; None where they differ, the row's own where some have none."""
     if any(tokens.token_advantages is None for tokens in sequences):
         return record.advantage

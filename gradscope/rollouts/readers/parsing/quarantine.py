@@ -121,10 +121,10 @@ class LinesLog(QuarantineLog):
         self._whole._num_lines += num_lines
         self._whole._num_held += num_rollouts
 
-    def add(self, reason: str, location: str) -> None:
-        """Set a line aside, whose rollouts nobody can count."""
-        self._whole.add(reason, location)
-        self._whole._lines[reason] += 1
+    def add(self, reason: str, location: str, num_rows: int = 1) -> None:
+        """Set lines aside, whose rollouts nobody can count."""
+        self._whole.add(reason, location, num_rows)
+        self._whole._lines[reason] += num_rows
 
     def passed(self, num_bytes: int, num_rows: int = 1) -> None:
         """Passed on."""

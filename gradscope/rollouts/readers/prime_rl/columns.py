@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gradscope.rollouts.readers.parsing.nested_cells import number_in_name
 from gradscope.rollouts.readers.prime_rl.batches import STEP
 from gradscope.rollouts.readers.prime_rl.shipments import HIGH, LOW, digest_halves
-from gradscope.rollouts.readers.reduction.columns import REWARD, Columns, LineColumns, Name, numbers_of, steps_of
+from gradscope.rollouts.readers.reduction.columns import REWARD, Columns, LineColumns, Name, numbers_of, step_numbers
 
 SENT = "\0sent"
 """The step at which an episode was sent out, as a column beside those of rewards."""
@@ -163,7 +163,7 @@ def _is_chain(row: _Episode) -> bool:
 
 
 def _steps_of(cells: Sequence[Any]) -> NDArray[np.int64]:
-    return steps_of([cell if type(cell) is int else None for cell in cells])
+    return step_numbers([cell if type(cell) is int else None for cell in cells])
 
 
 def _rewards_of(rows: Sequence[_Episode]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:

@@ -54,9 +54,11 @@ class Columns:
     """What the rows of a group share within a step; "" makes the row odd."""
     prompts: Callable[[list[int]], list[str]]
     """The ids of the prompts of some rows: asked for the first row of each group."""
+    texts: Callable[[list[int]], list[str]] | None = None
+    """The texts of the prompts of some rows; None: the log has none."""
     numbers: Mapping[str, NDArray[Any]]
     """``reward``, which where it is not finite makes the row odd, and each reward function as ``reward/NAME``; any of
-    ``seconds``, ``num_tokens`` and ``sample``, as :class:`gradscope.rollouts.readers.reduction.parts.Part` has them."""
+    ``seconds``, ``advantage``, ``num_tokens`` and ``sample``, as ``Part`` has them."""
     is_odd: NDArray[np.bool_] | None = None
     """What else is odd; None: nothing."""
     noted: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
@@ -159,10 +161,10 @@ def rewards_of(cells: Sequence[Any], name_of: Callable[[str], str] = REWARD.__ad
 
 def whole_names_of(cells: Sequence[Any]) -> list[str]:
     """Whole numbers as text; "" for a cell that is none, [R]."""
-    return [str(number) if number >= 0 else "" for number in steps_of(cells).tolist()]
+    return [str(number) if number >= 0 else "" for number in step_numbers(cells).tolist()]
 
 
-def steps_of(cells: Sequence[Any]) -> NDArray[np.int64]:
+def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
     """Steps as ``whole_number`` tells them; -1 where one is none, [R]."""
     try:
         if {int}.issuperset(map(type, cells)):
@@ -174,7 +176,7 @@ def steps_of(cells: Sequence[Any]) -> NDArray[np.int64]:
     return np.array([_NO_STEP if number is None else number for number in numbers], dtype=np.int64)
 
 
-def names_of(cells: Sequence[Any]) -> list[str]:
+def id_texts(cells: Sequence[Any]) -> list[str]:
     """Ids as text; "" for a cell that is neither text nor a whole number, [R]."""
     kinds = set(map(type, cells))
     if kinds == {str}:
@@ -182,7 +184,7 @@ def names_of(cells: Sequence[Any]) -> list[str]:
     return [str(cell) if type(cell) in _NAMES else "" for cell in cells]
 
 
-def samples_of(cells: Iterable[str | None]) -> NDArray[np.uint32]:
+def sample_hashes(cells: Iterable[str | None]) -> NDArray[np.uint32]:
     """A short hash of what tells each rollout from the others of its group; 0 where nothing does, [R]."""
     return np.array(
         [NOT_COMPARED if cell is None else zlib.crc32(cell.encode("utf-8", "surrogatepass")) | 1 for cell in cells],

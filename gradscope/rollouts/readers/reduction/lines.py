@@ -92,7 +92,7 @@ class Scanned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class LineBlock:
     """Some lines of a file, each with its end."""
 
     data: bytes
@@ -123,7 +123,7 @@ class Block:
         return list(_odd_rows(self, bounds, numbers))
 
 
-def blocks_in(path: Path, start: int = 0, end: int | None = None) -> Iterator[Block]:
+def blocks_in(path: Path, start: int = 0, end: int | None = None) -> Iterator[LineBlock]:
     """The lines that begin within some bytes of a file.
 
     Args:
@@ -132,7 +132,7 @@ def blocks_in(path: Path, start: int = 0, end: int | None = None) -> Iterator[Bl
         end: The byte behind the last; None: all to the end of the file.
 
     Yields:
-        Block after block.
+        LineBlock after block.
     """
     at = start
     try:
@@ -149,17 +149,19 @@ def blocks_in(path: Path, start: int = 0, end: int | None = None) -> Iterator[Bl
                     data, offset = data[len(BOM) :], len(BOM)
                 cut = data.rfind(b"\n") + 1
                 if cut:
-                    yield Block(data=data[:cut] if data[cut:] else data, offset=offset, end=offset + cut)
+                    yield LineBlock(data=data[:cut] if data[cut:] else data, offset=offset, end=offset + cut)
                 if data[cut:]:  # what has no end of line is the last of its file, or too long
-                    yield Block(data=data[cut:], offset=offset + cut, end=at, is_open=True)
+                    yield LineBlock(data=data[cut:], offset=offset + cut, end=at, is_open=True)
     except InputError as error:
-        yield Block(data=b"", offset=at, end=at, lost=error)
+        yield LineBlock(data=b"", offset=at, end=at, lost=error)
     except (OSError, EOFError, zlib.error) as error:
         lost = InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.")
-        yield Block(data=b"", offset=at, end=at, lost=lost)
+        yield LineBlock(data=b"", offset=at, end=at, lost=lost)
 
 
-def scan_range(path: Path, file: int, columns: LineColumns, start: int, end: int | None) -> Iterator[Scanned]:
+def scan_range(
+    path: Path, file: int, columns: LineColumns, start: int, end: int | None, *, with_texts: bool = False
+) -> Iterator[Scanned]:
     """What the lines say that begin within some bytes of a file.
 
     Args:
@@ -168,15 +170,16 @@ def scan_range(path: Path, file: int, columns: LineColumns, start: int, end: int
         columns: How to read it.
         start: The first byte.
         end: The byte behind the last; None: all to the end of the file.
+        with_texts: Whether texts of prompts are kept.
 
     Yields:
-        Block after block.
+        LineBlock after block.
     """
     for block in blocks_in(path, start, end):
         if block.lost is not None:
             yield Scanned(file=file, end=block.end, num_rows=0, lost=block.lost)
         else:
-            yield _scan(path, file, columns, block)
+            yield _scan(path, file, columns, block, with_texts)
 
 
 def _seek_line(stream: IO[bytes], start: int, end: int | None) -> int:
@@ -203,7 +206,7 @@ def _whole_lines(stream: IO[bytes], size: int) -> tuple[bytes, int]:
     return data, skipped
 
 
-def _scan(path: Path, file: int, columns: LineColumns, block: Block) -> Scanned:
+def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_texts: bool) -> Scanned:
     rows, at, bounds = block.decoded(columns.decoder)
     num_lines = len(bounds) - 1
     part, numbers, spans = None, at, list[Span]()
@@ -211,7 +214,7 @@ def _scan(path: Path, file: int, columns: LineColumns, block: Block) -> Scanned:
     is_usual = np.zeros(num_lines, dtype=np.bool_)
     if rows:
         taken = columns.take(rows, path)
-        part, numbers, is_odd = part_of_columns(taken, at)
+        part, numbers, is_odd = part_of_columns(taken, at, with_texts=with_texts)
         usual = at[~is_odd]
         noted = tuple(what for what, rows in taken.noted.items() if (rows & ~is_odd).any())
         is_usual[usual] = True
@@ -303,7 +306,7 @@ def _spans(step: Counts, at: Counts, bounds: Counts) -> list[Span]:
     ]
 
 
-def _odd_rows(block: Block, bounds: Counts, numbers: list[int]) -> Iterator[OddRow]:
+def _odd_rows(block: LineBlock, bounds: Counts, numbers: list[int]) -> Iterator[OddRow]:
     """What the row reader says of some lines; of those without a row for one reason, side by side, at once."""
     last: OddRow | None = None
     num_flawed = 0

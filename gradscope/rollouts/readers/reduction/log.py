@@ -185,20 +185,21 @@ def _parts(log: ColumnLog, progress: ProgressCallback, memory: EarlierLooks | No
     ends = {number_of[file]: known.end for file, known in so_far.files.items()}
     before = np.cumsum([0, *(file.stat().st_size for file in log.files)]).tolist()
     flawed = Counter[int]()
-    for found in scan_files(log.files, log.declared, ends):
+    with_texts = not stays_on_disk(log.files)
+    for found in scan_files(log.files, log.declared, ends, with_texts=with_texts):
         number = found if isinstance(found, int) else found.file
         path = log.files[number]
         if flawed[number] > most(MOST_FLAWED):
             continue
         if isinstance(found, int):
-            for part in _parts_of_rows(log, number):
+            for part in _parts_of_rows(log, number, with_texts=with_texts):
                 spans.add_file(number, part.step)
                 num_rows += int(part.size.sum())
                 yield part
             end = before[number + 1]
         else:
             quarantine = log.quarantine if found.is_open else so_far.set_aside
-            some = _part_of(log, found, lines[number], quarantine, spans)
+            some = _part_of(log, found, lines[number], quarantine, spans, with_texts=with_texts)
             lines[number] += found.num_rows
             flawed[number] = _num_flawed(found, flawed[number])
             if flawed[number] > most(MOST_FLAWED):
@@ -216,7 +217,9 @@ def _parts(log: ColumnLog, progress: ProgressCallback, memory: EarlierLooks | No
     log.quarantine.include(so_far.set_aside, {str(file): number for number, file in enumerate(log.files)})
 
 
-def _part_of(log: ColumnLog, found: Scanned, first: int, quarantine: QuarantineLog, spans: StepSpans) -> Part | None:
+def _part_of(
+    log: ColumnLog, found: Scanned, first: int, quarantine: QuarantineLog, spans: StepSpans, *, with_texts: bool
+) -> Part | None:
     """The groups of a block before which a file has so many lines, with what the row reader makes of its odd rows."""
     path = log.files[found.file]
     if found.lost is not None:
@@ -233,7 +236,7 @@ def _part_of(log: ColumnLog, found: Scanned, first: int, quarantine: QuarantineL
         for record in log.records(path, [(location, odd.row)], quarantine):
             records.append((odd.at, record))
             others.append(Span(step=record.step, start=odd.start, end=odd.end, line=odd.at))
-    part = part_of_records(records, found.part, found.at) if records else found.part
+    part = part_of_records(records, found.part, found.at, with_texts=with_texts) if records else found.part
     if found.spans is not None:
         spans.add(found.file, first, found.spans, others)
     elif part is not None:
@@ -251,9 +254,9 @@ def _num_flawed(found: Scanned, before: int) -> int:
     return run + (0 if edge else before)
 
 
-def _parts_of_rows(log: ColumnLog, file: int) -> Iterator[Part]:
+def _parts_of_rows(log: ColumnLog, file: int, *, with_texts: bool) -> Iterator[Part]:
     path = log.files[file]
     records = log.records(path, log.rows(path, log.quarantine), log.quarantine)
     numbered = enumerate(records, start=file * PLACES_A_FILE)
     while some := list(islice(numbered, _ROWS)):
-        yield part_of_records(some)
+        yield part_of_records(some, with_texts=with_texts)

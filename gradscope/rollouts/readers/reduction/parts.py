@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_indices, to_numpy, to_strings
-from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD, Columns, samples_of
+from gradscope.rollouts.readers.parsing.grouping import Record, common_advantage
+from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD, Columns, sample_hashes
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.types import RolloutGroup
 
@@ -40,6 +40,8 @@ class Part:
     """Names within the step, strings, [j]."""
     prompt: Sequence[str]
     """Ids of their prompts, [j]."""
+    texts: Sequence[str] = ()
+    """Their texts, [j]; empty where they are not kept."""
     size: Counts
     """Rollouts, [j]."""
     columns: Mapping[str, NDArray[Any]]
@@ -90,12 +92,13 @@ def part_of_rows(
     return part, order
 
 
-def part_of_columns(columns: Columns, at: Counts) -> tuple[Part | None, Counts, NDArray[np.bool_]]:
+def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[Part | None, Counts, NDArray[np.bool_]]:
     """The groups of the usual ones among some rows.
 
     Args:
         columns: The rows.
         at: Their numbers, ascending, [R].
+        with_texts: Whether texts of prompts are kept.
 
     Returns:
         The part, or None without any; the numbers of its rows, group after group, [n]; and which rows are odd, [R].
@@ -123,17 +126,25 @@ def part_of_columns(columns: Columns, at: Counts) -> tuple[Part | None, Counts, 
         of_group = np.repeat(np.arange(len(part.size)), part.size)
         is_odd[rows[order[np.isin(of_group, nameless)]]] = True
     assert part is not None
-    first = rows[order[starts_of(part.size)]]
-    return replace(part, prompt=columns.prompts(first.tolist())), at[rows[order]], is_odd
+    first = rows[order[starts_of(part.size)]].tolist()
+    texts = columns.texts(first) if with_texts and columns.texts is not None else [""] * len(first) * with_texts
+    return replace(part, prompt=columns.prompts(first), texts=texts), at[rows[order]], is_odd
 
 
-def part_of_records(records: Sequence[tuple[int, Record]], usual: Part | None = None, at: Counts | None = None) -> Part:
+def part_of_records(
+    records: Sequence[tuple[int, Record]],
+    usual: Part | None = None,
+    at: Counts | None = None,
+    *,
+    with_texts: bool = False,
+) -> Part:
     """The groups of records, and of the usual rows that stand between them.
 
     Args:
         records: Each with the number of its row within the log, ascending; at least one.
         usual: The groups of the others.
         at: The numbers of their rows within the log, group after group, [n].
+        with_texts: Whether texts of prompts are kept.
 
     Returns:
         The part.
@@ -142,11 +153,12 @@ def part_of_records(records: Sequence[tuple[int, Record]], usual: Part | None = 
     names = dict.fromkeys(name for record in rows for name in record.rewards)
     present = {"reward": None} | {REWARD + name: None for name in names}
     present |= {} if all(record.seconds is None for record in rows) else {"seconds": None}
+    present |= {} if all(_advantage(record) is None for record in rows) else {"advantage": None}
     present |= {} if all(record.tokens is None for record in rows) else {"num_tokens": None}
     present |= {} if all(record.sample_id is None for record in rows) else {"sample": None}
     present |= {} if usual is None else dict.fromkeys(usual.columns)
     columns = {
-        name: samples_of(record.sample_id for record in rows)
+        name: sample_hashes(record.sample_id for record in rows)
         if name == "sample"
         else np.array([_cell(record, name) for record in rows], dtype=COLUMN_TYPES.get(name))
         for name in present
@@ -154,7 +166,7 @@ def part_of_records(records: Sequence[tuple[int, Record]], usual: Part | None = 
     step = np.array([record.step for record in rows], dtype=np.int64)
     group = to_strings([record.group for record in rows])
     numbers = np.array([place for place, _ in records], dtype=np.int64)
-    prompts = [record.prompt_id for record in rows]
+    prompts, texts = [record.prompt_id for record in rows], [record.prompt for record in rows]
     if usual is not None and at is not None:
         place_of = np.repeat(np.arange(len(usual.size)), usual.size)
         step = np.concatenate([step, usual.step[place_of]])
@@ -162,6 +174,7 @@ def part_of_records(records: Sequence[tuple[int, Record]], usual: Part | None = 
         columns = {name: np.concatenate([values, usual.column(name)]) for name, values in columns.items()}
         numbers = np.concatenate([numbers, at])
         prompts += [usual.prompt[place] for place in place_of.tolist()]
+        texts += [usual.texts[place] for place in place_of.tolist()] if with_texts else []
     order = np.argsort(numbers, kind="stable")
     part, rows_of_part = part_of_rows(
         step[order],
@@ -169,8 +182,12 @@ def part_of_records(records: Sequence[tuple[int, Record]], usual: Part | None = 
         {name: values[order] for name, values in columns.items()},
         numbers[order],
     )
-    first = order[rows_of_part[starts_of(part.size)]]
-    return replace(part, prompt=[prompts[place] for place in first.tolist()])
+    first = order[rows_of_part[starts_of(part.size)]].tolist()
+    return replace(
+        part,
+        prompt=[prompts[place] for place in first],
+        texts=[texts[place] for place in first] if with_texts else (),
+    )
 
 
 def _cell(record: Record, column: str) -> float | int | None:
@@ -178,12 +195,17 @@ def _cell(record: Record, column: str) -> float | int | None:
         case "reward":
             return math.nan if record.reward is None else record.reward
         case "seconds" | "advantage":
-            number = record.seconds if column == "seconds" else record.advantage
+            number = record.seconds if column == "seconds" else _advantage(record)
             return math.nan if number is None else number
         case "num_tokens":
             return UNKNOWN if record.tokens is None else len(record.tokens.completion_ids)
     value = record.rewards.get(column.removeprefix(REWARD))
     return math.nan if value is None else value
+
+
+def _advantage(record: Record) -> float | None:
+    """The advantage of a rollout that a record becomes."""
+    return record.advantage if record.tokens is None else common_advantage(record, (*record.earlier, record.tokens))
 
 
 def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Sequence[RolloutGroup]) -> RewardTable:
@@ -210,10 +232,11 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
         some = [unknown(column, len(part.reward)) if values is None else values for values, part in pairs]
         return np.concatenate(some)[rows]
 
-    lengths, seconds = (
-        joined(kept.num_tokens, others.num_tokens, "num_tokens"),
-        joined(kept.seconds, others.seconds, "seconds"),
-    )
+    lengths = joined(kept.num_tokens, others.num_tokens, "num_tokens")
+    seconds = joined(kept.seconds, others.seconds, "seconds")
+    advantage = joined(kept.advantage, others.advantage, "advantage")
+    texts = dict(zip(others.prompts, others.prompt_texts or (), strict=False))
+    texts |= dict(zip(table.prompts, table.prompt_texts or (), strict=False))
     return replace(
         table,
         prompt=np.concatenate([kept.prompt, codes[others.prompt]])[order],
@@ -222,10 +245,12 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
         reward=joined(kept.reward, others.reward, "reward"),
         rewards={
             name: joined(kept.rewards.get(name), others.rewards.get(name), name)
-            for name in kept.rewards | others.rewards
+            for name in dict.fromkeys((*kept.rewards, *others.rewards))
         },
         num_tokens=None if np.all(lengths == UNKNOWN) else lengths,
         seconds=None if np.all(np.isnan(seconds)) else seconds,
+        advantage=None if np.all(np.isnan(advantage)) else advantage,
+        prompt_texts=None if table.prompt_texts is None else tuple(texts.get(name, "") for name in prompts),
     )
 
 

@@ -37,24 +37,27 @@ Range = tuple[int, int, int | None]
 Task = int | list[Range]
 """A file for the row reader, or ranges of others."""
 
-_work: tuple[Sequence[Path], Declared] = ((), lambda _: None)
-"""Files and how each is read, for this process and those that are forked from it."""
+_work: tuple[Sequence[Path], Declared, bool] = ((), lambda _: None, False)
+"""Files, how each is read, and whether texts of prompts are kept: of this process and those that are forked from it."""
 
 
-def scan_files(files: Sequence[Path], declared: Declared, ends: Mapping[int, int]) -> Iterator[Scanned | int]:
+def scan_files(
+    files: Sequence[Path], declared: Declared, ends: Mapping[int, int], *, with_texts: bool = False
+) -> Iterator[Scanned | int]:
     """What is in some files, in their order.
 
     Args:
-        files: The files.
+        files: What is scanned, in order.
         declared: How each is read; None: by the row reader alone.
         ends: Number of a file of JSON lines -> bytes of it that were read before.
+        with_texts: Whether texts of prompts are kept.
 
     Yields:
         Blocks of rows; of a file for the row reader its number.
     """
     global _work
     before, collects = _work, gc.isenabled()
-    _work = (files, declared)
+    _work = (files, declared, with_texts)
     gc.disable()  # rows have no cycles, and each pass looks at all of them
     try:
         tasks = list(_tasks(files, declared, ends))
@@ -100,13 +103,13 @@ def _tasks(files: Sequence[Path], declared: Declared, ends: Mapping[int, int]) -
 
 
 def _scan(ranges: Iterable[Range]) -> Iterator[Scanned]:
-    files, declared = _work
+    files, declared, with_texts = _work
     for number, start, end in ranges:
         columns = declared(files[number])
         if isinstance(columns, LineColumns):
-            yield from scan_range(files[number], number, columns, start, end)
+            yield from scan_range(files[number], number, columns, start, end, with_texts=with_texts)
         elif columns is not None:
-            yield from scan_table(files[number], number, columns)
+            yield from scan_table(files[number], number, columns, with_texts=with_texts)
 
 
 def _scan_all(ranges: Iterable[Range]) -> list[Scanned]:

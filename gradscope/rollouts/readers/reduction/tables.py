@@ -32,38 +32,39 @@ _AT_ONCE = 1 << 13
 _END, _COMMA, _RETURN, _QUOTE = map(ord, '\n,\r"')
 
 
-def scan_table(path: Path, file: int, columns: TableColumns) -> Iterator[Scanned]:
+def scan_table(path: Path, file: int, columns: TableColumns, *, with_texts: bool = False) -> Iterator[Scanned]:
     """The rows of a Parquet or CSV file.
 
     Args:
         path: The file.
         file: Its number within the log.
         columns: How to read it.
+        with_texts: Whether texts of prompts are kept.
 
     Yields:
         Some of its rows after the other.
     """
     scan = _scan_parquet if suffix_of(path) == ".parquet" else _scan_csv
     try:
-        yield from scan(path, file, columns)
+        yield from scan(path, file, columns, with_texts)
     except InputError as error:
         yield Scanned(file=file, end=path.stat().st_size, num_rows=0, lost=error)
 
 
-def _scan_parquet(path: Path, file: int, columns: TableColumns) -> Iterator[Scanned]:
+def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
     for batch, end, twice in parquet_batches(path, columns.names):
         if twice is not None:
             odd = [OddRow(at=0, row=TWICE.format(twice), start=0, end=0, count=len(batch))]
             yield Scanned(file=file, end=end, num_rows=len(batch), odd=odd)
             continue
-        part, at, is_odd = part_of_columns(columns.take(batch), np.arange(len(batch)))
+        part, at, is_odd = part_of_columns(columns.take(batch), np.arange(len(batch)), with_texts=with_texts)
         places = np.flatnonzero(is_odd)
         rows = zip(places.tolist(), batch.take(to_indices(places)).to_pylist(), strict=True) if len(places) else ()
         odd = [OddRow(at=number, row=row, start=0, end=0) for number, row in rows]
         yield Scanned(file=file, end=end, num_rows=len(batch), part=part, at=at if odd else None, odd=odd)
 
 
-def _scan_csv(path: Path, file: int, columns: TableColumns) -> Iterator[Scanned]:
+def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
     with named_if_unreadable(path), open_bytes(path) as stream:
         source = _Source(stream, is_packed=path.suffix in COMPRESSED)
         rows = CsvRows(path, source)
@@ -77,7 +78,7 @@ def _scan_csv(path: Path, file: int, columns: TableColumns) -> Iterator[Scanned]
                 yield from _by_row(file, source, rows, len(data))
                 continue
             batch, bounds, line_of_row, num_lines = taken
-            part, at, is_odd = part_of_columns(columns.take(batch), line_of_row)
+            part, at, is_odd = part_of_columns(columns.take(batch), line_of_row, with_texts=with_texts)
             odd = [
                 OddRow(at=int(line_of_row[row]), row=rows.alone(data[bounds[row] : bounds[row + 1]]), start=0, end=0)
                 for row in np.flatnonzero(is_odd).tolist()

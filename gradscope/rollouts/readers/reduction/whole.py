@@ -42,6 +42,7 @@ class Whole:
     def __init__(self) -> None:
         self._step, self._size, self._place, self._prompt = (_Growing(np.int64) for _ in range(4))
         self._groups: list[pa.Array] = []
+        self._texts: list[str] = []
         self._prompts: dict[str, int] = {}
         self._num_rows = 0
         # columns that were the same in every part are kept once
@@ -54,6 +55,7 @@ class Whole:
         self._place.add(part.place)
         numbers = self._prompts
         self._prompt.add(np.array([numbers.setdefault(name, len(numbers)) for name in part.prompt], dtype=np.int64))
+        self._texts += part.texts
         self._groups.append(part.group.cast(pa.large_string()))  # of many parts together more than 2 GB
         known = {name for names in self._columns for name in names}
         of_type: dict[Any, list[str]] = {}
@@ -95,6 +97,7 @@ class Whole:
             found |= dict.fromkeys(names, column.values if rows is None else column.values[rows])
         prompt, at = numbered(self._prompt.values[first])
         prompts = list(self._prompts)
+        texts = [self._texts[place] for place in first[at].tolist()] if self._texts else []
         lengths = found.get("num_tokens")
         table = RewardTable(
             step=step[first],
@@ -105,10 +108,15 @@ class Whole:
             reward=found["reward"],
             rewards={name.removeprefix(REWARD): found[name] for name in found if name.startswith(REWARD)},
             num_tokens=lengths if lengths is not None and np.any(lengths != UNKNOWN) else None,
-            seconds=found.get("seconds"),
-            advantage=found.get("advantage"),
+            seconds=_unless_unknown(found.get("seconds")),
+            advantage=_unless_unknown(found.get("advantage")),
+            prompt_texts=tuple(texts) if any(texts) else None,
         )
         return table, found.get("sample")
+
+
+def _unless_unknown(values: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    return None if values is None or np.isnan(values).all() else values
 
 
 def table_of(part: Part) -> RewardTable:

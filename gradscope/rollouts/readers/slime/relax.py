@@ -26,8 +26,8 @@ from gradscope.rollouts.readers.reduction.columns import (
     json_of,
     numbers_of,
     rewards_of,
-    samples_of,
-    steps_of,
+    sample_hashes,
+    step_numbers,
     whole_names_of,
 )
 from gradscope.rollouts.readers.slime.sample import (
@@ -80,15 +80,16 @@ def _line_columns(part: str | None) -> LineColumns:
     def take(rows: Sequence[Any], _: Path) -> Columns:
         rewards = list(map(reward, rows))
         named = rewards_of(rewards)
-        indices = steps_of(list(map(index, rows))).tolist()
+        indices = step_numbers(list(map(index, rows))).tolist()
         return Columns(
-            step=steps_of(list(map(step, rows))),
+            step=step_numbers(list(map(step, rows))),
             group=whole_names_of(list(map(group, rows))),
             prompts=lambda some: [prompt_digest(json.loads(json_of(prompt(rows[at])))) for at in some],
+            texts=lambda some: [text_of(json.loads(json_of(prompt(rows[at])))) for at in some],
             numbers={
                 **named,
                 "reward": numbers_of([part_of_reward(cell, part) for cell in rewards]),
-                "sample": samples_of(None if number < 0 else str(number) for number in indices),
+                "sample": sample_hashes(None if number < 0 else str(number) for number in indices),
             },
         )
 

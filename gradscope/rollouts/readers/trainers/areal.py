@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,11 @@ from gradscope.rollouts.readers.reduction.columns import (
     Name,
     Number,
     digest_of,
+    id_texts,
     json_of,
-    names_of,
     numbers_of,
-    samples_of,
-    steps_of,
+    sample_hashes,
+    step_numbers,
 )
 
 _BY_TASK = (
@@ -65,15 +66,16 @@ def _line_columns() -> LineColumns:
     task, reward, prompt = keys("task_id", Name), keys("reward", Number), keys("prompt", Raw | UnsetType)
 
     def take(rows: Sequence[Any], _: Path) -> Columns:
-        steps, first = (steps_of(list(map(cell, rows))) for cell in (finished, begun))
-        indices = steps_of(list(map(index, rows))).tolist()
+        steps, first = (step_numbers(list(map(cell, rows))) for cell in (finished, begun))
+        indices = step_numbers(list(map(index, rows))).tolist()
         return Columns(
             step=steps,
-            group=names_of(list(map(task, rows))),
+            group=id_texts(list(map(task, rows))),
             prompts=lambda some: [digest_of(json_of(prompt(rows[at]))) for at in some],
+            texts=lambda some: [text_of(json.loads(json_of(prompt(rows[at])))) for at in some],
             numbers={
                 "reward": numbers_of(list(map(reward, rows))),
-                "sample": samples_of(None if number < 0 else str(number) for number in indices),
+                "sample": sample_hashes(None if number < 0 else str(number) for number in indices),
             },
             noted={_STALE: (first >= 0) & (first != steps)},
         )

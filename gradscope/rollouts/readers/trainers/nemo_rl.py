@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 from msgspec import UNSET, Raw, UnsetType
 from numpy.typing import NDArray
 
+from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.readers.beside.nemo_rl import with_nemo_rls
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.assemble import peek
@@ -26,6 +29,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     Keys,
     LineColumns,
     ids_digest,
+    json_of,
     numbers_of,
 )
 from gradscope.rollouts.types import Tokens
@@ -36,16 +40,13 @@ _BY_TEXT = (
     "Rows carry no group id and no tokens (NeMo-RL before 0.4): all messages but the last are taken as the prompt, and "
     "rollouts of equal prompts at one step are a group."
 )
-_Score = float | bool
 _FLAT = b"[]0123456789,.-+eEnultrfas"
 """Letters of lists of numbers."""
 _FILTERED = hidden_by("Dynamic sampling was on (filtered_rewards) and removes groups of equal rewards")
 
 
 def _records(row: LogRow) -> Iterator[Record]:
-    cells = {
-        name: value[0] if isinstance(value, list) and len(value) == 1 else value for name, value in row.cells.items()
-    }
+    cells = {name: _only(value) for name, value in row.cells.items()}
     step = number_in_name(_STEP, row.file)
     if step is None:
         raise UnusableRowError("the file's name has no step")
@@ -91,92 +92,127 @@ def _columns(reading: Reading) -> LogColumns:
 
 def _text_columns() -> LineColumns:
     keys = Keys()
-    rewards, filtered = keys("rewards", list[_Score] | UnsetType), keys("filtered_rewards", list[_Score] | UnsetType)
+    scores = _Scores(keys)
     content, tokens = keys("content", list[list[str]]), keys("token_ids", Any | UnsetType)
 
     def take(rows: Sequence[Any], file: Path) -> Columns:
-        texts = [cell[0] if len(cell) == 1 else [] for cell in map(content, rows)]
-        ids: dict[tuple[str, ...], str] = {}
-        groups = [ids.get(key) or ids.setdefault(key, digest(key)) for key in (tuple(text[:-1]) for text in texts)]
-        is_odd = [not text or tokens(row) is not UNSET for text, row in zip(texts, rows, strict=True)]
-        return _columns_of(file, rows, groups, rewards, filtered, _BY_TEXT, np.array(is_odd), {})
+        texts = [tuple(cell[0]) if len(cell) == 1 else () for cell in map(content, rows)]
+        ids = {text: digest(text[:-1]) for text in dict.fromkeys(texts)}
+        groups = [ids[text] for text in texts]
+        return Columns(
+            step=scores.steps(rows, file),
+            group=groups,
+            prompts=lambda some: [groups[at] for at in some],
+            texts=lambda some: ["\n".join(texts[at][:-1]) for at in some],
+            numbers={"reward": scores.of(rows)},
+            is_odd=np.array([not text or tokens(row) is not UNSET for text, row in zip(texts, rows, strict=True)]),
+            noted=scores.noted(rows, _BY_TEXT),
+        )
 
     return LineColumns(row=keys.struct(), take=take)
 
 
 def _token_columns() -> LineColumns:
     keys = Keys()
-    rewards, filtered = keys("rewards", list[_Score] | UnsetType), keys("filtered_rewards", list[_Score] | UnsetType)
+    scores = _Scores(keys)
     length, ids, mask = keys("input_lengths", list[int]), keys("token_ids", Raw), keys("token_loss_mask", Raw)
-    others = [keys(name, Raw | UnsetType) for name in ("generation_logprobs", "advantages")]
+    logprobs, advantages = (keys(name, Raw | UnsetType) for name in ("generation_logprobs", "advantages"))
+    content, counts = keys("content", Raw | UnsetType), keys("sample_loss_mask", Any | UnsetType)
 
     def take(rows: Sequence[Any], file: Path) -> Columns:
         found = [
-            _lengths(
-                length(row),
-                bytes(ids(row)),
-                bytes(mask(row)),
-                [bytes(cell) for cell in (other(row) for other in others) if cell is not UNSET],
-            )
+            _plain_tokens(length(row), *(json_of(cell(row)) for cell in (ids, mask, logprobs, advantages)))
             for row in rows
         ]
-        num_tokens = np.array([number for number, _ in found])
-        prompts = [prompt for _, prompt in found]
-        known = {text: ids_digest(text) for text in dict.fromkeys(prompts)}
-        groups = [known[text] for text in prompts]
-        further = {"num_tokens": num_tokens}
-        return _columns_of(file, rows, groups, rewards, filtered, _BY_IDS, num_tokens < 0, further)
+        known = {text: ids_digest(text) for text in dict.fromkeys(one.prompt for one in found)}
+        groups = [known[one.prompt] for one in found]
+        num_tokens = np.array([one.num_tokens for one in found])
+        is_in_loss = [_only(counts(row)) != 0 for row in rows]
+        return Columns(
+            step=scores.steps(rows, file),
+            group=groups,
+            prompts=lambda some: [groups[at] for at in some],
+            texts=lambda some: [_prompt_in(json.loads(json_of(content(rows[at])))) for at in some],
+            numbers={
+                "reward": scores.of(rows),
+                "advantage": to_floats(
+                    one.advantage if counted else None for one, counted in zip(found, is_in_loss, strict=True)
+                ),
+                "num_tokens": num_tokens,
+            },
+            is_odd=num_tokens < 0,
+            noted=scores.noted(rows, _BY_IDS),
+        )
 
     return LineColumns(row=keys.struct(), take=take)
 
 
-def _columns_of(
-    file: Path,
-    rows: Sequence[Any],
-    groups: list[str],
-    rewards: Any,
-    filtered: Any,
-    how: str,
-    is_odd: NDArray[np.bool_],
-    further: Mapping[str, NDArray[Any]],
-) -> Columns:
-    kept = list(map(filtered, rows))
-    scores = [cell if one is UNSET else one for cell, one in zip(map(rewards, rows), kept, strict=True)]
-    is_one = [type(cell) is list and len(cell) == 1 for cell in scores]
-    step = number_in_name(_STEP, file)
-    return Columns(
-        step=np.full(len(rows), -1 if step is None else step),
-        group=groups,
-        prompts=lambda some: [groups[at] for at in some],
-        numbers={
-            "reward": numbers_of([cell[0] if one else None for cell, one in zip(scores, is_one, strict=True)]),
-            **further,
-        },
-        is_odd=is_odd,
-        noted={
-            how: np.ones(len(rows), dtype=np.bool_),
-            _FILTERED: np.array([one is not UNSET for one in kept]),
-        },
-    )
+class _Scores:
+    """The rewards of rows, each a list of one."""
+
+    def __init__(self, keys: Keys) -> None:
+        kind = list[float | bool] | UnsetType
+        self._all, self._kept = keys("rewards", kind), keys("filtered_rewards", kind)
+
+    def of(self, rows: Sequence[Any]) -> NDArray[np.float64]:
+        cells = (self._all(row) if self._kept(row) is UNSET else self._kept(row) for row in rows)
+        return numbers_of([cell[0] if type(cell) is list and len(cell) == 1 else None for cell in cells])
+
+    def noted(self, rows: Sequence[Any], how: str) -> dict[str, NDArray[np.bool_]]:
+        are_filtered = np.array([self._kept(row) is not UNSET for row in rows])
+        return {how: np.ones(len(rows), dtype=np.bool_), _FILTERED: are_filtered}
+
+    def steps(self, rows: Sequence[Any], file: Path) -> NDArray[np.int64]:
+        step = number_in_name(_STEP, file)
+        return np.full(len(rows), -1 if step is None else step)
 
 
-def _lengths(length: Sequence[int], ids: bytes, mask: bytes, others: Sequence[bytes]) -> tuple[int, bytes]:
-    """How many tokens the completion of a row has, and the prompt's ids as JSON; -1 where lists are not plain."""
-    cells = [text.replace(b" ", b"") for text in (ids, mask, *others)]
-    are_one = all(text[:2] == b"[[" and text[-2:] == b"]]" and text.count(b"[") == 2 for text in cells)
-    if len(length) != 1 or not are_one or any(text.strip(_FLAT) for text in cells):
-        return -1, b"[]"
-    ids, mask = cells[:2]
+@dataclass(frozen=True, slots=True)
+class _PlainTokens:
+    """What is told of a row's tokens without a list of them."""
+
+    num_tokens: int = -1
+    """Of the completion; -1 where the lists are not plain."""
+    prompt: bytes = b"[]"
+    """The prompt's ids, as JSON."""
+    advantage: float | None = None
+    """That of all sampled tokens; None where they differ or have none."""
+
+
+def _plain_tokens(length: Sequence[int], *texts: bytes) -> _PlainTokens:
+    """The tokens of a row: ids, flags, log-probabilities and advantages, each a list of one list, or null."""
+    cells = [text.replace(b" ", b"") for text in texts]
+    logged = [text for text in cells if text != b"null"]
+    are_one = all(text[:2] == b"[[" and text[-2:] == b"]]" and text.count(b"[") == 2 for text in logged)
+    if len(length) != 1 or len(logged) < 2 or not are_one or any(text.strip(_FLAT) for text in logged):
+        return _PlainTokens()
+    ids, mask, _, advantages = cells
     first = mask.find(b"1") if b"1" in mask else mask.find(b"true")
     start = mask.count(b",", 0, max(first, 0))
-    is_plain = (
-        first > 0 and not mask[2:first].strip(b"0,.fales") and mask[first + 1 : first + 2] in (b",", b"]", b".", b"r")
-    )
-    num_cells = [text.count(b",") + 1 for text in cells]
-    if not is_plain or min(num_cells) < length[0] or start >= length[0] or ids.strip(b"[]0123456789,"):
-        return -1, b"[]"
+    is_flag = mask[first + 1 : first + 2] in (b",", b"]", b".", b"r")
+    is_plain = first > 0 and is_flag and not mask[2:first].strip(b"0,.fales") and not ids.strip(b"[]0123456789,")
+    if not is_plain or min(text.count(b",") + 1 for text in logged) < length[0] or start >= length[0]:
+        return _PlainTokens()
     prompt = b",".join(ids[2:-2].split(b",", start)[:start])
-    return length[0] - start, b"[" + prompt + b"]"
+    advantage = None
+    if advantages != b"null":
+        levels = set(advantages[2:-2].split(b",")[start : length[0]])
+        if levels & {b"null", b"true", b"false"}:
+            return _PlainTokens()
+        if len(levels) > 1:
+            flags, numbers = (json.loads(text)[0][start : length[0]] for text in (mask, advantages))
+            levels = {number for number, flag in zip(numbers, flags, strict=True) if flag}
+        advantage = float(levels.pop()) if len(levels) == 1 else None
+    return _PlainTokens(length[0] - start, b"[" + prompt + b"]", advantage)
+
+
+def _only(cell: Any) -> Any:
+    """The value in a list of length 1; any other cell as it is."""
+    return cell[0] if isinstance(cell, list) and len(cell) == 1 else cell
+
+
+def _prompt_in(content: Any) -> str:
+    return "\n".join(text_of(text) for text in list_of(_only(content))[:-1])
 
 
 FORMAT = RowFormat(

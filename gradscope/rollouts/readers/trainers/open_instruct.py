@@ -35,7 +35,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     json_of,
     num_ids,
     numbers_of,
-    steps_of,
+    step_numbers,
     whole_names_of,
 )
 from gradscope.rollouts.reward_table import RewardTable
@@ -130,11 +130,8 @@ def _columns(_: Reading) -> LogColumns:
 def _line_columns() -> LineColumns:
     keys = Keys()
     step, index, reward = keys("step", Name | float), keys("prompt_idx", Name | float), keys("reward", Number)
-    prompt, response, logprobs = (
-        keys("prompt_tokens", Raw),
-        keys("response_tokens", Raw),
-        keys("logprobs", Raw | UnsetType),
-    )
+    prompt, response = keys("prompt_tokens", Raw), keys("response_tokens", Raw)
+    logprobs, advantage = keys("logprobs", Raw | UnsetType), keys("advantage", Any | UnsetType)
 
     def take(rows: Sequence[Any], _: Path) -> Columns:
         prompts = [bytes(prompt(row)) for row in rows]
@@ -145,10 +142,14 @@ def _line_columns() -> LineColumns:
         is_logged = np.array([text != b"null" for text in logged])
         indices = whole_names_of(list(map(index, rows)))
         return Columns(
-            step=steps_of(list(map(step, rows))),
+            step=step_numbers(list(map(step, rows))),
             group=[f"{name}/{ids[text]}" if name else "" for name, text in zip(indices, prompts, strict=True)],
             prompts=lambda some: [ids[prompts[at]] for at in some],
-            numbers={"reward": numbers_of(list(map(reward, rows))), "num_tokens": lengths},
+            numbers={
+                "reward": numbers_of(list(map(reward, rows))),
+                "advantage": numbers_of(list(map(advantage, rows))),
+                "num_tokens": lengths,
+            },
             is_odd=(lengths < 0) | (is_logged & (num_logged != lengths)) | [not ids[text] for text in prompts],
         )
 

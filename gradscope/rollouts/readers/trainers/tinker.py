@@ -22,7 +22,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     Number,
     numbers_of,
     rewards_of,
-    steps_of,
+    step_numbers,
     whole_names_of,
 )
 
@@ -53,7 +53,7 @@ def _line_columns() -> LineColumns:
 
     def take(rows: Sequence[Any], file: Path) -> Columns:
         in_name = number_in_name(_ITERATION, file)
-        steps = steps_of([in_name if cell is UNSET else cell for cell in map(step, rows)])
+        steps = step_numbers([in_name if cell is UNSET else cell for cell in map(step, rows)])
         groups = whole_names_of(list(map(group, rows)))
         rewards = rewards_of(list(map(metrics, rows)))
         return Columns(

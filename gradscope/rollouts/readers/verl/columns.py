@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 from msgspec import UNSET, Raw, UnsetType
+from numpy.typing import NDArray
 
+from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
+from gradscope.rollouts.readers.parsing.scalars import text_of
 from gradscope.rollouts.readers.reduction.columns import (
     REWARD,
     Columns,
@@ -20,11 +24,12 @@ from gradscope.rollouts.readers.reduction.columns import (
     digest_of,
     json_of,
     numbers_of,
-    samples_of,
-    steps_of,
+    sample_hashes,
+    step_numbers,
 )
 from gradscope.rollouts.readers.verl.tokens import COLUMNS, NO_REWARDS, row_tokens
 from gradscope.rollouts.reward_table import UNKNOWN
+from gradscope.rollouts.types import Tokens
 
 Uids = Literal["of outputs", "of groups"] | None
 """What uids name: each output, as ``<group>_<session>_<index>``, or its group; None: rows have none."""
@@ -52,7 +57,7 @@ def line_columns(
     uid = keys("uid", str if uids else Raw | UnsetType)
     texts = [keys(name, Raw | UnsetType) for name in ("input", "gts")]
     further = {name: keys(name, Any | UnsetType) for name in extra}
-    known = {*NO_REWARDS, *extra}
+    usual = {*NO_REWARDS, *extra}
     tokens = {name: keys(name, Any | UnsetType) for name in sorted(COLUMNS if has_tokens else ())}
     for name in sorted(NO_REWARDS - COLUMNS):
         if name not in keys:
@@ -60,7 +65,7 @@ def line_columns(
     others = [
         keys(name, Raw | UnsetType)
         for name in dict.fromkeys(name for row in first for name in row)
-        if name not in known
+        if name not in usual
     ]
 
     def prompt_of(row: Any) -> str:
@@ -68,15 +73,17 @@ def line_columns(
 
     def take(rows: Sequence[Any], _: Path) -> Columns:
         rewards = numbers_of(list(map(score, rows)))
-        numbers = {"reward": rewards, REWARD + "score": rewards}
+        numbers: dict[str, NDArray[Any]] = {"reward": rewards, REWARD + "score": rewards}
         numbers |= {REWARD + name: numbers_of(list(map(cell, rows))) for name, cell in further.items()}
         is_odd = np.zeros(len(rows), dtype=np.bool_)
         for other in others:
             is_odd |= [cell is not UNSET and bytes(cell)[0] not in _NO_NUMBER for cell in map(other, rows)]
         if has_tokens:
-            lengths = [_num_tokens({name: cell(row) for name, cell in tokens.items()}) for row in rows]
-            is_odd |= [length is None for length in lengths]
-            numbers["num_tokens"] = np.array([UNKNOWN if length is None else length for length in lengths])
+            found = [_tokens({name: cell(row) for name, cell in tokens.items()}) for row in rows]
+            is_odd |= [one is None for one in found]
+            known = [one if isinstance(one, Tokens) else None for one in found]
+            numbers["num_tokens"] = np.array([UNKNOWN if one is None else len(one.completion_ids) for one in known])
+            numbers["advantage"] = to_floats(None if one is None else one.advantage for one in known)
         cells = list(map(uid, rows))
         match uids:
             case "of outputs":
@@ -85,7 +92,7 @@ def line_columns(
                 groups = [cell[:cut] for cell, cut in zip(cells, cuts, strict=True)]
                 kinds = {tail: _TAIL.fullmatch(tail) for tail in tails}
                 improper = {tail for tail, found in kinds.items() if found is None}
-                sessions = samples_of(found and found[1] for found in kinds.values())
+                sessions = sample_hashes(found and found[1] for found in kinds.values())
                 codes = dict(zip(kinds, sessions, strict=True))
                 numbers["sample"] = np.array(list(map(codes.__getitem__, tails)), dtype=np.uint32)
                 if improper or "\n" in "".join(groups):
@@ -100,9 +107,10 @@ def line_columns(
                     for pair in (tuple(json_of(text(row)) for text in texts) for row in rows)
                 ]
         return Columns(
-            step=steps_of(list(map(step, rows))),
+            step=step_numbers(list(map(step, rows))),
             group=groups,
             prompts=lambda some: [prompt_of(rows[at]) for at in some],
+            texts=lambda some: [text_of(json.loads(json_of(texts[0](rows[at])))) for at in some],
             numbers=numbers,
             is_odd=is_odd,
         )
@@ -110,10 +118,9 @@ def line_columns(
     return LineColumns(row=keys.struct(is_complete=True), take=take) if keys.are_plain else None
 
 
-def _num_tokens(cells: dict[str, Any]) -> int | None:
-    """How many tokens a row has; None where its lists contradict each other."""
+def _tokens(cells: dict[str, Any]) -> Tokens | Literal["none"] | None:
+    """The tokens of a row, "none" where it has none; None where its lists contradict each other."""
     try:
-        tokens = row_tokens({name: cell for name, cell in cells.items() if cell is not UNSET})
+        return row_tokens({name: cell for name, cell in cells.items() if cell is not UNSET}) or "none"
     except UnusableRowError:
         return None
-    return UNKNOWN if tokens is None else len(tokens.completion_ids)

@@ -15,7 +15,7 @@ import pytest
 from gradscope.rollouts.readers.parsing import jsonl
 from gradscope.rollouts.readers.parsing.jsonl import parse_line
 from gradscope.rollouts.readers.reduction import lines
-from gradscope.rollouts.readers.reduction.columns import Columns, Keys, LineColumns, numbers_of, steps_of
+from gradscope.rollouts.readers.reduction.columns import Columns, Keys, LineColumns, numbers_of, step_numbers
 from gradscope.rollouts.readers.reduction.lines import Scanned, blocks_in, scan_range
 
 
@@ -25,7 +25,7 @@ def made_columns() -> LineColumns:
 
     def take(rows: Sequence[Any], path: Path) -> Columns:
         return Columns(
-            step=steps_of(list(map(step, rows))),
+            step=step_numbers(list(map(step, rows))),
             group=list(map(group, rows)),
             prompts=lambda some: [f"{path.stem}/{at}" for at in some],
             numbers={"reward": numbers_of(list(map(reward, rows)))},

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.reduction import log
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
@@ -119,6 +120,11 @@ def test_a_damaged_parquet_file_is_set_aside(tmp_path: Path) -> None:
     assert "rollout_1.parquet is not a readable Parquet file" in lost
 
 
+@pytest.fixture
+def every_log_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "MIN_ON_DISK", 0)
+
+
 SEVERAL = {"a": 1.0, "b": 0.0}
 ROWS = [
     *(row(index, group_index=index // 4, reward=index / 3) for index in range(8)),
@@ -129,6 +135,7 @@ ROWS = [
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("every_log_is_large")
 def test_damaged_trajectories_have_the_answers_of_the_row_reader(tmp_path: Path) -> None:
     plain = [one for one in variants() if None not in (one["tokens"] or ())]
     num_read = 0
@@ -147,6 +154,7 @@ def test_damaged_trajectories_have_the_answers_of_the_row_reader(tmp_path: Path)
     assert num_read > 110
 
 
+@pytest.mark.usefixtures("every_log_is_large")
 @pytest.mark.parametrize("key", sorted(row()))
 def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str) -> None:
     for at, value in enumerate(STRANGE):
@@ -157,12 +165,14 @@ def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str) 
         assert_reduced_alike(tmp_path / str(at))
 
 
+@pytest.mark.usefixtures("every_log_is_large")
 def test_the_sample_of_the_format_is_reduced() -> None:
     run = assert_reduced_alike(LOG)
     assert isinstance(run, Run)
     assert rewards_of(run)["1:3"] == (1.0, 0.0)
 
 
+@pytest.mark.usefixtures("every_log_is_large")
 @pytest.mark.parametrize(
     "rows",
     [

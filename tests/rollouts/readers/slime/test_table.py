@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.reduction import log
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside
@@ -31,6 +33,11 @@ ODD: dict[str, Sequence[Any]] = {
     "prompt": ("other", "", None, ABSENT, [{"role": "user", "content": "q"}], [1], {"text": "q"}),
     "response": ("other", "", None, ABSENT, ["a"], {"text": "a"}, "\ud800"),
 }
+
+
+@pytest.fixture(autouse=True)
+def every_log_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "MIN_ON_DISK", 0)
 
 
 def sample(index: int, /, **cells: Any) -> dict[str, Any]:
@@ -82,6 +89,12 @@ def test_the_sample_of_the_format() -> None:
     assert rewards_of(run) == {"0": (1.0, 0.0), "1": (0.0, 0.0), "1:2": (1.0, 1.0)}
     assert holds_rewards_alone(run.groups)
     assert run.groups[0].rollouts[0].completion == ""
+
+
+def test_small_dumps_keep_their_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "MIN_ON_DISK", 1 << 20)
+    run = read_run(REPOSITORY / "fixtures" / "logs" / "slime", rewards_only=True)
+    assert run.groups[0].rollouts[0].completion
 
 
 def test_samples_that_return_count_once_and_not_at_all_where_they_contradict_each_other(tmp_path: Path) -> None:

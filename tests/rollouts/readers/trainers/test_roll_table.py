@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 
+from gradscope.rollouts.readers.reduction import log
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.reduced import STRANGE, mutated, write_lines
 from tests.rollouts.readers.same_table import assert_reduced_alike
+
+
+@pytest.fixture(autouse=True)
+def every_log_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "MIN_ON_DISK", 0)
 
 
 def line(step: Any = 3, **cells: Any) -> dict[str, Any]:
