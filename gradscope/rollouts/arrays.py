@@ -32,9 +32,8 @@ def to_indices(rows: NDArray[np.int64]) -> pa.Array:
 def to_strings(values: list[str]) -> pa.Array:
     """Text as an array, also that with half a surrogate pair, which no UTF-8 holds."""
     text = "".join(values)
-    data, lengths = text.encode("utf-8", "surrogatepass"), map(len, values)
-    if not text.isascii():
-        lengths = (len(value.encode("utf-8", "surrogatepass")) for value in values)
+    data = text.encode("utf-8", "surrogatepass")
+    lengths = map(len, values if text.isascii() else [value.encode("utf-8", "surrogatepass") for value in values])
     ends = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(lengths, np.int64, len(values)), out=ends[1:])
     whole = pa.LargeStringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(data))

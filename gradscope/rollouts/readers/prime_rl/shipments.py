@@ -64,7 +64,7 @@ class Shipments:
     dispatches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Trace id -> ``dispatch``, of the traces that an annotation tells it of."""
 
-    def step_numbers(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
+    def steps_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
         """The steps that some traces were trained on at; NaN where they were not, [N]."""
         found = np.full(len(keys), np.nan)
         if len(self.keys):

@@ -162,7 +162,7 @@ class _Groups:
         """Take in the groups, and tell in which of them a trace returns, [J]."""
         sent, high, low = (table.rewards[name] for name in _BESIDE)
         keys, has_name = digests(high, low), ~np.isnan(high)
-        trained = np.where(has_name, self.shipments.step_numbers(keys), np.nan)
+        trained = np.where(has_name, self.shipments.steps_of(keys), np.nan)
         first, last = (extreme.reduceat(trained, table.starts) for extreme in (np.fmin, np.fmax))
         among = trained[np.repeat(first < last, table.size)]
         self.step = np.where(np.isnan(first), np.minimum.reduceat(sent, table.starts), first).astype(np.int64)

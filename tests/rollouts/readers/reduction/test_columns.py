@@ -41,9 +41,7 @@ def test_a_struct_has_each_key_once_under_any_name() -> None:
         msgspec.json.decode(b'{"a.b \\u00e9": "x", "z": 1}', type=keys.struct(is_complete=True))
 
 
-@pytest.mark.parametrize(
-    ("key", "is_plain"), [("a", True), ("é", True), ('"', False), ("\\", False), ("\n", False), ("\ud800", False)]
-)
+@pytest.mark.parametrize(("key", "is_plain"), [("a", True), ("é", True), *((key, False) for key in '"\\\n\ud800')])
 def test_keys_that_a_struct_can_have(key: str, is_plain: bool) -> None:
     keys = Keys()
     keys(key, int)
