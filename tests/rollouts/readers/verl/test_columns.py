@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOnDisk, reward_table
 from gradscope.rollouts.readers.detect import read_run
 from tests.rollouts.readers.reduced import assert_same, every_log_is_large, mutated, write_lines
@@ -161,3 +162,38 @@ def test_uids_of_any_kind(tmp_path: Path, uid: Any) -> None:
         tmp_path / "1.jsonl", [json.dumps(cells) for cells in (row("u_0_0"), {**row(), "uid": uid}, row("u_1_0"))]
     )
     assert_same(tmp_path, is_reduced=True)
+
+
+BY_UID = [
+    row(uid, step=step, score=float(at % 2), input=f"{uid}?")
+    for step in (1, 2)
+    for uid in ("5f-a", "6_e")
+    for at in (0, 1)
+]
+
+
+def test_a_uid_that_rollouts_share_is_the_id_of_their_group(tmp_path: Path) -> None:
+    write_lines(
+        tmp_path / "1.jsonl", [json.dumps(cells) for cells in (*BY_UID, row("7", score=None), {**row(), "uid": 7})]
+    )
+    run = assert_same(tmp_path, is_reduced=True)
+    assert run is not None
+    assert [group.group_id for group in run.groups] == ["1:5f-a", "1:6_e", "1:7", "2:5f-a", "2:6_e"]
+    assert [group.rewards for group in run.groups][:3] == [(0.0, 1.0), (0.0, 1.0), (None,)]
+    assert [one.reason for one in run.source.quarantined.reasons] == ["the reward is null", "the uid is no text"]
+    assert "Rollouts of one uid at one step are a group." in run.source.inferred
+
+
+def test_uids_that_no_two_rows_share_name_no_groups(tmp_path: Path) -> None:
+    write_lines(tmp_path / "1.jsonl", [json.dumps(row(f"u{at}")) for at in range(4)])
+    assert assert_same(tmp_path) is None
+    with pytest.raises(InputError, match="the uid is not <group>_<session>_<index>"):
+        read_run(tmp_path, rewards_only=True)
+
+
+@pytest.mark.parametrize("key", ["", "\ud800", 'a"', "a\n"])
+def test_keys_of_any_kind(tmp_path: Path, key: str) -> None:
+    write_lines(tmp_path / "1.jsonl", [json.dumps({**cells, key: 0.5}) for cells in V1])
+    run = assert_same(tmp_path)
+    assert run is not None
+    assert run.groups[0].rollouts[0].rewards[key] == 0.5
