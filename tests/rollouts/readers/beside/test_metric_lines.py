@@ -20,7 +20,7 @@ def test_lines_of_one_step_are_joined_under_common_names(tmp_path: Path) -> None
     assert quarantine.result() == Quarantine()
 
 
-@pytest.mark.parametrize("damage", ["garbage", "[1]", '{"step": 2, "x": 9', '{"step": 2, "x": 9, "x": 1}', "\x00"])
+@pytest.mark.parametrize("damage", ["garbage", "[1]", '{"step": 2, "x": 9', "\x00"])
 def test_a_line_that_cannot_be_read_is_lost(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 1, "x": 1}\n' + f"{damage}\n" * 2 + '\n{"step": 3, "x": 3}\n')

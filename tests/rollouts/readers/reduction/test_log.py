@@ -41,9 +41,9 @@ def by_row(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     made: list[Record] = []
     original = log.part_of_records
 
-    def spy(records: Sequence[tuple[int, Record]], *usual: Any) -> Part:
+    def spy(records: Sequence[tuple[int, Record]], *usual: Any, **how: Any) -> Part:
         made.extend(record for _, record in records)
-        return original(records, *usual)
+        return original(records, *usual, **how)
 
     monkeypatch.setattr(log, "part_of_records", spy)
     return made
