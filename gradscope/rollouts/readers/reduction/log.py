@@ -137,9 +137,9 @@ def reduce_log(
     Returns:
         Its table; empty where no row can be used.
     """
-    spans = StepSpans() if spans is None else spans
+    with_texts = spans is not None or not stays_on_disk(log.files)
     whole = Whole()
-    for part in _parts(log, progress, so_far, spans):
+    for part in _parts(log, progress, so_far, spans or StepSpans(), with_texts=with_texts):
         whole.add(part)
     if whole.is_empty:
         return RewardTable.of_groups(())
@@ -157,7 +157,7 @@ def parts_of(log: ColumnLog) -> Iterator[Part]:
     Yields:
         Its groups, part by part; a sample that returns counts each time.
     """
-    yield from _parts(log, no_progress, None, StepSpans())
+    yield from _parts(log, no_progress, None, StepSpans(), with_texts=not stays_on_disk(log.files))
 
 
 def _with_repeats(log: ColumnLog, table: RewardTable, repeated: NDArray[np.bool_]) -> RewardTable:
@@ -172,7 +172,9 @@ def _with_repeats(log: ColumnLog, table: RewardTable, repeated: NDArray[np.bool_
     return replaced_groups(table, repeated, build_groups(filter(is_wanted, _together(log, rows)), log.quarantine))
 
 
-def _parts(log: ColumnLog, progress: ProgressCallback, memory: EarlierLooks | None, spans: StepSpans) -> Iterator[Part]:
+def _parts(
+    log: ColumnLog, progress: ProgressCallback, memory: EarlierLooks | None, spans: StepSpans, *, with_texts: bool
+) -> Iterator[Part]:
     """The parts of a log, in order; its odd rows are read, or set aside, in their order too."""
     log_grows = isinstance(memory, ReadSoFar)
     so_far = memory if isinstance(memory, ReadSoFar) else ReadSoFar()
@@ -185,7 +187,6 @@ def _parts(log: ColumnLog, progress: ProgressCallback, memory: EarlierLooks | No
     ends = {number_of[file]: known.end for file, known in so_far.files.items()}
     before = np.cumsum([0, *(file.stat().st_size for file in log.files)]).tolist()
     flawed = Counter[int]()
-    with_texts = not stays_on_disk(log.files)
     for found in scan_files(log.files, log.declared, ends, with_texts=with_texts):
         number = found if isinstance(found, int) else found.file
         path = log.files[number]
