@@ -120,4 +120,5 @@ def test_the_page_has_the_gate_as_it_is() -> None:
         "the required value is logged at steps 3 and 6 of 8",
         "1 of 10 lines of ROLL, of 64 rollouts each, is garbage",
         "40 samples of 640 in lists are text",
+        "4 lines of 36 name a key twice",
     }
