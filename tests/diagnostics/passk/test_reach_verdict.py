@@ -108,8 +108,6 @@ def test_what_false_positives_do_is_their_chance_among_k_samples() -> None:
     """Half the prompts are unsolvable, and the second's verifier passes 2 % of wrong samples: 64 samples each."""
     unsolved = 0.5 * 0.98**64
     said = verifier_caution((0.5, unsolved), 64, 200)
-    assert (
-        "solved in 47.4 % of cases at k = 64; had it passed 2 % of them in the second alone, that would be" in said
-    )
+    assert "solved in 47.4 % of cases at k = 64; had it passed 2 % of them in the second alone, that would be" in said
     assert "alone" not in verifier_caution((0.5, 0.5), 64, 200)
     assert "passed 6.9 % of them" in verifier_caution((0.5, 0.0), 64, 100)
