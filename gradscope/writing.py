@@ -53,7 +53,8 @@ def atomic_write(path: Path, data: bytes | str, *, force: bool = False) -> None:
         refuse_existing(path, force=force)
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial_file(path) as aside:
-            aside.write_bytes(data.encode() if isinstance(data, str) else data)
+            # half a surrogate pair, which a log may hold, has no bytes of its own
+            aside.write_bytes(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
             aside.replace(path)
 
 

@@ -76,6 +76,11 @@ def test_a_file_appears_whole_and_is_not_overwritten_unasked(tmp_path: Path) -> 
         atomic_write(tmp_path / "new", b"other", force=True)
 
 
+def test_half_a_surrogate_pair_is_written_as_what_it_is(tmp_path: Path) -> None:
+    atomic_write(tmp_path / "a.csv", "é\ud800")
+    assert (tmp_path / "a.csv").read_bytes() == "é\\ud800".encode()
+
+
 def test_a_file_has_the_rights_that_any_new_file_has(tmp_path: Path) -> None:
     atomic_write(tmp_path / "ours", "")
     (tmp_path / "plain").touch()

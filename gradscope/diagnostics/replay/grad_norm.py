@@ -109,9 +109,9 @@ def _although(run: Run, found: StepNorm) -> str | None:
 def _off(run: Run, step: int, found: StepNorm, off: str) -> Reason:
     """Why a norm is another one, the most likely cause first."""
     if run.settings.origin is None:
-        return Reason(
-            "settings_unknown", f"the loss settings are not in the folder, and with the trainer's defaults {off}"
-        )
+        known = ", which the log contradicts, for it has a kl," if run.metrics.get(step, {}).get("kl") else ""
+        text = f"the loss settings are not in the folder, and with the trainer's defaults{known} {off}"
+        return Reason("settings_unknown", text)
     if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO":
         text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
         return Reason("loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer alone are known.")

@@ -121,7 +121,8 @@ class ReplayedSteps:
 
     def report(self) -> ReplayReport:
         """A verdict per step and quantity."""
-        steps = [_settled(step, self._steps) for step in self._steps]
+        has_kl_term = any(values.get("kl") for values in self._run.metrics.values())  # which no default has
+        steps = self._steps if has_kl_term else [_settled(step, self._steps) for step in self._steps]
         verdicts = [step.verdict for step in steps]
         unreadable = {
             step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")

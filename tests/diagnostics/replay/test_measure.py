@@ -132,10 +132,10 @@ def test_batches_that_do_not_stand_for_their_step_say_cannot(shared_data: Path, 
     assert report.verdict != "mismatch"
 
 
-def replayed(*norms: tuple[float, float], given: bool = True) -> ReplayReport:
+def replayed(*norms: tuple[float, float], given: bool = True, **logged_too: float) -> ReplayReport:
     """Steps from their logged and recomputed norms."""
     groups = [group_of([1, 0], step=step) for step in range(1, len(norms) + 1)]
-    metrics = {step: {"grad_norm": logged} for step, (logged, _) in enumerate(norms, start=1)}
+    metrics = {step: {"grad_norm": logged, **logged_too} for step, (logged, _) in enumerate(norms, start=1)}
     run = run_of(*groups, metrics=metrics, settings={} if given else None)
     steps = [
         MeasuredStep(
@@ -188,3 +188,10 @@ def test_a_step_that_is_off_with_defaults_that_fit_another_step_differs() -> Non
     assert "with the same defaults step 2 matches" in str(off.cause)
     (alone,) = replayed((2.0, 2.4), given=False).steps
     assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
+
+
+def test_defaults_that_the_log_contradicts_prove_nothing() -> None:
+    """The first step of a run has no KL gradient, so that it fits whatever beta is."""
+    (off, first) = replayed((2.0, 2.4), (3.1, 3.1), given=False, kl=0.01).steps
+    assert (off.verdict, first.verdict) == ("cannot", "match")
+    assert "which the log contradicts, for it has a kl" in str(off.cause)
