@@ -47,7 +47,7 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     Example:
         >>> change = trend([1, 2, 3, 4], [0.5, 0.4, 0.2, 0.1])
         >>> round(change.low, 3), round(change.value, 3), round(change.high, 3)
-        (-1.185, -0.42, 0.345)
+        (-1.498, -0.42, 0.658)
         >>> trend([1, 2], [0.5, 0.4]).undefined
         'a trend needs three steps, there are 2'
     """

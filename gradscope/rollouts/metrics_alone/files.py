@@ -14,6 +14,7 @@ import shutil
 import sqlite3
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -230,6 +231,8 @@ def _table(file: Path, aside: SetAside, delimiter: str) -> Rows:
             head = cells
             named = {at: name.rpartition(" - ") for at, name in enumerate(head)}
             is_export = any(run and metric for run, _, metric in named.values())
+            if _named_twice(file, head, aside):
+                return
         elif len(cells) != len(head):
             aside.add(f"it has {len(cells)} cells, and the head names {len(head)}", location)
         elif not is_export:
@@ -242,6 +245,14 @@ def _table(file: Path, aside: SetAside, delimiter: str) -> Rows:
                     of_run.setdefault(run, {})[metric] = _number_or_text(cells[at])
             for run, values in of_run.items():
                 yield MetricRow(location, {**shared, **values}, run)
+
+
+def _named_twice(file: Path, names: Sequence[str], aside: SetAside) -> bool:
+    """Whether two columns have one name, so that neither is known; the file is then given up."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        aside.lose(InputError(f"{file}: two columns have the name {twice[0]!r}.", hint="Rename one of them."))
+    return bool(twice)
 
 
 def _split(text: str, delimiter: str) -> list[str] | str:
@@ -263,6 +274,8 @@ def _parquet(file: Path, aside: SetAside) -> Rows:
     number = 0
     try:
         with pq.ParquetFile(file) as table:
+            if _named_twice(file, table.schema_arrow.names, aside):
+                return
             for batch in table.iter_batches(batch_size=_PEEKED):
                 for row in batch.to_pylist():
                     number += 1

@@ -58,7 +58,7 @@ def test_the_norm_is_reproduced_for_other_advantages(short_run: MakeRun, samplin
 def test_an_odd_number_of_prompts(short_run: MakeRun, sampling: str) -> None:
     """Half of the groups' rollouts are then no whole number of groups to TRL."""
     report = replay_run(short_run(sampling=sampling, num_prompts=3), steps=(1, 3))
-    assert [step.verdict for step in report.steps] == ["match", "match"]
+    assert {step.verdict for step in report.steps} - {"no_gradient"} == {"match"}
 
 
 def test_dynamic_batches_are_full_of_live_groups(short_run: MakeRun) -> None:

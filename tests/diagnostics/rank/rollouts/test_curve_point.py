@@ -27,7 +27,7 @@ def test_a_step_of_dead_groups_has_no_rank() -> None:
     rows, _ = make_rows([1, 1], ["a", "a"])
     (point,) = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
     assert point.effective_rank.value is None
-    assert "zero advantage" in str(point.effective_rank.undefined)
+    assert "has a gradient by its advantages" in str(point.effective_rank.undefined)
 
 
 def test_sizes_are_not_mixed_in_one_average() -> None:
@@ -46,7 +46,7 @@ def test_the_energy_of_the_sum_is_that_of_the_rows_themselves(centered: bool) ->
     assert point.summed_energy.value == pytest.approx(np.mean(expected))
     assert 0.0 <= point.summed_energy.low < point.summed_energy.value < point.summed_energy.high <= 4.0
     (dead,) = step_spectra(make_rows([1, 1], ["a", "a"])[0], "dr_grpo", None, by_group=False)[1]
-    assert "zero advantage" in str(dead.summed_energy.undefined)
+    assert "has a gradient by its advantages" in str(dead.summed_energy.undefined)
 
 
 @pytest.mark.parametrize("advantage", ["reinforce", "positive_only"])
@@ -76,7 +76,7 @@ def test_channels_are_means_over_the_groups_that_have_them(centered: bool) -> No
     assert [getattr(point, name).value for name in CHANNELS] == pytest.approx(expected.tolist())
     assert 0.0 <= point.shared_kept.low < point.shared_kept.value < point.shared_kept.high <= 4.0
     (dead,) = step_spectra(make_rows([1, 1], ["a", "a"])[0], "dr_grpo", None, by_group=False)[1]
-    assert all("zero advantage" in str(getattr(dead, name).undefined) for name in CHANNELS)
+    assert all("has a gradient by its advantages" in str(getattr(dead, name).undefined) for name in CHANNELS)
 
 
 def test_a_channel_that_no_group_has_says_so() -> None:

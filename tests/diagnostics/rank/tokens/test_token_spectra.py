@@ -111,7 +111,7 @@ def test_logged_weights_that_are_missing_are_an_error() -> None:
 def test_groups_that_are_all_dead_have_no_rank() -> None:
     rows = rows_of([1, 1, 1, 1], ["a", "a", "b", "b"])
     _, points = token_spectra(rows, TOKENS, "dr_grpo", None, seed=0)
-    assert "zero advantage" in (points[0].effective_rank.undefined or "")
+    assert "has a gradient by its advantages" in (points[0].effective_rank.undefined or "")
     assert "No token of these steps has a weight" in token_findings(points)[0]
 
 

@@ -118,7 +118,7 @@ def test_other_kinds_than_lora_may_have_no_rank(tmp_path: Path, rank: int | None
     assert config["r"] is rank
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"r": 1, "r": 2}', '{"a":' * 5000 + "1" + "}" * 5000])
+@pytest.mark.parametrize("text", ["[]", "{", '{"a":' * 5000 + "1" + "}" * 5000])
 def test_a_file_that_holds_no_configuration(tmp_path: Path, text: str) -> None:
     (tmp_path / "adapter_config.json").write_text(text)
     with pytest.raises(InputError, match=r"adapter_config\.json"):

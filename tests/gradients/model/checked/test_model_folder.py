@@ -44,7 +44,7 @@ def test_a_pipe_is_never_opened(folder: Path, name: str) -> None:
         require_readable(folder)
 
 
-@pytest.mark.parametrize("text", ["{", "3", '{"a": 1, "a": 2}', "[" * 5000 + "]" * 5000, '{"a": %s}' % ("9" * 5000)])
+@pytest.mark.parametrize("text", ["{", "3", "[" * 5000 + "]" * 5000, '{"a": %s}' % ("9" * 5000)])
 @pytest.mark.parametrize(
     "name", ["config.json", "tokenizer.json", "generation_config.json", "model.safetensors.index.json"]
 )
