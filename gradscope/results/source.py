@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 CUT_OFF, BLANK = "the last line is cut off", "the line is blank"
 """Reasons of lines that may be whole a moment later, and that hold nothing."""
+TWICE = "two columns have the name {!r}"
+"""Why a row, or a table, is set aside of which it is not known what its cells mean."""
+
+
+def twice_in(names: Sequence[str]) -> str | None:
+    """The first name that stands there twice; None where each is there once."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

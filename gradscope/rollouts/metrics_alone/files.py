@@ -14,7 +14,6 @@ import shutil
 import sqlite3
 import tempfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, Unpacked, in_mib, most, open_file, read_whole
 from gradscope.outside.numerals import number_from
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
-from gradscope.results.source import BLANK, CUT_OFF
+from gradscope.results.source import BLANK, CUT_OFF, TWICE, twice_in
 from gradscope.rollouts.event_file import scalars_in
 from gradscope.rollouts.run_folder import SetAside
 
@@ -249,10 +248,10 @@ def _table(file: Path, aside: SetAside, delimiter: str) -> Rows:
 
 def _named_twice(file: Path, names: Sequence[str], aside: SetAside) -> bool:
     """Whether two columns have one name, so that neither is known; the file is then given up."""
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        aside.lose(InputError(f"{file}: two columns have the name {twice[0]!r}.", hint="Rename one of them."))
-    return bool(twice)
+    twice = twice_in(names)
+    if twice is not None:
+        aside.lose(InputError(f"{file}: {TWICE.format(twice)}.", hint="Rename one of them."))
+    return twice is not None
 
 
 def _split(text: str, delimiter: str) -> list[str] | str:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, most
+from gradscope.results.source import TWICE, twice_in
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, read_bytes
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
-TWICE = "two columns have the name {!r}"
-"""Why a row is set aside of which it is not known what its cells mean."""
 _WHY = {
     "',' expected after '\"'": "a quote is not closed, or text follows one",
     "unexpected end of data": "a quote is not closed",
@@ -48,11 +47,6 @@ def read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[
             quarantine.add(row, f"{path}:{number}")
         else:
             yield f"{path}:{number}", row
-
-
-def twice_in(names: Sequence[str]) -> str | None:
-    """The first name that stands there twice; None where each is there once."""
-    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 class CsvRows:

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, most, most_unpacked, open_file, raise_limits
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
-from gradscope.rollouts.readers.parsing.csv_rows import TWICE, read_csv, twice_in
+from gradscope.results.source import TWICE, twice_in
+from gradscope.rollouts.readers.parsing.csv_rows import read_csv
 from gradscope.rollouts.readers.parsing.jsonl import BOM, document_bytes, parse_line, read_bytes, read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 

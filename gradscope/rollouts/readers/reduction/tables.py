@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, most
+from gradscope.results.source import TWICE
 from gradscope.rollouts.arrays import to_indices
-from gradscope.rollouts.readers.parsing.csv_rows import TWICE, CsvRows
+from gradscope.rollouts.readers.parsing.csv_rows import CsvRows
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, named_if_unreadable, open_bytes
 from gradscope.rollouts.readers.parsing.tables import parquet_batches, suffix_of
 from gradscope.rollouts.readers.reduction.columns import TableColumns

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import InputError
+from gradscope.results.source import twice_in
 from gradscope.rollouts.readers.parsing import csv_rows
-from gradscope.rollouts.readers.parsing.csv_rows import read_csv, twice_in
+from gradscope.rollouts.readers.parsing.csv_rows import read_csv
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 HEAD = "step,completion,reward\n"
