@@ -130,4 +130,6 @@ def test_bfloat16(short_run: Callable[..., Path], lora_rank: int | None) -> None
     name = "model.safetensors" if lora_rank is None else "adapter_model.safetensors"
     with safe_open(checkpoint_path(run, 3) / name, "numpy") as weights:
         assert {weights.get_slice(key).get_dtype() for key in weights.keys()} == {"F32"}  # noqa: SIM118
-    assert all(values["grad_norm"] > 0 for values in read_metrics(run).values())
+    steps = read_metrics(run).values()  # which of them have a live group depends on the processor's rounding
+    assert all((values["grad_norm"] > 0) == (values["frac_reward_zero_std"] < 1) for values in steps)
+    assert any(values["grad_norm"] > 0 for values in steps)
