@@ -1,8 +1,8 @@
 """The one place where an exception becomes an exit code.
 
 0 done · 1 a check failed or could not be decided, and a replay is one · 2 usage or unusable input, also where a part
-of it is damaged and the rest is shown · 3 a bug in gradscope · 130 interrupted, by Ctrl-C or because the reader of a
-pipe went away.
+of it is damaged and the rest is shown · 3 a bug in gradscope · 130 interrupted by Ctrl-C · 141 the reader of a pipe
+went away, as a shell reports it of other programs.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from gradscope.writing import naming
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
 INTERRUPTED = 130
+CLOSED_PIPE = 141
 _SELDOM = (10_000, 10, 10)
 """Python's thresholds of garbage collection, the first 14 times the usual: imports of PyTorch and transformers leave a
 million objects that stay, and passes over all of them took a tenth of `rank`'s time."""
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, SystemExit) and error.code in (0, 2):
             return error.code  # 0: typer's shell completion; 2: one of several processes, and another has told why
         _drop_stdout()  # typer answers a closed pipe with exit(1), which would read as a failed check
-        return INTERRUPTED
+        return CLOSED_PIPE
     except typer.TyperException as error:
         _say_error(error.format_message().replace("Value error, ", ""), _usage_hint(error))
         return 2

@@ -42,8 +42,8 @@ def raising(error: BaseException) -> Callable[[list[str]], int]:
         (PermissionError(13, "Permission denied", "/locked"), 2),
         (KeyboardInterrupt(), 130),
         (typer.Abort(), 130),
-        (BrokenPipeError(), 130),
-        (SystemExit(1), 130),
+        (BrokenPipeError(), 141),
+        (SystemExit(1), 141),
     ],
 )
 def test_every_exception_has_its_exit_code(
@@ -139,7 +139,6 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["rnk"], "Did you mean 'rank'?"),
         (["rank"], "Missing argument 'RUN'"),
         (["rank", "x", "--devise", "cpu"], "--device"),
-        (["explain", "effective_rnk"], "effective_rank"),
     ],
 )
 def test_a_typo_gets_a_suggestion(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +168,7 @@ run()
 def test_a_reader_that_goes_away_is_met_with_silence() -> None:
     command = f"'{sys.executable}' -m gradscope explain | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() in {"130", "0"}  # 0 where everything fitted into the pipe before its reader went
+    assert done.stdout.strip() in {"141", "0"}  # 0 where everything fitted into the pipe before its reader went
     assert done.stderr == ""
 
 

@@ -17,7 +17,7 @@ GROUP_METRICS: tuple[Metric, ...] = (
         title="degenerate groups",
         formula="(number of groups with max(r) - min(r) <= 1e-8) / (number of groups)",
         meaning="Share of groups whose rollouts all have the same reward. A group-mean baseline gives each of them "
-        "zero advantage, so the group contributes nothing to the policy gradient.",
+        "zero advantage, so the group contributes nothing to the policy gradient. Such groups are also called dead.",
         range="[0, 1]",
         better="lower",
         moved_by=_DIFFICULTY,

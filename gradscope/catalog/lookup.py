@@ -47,6 +47,20 @@ FAMILIES: dict[str, tuple[Metric, ...]] = {
 CATALOG: dict[str, Metric] = {entry.name: entry for family in FAMILIES.values() for entry in family}
 """Name -> entry, by family."""
 
+ESSENTIAL = (
+    "frac_reward_zero_std",
+    "frac_reward_conflict",
+    "pass_rate",
+    "jensen_gap",
+    "starvation.frac_rollouts",
+    "pass_at_k",
+    "effective_rank",
+    "grad_norm",
+    "replay_grad_norm_error",
+    "entropy.mean",
+)
+"""What to know first, and what a search that fits several names puts first."""
+
 _RANGE = re.compile(r"[\[(](?:(-?[0-9.]+)|[^,]+), (?:(-?[0-9.]+)|.+)[\])].*")
 """``[0, 1]``; an end in letters is none that is known."""
 _BUDGET = re.compile(r"pass([@^])([1-9][0-9]*)")
@@ -71,9 +85,39 @@ def metric(name: str) -> Metric:
     resolved = catalog_name(name)
     if resolved in CATALOG:
         return CATALOG[resolved]
-    near = near_names(name, CATALOG)
+    near = near_names(name, CATALOG) or [entry.name for entry in search(name)[:3]]
     hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else "See `gradscope explain` for the list."
     raise UsageError(f"There is no metric {name!r}.", hint=hint)
+
+
+def search(text: str) -> list[Metric]:
+    """The entries that fit some words.
+
+    Args:
+        text: Words or parts of words, in any order.
+
+    Returns:
+        Entries that hold a word in their name, title or text. Those that hold more of the words come first; then names
+        before titles before texts; of those that fit equally well, the essential ones.
+
+    Example:
+        >>> search("zero std")[0].name
+        'frac_reward_zero_std'
+    """
+    words = re.findall(r"[a-z0-9@^]+", text.lower())
+
+    def rank(entry: Metric) -> tuple[int, int]:
+        scores = [_fit(entry, word) for word in words]
+        return -sum(score > 0 for score in scores), -sum(scores) - 3 * (entry.name in ESSENTIAL)
+
+    return sorted((entry for entry in CATALOG.values() if any(_fit(entry, word) for word in words)), key=rank)
+
+
+def _fit(entry: Metric, word: str) -> int:
+    """How well a word fits an entry; 0 where it does not."""
+    names = (6, re.split(r"[._]", entry.name)), (4, entry.name), (4, entry.title.lower())
+    text = f"{entry.meaning} {entry.moved_by} {entry.source}".lower()
+    return next((score for score, words in (*names, (1, text)) if word in words), 0)
 
 
 def definitions(*names: str) -> dict[str, str]:

@@ -65,8 +65,7 @@ def degeneracy_findings(
         _share(report),
         *(() if leads else conflict),
         target_finding(report),
-        _RESAMPLED if log.resampled else "",
-        _behind_filter(report),
+        *_filtered(report, log),
         different,
         _left_out(log),
         _levels(report, log),
@@ -101,6 +100,14 @@ def _share(report: DegeneracyReport) -> str:
         return f"{text}." if report.reward_conflict else f"{text}: each of them gives a group-mean baseline a gradient."
     lost = "of which it alone makes no gradient" if is_part else "and give a group-mean baseline no gradient"
     return f"{text}{',' * is_part} {lost}: {', '.join(kinds)}."
+
+
+def _filtered(report: DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
+    """What a filter has hidden, or may have."""
+    counted = _behind_filter(report)
+    if log.resampled:
+        return _RESAMPLED, counted
+    return (counted,) if counted else report.source.filters
 
 
 def _behind_filter(report: DegeneracyReport) -> str:
@@ -176,7 +183,7 @@ def dead_group_advice(report: DegeneracyReport) -> str:
     if all_fail > 2 * all_pass:
         return "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group."
     if all_pass > 2 * all_fail:
-        return "Most of them pass throughout: try harder prompts, or leave out prompts that are solved."
+        return "Most of them pass throughout: try harder prompts, or drop solved ones."
     return "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling dead groups."
 
 

@@ -28,10 +28,7 @@ def cost_finding(report: DegeneracyReport) -> str:
     )
     lost = " and ".join(f"{percent(share)} of {resource}" for share, resource in shares if share is not None)
     batch, effective = cost.batch_size.value or 0.0, cost.effective_batch_size.value or 0.0
-    return (
-        f"Signal lost: {lost} were spent on groups without a gradient. Of {amount(batch)} rollouts a step "
-        f"{amount(effective)} count, and a loss averaged over all of them is scaled by {cost.dilution.value:.2f}."
-    )
+    return f"Signal lost: {lost}; of {amount(batch)} rollouts a step {amount(effective)} count."
 
 
 def dispersion_finding(report: DegeneracyReport) -> str:

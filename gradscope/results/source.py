@@ -12,6 +12,9 @@ CUT_OFF, BLANK = "the last line is cut off", "the line is blank"
 TWICE = "two columns have the name {!r}"
 """Why a row, or a table, is set aside of which it is not known what its cells mean."""
 
+LOWER_BOUND = "the share of dead groups in this log is then a lower bound."
+"""How a sentence of ``Source.missing`` ends where a filter of the trainer may have removed dead groups."""
+
 
 def twice_in(names: Sequence[str]) -> str | None:
     """The first name that stands there twice; None where each is there once."""
@@ -90,6 +93,11 @@ class Source:
     """What the log lacks and a command may need, one sentence each, with what to switch on."""
     quarantined: Quarantine = Quarantine()
     """Rows that were set aside."""
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """What is missing because a filter of the trainer may have removed dead groups."""
+        return tuple(sentence for sentence in self.missing if sentence.endswith(LOWER_BOUND))
 
     @property
     def frac_set_aside(self) -> float | None:

@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
-from gradscope.catalog.lookup import CATALOG
+from gradscope.catalog.lookup import CATALOG, ESSENTIAL
 from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table
 from gradscope.render.terminal.answer import answer
-from gradscope.render.terminal.explain import metric_list, metric_page
+from gradscope.render.terminal.explain import essential_metrics, metric_answer
 from gradscope.render.terminal.names import TABLES
 from gradscope.render.words.numbers import Footnotes
 from gradscope.render.words.tones import STYLES, Tone
@@ -257,15 +257,42 @@ def test_there_is_no_table_for_anything_else() -> None:
 
 @pytest.mark.parametrize("name", [*CATALOG, "pass@4"])
 def test_every_metric_has_a_page(name: str) -> None:
-    page = " ".join(printed(metric_page(name)).split())
+    page = " ".join(printed(metric_answer(name)).split())
     assert f"({name})" in page
     assert "formula" in page
-    assert max(len(line.rstrip()) for line in printed(metric_page(name)).splitlines()) <= 80
+    assert max(len(line.rstrip()) for line in printed(metric_answer(name)).splitlines()) <= 80
 
 
-def test_the_list_names_every_metric() -> None:
-    text = printed(metric_list())
-    assert not [name for name in CATALOG if name not in text]
+def test_the_list_names_what_to_know_first() -> None:
+    text = printed(essential_metrics())
+    assert all(name in text for name in ESSENTIAL)
+    assert len(text.splitlines()) <= 24
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("dead", "frac_reward_zero_std"),
+        ("gap", "jensen_gap"),
+        ("rank", "effective_rank"),
+        ("zero_std", "frac_reward_zero_std"),
+        ("Zero STD", "frac_reward_zero_std"),
+        ("norm", "grad_norm"),
+        ("entropy collapse", "entropy.mean"),
+        ("effective_rnk", "effective_rank"),
+        ("side rewards", "frac_reward_conflict"),
+        ("off-policy lag", "staleness.mean_lag"),
+    ],
+)
+def test_words_find_the_metric_that_they_mean(words: str, first: str) -> None:
+    lines = [line.split("  ")[0] for line in printed(metric_answer(words)).splitlines()]
+    assert lines[4] == first
+    assert lines[-1] == f"$ gradscope explain {first}"
+    assert len(lines) <= 11
+
+
+def test_words_that_fit_one_metric_alone_show_its_page() -> None:
+    assert "(compression_factor)" in printed(metric_answer("compression"))
 
 
 def test_a_report_shows_the_course_of_its_first_figure_in_80_columns() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gradscope.cli.arguments.lists import parse_choices
-from gradscope.render.terminal.names import ALL, TABLES, VERDICT, choices_of
+from gradscope.render.terminal.names import ALL, NOTES, TABLES, VERDICT, choices_of
 
 _INPUT = "Input"
 
@@ -66,7 +66,7 @@ def show_option(command: str) -> Any:
     return typer.Option(
         "--show",
         metavar="NAME,...",
-        help=f"Further tables in the terminal. Any of {', '.join(TABLES[command])}; {ALL}, or the {VERDICT} alone.",
+        help=f"Further tables. Any of {', '.join([*TABLES[command], NOTES])}; {ALL}, or the {VERDICT} alone.",
         rich_help_panel="Output",
     )
 

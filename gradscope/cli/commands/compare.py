@@ -74,5 +74,4 @@ def compare(
                 *runs, ks=budgets, only=vary, gradients=gradients, strict=read.strict, read=read, progress=progress
             )
         two = len(runs) == 2 and any(pair.within_runs for pair in comparison.pairs)
-        more = ["report", *runs] if two else ["explain", "paired_difference"]
-        result.deliver(comparison, show=tables, then=[*further(context, tables), more])
+        result.deliver(comparison, show=tables, then=[["report", *runs]] if two else further(context, tables))

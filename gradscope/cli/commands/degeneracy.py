@@ -11,7 +11,7 @@ from gradscope.cli.arguments.lists import parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import further
+from gradscope.cli.output.next_commands import of_same_run
 from gradscope.cli.output.streams import say, show_line
 from gradscope.errors import UsageError
 from gradscope.outside.numerals import number_from
@@ -139,7 +139,7 @@ def degeneracy(
                 read=read,
                 progress=progress,
             )
-        result.deliver(report, show=tables, then=[*further(context, tables), ["explain", "frac_reward_zero_std"]])
+        result.deliver(report, show=tables, then=[of_same_run(context, "report")])
 
 
 def _refuse_alone(*, follow: bool, idle: float | None, as_json: bool) -> None:

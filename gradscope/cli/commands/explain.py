@@ -12,14 +12,18 @@ from gradscope.errors import UsageError
 EXAMPLES = (
     "gradscope explain",
     "gradscope explain effective_rank",
-    "gradscope explain pass@4",
+    "gradscope explain dead",
     "gradscope explain --markdown",
 )
 COMMON = ("--markdown",)
 
 MetricArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[METRIC]", help="A metric's name; without one, all are listed.", show_default=False),
+    typer.Argument(
+        metavar="[METRIC]",
+        help="A metric's name, or words to search for; without one, ten to know first.",
+        show_default=False,
+    ),
 ]
 MarkdownOption = Annotated[
     bool,
@@ -30,7 +34,7 @@ MarkdownOption = Annotated[
 def explain(metric: MetricArgument = None, markdown: MarkdownOption = False) -> None:
     """What a metric is: formula, range, direction, what moves it, where it is from."""
     from gradscope.render.markdown import catalog_markdown
-    from gradscope.render.terminal.explain import metric_list, metric_page
+    from gradscope.render.terminal.explain import essential_metrics, metric_answer
 
     if markdown and metric is not None:
         raise UsageError(
@@ -39,4 +43,4 @@ def explain(metric: MetricArgument = None, markdown: MarkdownOption = False) -> 
     if markdown:
         write_data(catalog_markdown())
     else:
-        show(metric_list() if metric is None else metric_page(metric))
+        show(essential_metrics() if metric is None else metric_answer(metric))

@@ -71,4 +71,4 @@ def passk(
             report = measure_pass_at_k(
                 *files, ks=budgets, success_threshold=success_threshold, read=read, progress=progress
             )
-        result.deliver(report, show=tables, then=[*further(context, tables), ["explain", "pass_at_k"]])
+        result.deliver(report, show=tables, then=further(context, tables))

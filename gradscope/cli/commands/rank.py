@@ -164,4 +164,4 @@ def rank(
                 output=result.staging,
                 progress=progress,
             )
-        result.deliver(report, show=tables, then=[*further(context, tables), ["explain", "effective_rank"]])
+        result.deliver(report, show=tables, then=further(context, tables))

@@ -78,6 +78,6 @@ def replay(
         gates = (
             [shlex.split(report.equivalent_check)[1:]] if report.verdict != "cannot" and report.equivalent_check else []
         )
-        result.deliver(report, show=tables, then=[*further(context, tables), *gates])
+        result.deliver(report, show=tables, then=gates or further(context, tables))
     if report.verdict != "match" or result.lost:
         raise typer.Exit(1)

@@ -21,7 +21,7 @@ from gradscope.option import Option
 from gradscope.progress import ProgressCallback
 from gradscope.render.files.document import document_of, notes_of
 from gradscope.render.registry import render_table, spec_of
-from gradscope.render.terminal.names import VERDICT
+from gradscope.render.terminal.names import ALL, NOTES, VERDICT
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
 from gradscope.writing import one_writer
@@ -85,11 +85,8 @@ class Delivery:
         for source in spec_of(result).sources(result):
             self.lost.extend(source.quarantined.lost)
             self.inputs.extend(source.files)
-            if not self.quiet:
-                _describe(source)
         if not self.quiet:
-            for sentence in notes_of(result):
-                self.notice(sentence)
+            self._describe(spec_of(result).sources(result), notes_of(result), whole=not {NOTES, ALL}.isdisjoint(show))
         document = document_of(result) if self.as_json or self.staging else None
         if self.staging is not None and document is not None:
             from gradscope.render.files.write import write_files
@@ -111,6 +108,21 @@ class Delivery:
         if not self.quiet and sentence not in self.said:
             say(f"note: {sentence}")
         self.said.add(sentence)
+
+    def _describe(self, sources: Sequence[Source], notes: Sequence[str], *, whole: bool) -> None:
+        """What a reader made of its inputs; of several notes their number, unless all are asked for."""
+        said = [sentence for source in sources for sentence in (*source.inferred, *source.missing)]
+        said = [sentence for sentence in dict.fromkeys([*said, *notes]) if sentence not in self.said]
+        is_folded = len(said) > 1 and not whole and all(source.kind != "metrics" for source in sources)
+        folded = f"; {len(said)} notes: --show {NOTES}" if is_folded else ""
+        for number, source in enumerate(sources, 1):
+            last = folded if number == len(sources) else ""
+            say(f"read {source.path}: {source.recognized}{_chosen(source)}, {source.num_rows:,} rows{last}")
+        for sentence in () if is_folded else said:
+            self.notice(sentence)
+        for source in sources:
+            for reason in source.quarantined.reasons:
+                say(f"warning: set aside {reason.counted}: {reason.reason} ({reason.where})")
 
     def progress(self) -> AbstractContextManager[ProgressCallback]:
         """The bar around the work, gone before anything is printed."""
@@ -200,12 +212,3 @@ def _chosen(source: Source) -> str:
     inside = [file.removeprefix(f"{source.path.rstrip('/')}/") for file in source.files]
     few = len(inside) <= _MOST_NAMED and inside != list(source.files)
     return f" ({', '.join(inside)})" if few else ""
-
-
-def _describe(source: Source) -> None:
-    """What a reader made of its input: a conclusion that is not stated cannot be checked."""
-    say(f"read {source.path}: {source.recognized}{_chosen(source)}, {source.num_rows:,} rows")
-    for sentence in (*source.inferred, *source.missing):
-        say(f"note: {sentence}")
-    for reason in source.quarantined.reasons:
-        say(f"warning: set aside {reason.counted}: {reason.reason} ({reason.where})")

@@ -46,6 +46,21 @@ def further(context: typer.Context, show: Sequence[str]) -> list[list[str]]:
     return [] if ALL in show else [[*again, "--show", ALL]]
 
 
+def of_same_run(context: typer.Context, command: str) -> list[str]:
+    """Another command on the same run, with those of the options typed that it has too."""
+    other = context.find_root().command.commands[command]  # type: ignore[attr-defined]
+    shared = {word for one in other.params for word in one.opts}
+    has_value = {word: not getattr(one, "is_flag", True) for one in context.command.params for word in one.opts}
+    again: list[str] = []
+    words = iter(typed_again(context.meta["typed"]))
+    for word in words:
+        name, equals, _ = word.partition("=")
+        taken = [word, *([next(words, "")] if has_value.get(name) and not equals else [])]
+        if not word.startswith("-") or name in shared:
+            again += taken
+    return [command, *again]
+
+
 def show_next(*commands: Sequence[str]) -> None:
     """Print commands to paste; of several processes none, they have a launcher.
 

@@ -8,6 +8,8 @@ ALL = "all"
 """The name of all tables together."""
 VERDICT = "verdict"
 """The name of the answer without its table: nothing but the first sentences."""
+NOTES = "notes"
+"""The name of what was concluded and missed while a run was read, which is said beside the answer."""
 
 TABLES: Mapping[str, tuple[str, ...]] = {
     "degeneracy": ("shares", "sizes", "steps", "cost", "advantages", "rewards", "prompts", "policies", "findings"),
@@ -52,4 +54,4 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 
 def choices_of(command: str) -> tuple[str, ...]:
     """What ``--show`` takes in a command."""
-    return (*TABLES[command], VERDICT, ALL)
+    return (*TABLES[command], NOTES, VERDICT, ALL)

@@ -102,7 +102,6 @@ def test_what_the_parser_refuses_points_at_a_page_that_opens(cli: Cli, tiny_run:
         (("check", "RUN", "--require", "frac_reward_zero_std <= 100%"), r"Write ('[^']+')", 3),
         (("check", "RUN", "--require", "frac_reward_zero_std 0.5"), r"a number: ('[^']+')", 3),
         (("check", "RUN", "--require", "frac_reward_zero <= 1"), r"Did you mean '(\w+)'", 3),
-        (("explain", "efective_rank"), r"Did you mean '(\w+)'", 1),
         (("report", "RUN", "--no-gradients", "--output", "FOLDER"), r"(--output \S+)", 3),
         (("compare", "GRID", "--k", "99"), r"(--k \d+ --k \d+)", 2),
     ],

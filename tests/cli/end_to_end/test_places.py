@@ -41,7 +41,8 @@ def same_but_for_the_place(text: str, local: Path) -> str:
 def test_a_command_answers_alike(
     cli: Cli, tiny_run: Path, remote: str, cache: Path, arguments: tuple[str, ...]
 ) -> None:
-    here, there = (cli(*(str(run) if word == "RUN" else word for word in arguments)) for run in (tiny_run, remote))
+    words = (*arguments, "--show", "notes")
+    here, there = (cli(*(str(run) if word == "RUN" else word for word in words)) for run in (tiny_run, remote))
     assert (here.code, there.code) == (0, 0), there.err
     assert str(cache) not in there.out + there.err
     assert remote in there.err

@@ -17,7 +17,7 @@ REPORT = examples.degeneracy_report()
 def test_degeneracy_says_shares_kinds_gap_course_and_what_was_asked_for() -> None:
     text = " ".join(printed(render_table(REPORT)).split())
     for part in (
-        "[95 % interval over 128 prompts]",
+        "interval, 128 prompts]",
         "160 groups of 8, 1,280 rollouts",
         "no gradient 0.412 [0.33, 0.49] ▅",
         "of all sampled 0.530 [0.49, 0.57]",
@@ -30,14 +30,15 @@ def test_degeneracy_says_shares_kinds_gap_course_and_what_was_asked_for() -> Non
         assert part in text
     assert "tied" not in text
     single = printed(render_table(dataclasses.replace(REPORT, by_group_size=REPORT.by_group_size[:1])))
-    # no course: its p is that of each step
-    assert "i.i.d. prediction 0.009 [0.008, 0.014] Jensen gap +0.404 [+0.32, +0.48]" in " ".join(single.split())
+    assert "i.i.d." not in single
 
 
 def test_further_tables_of_degeneracy_have_parts_costs_formulations_and_rewards() -> None:
     text = " ".join(printed(render_table(REPORT, ("all",))).split())
     for part in (
         "tied, neither pass nor fail 0.000",
+        "i.i.d. prediction 0.009 [0.008, 0.014]",
+        "Jensen gap +0.404 [+0.32, +0.48]",
         "with p of each step 0.022 [0.016, 0.034]",
         "groups to sample for each live one 1.70 [1.49, 1.95]",
         "grpo 0.240 0.240 0.412",
@@ -100,7 +101,7 @@ def test_what_no_step_has_is_no_column_and_what_some_lack_is_a_dash() -> None:
 def test_numbers_that_are_undefined_for_one_reason_share_a_line() -> None:
     report = dataclasses.replace(examples.degeneracy_report(), by_group_size=())
     text = " ".join(printed(render_table(without_pass_rate(report, 0))).split())
-    assert "No pass rate, i.i.d. prediction: rewards have no threshold" in text
+    assert "No pass rate: rewards have no threshold" in text
     assert "pass rate —" not in text
 
 

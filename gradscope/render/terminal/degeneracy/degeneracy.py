@@ -19,7 +19,7 @@ from gradscope.render.terminal.degeneracy.signal import (
     rewards_table,
     target_table,
 )
-from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
+from gradscope.render.terminal.layout import Column, add_row, new_table, rows_set_aside
 from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import IN_THE_FILES, UNDEFINED, Footnotes, Style, format_estimate, format_number
@@ -45,6 +45,7 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
     if report.source.kind == "metrics":
         return as_logged_table(report, show)
     size = f"groups of {report.group_size}" if report.group_size else "groups of unequal size"
+    what = f"{report.num_groups:,} {size}, {report.num_rollouts:,} rollouts"
     threshold = "" if report.success_threshold is None else f", success at {report.success_threshold:g} or more"
     dead = report.frac_reward_zero_std.value
     return answer(
@@ -52,8 +53,7 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
         report.findings or ("No group has rewards to compare.",),
         _answer(report),
         facts=[
-            source_line(report.source),
-            f"{report.num_groups:,} {size}, {report.num_rollouts:,} rollouts, reward '{report.reward}'{threshold}",
+            f"{report.source.path}: {what}, reward '{report.reward}'{threshold}{rows_set_aside(report.source)}",
         ],
         findings=report.findings[1:],
         views=_views(report),
@@ -87,8 +87,7 @@ def _is_windows(report: DegeneracyReport) -> bool:
 def _answer(report: DegeneracyReport) -> Blocks:
     notes = Footnotes()
     units = report.frac_reward_zero_std.num_units
-    yield cell(f"Shares of groups [95 % interval over {units:,} prompts]")
-    yield _shares(report, notes)
+    yield _shares(report, notes, f"share of groups [95 %\ninterval, {units:,} prompts]")
     yield cell(_prompts(report.prompts, report.reward))
     if len(report.by_group_size) > 1:
         yield from (Text(), _by_group_size(report, notes))
@@ -111,12 +110,10 @@ def _prompts(counts: PromptCounts, reward: str) -> str:
     )
 
 
-def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
+def _shares(report: DegeneracyReport, notes: Footnotes, title: str) -> Table:
     """What a person asks first, each beside its course over the steps."""
     steps, several = report.by_step, len(report.by_step) > 1
-    has_one_p = report.course_pass_rate_origin == report.pass_rate_origin
-    predicted = [row.iid_prediction for row in steps] if has_one_p else []
-    columns: list[Column] = [("", "left"), ("share", "left")]
+    columns: list[Column] = [("", "left"), (title, "left")]
     if several:
         columns += [(f"steps {steps[0].step} to {steps[-1].last_step},\nfrom 0 to 1", "left"), ("last", "right")]
     table = new_table(columns)
@@ -132,11 +129,6 @@ def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
         ("side rewards alone", report.frac_reward_conflict, "share", []),
         ("pass rate", report.pass_rate, "share", [row.pass_rate for row in steps]),
     ]
-    if len(report.by_group_size) < 2:  # else the table by group size has them
-        rows += [
-            ("i.i.d. prediction", report.iid_prediction, "share", predicted),
-            ("Jensen gap", report.jensen_gap, "gap", []),
-        ]
     for name, estimate, style, course in rows:
         if not estimate.is_defined or (name in _SELDOM and not estimate.value):
             continue  # said once below; and most rewards are 0 and 1

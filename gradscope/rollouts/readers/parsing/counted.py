@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gradscope.results.source import LOWER_BOUND
+
 
 def counted(number: int, noun: str) -> str:
     """A number with its noun, whose plural takes an s.
@@ -26,7 +28,7 @@ def hidden_by(filter: str) -> str:
         >>> hidden_by("dynamic_sample drops groups of equal rewards")
         'dynamic_sample drops groups of equal rewards; the share of dead groups in this log is then a lower bound.'
     """
-    return f"{filter}; the share of dead groups in this log is then a lower bound."
+    return f"{filter}; {LOWER_BOUND}"
 
 
 TEXT_ONLY = "The log holds text without token ids: it serves degeneracy, passk and check, not rank or replay."
