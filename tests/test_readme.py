@@ -67,9 +67,9 @@ def test_the_output_that_the_readme_shows_is_what_the_command_prints(
 
 
 def _table(screen: str) -> list[str]:
-    """The lines below the head of a screen's table."""
+    """The lines below the head of a screen's table, their numbers aside."""
     _, _, below = screen.partition("──\n")
-    return below.partition("\n\n")[0].splitlines()
+    return re.sub(r"[0-9][0-9.,]*", "0", below.partition("\n\n")[0]).splitlines()
 
 
 def test_the_notebook_runs_and_shows_what_it_shows(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
