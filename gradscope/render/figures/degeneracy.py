@@ -26,6 +26,7 @@ from gradscope.render.figures.style import (
     tick_steps,
 )
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
+from gradscope.say import percent
 
 _MOST_WHISKERS = 24
 
@@ -50,7 +51,7 @@ def _prediction(origin: str) -> str:
 def _over_steps(report: DegeneracyReport) -> Figure:
     whiskers = "; whiskers: 95 %, all kinds together" if len(report.by_step) <= _MOST_WHISKERS else ""
     figure, (axes,) = new_figure(
-        "Groups without a gradient, over training",
+        _title(report),
         f"{metric('frac_reward_zero_std').formula}{whiskers}\n{_prediction(report.course_pass_rate_origin)}",
         right=1.4,
     )
@@ -67,6 +68,11 @@ def _over_steps(report: DegeneracyReport) -> Figure:
         labels.append((values[-1], "i.i.d. prediction", ORANGE))
     label_lines(axes, labels)
     return figure
+
+
+def _title(report: DegeneracyReport) -> str:
+    dead = report.frac_reward_zero_std.value
+    return "Groups without a gradient" if dead is None else f"{percent(dead)} of groups gave no gradient"
 
 
 def _stack(axes: Axes, steps: Sequence[StepDegeneracy]) -> list[tuple[float, str, str]]:
