@@ -30,6 +30,14 @@ from gradscope.version import __version__
 _START = "Start"
 _DIAGNOSE = "Diagnose"
 _GATE = "Gate"
+START = """What carries signal in a GRPO run, and what does not. RUN: a folder, a log or a URL.
+
+  gradscope degeneracy RUN   how many groups gave no gradient, and why
+  gradscope report RUN       all that a log can answer, on one page
+  gradscope demo             the whole tour on a small model, in two minutes
+  gradscope --help           all commands
+"""
+"""What `gradscope` alone prints."""
 EXAMPLES = ("gradscope demo", "gradscope degeneracy outputs/my-run", "gradscope report outputs/my-run")
 
 

@@ -78,6 +78,15 @@ def test_every_example_is_in_the_help_as_it_is_typed(cli: Cli, example: str) -> 
     assert re.sub(r"\s+", "", example) in text
 
 
+def test_no_arguments_say_where_to_begin(cli: Cli) -> None:
+    started = cli()
+    assert (started.code, started.err) == (0, "")
+    lines = started.out.splitlines()
+    assert len(lines) == 6
+    assert max(map(len, lines)) <= 80
+    assert {line.split()[1] for line in lines[2:]} == {"degeneracy", "report", "demo", "--help"}
+
+
 def test_the_help_names_the_exit_codes(cli: Cli) -> None:
     text = " ".join(cli("--help").out.split())
     for part in ("0 done", "1 a check failed", "2 usage or unusable input", "3 a bug in gradscope", "130 interrupted"):
