@@ -30,7 +30,7 @@ from gradscope.version import __version__
 _START = "Start"
 _DIAGNOSE = "Diagnose"
 _GATE = "Gate"
-START = """What carries signal in a GRPO run, and what does not. RUN: a folder, a log or a URL.
+START = """What carries signal in a GRPO run? RUN is a folder, a log or a URL.
 
   gradscope degeneracy RUN   how many groups gave no gradient, and why
   gradscope report RUN       all that a log can answer, on one page
