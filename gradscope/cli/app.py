@@ -18,6 +18,7 @@ from gradscope.cli.commands import (
     explain,
     passk,
     rank,
+    reduce,
     replay,
     report,
     spike,
@@ -111,6 +112,7 @@ _add(spike.spike, _DIAGNOSE, spike.EXAMPLES, spike.COMMON)
 _add(claims.claims, _DIAGNOSE, claims.EXAMPLES, claims.COMMON)
 _add(compare.compare, _DIAGNOSE, compare.EXAMPLES, compare.COMMON)
 _add(report.report, _DIAGNOSE, report.EXAMPLES, report.COMMON)
+_add(reduce.reduce, _DIAGNOSE, reduce.EXAMPLES, reduce.COMMON)
 _add(check.check, _GATE, check.EXAMPLES, check.COMMON, check.SUMMARY)
 
 

@@ -96,7 +96,12 @@ def _digest(path: Path) -> str | None:
 
 
 def build_document(
-    name: str, result: Any, *, files: Iterable[str | Path], definitions: Mapping[str, str]
+    name: str,
+    result: Any,
+    *,
+    files: Iterable[str | Path],
+    definitions: Mapping[str, str],
+    digests: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The envelope around a result.
 
@@ -105,18 +110,20 @@ def build_document(
         result: The result object.
         files: Input files; each is listed with its digest.
         definitions: Metric -> formula, for the metrics in the result.
+        digests: File -> its SHA-256, where it was read elsewhere; None: all files are here.
 
     Returns:
         The document, ready for :func:`render_json`.
     """
     paths = [str(path) for path in files]
-    digests = in_threads(lambda path: _digest(copy_of(path)), paths)
+    known = digests or {}
+    found = in_threads(lambda path: known.get(path) or _digest(copy_of(path)), paths)
     return {
         "schema": f"gradscope/{name}",
         "schema_version": SCHEMA_VERSION,
         "gradscope": __version__,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "inputs": [{"path": path, "sha256": digest} for path, digest in zip(paths, digests, strict=True)],
+        "inputs": [{"path": path, "sha256": digest} for path, digest in zip(paths, found, strict=True)],
         "definitions": dict(definitions),
         "result": to_jsonable(result),
     }

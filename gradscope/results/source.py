@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 CUT_OFF, BLANK = "the last line is cut off", "the line is blank"
@@ -83,6 +83,8 @@ class Source:
     """What it is, in words: "TRL output_dir, 20 files of completions"."""
     files: tuple[str, ...] = ()
     """Files that were read, in order."""
+    digests: tuple[str, ...] = field(default=(), metadata={"in_document": False})
+    """The SHA-256 of each, where they were read elsewhere; empty where they are here."""
     kind: Literal["rollouts", "metrics"] = "rollouts"
     """What it holds: rollouts, with the trainer's metrics or without them, or metrics alone."""
     num_rows: int = 0

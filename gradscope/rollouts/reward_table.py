@@ -60,6 +60,12 @@ class RewardTable:
     """The place of a rollout's policy in ``policies``, [N]; -1 where it has none, None where the log names none."""
     policies: tuple[str, ...] = ()
     """Names of the policies, by their first rollout."""
+    place: Counts | None = None
+    """The number of each group's first row within the log, ascending from file to file, [J]; None where the rows were
+    not numbered."""
+    sample: NDArray[np.uint32] | None = None
+    """A short hash of what tells a rollout from the others of its group, [N]; 0 where nothing does, None where nothing
+    was hashed."""
 
     @classmethod
     def of_groups(cls, groups: Iterable[RolloutGroup]) -> RewardTable:
@@ -191,6 +197,8 @@ class RewardTable:
             seconds=None if self.seconds is None else self.seconds[rows],
             policy=None if self.policy is None else self.policy[rows],
             policies=self.policies,
+            place=None if self.place is None else self.place[kept],
+            sample=None if self.sample is None else self.sample[rows],
         )
 
 

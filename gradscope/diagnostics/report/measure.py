@@ -126,7 +126,7 @@ def report_run(
     """
     progress = reporter(progress)
     read, engine = read or ReadOptions(), engine or EngineOptions()
-    run = read_run(path, read, progress=progress, metrics_alone=True)
+    run = read_run(path, read, progress=progress, metrics_alone=True, parts_answer=True)
     if run.source.kind == "metrics":
         return report_of_metrics(run, _name(run))
     chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)

@@ -18,6 +18,14 @@ def notes_of(result: object) -> tuple[str, ...]:
 def document_of(result: object) -> dict[str, Any]:
     """A result in its envelope: what ``--json`` prints and ``--output`` writes."""
     spec = spec_of(result)
-    files = [file for source in spec.sources(result) for file in source.files]
+    sources = spec.sources(result)
+    files = [file for source in sources for file in source.files]
+    digests = {file: digest for source in sources for file, digest in zip(source.files, source.digests, strict=False)}
     names = metrics_of(spec.name) if spec.definitions is None else spec.definitions(result)
-    return build_document(spec.name, result, files=dict.fromkeys(files), definitions=definitions(*dict.fromkeys(names)))
+    return build_document(
+        spec.name,
+        result,
+        files=dict.fromkeys(files),
+        definitions=definitions(*dict.fromkeys(names)),
+        digests=digests,
+    )

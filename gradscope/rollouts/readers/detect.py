@@ -45,6 +45,7 @@ def read_run(
     progress: Progress = False,
     so_far: EarlierLooks | None = None,
     metrics_alone: bool = False,
+    parts_answer: bool = False,
 ) -> Run:
     """Read a run, whatever wrote it.
 
@@ -56,6 +57,8 @@ def read_run(
         progress: True for a line on stderr, or a callback, told how far a long reading is.
         so_far: What earlier looks at a log that is still being written have read of it; takes in what this one reads.
         metrics_alone: Whether a log of metrics without rollouts is an answer, too; else it is an error.
+        parts_answer: Whether parts of a log that was reduced to its rewards are an answer, too, as they are where
+            nothing else is looked at.
 
     Returns:
         The run, with what was recognized, inferred, missing and set aside in ``source``; ``source.missing`` also names
@@ -69,6 +72,7 @@ def read_run(
         path=fetched(path, progress),
         options=options or ReadOptions(),
         rewards_only=rewards_only,
+        parts_answer=rewards_only or parts_answer,
         progress=progress,
         so_far=so_far,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from gradscope.errors import UsageError
-from gradscope.rollouts.readers import gradscope_run
+from gradscope.rollouts.readers import gradscope_run, reduced
 from gradscope.rollouts.readers.evaluations import evalplus, inspect_ai, lighteval, lm_eval, samples, skyrl, verifiers
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.format import Format, RowFormat
@@ -27,6 +27,7 @@ from gradscope.rollouts.readers.trl import reader as trl
 from gradscope.rollouts.readers.verl import rollouts as verl
 
 TRAINERS: tuple[Format | RowFormat, ...] = (
+    reduced.FORMAT,
     gradscope_run.FORMAT,
     trl.FORMAT,
     verl.FORMAT,

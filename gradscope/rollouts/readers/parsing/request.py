@@ -37,6 +37,8 @@ class ReadRequest:
     rewards_only: bool = False
     """Whether the caller looks at nothing but rewards; a large log with a row a rollout and one reward is
     then reduced to it."""
+    parts_answer: bool = False
+    """Whether parts of a log, reduced to their rewards, are an answer."""
     progress: ProgressCallback = no_progress
     """Told how far a long reading is."""
     so_far: EarlierLooks | None = None

@@ -63,13 +63,13 @@ def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
         for pattern in patterns:
             files = [file for file in path.glob(pattern) if file.is_file()]
             if files:
-                return tuple(sorted(files, key=_natural_path))
+                return tuple(sorted(files, key=natural_path))
         return ()
     names = {PurePath(pattern).name for pattern in patterns}
     return tuple(file for file in expand(path) if any(file.match(name) for name in names))
 
 
-def _natural_path(path: Path) -> list[tuple[bool, int, str]]:
+def natural_path(path: Path) -> list[tuple[bool, int, str]]:
     parts = re.split(r"([0-9]+)", str(path))
     return [(_is_digits(part), int(part) if _is_digits(part) else 0, part) for part in parts]
 

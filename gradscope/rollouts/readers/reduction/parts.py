@@ -24,7 +24,7 @@ Counts = NDArray[np.int64]
 
 PLACES_A_FILE = 1 << 40
 """Numbers of rows that are kept free for each file of a log."""
-COLUMN_TYPES: dict[str, Any] = {"num_tokens": np.int64, "sample": np.uint32}
+COLUMN_TYPES: dict[str, Any] = {"num_tokens": np.int64, "policy": np.int64, "sample": np.uint32}
 """Of the columns that are no float64."""
 
 
@@ -60,7 +60,7 @@ class Part:
 
 def unknown(column: str, length: int) -> NDArray[Any]:
     """What stands in a column where nothing is known, [length]."""
-    value = {"num_tokens": UNKNOWN, "sample": NOT_COMPARED}.get(column, math.nan)
+    value = {"num_tokens": UNKNOWN, "policy": UNKNOWN, "sample": NOT_COMPARED}.get(column, math.nan)
     return np.full(length, value, dtype=COLUMN_TYPES.get(column, np.float64))
 
 
@@ -251,6 +251,7 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
         seconds=None if np.all(np.isnan(seconds)) else seconds,
         advantage=None if np.all(np.isnan(advantage)) else advantage,
         prompt_texts=None if table.prompt_texts is None else tuple(texts.get(name, "") for name in prompts),
+        sample=None if table.sample is None else joined(kept.sample, None, "sample"),
     )
 
 

@@ -111,6 +111,9 @@ class Whole:
             seconds=_unless_unknown(found.get("seconds")),
             advantage=_unless_unknown(found.get("advantage")),
             prompt_texts=tuple(texts) if any(texts) else None,
+            policy=found.get("policy"),
+            place=place[first],
+            sample=found.get("sample"),
         )
         return table, found.get("sample")
 

@@ -1,0 +1,39 @@
+"""`gradscope reduce`: a part of a log as the table of its rewards."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gradscope.cli.arguments import options
+from gradscope.cli.arguments.records import with_records
+from gradscope.cli.output.progress import progress_bar
+from gradscope.cli.output.streams import show_line
+from gradscope.rollouts.read_options import ReadOptions
+
+EXAMPLES = (
+    "gradscope reduce outputs/my-run -o parts",
+    "gradscope reduce outputs/my-run/rollouts/17.jsonl -o parts",
+    "gradscope degeneracy parts",
+)
+COMMON = ("--output", "--reader", "--reward-column", "--strict")
+
+OutputOption = Annotated[
+    str,
+    typer.Option("--output", "-o", metavar="DIR", help="The folder of the parts.", rich_help_panel="Output"),
+]
+
+
+@with_records(leave_out=("model", "initial_weights", "completion_ids", "metric_columns", "metric_run"))
+def reduce(run: options.RunArgument, output: OutputOption, *, read: ReadOptions) -> None:
+    """The rewards of a log, or of some of its files, as one small file: a part.
+
+    A folder of parts is a log to degeneracy, passk, check and report, which find in it what they find in the whole.
+    Each part can be written by another machine. Texts, token ids and weights stay with the log.
+    """
+    from gradscope.diagnostics.reduce.part import reduce_log
+
+    with progress_bar(quiet=False) as progress:
+        part = reduce_log(run, output, read=read, progress=progress)
+    show_line(str(part))

@@ -1,0 +1,475 @@
+"""Parts of a log that were reduced to their rewards, elsewhere or before: written here, and read as the log.
+
+A part is one Parquet file: a row a group, lists of the numbers of its rollouts, and what the reader made of the files
+as JSON in the schema. However a log was cut into parts, their merged table is the table of the log.
+
+Legend: J groups of a part, N rollouts of these.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gradscope.copies import copy_of
+from gradscope.errors import InputError
+from gradscope.machine.threads import in_threads
+from gradscope.reason import Reason
+from gradscope.results.envelope import sha256_of
+from gradscope.results.source import Quarantine, QuarantineReason, Source
+from gradscope.rollouts.arrays import to_numpy, to_strings, to_texts
+from gradscope.rollouts.groups import GroupsOfTable, reward_table, sizes_of
+from gradscope.rollouts.readers.format import Format
+from gradscope.rollouts.readers.parsing.counted import counted
+from gradscope.rollouts.readers.parsing.grouping import describe_sizes
+from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
+from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path, read_parquet
+from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD
+from gradscope.rollouts.readers.reduction.log import MIN_ON_DISK
+from gradscope.rollouts.readers.reduction.parts import (
+    COLUMN_TYPES,
+    PLACES_A_FILE,
+    Counts,
+    Part,
+    numbered,
+    repeated_samples,
+)
+from gradscope.rollouts.readers.reduction.processes import expanded_size
+from gradscope.rollouts.readers.reduction.whole import Whole
+from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
+from gradscope.rollouts.run import Run, TrainerSettings
+from gradscope.version import __version__
+from gradscope.writing import atomic_write
+
+SUFFIX = ".part.parquet"
+"""How the names of parts end."""
+LAYOUT = 1
+"""Of what a part holds; those of another are refused."""
+_KEY = b"gradscope_part"
+_ID_DIGITS = 12
+_COUNTED = re.compile(r"\b([0-9]+) ((?:file|line|step|log)s?)\b")
+_OF_THE_WHOLE = ("The trainer logged ", "Groups differ in size: ")
+"""How sentences begin that are said of the whole again, in which other numbers may stand."""
+_BY_NAME = frozenset({"generic", "samples"})
+"""Formats whose files are read in the order of the last number of their names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """An input of a part."""
+
+    name: str
+    """As it was named."""
+    path: str
+    """From the root, on the machine that read it; a URL as it is."""
+    sha256: str
+    size: int
+    """Bytes, of a compressed file those that it is taken to hold."""
+    has_rows: bool
+    """Whether the part was asked for it; what a reader looked at beside is shared by parts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Manifest:
+    """What a part knows beside its table."""
+
+    layout: int
+    gradscope: str
+    """The version that wrote it."""
+    path: str
+    format: str
+    recognized: str
+    files: tuple[_File, ...]
+    num_rows: int
+    inferred: tuple[str, ...]
+    missing: tuple[str, ...]
+    quarantined: Quarantine
+    metrics: Mapping[int, Mapping[str, float]]
+    settings: TrainerSettings
+    notes: Mapping[int, Reason]
+    windows: Mapping[int, int]
+    repeats: Mapping[int, int]
+    names_in_run: bool
+    """Whether names of groups are those within the run, not within their steps."""
+    numbers_rows: bool
+    """Whether the places of groups are numbers of rows, from file to file; else groups are counted."""
+    policies: tuple[str, ...]
+
+    @property
+    def row_files(self) -> tuple[_File, ...]:
+        """The files that it was asked for."""
+        return tuple(file for file in self.files if file.has_rows)
+
+
+def write_part(run: Run, folder: Path) -> Path:
+    """Write the table of a run as a part of a log.
+
+    Args:
+        run: Read for its rewards alone.
+        folder: Where parts of this log lie; made where there is none.
+
+    Returns:
+        The file, named by what was read: the same files give the same name.
+
+    Raises:
+        OutputExistsError: It is there.
+        InputError: A file that was read cannot be read again.
+    """
+    table, source = reward_table(run.groups), run.source
+    files = in_threads(lambda name: _file(name, run.path), source.files)
+    names, names_in_run = _names_within_steps(table)
+    manifest = _Manifest(
+        layout=LAYOUT,
+        gradscope=__version__,
+        path=source.path,
+        format=source.format,
+        recognized=source.recognized,
+        files=tuple(files),
+        num_rows=source.num_rows,
+        inferred=_own(source.inferred),
+        missing=_own(source.missing),
+        quarantined=source.quarantined,
+        metrics=run.metrics,
+        settings=run.settings,
+        notes=run.notes,
+        windows=run.windows,
+        repeats=run.repeats,
+        names_in_run=names_in_run,
+        numbers_rows=table.place is not None,
+        policies=table.policies,
+    )
+    identity = hashlib.sha256("\n".join(f"{file.path} {file.sha256}" for file in files).encode()).hexdigest()
+    stem = re.sub(r"[^\w.-]+", "_", Path(source.path).name) or "log"
+    path = folder / f"{stem}-{identity[:_ID_DIGITS]}{SUFFIX}"
+    written = io.BytesIO()
+    text = json.dumps(dataclasses.asdict(manifest), default=str)
+    pq.write_table(_arrow(table, names).replace_schema_metadata({_KEY: text}), written, compression="zstd")
+    atomic_write(path, written.getvalue())
+    return path
+
+
+def _own(sentences: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sentence for sentence in sentences if not sentence.startswith(_OF_THE_WHOLE))
+
+
+def _file(name: str, given: Path) -> _File:
+    copy = copy_of(name)
+    is_given = (copy.is_relative_to(given) if given.is_dir() else copy in expand(given))
+    return _File(
+        name=name,
+        path=name if "://" in name else str(copy.absolute()),
+        sha256=sha256_of(copy),
+        size=expanded_size(copy),
+        has_rows=is_given,
+    )
+
+
+def _names_within_steps(table: RewardTable) -> tuple[pa.Array, bool]:
+    """What groups are called within their steps, and whether that is their name within the run."""
+    if not isinstance(table.names, tuple):
+        return table.names, False
+    prefixes = [f"{step}:" if step else "" for step in table.step.tolist()]
+    if all(map(str.startswith, table.names, prefixes)):
+        return to_strings(list(map(str.removeprefix, table.names, prefixes))), False
+    return to_strings(list(table.names)), True
+
+
+def _arrow(table: RewardTable, names: pa.Array) -> pa.Table:
+    prompts = [table.prompts[at] for at in table.prompt.tolist()]
+    columns = {
+        "step": pa.array(table.step),
+        "group": names.cast(pa.large_binary()),
+        "prompt": to_strings(prompts).cast(pa.large_binary()),
+        "place": pa.array(np.arange(len(table)) if table.place is None else table.place),
+    }
+    if table.prompt_texts is not None:
+        texts = [table.prompt_texts[at] for at in table.prompt.tolist()]
+        columns["text"] = to_strings(texts).cast(pa.large_binary())
+    ends = pa.array(np.append(table.starts, table.size.sum()))
+    numbers = {
+        "reward": table.reward,
+        **{REWARD + name: values for name, values in table.rewards.items()},
+        "advantage": table.advantage,
+        "num_tokens": table.num_tokens,
+        "seconds": table.seconds,
+        "policy": table.policy,
+        "sample": table.sample,
+    }
+    columns |= {
+        name: pa.LargeListArray.from_arrays(ends, pa.array(values))
+        for name, values in numbers.items()
+        if values is not None
+    }
+    return pa.table(columns)
+
+
+def _recognizes(request: ReadRequest) -> bool:
+    return any(file.name.endswith(SUFFIX) for file in expand(request.path))
+
+
+def _read(request: ReadRequest) -> Run:
+    """Read parts as the log that they are of.
+
+    Raises:
+        InputError: More than rewards is asked for, a part cannot be read or is of another layout, or they are not
+            parts of one log.
+    """
+    paths = [file for file in expand(request.path) if file.name.endswith(SUFFIX)]
+    opened = [(path, *_opened(path)) for path in paths]
+    if not request.parts_answer:
+        log = opened[0][1].path
+        raise InputError(
+            f"{request.path} holds rewards alone: texts, token ids and weights stayed with the log.",
+            hint=f"Name the log itself, which was read as {log}.",
+        )
+    manifests = {path: manifest for path, manifest, _ in opened}
+    _require_one_log(manifests)
+    order = natural if next(iter(manifests.values())).format in _BY_NAME else natural_path
+    # a file's number, before those that have none of their own
+    ranked = sorted({file.path for one in manifests.values() for file in one.row_files}, key=lambda name: order(Path(name)))
+    number_of = {name: number for number, name in enumerate(ranked)}
+    opened.sort(key=lambda one: min((number_of[file.path] for file in one[1].row_files), default=0))
+    merged = _merged(opened, number_of)
+    return _run(request, [manifest for _, manifest, _ in opened], number_of, merged)
+
+
+def _opened(path: Path) -> tuple[_Manifest, pa.Table]:
+    table = read_parquet(path)
+    try:
+        fields = json.loads((table.schema.metadata or {})[_KEY])
+        layout, wrote = fields["layout"], fields["gradscope"]
+    except (KeyError, TypeError, ValueError):
+        raise InputError(
+            f"{path} is no part of a log, though its name ends with {SUFFIX}.", hint="Move it out of the folder."
+        ) from None
+    if layout != LAYOUT:
+        raise InputError(
+            f"{path} was written by gradscope {wrote}, whose parts this version ({__version__}) does not read.",
+            hint="Reduce its files again with this version.",
+        )
+    return _manifest(fields), table
+
+
+def _manifest(fields: Mapping[str, Any]) -> _Manifest:
+    quarantined = fields["quarantined"]
+    reasons = tuple(QuarantineReason(**reason) for reason in quarantined["reasons"])
+
+    def by_step(name: str) -> dict[int, Any]:
+        return {int(step): value for step, value in fields[name].items()}
+
+    return _Manifest(
+        **{
+            **fields,
+            "files": tuple(_File(**file) for file in fields["files"]),
+            "inferred": tuple(fields["inferred"]),
+            "missing": tuple(fields["missing"]),
+            "quarantined": Quarantine(**{**quarantined, "reasons": reasons, "lost": tuple(quarantined["lost"])}),
+            "settings": TrainerSettings(**fields["settings"]),
+            "metrics": by_step("metrics"),
+            "notes": {step: Reason(**reason) for step, reason in by_step("notes").items()},
+            "windows": by_step("windows"),
+            "repeats": by_step("repeats"),
+            "policies": tuple(fields["policies"]),
+        }
+    )
+
+
+def _require_one_log(manifests: Mapping[Path, _Manifest]) -> None:
+    """Refuse parts of several formats, and files that two parts hold, under one path or copied to another."""
+    (first, one), *others = manifests.items()
+    for path, other in others:
+        if other.format != one.format:
+            raise InputError(
+                f"{first} is of a log of {one.format} and {path} of one of {other.format}.",
+                hint="Put the parts of each log in a folder of their own.",
+            )
+    seen: dict[tuple[str, ...], Path] = {}
+    for path, manifest in manifests.items():
+        for file in manifest.row_files:
+            for key in ((file.path,), (os.path.basename(file.path), file.sha256)):
+                if seen.setdefault(key, path) != path:
+                    raise InputError(
+                        f"{seen[key]} and {path} both hold {file.name}: it was reduced twice.",
+                        hint="Remove one of the two parts, or reduce what only one of them holds again.",
+                    )
+
+
+def _merged(opened: Sequence[tuple[Path, _Manifest, pa.Table]], number_of: Mapping[str, int]) -> RewardTable:
+    total = sum(file.size for _, manifest, _ in opened for file in manifest.row_files)
+    policies: dict[str, int] = {}
+    whole, sizes, places = Whole(), [], []
+    for _, manifest, table in opened:
+        keeps_texts = total < MIN_ON_DISK or not manifest.numbers_rows
+        part = _part(manifest, table, number_of, policies, with_texts=keeps_texts)
+        sizes.append(part.size)
+        places.append(part.place)
+        whole.add(part)
+    merged, sample = whole.table()
+    if len(merged) < sum(map(len, sizes)) and sample is not None:
+        _refuse_repeats(merged, np.concatenate(places), np.concatenate(sizes), opened)
+    if merged.policy is not None:
+        known = merged.policy != UNKNOWN
+        codes, first = numbered(merged.policy[known])
+        policy, names = np.full(len(known), UNKNOWN), list(policies)
+        policy[known] = codes
+        named = tuple(names[code] for code in merged.policy[known][first].tolist())
+        merged = replace(merged, policy=policy, policies=named)
+    if any(manifest.names_in_run for _, manifest, _ in opened):
+        merged = replace(merged, names=tuple(to_texts(merged.names)))
+    return merged
+
+
+def _part(
+    manifest: _Manifest, table: pa.Table, number_of: Mapping[str, int], policies: dict[str, int], *, with_texts: bool
+) -> Part:
+    """A part with places within the whole log; takes its policies in."""
+
+    def strings(name: str) -> pa.Array:
+        return table[name].combine_chunks().cast(pa.binary())
+
+    def texts(name: str) -> list[str]:
+        return [value.decode("utf-8", "surrogatepass") for value in strings(name).to_pylist()]
+
+    place = to_numpy(table["place"])
+    numbers = np.array([number_of[file.path] for file in manifest.row_files], dtype=np.int64)
+    if manifest.numbers_rows:
+        place = numbers[place // PLACES_A_FILE] * PLACES_A_FILE + place % PLACES_A_FILE
+    else:
+        place = place + (numbers.min() if len(numbers) else 0) * PLACES_A_FILE
+    lists = {
+        name: table[name].combine_chunks()
+        for name in table.column_names
+        if name not in ("step", "group", "prompt", "text", "place")
+    }
+    columns = {
+        name: to_numpy(values.flatten()).astype(COLUMN_TYPES.get(name, np.float64), copy=False)
+        for name, values in lists.items()
+    }
+    if manifest.policies:
+        own = np.array([policies.setdefault(name, len(policies)) for name in manifest.policies])
+        columns["policy"] = np.where(columns["policy"] == UNKNOWN, UNKNOWN, own[columns["policy"]])
+    return Part(
+        place=place,
+        step=to_numpy(table["step"]),
+        group=pa.Array.from_buffers(pa.string(), len(table), strings("group").buffers()),
+        prompt=texts("prompt"),
+        texts=(texts("text") if "text" in table.column_names else [""] * len(table)) if with_texts else (),
+        size=to_numpy(lists["reward"].value_lengths()).astype(np.int64),
+        columns=columns,
+    )
+
+
+def _refuse_repeats(
+    merged: RewardTable, places: Counts, sizes: Counts, opened: Sequence[tuple[Path, _Manifest, pa.Table]]
+) -> None:
+    """Refuse a group of several parts in which a rollout may be logged twice: only its rows tell which one counts."""
+    assert merged.place is not None
+    assert merged.sample is not None
+    order = np.argsort(places)
+    in_first = sizes[order][np.searchsorted(places[order], merged.place)]
+    several = merged.select(merged.size > in_first)
+    assert several.sample is not None
+    has_ids = several.sums(several.sample != NOT_COMPARED) > 0
+    repeated = several.select(repeated_samples(several, several.sample) & has_ids)
+    if len(repeated):
+        step, name = int(repeated.step[0]), to_texts(repeated.names)[0].encode("utf-8", "surrogatepass")
+        holding = [
+            str(path)
+            for path, _, table in opened
+            if name in table["group"].filter(pa.array(to_numpy(table["step"]) == step)).to_pylist()
+        ]
+        raise InputError(
+            f"A rollout of group {repeated.ids()[0]} may be logged twice, in the files of {' and of '.join(holding)}.",
+            hint="Reduce the files of these parts together: only their rows tell.",
+        )
+
+
+def _run(
+    request: ReadRequest, manifests: Sequence[_Manifest], number_of: Mapping[str, int], table: RewardTable
+) -> Run:
+    groups, first = GroupsOfTable(table), manifests[0]
+    settings = read_trainer_settings(request.run_config)
+    values = {name: value for one in manifests for name, value in one.settings.values.items()}
+    files = {file.name: file for one in manifests for file in one.files}
+    if len(manifests) > 1:
+        rows = sorted((file for file in files.values() if file.has_rows), key=lambda file: number_of[file.path])
+        files = {file.name: file for file in (*rows, *files.values())}
+    sizes = () if first.format in ("gradscope", "trl") else describe_sizes(sizes_of(groups))
+    return Run(
+        path=request.path,
+        source=Source(
+            path=str(request.path),
+            format=first.format,
+            recognized=_recognized([one.recognized for one in manifests]),
+            files=tuple(files),
+            digests=tuple(file.sha256 for file in files.values()),
+            num_rows=sum(one.num_rows for one in manifests),
+            inferred=(*dict.fromkeys(text for one in manifests for text in one.inferred), *sizes),
+            missing=tuple(dict.fromkeys(text for one in manifests for text in one.missing)),
+            quarantined=_set_aside([one.quarantined for one in manifests]),
+        ),
+        groups=groups,
+        metrics={step: one.metrics[step] for one in manifests for step in one.metrics},
+        settings=TrainerSettings(
+            values={**values, **settings.values},
+            origin=settings.origin or next((one.settings.origin for one in manifests if one.settings.origin), None),
+        ),
+        notes={step: one.notes[step] for one in manifests for step in one.notes},
+        windows={step: one.windows[step] for one in manifests for step in one.windows},
+        repeats={step: one.repeats[step] for one in manifests for step in one.repeats},
+    )
+
+
+def _recognized(texts: Sequence[str]) -> str:
+    """What parts are, in words: once where they differ in how many files they are of, which are added up."""
+    of_kind: dict[str, list[list[int]]] = {}
+    for text in texts:
+        kind = _COUNTED.sub(lambda found: f"\0{found[2].removesuffix('s')}\0", text)
+        of_kind.setdefault(kind, []).append([int(number) for number, _ in _COUNTED.findall(text)])
+    said = []
+    for kind, numbers in of_kind.items():
+        totals = iter(map(sum, zip(*numbers, strict=True)))
+        said.append(re.sub("\0(.*?)\0", lambda found: counted(next(totals), found[1]), kind))
+    return "; ".join(said)
+
+
+def _set_aside(parts: Sequence[Quarantine]) -> Quarantine:
+    reasons: dict[str, QuarantineReason] = {}
+    for reason in (reason for part in parts for reason in part.reasons):
+        before = reasons.get(reason.reason)
+        reasons[reason.reason] = (
+            reason
+            if before is None
+            else replace(
+                before,
+                num_rows=before.num_rows + reason.num_rows,
+                num_rollouts=before.num_rollouts + reason.num_rollouts,
+                num_files=before.num_files + reason.num_files,
+            )
+        )
+    return Quarantine(
+        num_rows=sum(part.num_rows for part in parts),
+        num_rollouts=sum(part.num_rollouts for part in parts),
+        reasons=tuple(sorted(reasons.values(), key=lambda one: (-one.num_rows, one.reason))),
+        lost=tuple(dict.fromkeys(text for part in parts for text in part.lost)),
+    )
+
+
+FORMAT = Format(
+    name="reduced",
+    looks_for=f"*{SUFFIX} (gradscope reduce)",
+    recognizes=_recognizes,
+    read=_read,
+)
