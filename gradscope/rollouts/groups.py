@@ -42,7 +42,8 @@ class GroupsOfTable(Sequence[RolloutGroup]):
         table = self.table
         yield table.reward
         yield from table.rewards.values()
-        yield np.full(len(table.reward), np.nan) if table.seconds is None else table.seconds
+        for values in (table.advantage, table.seconds):
+            yield np.full(len(table.reward), np.nan) if values is None else values
 
     def __len__(self) -> int:
         return len(self.table)
@@ -164,7 +165,7 @@ class _Rollouts(dict[tuple[float, ...], Rollout]):
         self._names = names
 
     def __missing__(self, row: tuple[float, ...]) -> Rollout:
-        reward, *rewards, seconds = (value if math.isfinite(value) else None for value in row)
+        reward, *rewards, advantage, seconds = (value if math.isfinite(value) else None for value in row)
         made = Rollout(
             group_id="",
             sample=0,
@@ -173,6 +174,7 @@ class _Rollouts(dict[tuple[float, ...], Rollout]):
             completion="",
             reward=reward,
             rewards=dict(zip(self._names, rewards, strict=True)),
+            advantage=advantage,
             seconds=seconds,
         )
         self[row] = made

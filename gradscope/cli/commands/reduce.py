@@ -32,8 +32,8 @@ def reduce(run: options.RunArgument, output: OutputOption, *, read: ReadOptions)
     A folder of parts is a log to degeneracy, passk, check and report, which find in it what they find in the whole.
     Each part can be written by another machine. Texts, token ids and weights stay with the log.
     """
-    from gradscope.diagnostics.reduce.part import reduce_log
+    from gradscope.diagnostics.reduce.part import reduce_run
 
     with progress_bar(quiet=False) as progress:
-        part = reduce_log(run, output, read=read, progress=progress)
+        part = reduce_run(run, output, read=read, progress=progress)
     show_line(str(part))

@@ -10,7 +10,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduced import write_part
 
 
-def reduce_log(
+def reduce_run(
     path: str | Path, output: str | Path, *, read: ReadOptions | None = None, progress: Progress = False
 ) -> Path:
     """Write the rewards of a log, or of some of its files, as a part that is read in its place.

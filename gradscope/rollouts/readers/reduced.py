@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradscope.copies import copy_of
-from gradscope.errors import InputError
+from gradscope.errors import InputError, OutputExistsError
 from gradscope.machine.threads import in_threads
 from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
@@ -59,6 +59,9 @@ LAYOUT = 1
 """Of what a part holds; those of another are refused."""
 _KEY = b"gradscope_part"
 _ID_DIGITS = 12
+_OF_GROUPS = ("step", "group", "prompt", "text", "place")
+"""Columns with one cell a group; the others have a list of its rollouts'."""
+_ALWAYS = frozenset({"step", "group", "prompt", "place", "reward"})
 _COUNTED = re.compile(r"\b([0-9]+) ((?:file|line|step|log)s?)\b")
 _OF_THE_WHOLE = ("The trainer logged ", "Groups differ in size: ")
 """How sentences begin that are said of the whole again, in which other numbers may stand."""
@@ -153,6 +156,10 @@ def write_part(run: Run, folder: Path) -> Path:
     identity = hashlib.sha256("\n".join(f"{file.path} {file.sha256}" for file in files).encode()).hexdigest()
     stem = re.sub(r"[^\w.-]+", "_", Path(source.path).name) or "log"
     path = folder / f"{stem}-{identity[:_ID_DIGITS]}{SUFFIX}"
+    if path.exists():
+        raise OutputExistsError(
+            f"{path} is there: the same files were reduced before.", hint="Name another folder, or remove the part."
+        )
     written = io.BytesIO()
     text = json.dumps(dataclasses.asdict(manifest), default=str)
     pq.write_table(_arrow(table, names).replace_schema_metadata({_KEY: text}), written, compression="zstd")
@@ -166,7 +173,7 @@ def _own(sentences: Iterable[str]) -> tuple[str, ...]:
 
 def _file(name: str, given: Path) -> _File:
     copy = copy_of(name)
-    is_given = (copy.is_relative_to(given) if given.is_dir() else copy in expand(given))
+    is_given = copy.is_relative_to(given) if given.is_dir() else copy in expand(given)
     return _File(
         name=name,
         path=name if "://" in name else str(copy.absolute()),
@@ -238,7 +245,9 @@ def _read(request: ReadRequest) -> Run:
     _require_one_log(manifests)
     order = natural if next(iter(manifests.values())).format in _BY_NAME else natural_path
     # a file's number, before those that have none of their own
-    ranked = sorted({file.path for one in manifests.values() for file in one.row_files}, key=lambda name: order(Path(name)))
+    ranked = sorted(
+        {file.path for one in manifests.values() for file in one.row_files}, key=lambda name: order(Path(name))
+    )
     number_of = {name: number for number, name in enumerate(ranked)}
     opened.sort(key=lambda one: min((number_of[file.path] for file in one[1].row_files), default=0))
     merged = _merged(opened, number_of)
@@ -249,17 +258,20 @@ def _opened(path: Path) -> tuple[_Manifest, pa.Table]:
     table = read_parquet(path)
     try:
         fields = json.loads((table.schema.metadata or {})[_KEY])
-        layout, wrote = fields["layout"], fields["gradscope"]
-    except (KeyError, TypeError, ValueError):
+        if fields["layout"] != LAYOUT:
+            raise InputError(
+                f"{path} was written by gradscope {fields['gradscope']}, whose parts this version ({__version__}) does "
+                "not read.",
+                hint="Reduce its files again with this version.",
+            )
+        manifest, lacks = _manifest(fields), _ALWAYS - set(table.column_names)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        manifest, lacks = None, _ALWAYS
+    if manifest is None or lacks:
         raise InputError(
             f"{path} is no part of a log, though its name ends with {SUFFIX}.", hint="Move it out of the folder."
-        ) from None
-    if layout != LAYOUT:
-        raise InputError(
-            f"{path} was written by gradscope {wrote}, whose parts this version ({__version__}) does not read.",
-            hint="Reduce its files again with this version.",
         )
-    return _manifest(fields), table
+    return manifest, table
 
 
 def _manifest(fields: Mapping[str, Any]) -> _Manifest:
@@ -348,11 +360,7 @@ def _part(
         place = numbers[place // PLACES_A_FILE] * PLACES_A_FILE + place % PLACES_A_FILE
     else:
         place = place + (numbers.min() if len(numbers) else 0) * PLACES_A_FILE
-    lists = {
-        name: table[name].combine_chunks()
-        for name in table.column_names
-        if name not in ("step", "group", "prompt", "text", "place")
-    }
+    lists = {name: table[name].combine_chunks() for name in table.column_names if name not in _OF_GROUPS}
     columns = {
         name: to_numpy(values.flatten()).astype(COLUMN_TYPES.get(name, np.float64), copy=False)
         for name, values in lists.items()
@@ -396,9 +404,7 @@ def _refuse_repeats(
         )
 
 
-def _run(
-    request: ReadRequest, manifests: Sequence[_Manifest], number_of: Mapping[str, int], table: RewardTable
-) -> Run:
+def _run(request: ReadRequest, manifests: Sequence[_Manifest], number_of: Mapping[str, int], table: RewardTable) -> Run:
     groups, first = GroupsOfTable(table), manifests[0]
     settings = read_trainer_settings(request.run_config)
     values = {name: value for one in manifests for name, value in one.settings.values.items()}

@@ -70,8 +70,9 @@ def _counted(rollout: Rollout) -> Array:
     values = (rollout.mask, rollout.token_advantages, rollout.completion_ids, rollout.logprobs)
     length = next((len(one) for one in values if one is not None), None)
     if not length:
+        named = f" of group {rollout.group_id}" if rollout.group_id else ""
         raise InputError(
-            f"Rollout {rollout.sample} of group {rollout.group_id} has no token ids, log-probabilities or advantages "
+            f"Rollout {rollout.sample}{named} has no token ids, log-probabilities or advantages "
             "of tokens, so its number of tokens is not known.",
             hint="Look at a matrix that a tokenizer can make: --rows rollout.",
         )

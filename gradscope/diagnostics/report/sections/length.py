@@ -15,6 +15,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.row_shares import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.run import Run
 from gradscope.say import interval, number, percent
 
@@ -22,12 +23,18 @@ Array = NDArray[np.float64]
 
 NAME = "length"
 QUESTION = "Does length or truncation drive the update?"
+_STAYED = Unavailable(
+    reason="These are parts of a log that was reduced to its rewards; its completions stayed behind.",
+    hint="Name the log itself.",
+)
 
 
 def length_section(inputs: ReportInputs) -> ReportSection:
     """Length and reward within groups, what was cut off, and shares of the gradient by length."""
     found = inputs.lengths or lengths_of(inputs.run)
     lengths = found.whole()
+    if holds_rewards_alone(inputs.run.groups):
+        return missing_section(NAME, QUESTION, _STAYED)
     if not lengths.values.any():
         hint = "Log the completions (log_completions=True in TRL)."
         return missing_section(NAME, QUESTION, Unavailable(reason="The log has no completions to measure.", hint=hint))

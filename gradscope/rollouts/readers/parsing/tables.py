@@ -70,6 +70,7 @@ def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
 
 
 def natural_path(path: Path) -> list[tuple[bool, int, str]]:
+    """A sorting key that puts files of several folders in order, each number in their paths as a number."""
     parts = re.split(r"([0-9]+)", str(path))
     return [(_is_digits(part), int(part) if _is_digits(part) else 0, part) for part in parts]
 

@@ -1,0 +1,113 @@
+"""Every question about rewards has the answer of the whole, byte for byte but for paths and times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.diagnostics.check.measure import check_run
+from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
+from gradscope.diagnostics.passk.measure import measure_pass_at_k
+from gradscope.diagnostics.reduce.part import reduce_run
+from gradscope.diagnostics.report.measure import report_run
+from gradscope.errors import InputError
+from gradscope.render.files.document import document_of
+from gradscope.results.envelope import render_json
+
+QUESTIONS: dict[str, Callable[[Path], Any]] = {
+    "degeneracy": lambda path: measure_degeneracy(path, group_sizes=(2, 8), target_degeneracy=0.2),
+    "check": lambda path: check_run(path, requirements=["frac_reward_zero_std@last1 <= 0.1", "jensen_gap >= 0"]),
+}
+OF_TEXTS = {"length", "loss-scale"}
+"""Sections of a page that look at completions or their tokens."""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Three files of two steps whose groups go on from file to file, a broken line and a missing reward among them."""
+    rows = [
+        {
+            "step": step,
+            "group_id": f"g{group}",
+            "prompt": f"What is {group}?",
+            "completion": "x" * sample,
+            "accuracy_reward": float((group + sample) % 3 == 0),
+            "format_reward": float(sample % 2),
+            "reward": float((group + sample) % 3 == 0) + float(sample % 2),
+        }
+        for sample in range(4)
+        for step in (1, 2)
+        for group in range(6)
+    ]
+    rows[20]["reward"] = None
+    lines = [json.dumps(row) for row in rows]
+    lines[30:30] = ["{"]
+    folder = tmp_path / "whole/log"
+    folder.mkdir(parents=True)
+    for at, name in enumerate("abc"):
+        text = "".join(f"{line}\n" for line in lines[at * 17 : (at + 1) * 17])
+        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def parts(log: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "parts/log"
+    for name in "cab":
+        reduce_run(log / f"{name}.jsonl", folder)
+    return folder
+
+
+def document(result: object, path: Path) -> str:
+    text = render_json({**document_of(result), "created_at": ""})
+    return text.replace(str(path.parent), "")
+
+
+@pytest.mark.parametrize("question", sorted(QUESTIONS))
+def test_merged_parts_answer_as_the_whole(log: Path, parts: Path, question: str) -> None:
+    ask = QUESTIONS[question]
+    found = document(ask(parts), parts).replace(str(log.parent), "")
+    assert found == document(ask(log), log)
+
+
+def test_samples_of_one_policy_answer_as_the_whole(tmp_path: Path) -> None:
+    log, parts = tmp_path / "whole/log", tmp_path / "parts/log"
+    log.mkdir(parents=True)
+    for at in range(3):
+        rows = [{"task_id": f"t{task}", "passed": (task * at) % 2 == 0} for task in range(8) for _ in range(2)]
+        (log / f"{at}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        reduce_run(log / f"{at}.jsonl", parts)
+    found = document(measure_pass_at_k(parts), parts).replace(str(log.parent), "")
+    assert found == document(measure_pass_at_k(log), log)
+
+
+def test_a_page_of_parts_lacks_what_is_read_of_texts_and_no_more(log: Path, parts: Path) -> None:
+    whole, merged = report_run(log), report_run(parts)
+    assert [section.name for section in merged.sections] == [section.name for section in whole.sections]
+    for of_parts, of_log in zip(merged.sections, whole.sections, strict=True):
+        if of_log.name not in OF_TEXTS:
+            expected = str(of_log).replace(str(log.parent), "").replace("Rollout 0 of group 2:g0", "Rollout 0")
+            assert str(of_parts).replace(str(parts.parent), "") == expected, of_log.name
+    (length,) = (section for section in merged.sections if section.name == "length")
+    assert length.missing is not None
+    assert length.missing.endswith("Name the log itself.")
+    assert merged.strip == whole.strip
+    assert (merged.rollouts, len(whole.rollouts) > 0) == ((), True)
+
+
+def test_advantages_of_the_log_are_replayed_from_parts(tmp_path: Path) -> None:
+    fixture = Path(__file__).resolve().parents[3] / "fixtures/logs/trl"
+    reduce_run(fixture, tmp_path / "trl")
+    found, wanted = report_run(tmp_path / "trl"), report_run(fixture)
+    (of_parts,), (of_log,) = ([one for one in run.sections if one.name == "replay"] for run in (found, wanted))
+    assert of_parts.tables == of_log.tables
+
+
+def test_metrics_alone_are_not_reduced(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds metrics and no rollouts"):
+        reduce_run(Path(__file__).resolve().parents[3] / "fixtures/logs/metrics", tmp_path)
+    assert list(tmp_path.iterdir()) == []

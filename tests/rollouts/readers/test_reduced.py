@@ -1,0 +1,311 @@
+"""Parts of a log are the log, however it was cut, and whatever is not such a part is refused by name."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from gradscope.errors import InputError, OutputExistsError
+from gradscope.rollouts.arrays import to_texts
+from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers import reduced
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.reduced import SUFFIX, write_part
+from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.run import Run
+
+LOGS = Path(__file__).resolve().parents[3] / "fixtures/logs"
+OF_STEPS = ("areal", "art", "open_instruct", "relax", "rllm", "roll", "skyrl_eval", "slime", "tinker", "trl", "miles")
+"""Samples of formats with a file a step or an episode, each of which is a log of its own."""
+
+
+def row(step: int, group: str, reward: float | None, sample: int, **further: Any) -> dict[str, Any]:
+    return {
+        "step": step,
+        "prompt_id": f"prompt {group}",
+        "prompt": f"What is {group}?",
+        "group_id": group,
+        "completion_id": f"{group}.{sample}",
+        "reward": reward,
+        **further,
+    }
+
+
+def write(path: Path, rows: Iterable[dict[str, Any] | str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [one if isinstance(one, str) else json.dumps(one) for one in rows]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def parts_of(inputs: Iterable[Path | str], folder: Path, options: ReadOptions | None = None) -> Path:
+    for one in inputs:
+        write_part(read_run(one, options, rewards_only=True), folder)
+    return folder
+
+
+def table_of(run: Run) -> RewardTable:
+    return reward_table(run.groups)
+
+
+def assert_is_the_log(parts: Path, log: Path | str) -> None:
+    merged, whole = read_run(parts, rewards_only=True), read_run(log, rewards_only=True)
+    found, wanted = table_of(merged), table_of(whole)
+    assert found.ids() == wanted.ids()
+    assert [found.prompts[at] for at in found.prompt] == [wanted.prompts[at] for at in wanted.prompt]
+    assert dict(found.rewards).keys() == dict(wanted.rewards).keys()
+    for name, values in wanted.rewards.items():
+        np.testing.assert_array_equal(found.rewards[name], values, name)
+    for name in ("step", "prompt", "size", "reward", "advantage", "num_tokens", "seconds", "policy"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), name)
+    assert (found.prompt_texts, found.policies) == (wanted.prompt_texts, wanted.policies)
+    for field in fields(whole.source):
+        if field.name not in ("path", "digests"):
+            assert getattr(merged.source, field.name) == getattr(whole.source, field.name), field.name
+    assert (merged.metrics, merged.settings.values) == (whole.metrics, whole.settings.values)
+    assert (merged.notes, merged.windows, merged.repeats) == (whole.notes, whole.windows, whole.repeats)
+
+
+@pytest.mark.parametrize(
+    "log", sorted(path.name for path in LOGS.iterdir() if path.name not in ("README.md", "metrics", "verifiers_eval"))
+)
+def test_one_part_is_the_log(tmp_path: Path, log: str) -> None:
+    assert_is_the_log(parts_of([LOGS / log], tmp_path), LOGS / log)
+
+
+@pytest.mark.parametrize("log", OF_STEPS)
+def test_a_part_a_file_is_the_log(tmp_path: Path, log: str) -> None:
+    files = [file for file in read_run(LOGS / log, rewards_only=True).source.files if "trainer_state" not in file]
+    assert len(files) > 1
+    assert_is_the_log(parts_of(reversed(files), tmp_path), LOGS / log)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_of_a_group_in_several_parts_are_those_of_the_whole(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    rows: list[dict[str, Any] | str] = [
+        row(step, f"g{group}", chance.choice((0.0, 1.0, 0.5)), sample, seconds=chance.random(), side=sample / 8)
+        for step in (1, 2)
+        for group in range(5)
+        for sample in range(4)
+    ]
+    chance.shuffle(rows)
+    rows[7:7] = ["{", json.dumps(row(1, "g1", None, 9)), "[]", json.dumps(row(1, "\u00e9\u4e2d", 1.0, 0))]
+    cuts = [0, *sorted(chance.sample(range(1, len(rows)), 5)), len(rows)]
+    files = [
+        write(tmp_path / f"log/worker{at}.jsonl", rows[start:end]) for at, (start, end) in enumerate(pairwise(cuts))
+    ]
+    chance.shuffle(files)
+    parts = parts_of(files, tmp_path / "parts")
+    assert_is_the_log(parts, tmp_path / "log")
+    assert len(table_of(read_run(parts, rewards_only=True))) < sum(
+        len(table_of(read_run(part, rewards_only=True))) for part in parts.iterdir()
+    )
+
+
+def test_parts_of_several_files_interleave(tmp_path: Path) -> None:
+    for number in (1, 2, 3, 10):
+        write(tmp_path / f"log/{number}.jsonl", [row(1, f"g{number}.{at}", at % 2, at) for at in (0, 0, 1, 1)])
+    parts = parts_of([tmp_path / "log/[23].jsonl", tmp_path / "log/1*.jsonl"], tmp_path / "parts")
+    assert_is_the_log(parts, tmp_path / "log")
+
+
+def test_logs_of_other_sizes_and_of_other_reward_functions(tmp_path: Path) -> None:
+    write(tmp_path / "log/1.jsonl", [row(1, "a", 1.0, at) for at in range(3)])
+    write(tmp_path / "log/2.jsonl", [row(2, "a", 1.0, at) for at in range(2)])
+    parts = parts_of([tmp_path / "log/1.jsonl", tmp_path / "log/2.jsonl"], tmp_path / "parts")
+    assert_is_the_log(parts, tmp_path / "log")
+    assert "Groups differ in size: 2 to 3 rollouts." in read_run(parts, rewards_only=True).source.inferred
+
+
+def test_numbers_that_are_none_are_said_once(tmp_path: Path) -> None:
+    for step in (1, 2):
+        write(tmp_path / f"log/{step}.jsonl", [verl_row(step, sample) for sample in (0, 1)])
+    metrics = [{"step": step, "data": {"actor/grad_norm": float("nan")}} for step in (1, 2)]
+    write(tmp_path / "metrics.jsonl", metrics)
+    parts = parts_of([tmp_path / "log/1.jsonl", tmp_path / "log/2.jsonl"], tmp_path / "parts")
+    whole, merged = read_run(tmp_path / "log", rewards_only=True), read_run(parts, rewards_only=True)
+    assert merged.source.missing == whole.source.missing
+    assert repr(merged.metrics) == repr(whole.metrics)
+
+
+def verl_row(step: int, sample: int, group: str = "0f8fad5b-d9cb-469f-a165-70867728950e") -> dict[str, Any]:
+    return {
+        "input": "q",
+        "output": str(sample),
+        "gts": "1",
+        "score": float(sample % 2),
+        "step": step,
+        "uid": f"{group}_{sample}_0",
+    }
+
+
+def test_texts_are_those_of_a_log_of_this_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (1, 2):
+        write(tmp_path / f"log/{step}.jsonl", [row(step, "a", at, at) for at in (0, 1)])
+    parts = parts_of([tmp_path / "log/1.jsonl", tmp_path / "log/2.jsonl"], tmp_path / "parts")
+    assert table_of(read_run(parts, rewards_only=True)).prompt_texts == ("What is a?",)
+    size = sum(file.stat().st_size for file in (tmp_path / "log").iterdir())
+    monkeypatch.setattr(reduced, "MIN_ON_DISK", size)
+    assert table_of(read_run(parts, rewards_only=True)).prompt_texts is None
+
+
+def test_samples_logged_twice_within_a_part_were_settled_there(tmp_path: Path) -> None:
+    rows = [verl_row(1, sample) for sample in (0, 1, 1, 2)]
+    write(tmp_path / "log/1.jsonl", rows)
+    write(tmp_path / "log/2.jsonl", [verl_row(2, sample) for sample in (0, 1)])
+    parts = parts_of([tmp_path / "log/1.jsonl", tmp_path / "log/2.jsonl"], tmp_path / "parts")
+    assert_is_the_log(parts, tmp_path / "log")
+    assert read_run(parts, rewards_only=True).source.quarantined.num_rows == 1
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_samples_logged_twice_in_two_parts_are_refused(tmp_path: Path, again: int) -> None:
+    """A sample of the first part again, or one of a group of which the first part settled a sample itself."""
+    first = write(tmp_path / "a.jsonl", [verl_row(1, sample) for sample in (0, 1, *(1,) * (again == 2))])
+    second = write(tmp_path / "b.jsonl", [verl_row(1, sample) for sample in (again, 3)])
+    third = write(tmp_path / "c.jsonl", [verl_row(2, sample) for sample in (0, 1)])
+    parts = parts_of([first, second, third], tmp_path / "parts")
+    with pytest.raises(InputError, match=r"may be logged twice, in the files of \S*a.jsonl\S* and of \S*b.jsonl\S*\.$"):
+        read_run(parts, rewards_only=True)
+
+
+def test_groups_without_samples_of_their_own_are_counted(tmp_path: Path) -> None:
+    rows = [{"input": "q", "output": "o", "gts": "1", "score": at % 2, "step": 1} for at in range(6)]
+    files = [write(tmp_path / f"log/{name}.jsonl", part) for name, part in (("a", rows[:4]), ("b", rows[4:]))]
+    assert_is_the_log(parts_of(files, tmp_path / "parts"), tmp_path / "log")
+
+
+def test_policies_are_numbered_anew(tmp_path: Path) -> None:
+    rows = [
+        {"task_id": f"t{task}", "model": policy, "passed": [True, False], "completions": ["a", "b"]}
+        for policy in ("x", "y", "z")
+        for task in (0, 1)
+    ]
+    log = write(tmp_path / "log.jsonl", rows)
+    whole = table_of(read_run(log, rewards_only=True))
+    parts = parts_of([write(tmp_path / "2.jsonl", rows[3:]), write(tmp_path / "1.jsonl", rows[:3])], tmp_path / "parts")
+    merged = table_of(read_run(parts, rewards_only=True))
+    assert merged.policies == whole.policies == ("x", "y", "z")
+    np.testing.assert_array_equal(merged.policy, whole.policy)
+
+
+def test_a_part_is_named_by_its_files_and_never_replaced(tmp_path: Path) -> None:
+    log = write(tmp_path / "my log.jsonl", [row(1, "a", at, at) for at in (0, 1)])
+    run = read_run(log, rewards_only=True)
+    part = write_part(run, tmp_path / "parts")
+    assert part.name.startswith("my_log.jsonl-")
+    before = part.read_bytes()
+    with pytest.raises(OutputExistsError, match="were reduced before"):
+        write_part(run, tmp_path / "parts")
+    assert part.read_bytes() == before
+    assert [file.name for file in part.parent.iterdir()] == [part.name]
+    log.write_text(log.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    assert write_part(read_run(log, rewards_only=True), tmp_path / "parts") != part
+
+
+def test_an_interrupted_reduction_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    run = read_run(LOGS / "art", rewards_only=True)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "replace", interrupted)
+        write_part(run, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert_is_the_log(parts_of([LOGS / "art"], tmp_path), LOGS / "art")
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_file_that_two_parts_hold_is_refused(tmp_path: Path, moved: bool) -> None:
+    first, second = (
+        write(tmp_path / f"log/{step}.jsonl", [row(step, "a", at, at) for at in (0, 1)]) for step in (1, 2)
+    )
+    parts = parts_of([first], tmp_path / "parts")
+    if moved:  # the same file, read on another machine
+        shutil.copytree(tmp_path / "log", tmp_path / "elsewhere")
+        parts_of([tmp_path / "elsewhere"], parts)
+    else:
+        parts_of([tmp_path / "log"], parts)
+    assert second.is_file()
+    with pytest.raises(
+        InputError, match=r"parts/1.jsonl-\w+.part.parquet and \S+ both hold \S+/1.jsonl|and \S*parts/1"
+    ):
+        read_run(parts, rewards_only=True)
+
+
+def test_parts_of_two_formats_are_refused(tmp_path: Path) -> None:
+    parts = parts_of([LOGS / "trl", LOGS / "art"], tmp_path)
+    with pytest.raises(InputError, match=r"is of a log of (trl|art) and \S+ of one of (trl|art)"):
+        read_run(parts, rewards_only=True)
+
+
+def test_what_is_no_part_is_refused(tmp_path: Path) -> None:
+    parts = parts_of([LOGS / "art"], tmp_path / "parts")
+    (part,) = parts.iterdir()
+    table = pq.read_table(part)
+    other = parts / f"other{SUFFIX}"
+    pq.write_table(table.replace_schema_metadata({}), other)
+    with pytest.raises(InputError, match=rf"other{SUFFIX} is no part of a log, though its name ends with"):
+        read_run(parts, rewards_only=True)
+    key, text = next(item for item in table.schema.metadata.items() if item[0] != b"ARROW:schema")
+    newer = json.dumps({**json.loads(text), "layout": 99, "gradscope": "99.1"})
+    pq.write_table(table.replace_schema_metadata({key: newer}), other)
+    with pytest.raises(InputError, match=r"was written by gradscope 99.1, whose parts this version"):
+        read_run(parts, rewards_only=True)
+    pq.write_table(table.drop_columns(["reward"]), other)
+    with pytest.raises(InputError, match="is no part of a log"):
+        read_run(parts, rewards_only=True)
+    for manifest in ("[]", "{", json.dumps({**json.loads(text), "files": [1]}), json.dumps({"layout": 1})):
+        pq.write_table(table.replace_schema_metadata({key: manifest}), other)
+        with pytest.raises(InputError, match="is no part of a log"):
+            read_run(parts, rewards_only=True)
+    other.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(InputError, match="is not a readable Parquet file"):
+        read_run(parts, rewards_only=True)
+
+
+def test_more_than_rewards_is_refused(tmp_path: Path) -> None:
+    parts = parts_of([LOGS / "art"], tmp_path)
+    with pytest.raises(InputError, match="holds rewards alone") as caught:
+        read_run(parts)
+    assert caught.value.hint is not None
+    assert str(LOGS / "art") in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["verl rollouts, 1 file", "verl rollouts, 3 files"], "verl rollouts, 4 files"),
+        (["ms-swift completions, 2 lines"] * 2, "ms-swift completions, 4 lines"),
+        (["jsonl with a row, 1 file", "csv with a row, 1 file"], "jsonl with a row, 1 file; csv with a row, 1 file"),
+        (["one.jsonl"], "one.jsonl"),
+    ],
+)
+def test_what_parts_are_is_added_up(texts: Sequence[str], said: str) -> None:
+    assert reduced._recognized(texts) == said
+
+
+def test_names_of_groups_that_have_no_step_in_them_stay(tmp_path: Path) -> None:
+    run = read_run(write(tmp_path / "log.jsonl", [row(1, "a", at, at) for at in (0, 1)]))
+    groups = tuple(replace(group, group_id="all mine") for group in run.groups)
+    write_part(replace(run, groups=groups), tmp_path / "parts")
+    assert table_of(read_run(tmp_path / "parts", rewards_only=True)).ids() == ("all mine",)
+
+
+def test_half_a_surrogate_pair_survives(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.jsonl", [row(1, "\ud800", at, at) for at in (0, 1)])
+    parts = parts_of([log], tmp_path / "parts")
+    assert_is_the_log(parts, log)
+    assert to_texts(table_of(read_run(parts, rewards_only=True)).names) == ["\ud800"]  # type: ignore[arg-type]
