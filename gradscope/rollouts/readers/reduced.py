@@ -229,6 +229,9 @@ def _recognizes(request: ReadRequest) -> bool:
 def _read(request: ReadRequest) -> Run:
     """Read parts as the log that they are of.
 
+    Returns:
+        The run, without weights.
+
     Raises:
         InputError: More than rewards is asked for, a part cannot be read or is of another layout, or they are not
             parts of one log.
@@ -244,11 +247,8 @@ def _read(request: ReadRequest) -> Run:
     manifests = {path: manifest for path, manifest, _ in opened}
     _require_one_log(manifests)
     order = natural if next(iter(manifests.values())).format in _BY_NAME else natural_path
-    # a file's number, before those that have none of their own
-    ranked = sorted(
-        {file.path for one in manifests.values() for file in one.row_files}, key=lambda name: order(Path(name))
-    )
-    number_of = {name: number for number, name in enumerate(ranked)}
+    names = {file.path for one in manifests.values() for file in one.row_files}
+    number_of = {name: number for number, name in enumerate(sorted(names, key=lambda name: order(Path(name))))}
     opened.sort(key=lambda one: min((number_of[file.path] for file in one[1].row_files), default=0))
     merged = _merged(opened, number_of)
     return _run(request, [manifest for _, manifest, _ in opened], number_of, merged)
@@ -446,8 +446,9 @@ def _recognized(texts: Sequence[str]) -> str:
         of_kind.setdefault(kind, []).append([int(number) for number, _ in _COUNTED.findall(text)])
     said = []
     for kind, numbers in of_kind.items():
-        totals = iter(map(sum, zip(*numbers, strict=True)))
-        said.append(re.sub("\0(.*?)\0", lambda found: counted(next(totals), found[1]), kind))
+        words = kind.split("\0")  # every other one is what is counted
+        words[1::2] = map(counted, map(sum, zip(*numbers, strict=True)), words[1::2])
+        said.append("".join(words))
     return "; ".join(said)
 
 

@@ -15,10 +15,7 @@ def test_the_part_is_named_and_is_read_as_the_log(cli: Cli, tmp_path: Path) -> N
     assert (done.code, done.out) == (0, f"{part}\n")
     of_parts, of_log = cli("degeneracy", tmp_path / "parts"), cli("degeneracy", LOG)
     assert of_parts.code == of_log.code
-    told, expected = (
-        done.out.replace(str(path), "RUN").split() for done, path in ((of_parts, part.parent), (of_log, LOG))
-    )
-    assert told == expected
+    assert of_parts.out.replace(str(part.parent), "RUN").split() == of_log.out.replace(str(LOG), "RUN").split()
 
 
 def test_a_folder_for_the_parts_is_needed(cli: Cli) -> None:

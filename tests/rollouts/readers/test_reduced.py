@@ -220,29 +220,27 @@ def test_an_interrupted_reduction_leaves_nothing(tmp_path: Path, monkeypatch: py
         raise KeyboardInterrupt
 
     run = read_run(LOGS / "art", rewards_only=True)
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", interrupted)
-        write_part(run, tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            write_part(run, tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert_is_the_log(parts_of([LOGS / "art"], tmp_path), LOGS / "art")
 
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_file_that_two_parts_hold_is_refused(tmp_path: Path, moved: bool) -> None:
-    first, second = (
-        write(tmp_path / f"log/{step}.jsonl", [row(step, "a", at, at) for at in (0, 1)]) for step in (1, 2)
-    )
+    first = write(tmp_path / "log/1.jsonl", [row(1, "a", at, at) for at in (0, 1)])
+    write(tmp_path / "log/2.jsonl", [row(2, "a", at, at) for at in (0, 1)])
     parts = parts_of([first], tmp_path / "parts")
     if moved:  # the same file, read on another machine
         shutil.copytree(tmp_path / "log", tmp_path / "elsewhere")
         parts_of([tmp_path / "elsewhere"], parts)
     else:
         parts_of([tmp_path / "log"], parts)
-    assert second.is_file()
-    with pytest.raises(
-        InputError, match=r"parts/1.jsonl-\w+.part.parquet and \S+ both hold \S+/1.jsonl|and \S*parts/1"
-    ):
+    with pytest.raises(InputError, match=r"both hold \S+/1.jsonl: it was reduced twice") as caught:
         read_run(parts, rewards_only=True)
+    assert all(str(part) in caught.value.message for part in parts.iterdir())
 
 
 def test_parts_of_two_formats_are_refused(tmp_path: Path) -> None:
