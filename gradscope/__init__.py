@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
     from gradscope.diagnostics.rank.measure import measure_rank
+    from gradscope.diagnostics.reduce.part import reduce_run
     from gradscope.diagnostics.replay.measure import replay_run
     from gradscope.diagnostics.report.index import report_runs
     from gradscope.diagnostics.report.measure import report_run
@@ -53,6 +54,7 @@ __all__ = [
     "measure_rank",
     "measure_spike",
     "read_run",
+    "reduce_run",
     "replay_run",
     "report_run",
     "report_runs",
@@ -74,6 +76,7 @@ _HOMES = {
     "measure_rank": "gradscope.diagnostics.rank.measure",
     "measure_spike": "gradscope.diagnostics.spike.measure",
     "read_run": "gradscope.rollouts.readers.detect",
+    "reduce_run": "gradscope.diagnostics.reduce.part",
     "replay_run": "gradscope.diagnostics.replay.measure",
     "report_run": "gradscope.diagnostics.report.measure",
     "report_runs": "gradscope.diagnostics.report.index",

@@ -151,15 +151,6 @@ def reduce_log(
     return _with_repeats(log, table, repeated) if repeated.any() else table
 
 
-def parts_of(log: ColumnLog) -> Iterator[Part]:
-    """The parts of a log, for a :class:`Whole` here or, pickled, in another process.
-
-    Yields:
-        Its groups, part by part; a sample that returns counts each time.
-    """
-    yield from _parts(log, no_progress, None, StepSpans(), with_texts=not stays_on_disk(log.files))
-
-
 def _with_repeats(log: ColumnLog, table: RewardTable, repeated: NDArray[np.bool_]) -> RewardTable:
     """The table with some groups as the row reader makes them, which compares their rollouts."""
     names, nobody = frozenset(table.select(repeated).ids()), QuarantineLog()

@@ -49,10 +49,6 @@ class Part:
     ``seconds``, ``advantage``, ``num_tokens``, ``sample`` (a short hash of what tells a rollout from the others of its
     group: two that have the same one by chance are looked at again). NaN where a reward is missing."""
 
-    def after(self, num_files: int) -> Part:
-        """The part as of a log in which so many files come before those that it was read with."""
-        return replace(self, place=self.place + num_files * PLACES_A_FILE)
-
     def column(self, name: str) -> NDArray[Any]:
         """A column; where the part lacks it, what stands for nothing known, [n]."""
         return self.columns[name] if name in self.columns else unknown(name, int(self.size.sum()))

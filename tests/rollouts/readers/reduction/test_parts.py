@@ -11,7 +11,6 @@ from gradscope.rollouts.readers.parsing.grouping import build_groups
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED
 from gradscope.rollouts.readers.reduction.parts import (
-    PLACES_A_FILE,
     grouped,
     part_of_records,
     part_of_rows,
@@ -98,9 +97,3 @@ def test_groups_in_which_a_sample_may_return(ids: list[int], expected: list[bool
 def test_rows_of_no_group_are_none() -> None:
     order, size = grouped(np.zeros(0, dtype=np.int64), pa.array([], pa.string()))
     assert (order.tolist(), size.tolist()) == ([], [])
-
-
-def test_a_part_is_moved_behind_the_files_that_come_before_it() -> None:
-    part = part_of_records([(3, record())])
-    assert part.after(2).place.tolist() == [2 * PLACES_A_FILE + 3]
-    assert part.after(2).group is part.group
