@@ -20,6 +20,9 @@ from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means, bootstrap_shares
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 
+_FEW = 16
+"""Groups of a table up to which another is likely to be like it, so that both share their estimates: of a million steps
+of one group each there are a handful."""
 _TABLES = 64
 """Tables whose shares are in memory at once: so few that a run of any length takes no more than its longest steps."""
 
@@ -132,12 +135,33 @@ def estimate_degeneracies(
     Returns:
         The estimates of each table.
     """
-    found = []
-    for start in range(0, len(tables), _TABLES):
-        some = tables[start : start + _TABLES]
+    keys = [_likeness(table) if len(table.size) <= _FEW else at for at, table in enumerate(tables)]
+    different = {key: table for key, table in zip(keys, tables, strict=True)}
+    one_each, found = list(different.values()), list[DegeneracyEstimates]()
+    for start in range(0, len(one_each), _TABLES):
+        some = one_each[start : start + _TABLES]
         shares = bootstrap_shares(list(map(_columns, some)), [table.prompt for table in some], resampling=resampling)
         found += [_estimates(table, of_table, base_pass_rate) for table, of_table in zip(some, shares, strict=True)]
-    return found
+    known = dict(zip(different, found, strict=True))
+    return [known[key] for key in keys]
+
+
+def _likeness(table: GroupTable) -> tuple[object, ...]:
+    """What the estimates of a table follow from: its prompts and steps count by their order alone."""
+    places = tuple(_ranks(column.tolist()) for column in (table.prompt, table.step))
+    return (
+        *places,
+        table.size.tobytes(),
+        table.dead.tobytes(),
+        table.num_passing is not None and table.num_passing.tobytes(),
+    )
+
+
+def _ranks(values: list[object]) -> tuple[int, ...]:
+    if len(values) == 1:
+        return (0,)
+    rank = {value: at for at, value in enumerate(sorted(set(values)))}  # type: ignore[type-var]
+    return tuple(rank[value] for value in values)
 
 
 def _columns(table: GroupTable) -> NDArray[np.float64]:

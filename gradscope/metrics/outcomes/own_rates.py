@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,10 @@ Counts = NDArray[np.int64]
 _MANY = 4
 """Values, in squares of the order, from which their sums of products come from sums of powers, and each is divided out:
 what cancels then is a small part of the sums of choices that the products are set against."""
+_ALONE = -1
+"""Of blocks of so many values, which are looked at one by one."""
+_CELLS = 1 << 20
+"""Coefficients of one level of a tree that are held at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,50 +78,89 @@ def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Arr
             f"groups of {sizes[-1]} rollouts need {fewest} different prompts to tell p^G without bias, the log has "
             f"{num_prompts}"
         )
-    sums = np.zeros(1 + num_prompts)
-    blocks = list(_blocks(step, unit, fewest))
-    for rows in blocks:
-        members, predicted = _predictions(unit[rows], place[rows], rate[rows], sizes)
-        sums += predicted[0]
-        sums[1 + members] += predicted[1:] - predicted[0]
-    _, whole = _predictions(unit, place, rate, sizes)
+    order = np.argsort(step, kind="stable")
+    ends = _ends(step[order], unit[order], fewest)
+    block = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+    members, whole, without = _predictions(block, unit[order], place[order], rate[order], sizes)
+    by_step = whole.sum() + np.concatenate([[0.0], np.bincount(members.unit, weights=without - whole[members.block])])
+    _, pooled, pooled_without = _predictions(np.zeros_like(unit), unit, place, rate, sizes)
     num_groups = len(rate) - np.concatenate([[0], np.bincount(unit)])
     return OwnRates(
-        num_blocks=len(blocks),
-        by_step=sums / num_groups,
-        pooled=whole / num_groups,
+        num_blocks=len(ends),
+        by_step=by_step / num_groups,
+        pooled=np.concatenate([pooled, pooled_without]) / num_groups,
         num_groups=num_groups.astype(np.float64),
     )
 
 
-def _blocks(step: Counts, unit: Counts, fewest: int) -> Iterator[Counts]:
-    """Rows of neighboring steps with at least so many prompts together; the last block takes what is left over."""
-    order = np.argsort(step, kind="stable")
-    ends = np.flatnonzero(np.diff(step[order], append=step[order[-1]] + 1)) + 1
-    closed, seen = [0], set[int]()
-    for start, end in zip([0, *ends], ends, strict=False):
-        seen.update(unit[order[start:end]].tolist())
-        if len(seen) >= fewest:
-            closed.append(int(end))
-            seen = set()
-    closed[-1] = len(order)
-    yield from (order[start:end] for start, end in pairwise(closed))
+def _ends(step: Counts, unit: Counts, fewest: int) -> Counts:
+    """Where blocks of neighboring steps with at least so many prompts together end; the last takes what is left."""
+    last = np.append(np.diff(step) != 0, True)
+    closed, seen = list[int](), set[int]()
+    for end, (number, is_last) in enumerate(zip(unit.tolist(), last.tolist(), strict=True), start=1):
+        seen.add(number)
+        if is_last and len(seen) >= fewest:
+            closed.append(end)
+            seen.clear()
+    return np.array([*closed[:-1], len(step)])
 
 
-def _predictions(unit: Counts, place: Counts, rate: Array, sizes: Counts) -> tuple[Counts, Array]:
-    """The prompts of some groups, [m], and the sum over groups of their prediction, all and without each, [1 + m]."""
-    members, index = np.unique(unit, return_inverse=True)
-    counts = np.zeros((len(members), len(sizes)))
-    np.add.at(counts, (index, place), 1.0)
-    weight, passed = counts.sum(axis=1), np.bincount(index, weights=rate)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Members:
+    """The prompts of blocks, block after block, [m] of all of them."""
+
+    block: Counts
+    unit: Counts
+    within: Counts
+    """Their places within their blocks."""
+
+
+def _predictions(
+    block: Counts, unit: Counts, place: Counts, rate: Array, sizes: Counts
+) -> tuple[_Members, Array, Array]:
+    """The prompts of each block, [m], and sums over its groups of their prediction: of all, [B], without each, [m]."""
+    num_units = int(unit.max()) + 1
+    pairs, index = np.unique(block * num_units + unit, return_inverse=True)
+    of_block, at = np.divmod(pairs, num_units)
+    num_members = np.bincount(of_block)
+    start = np.cumsum(num_members) - num_members
+    members = _Members(block=of_block, unit=at, within=np.arange(len(pairs)) - start[of_block])
+    counts = np.bincount(index * len(sizes) + place, minlength=len(pairs) * len(sizes)).reshape(-1, len(sizes))
+    weight, passed = counts.sum(axis=1).astype(np.float64), np.bincount(index, weights=rate)
     # A common factor cancels; this one keeps products of many weights near one.
-    scale, order = sizes[-1] / weight.sum(), int(sizes[-1])
-    choices, passes, fails = (
-        _products_of_others(scale * values, order)[:, sizes] for values in (weight, passed, weight - passed)
-    )
-    mean_products = (passes + fails) / choices
-    left = counts.sum(axis=0) - np.concatenate([np.zeros((1, len(sizes))), counts])
-    return members, np.asarray(np.sum(left * mean_products, axis=1), dtype=np.float64)
+    scale, order = (sizes[-1] / np.bincount(of_block, weights=weight))[of_block], int(sizes[-1])
+    whole, without = np.empty((len(num_members), len(sizes))), np.empty((len(pairs), len(sizes)))
+    for blocks, rows in _alike(num_members, start, order):
+        choices, passes, fails = (
+            _products_of_others(_side_by_side(scale[rows] * values[rows], num_members[blocks]), order)[..., sizes]
+            for values in (weight, passed, weight - passed)
+        )
+        is_member = np.arange(choices.shape[1] - 1) < num_members[blocks, None]
+        whole[blocks] = (passes[:, 0] + fails[:, 0]) / choices[:, 0]
+        without[rows] = (passes[:, 1:][is_member] + fails[:, 1:][is_member]) / choices[:, 1:][is_member]
+    total = np.add.reduceat(counts, start)
+    of_all = np.sum(total * whole, axis=1, dtype=np.float64)
+    return members, of_all, np.sum((total[of_block] - counts) * without, axis=1, dtype=np.float64)
+
+
+def _alike(num_members: Counts, start: Counts, order: int) -> Iterator[tuple[Counts, Counts]]:
+    """Blocks of about as many prompts, as many as fit into memory at once, and their rows among all members."""
+    depth = np.ceil(np.log2(np.maximum(num_members, 1))).astype(np.int64)
+    depth[num_members >= _MANY * order**2] = _ALONE
+    for kind in np.unique(depth).tolist():
+        blocks = np.flatnonzero(depth == kind)
+        at_once = 1 if kind == _ALONE else max(1, _CELLS // ((order + 1) << kind))
+        for first in range(0, len(blocks), at_once):
+            some = blocks[first : first + at_once]
+            size = num_members[some]
+            yield some, np.repeat(start[some] - np.cumsum(size) + size, size) + np.arange(int(size.sum()))
+
+
+def _side_by_side(values: Array, num_members: Counts) -> Array:
+    """The values of each block as a row, filled up with zeros, [B, most members]."""
+    rows = np.zeros((len(num_members), int(num_members.max())))
+    rows[np.arange(rows.shape[1]) < num_members[:, None]] = values
+    return rows
 
 
 def _products_of_others(values: Array, order: int) -> Array:
@@ -129,32 +171,34 @@ def _products_of_others(values: Array, order: int) -> Array:
     identities), and each value is divided out, at a fraction of the work.
 
     Args:
-        values: Non-negative, [m].
+        values: Non-negative, of each block, [B, m]; zeros change nothing.
         order: The largest k, K.
 
     Returns:
-        Of all values, then without each, [1 + m, 1 + K].
+        Of all values, then without each, [B, 1 + m, 1 + K].
     """
-    if len(values) >= _MANY * order**2:
-        return _by_division(values, order)
-    leaves = np.zeros((1 << (len(values) - 1).bit_length(), order + 1))
-    leaves[:, 0] = 1.0
-    leaves[: len(values), 1] = values
+    num_blocks, most = values.shape
+    if most >= _MANY * order**2:
+        return np.stack([_by_division(of_block, order) for of_block in values])
+    leaves = np.zeros((num_blocks, 1 << (most - 1).bit_length(), order + 1))
+    leaves[..., 0] = 1.0
+    leaves[:, :most, 1] = values
     levels = [leaves]
-    while len(levels[-1]) > 1:
-        levels.append(_multiplied(levels[-1][0::2], levels[-1][1::2], 1 << (len(levels) - 1)))
-    others = np.eye(1, order + 1)
+    while levels[-1].shape[1] > 1:
+        levels.append(_multiplied(levels[-1][:, 0::2], levels[-1][:, 1::2], 1 << (len(levels) - 1)))
+    others = np.tile(np.eye(1, order + 1), (num_blocks, 1, 1))
     for height in reversed(range(len(levels) - 1)):
-        siblings = levels[height].reshape(-1, 2, order + 1)[:, ::-1].reshape(levels[height].shape)
-        others = _multiplied(siblings, np.repeat(others, 2, axis=0), 1 << height)
-    return np.concatenate([levels[-1], others[: len(values)]])
+        shape = levels[height].shape
+        siblings = levels[height].reshape(num_blocks, -1, 2, order + 1)[:, :, ::-1].reshape(shape)
+        others = _multiplied(siblings, np.repeat(others, 2, axis=1), 1 << height)
+    return np.concatenate([levels[-1], others[:, :most]], axis=1)
 
 
 def _multiplied(first: Array, second: Array, degree: int) -> Array:
-    """Products of polynomials, the first of some degree, cut at their order, [r, 1 + K]."""
+    """Products of polynomials, the first of some degree, cut at their order, [..., 1 + K]."""
     product = np.zeros(first.shape)
     for power in range(min(degree + 1, first.shape[-1])):
-        product[:, power:] += first[:, power : power + 1] * second[:, : first.shape[-1] - power]
+        product[..., power:] += first[..., power : power + 1] * second[..., : first.shape[-1] - power]
     return product
 
 
