@@ -136,7 +136,7 @@ def estimate_degeneracies(
         The estimates of each table.
     """
     keys = [_likeness(table) if len(table.size) <= _FEW else at for at, table in enumerate(tables)]
-    different = {key: table for key, table in zip(keys, tables, strict=True)}
+    different = dict(zip(keys, tables, strict=True))
     one_each, found = list(different.values()), list[DegeneracyEstimates]()
     for start in range(0, len(one_each), _TABLES):
         some = one_each[start : start + _TABLES]
