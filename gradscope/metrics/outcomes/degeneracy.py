@@ -149,12 +149,8 @@ def estimate_degeneracies(
 def _likeness(table: GroupTable) -> tuple[object, ...]:
     """What the estimates of a table follow from: its prompts and steps count by their order alone."""
     places = tuple(_ranks(column.tolist()) for column in (table.prompt, table.step))
-    return (
-        *places,
-        table.size.tobytes(),
-        table.dead.tobytes(),
-        table.num_passing is not None and table.num_passing.tobytes(),
-    )
+    passing = None if table.num_passing is None else table.num_passing.tobytes()
+    return *places, table.size.tobytes(), table.dead.tobytes(), passing
 
 
 def _ranks(values: list[object]) -> tuple[int, ...]:

@@ -139,8 +139,8 @@ def _predictions(
         whole[blocks] = (passes[:, 0] + fails[:, 0]) / choices[:, 0]
         without[rows] = (passes[:, 1:][is_member] + fails[:, 1:][is_member]) / choices[:, 1:][is_member]
     total = np.add.reduceat(counts, start)
-    of_all = np.sum(total * whole, axis=1, dtype=np.float64)
-    return members, of_all, np.sum((total[of_block] - counts) * without, axis=1, dtype=np.float64)
+    left = total[of_block] - counts
+    return members, np.asarray(np.sum(total * whole, axis=1)), np.asarray(np.sum(left * without, axis=1))
 
 
 def _alike(num_members: Counts, start: Counts, order: int) -> Iterator[tuple[Counts, Counts]]:

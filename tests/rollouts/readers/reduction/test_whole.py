@@ -1,12 +1,7 @@
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.flat.column_log import column_log
-from gradscope.rollouts.readers.flat.records import FlatColumns
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.reduction.log import ColumnLog, reduce_log
-from gradscope.rollouts.readers.reduction.log import parts_of as parts_of_log
-from gradscope.rollouts.readers.reduction.parts import Part, part_of_records, part_of_rows
+from gradscope.rollouts.readers.reduction.parts import part_of_records, part_of_rows
 from gradscope.rollouts.readers.reduction.whole import Whole
 from gradscope.rollouts.reward_table import RewardTable
 from tests.rollouts.readers.reduction.made_up_parts import parts_of, record, whole_of
@@ -127,35 +117,3 @@ def test_a_log_larger_than_its_first_room_is_kept_whole() -> None:
 def test_nothing_was_seen_of_a_log_without_parts() -> None:
     assert Whole().is_empty
     assert not whole_of(parts_of([record()], ())).is_empty
-
-
-def test_four_processes_reduce_a_log_to_the_same_bytes_as_one(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    for number in range(7):
-        rows = [
-            {"step": int(step), "group": f"g{step % 5}", "prompt": f"p{step % 3}", "reward": float(reward)}
-            for step, reward in zip(random.integers(0, 4, 60), random.choice([0.0, 0.5, 1.0], 60), strict=True)
-        ]
-        lines = [json.dumps(row) for row in rows]
-        lines[number] = '{"step": 1, "group": "odd", "prompt": "p", "reward": "0.5"}'
-        lines[number + 9] = "no row"
-        (tmp_path / f"{number}.jsonl").write_text("\n".join(lines))
-    files = sorted(tmp_path.iterdir())
-    shares = [range(0, 2), range(2, 4), range(4, 6), range(6, 7)]
-    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as processes:
-        found = list(processes.map(parts_of_files, [[files[at] for at in share] for share in shares]))
-    merged = [part.after(share.start) for share, parts in zip(shares, found, strict=True) for part in parts]
-    one, other = (whole_of(parts).table()[0] for parts in (merged[::-1], parts_of_files(files)))
-    assert_equal_tables(one, other)
-    assert len(one.reward) == 7 * 59
-    assert one.reward.tobytes() == reduce_log(log_of(files)).reward.tobytes()
-
-
-def parts_of_files(files: Sequence[Path]) -> list[Part]:
-    return list(parts_of_log(log_of(files)))
-
-
-def log_of(files: Sequence[Path]) -> ColumnLog:
-    names = ColumnNames(step="step", group="group", prompt_id="prompt", reward="reward")
-    columns = FlatColumns(names=names, rewards=(), sample=None)
-    return column_log(files, columns, ("step", "group", "prompt", "reward"), QuarantineLog())
