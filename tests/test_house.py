@@ -31,7 +31,6 @@ FAMILIES = {
     "render/terminal": "every table is printed from one list of examples",
     "render/terminal/degeneracy": "likewise",
     "render/terminal/rank": "likewise",
-    "rollouts/readers/evaluations": "every format is read from its sample in fixtures/logs",
 }
 """Folders whose modules are tested as one family, by the file of the folder's name beside the folder."""
 OF_THE_WHOLE = {

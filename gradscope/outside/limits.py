@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import stat
 from pathlib import Path
 from typing import IO
@@ -31,6 +32,9 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+_LFS = b"version https://git-lfs.github.com/spec/"
+_MOST_POINTER = 1024
+"""Bytes that a pointer of Git LFS has at most, by its specification."""
 
 
 def most(limit: int) -> int:
@@ -79,23 +83,34 @@ def in_mib(size: int) -> str:
 
 
 def require_regular(path: Path) -> None:
-    """Refuse to open what is no file: reading it may never end.
+    """Refuse to open what is no file, as reading it may never end, and what only stands for one.
 
     Args:
         path: What is about to be opened; one that is not there, or a folder, is left to the opening.
 
     Raises:
-        InputError: It is a pipe, a socket or a device, also by a link.
+        InputError: It is a pipe, a socket or a device, also by a link, or the pointer that Git LFS leaves of a file.
     """
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
+        kind = next((name for is_one, name in _KINDS if is_one(status.st_mode)), None)
+        is_pointer = stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_POINTER and _starts_as_pointer(path)
     except (OSError, ValueError):
         return
-    kind = next((name for is_one, name in _KINDS if is_one(mode)), None)
     if kind is not None:
         raise InputError(
             f"{path} is {kind}, and only files are read.", hint="Write its content to a file and name that."
         )
+    if is_pointer:
+        raise InputError(
+            f"{path} is a pointer of Git LFS, and the file itself was not downloaded.",
+            hint=f"Download it: git -C {shlex.quote(str(path.parent))} lfs pull",
+        )
+
+
+def _starts_as_pointer(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(_LFS)) == _LFS
 
 
 def open_file(path: Path) -> IO[bytes]:

@@ -96,3 +96,18 @@ def test_a_stream_gives_as_much_as_its_file_may_unpack_to(tmp_path: Path, monkey
     beyond = io.BufferedReader(Unpacked(io.BytesIO(bytes(2_000_001)), file))
     with pytest.raises(InputError, match="unpacks to more than 1 MiB, which is 200 times its size"):
         beyond.read()
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
+
+
+def test_a_pointer_of_git_lfs_says_how_the_file_is_had(tmp_path: Path) -> None:
+    file = tmp_path / "my logs" / "a.json"
+    file.parent.mkdir()
+    file.write_bytes(POINTER)
+    for read in (require_regular, open_file, read_whole):
+        with pytest.raises(InputError, match="is a pointer of Git LFS") as caught:
+            read(file)
+        assert caught.value.hint == f"Download it: git -C '{file.parent}' lfs pull"
+    file.write_bytes(POINTER[:40] + b"x" * 2000)
+    require_regular(file)

@@ -16,7 +16,7 @@ from gradscope.rollouts.metrics_alone import log as metrics_log
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import as_named_run
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.evaluations.sample_shapes import refuse_lone_list
+from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.format import Format, RowFormat
@@ -24,9 +24,7 @@ from gradscope.rollouts.readers.parsing.assemble import peek
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
-from gradscope.rollouts.readers.refused_files import refuse_files
-from gradscope.rollouts.readers.refused_folders import refuse_checkpoint, refuse_folder_of_runs, refuse_folders
-from gradscope.rollouts.readers.refused_pickles import refuse_pickles
+from gradscope.rollouts.readers.refused import refuse_checkpoint, refuse_folder_of_runs, refuse_unknown
 from gradscope.rollouts.readers.registry import FORMATS, TRAINERS, format_named
 from gradscope.rollouts.readers.trl import reader as trl
 from gradscope.rollouts.readers.trl.files import completion_files
@@ -173,10 +171,8 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
         return recognized
     if METRICS.recognizes(request) and not _runs_below(request.path):
         return METRICS
-    refuse_pickles(request.path)
     refuse_folder_of_runs(request.path, _runs_below(request.path))
-    refuse_folders(request.path)
-    refuse_files(request.path)
+    refuse_unknown(request.path)
     quarantine = QuarantineLog()
     rows = peek(request.path, quarantine)
     if not rows:

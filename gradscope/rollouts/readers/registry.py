@@ -6,7 +6,7 @@ import difflib
 
 from gradscope.errors import UsageError
 from gradscope.rollouts.readers import gradscope_run, reduced
-from gradscope.rollouts.readers.evaluations import evalplus, inspect_ai, lighteval, lm_eval, samples, skyrl, verifiers
+from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.ms_swift import reader as ms_swift
@@ -50,12 +50,12 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
 
 FORMATS: tuple[Format | RowFormat, ...] = (
     *TRAINERS,
-    evalplus.FORMAT,
-    lm_eval.FORMAT,
-    lighteval.FORMAT,
+    harnesses.EVALPLUS,
+    harnesses.LM_EVAL,
+    harnesses.LIGHTEVAL,
     inspect_ai.FORMAT,
-    verifiers.FORMAT,
-    skyrl.FORMAT,
+    harnesses.VERIFIERS,
+    harnesses.SKYRL,
     samples.FORMAT,
     generic.FORMAT,
 )

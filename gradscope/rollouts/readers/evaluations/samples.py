@@ -1,33 +1,56 @@
-"""Sample files for pass@k: n samples a prompt, as rows, as lists, or as counts. One group a prompt, step 0."""
+"""Sample files for pass@k: n samples a prompt, as rows, lists, counts or one policy a key; a group a prompt, step 0."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from gradscope.errors import InputError
+from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import most, raise_limits
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.evaluations.sample_shapes import (
-    COUNTS,
-    PromptSamples,
-    prompt_rows,
-    refuse_lone_list,
-    samples_of,
-)
-from gradscope.rollouts.readers.flat.columns import USUAL, resolve_columns
+from gradscope.rollouts.readers.flat.columns import SAMPLE_IDS, USUAL, list_names, resolve_columns
 from gradscope.rollouts.readers.flat.generic import columns_in, read_flat
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble, peek
 from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.readers.parsing.nested_cells import list_of, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, parse_messages, parse_reward, text_of
+from gradscope.rollouts.readers.parsing.scalars import (
+    digest,
+    finite_or_none,
+    is_number,
+    parse_messages,
+    parse_reward,
+    text_of,
+)
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
 from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.run import Run
 
+_REWARD_LISTS = ("passed", "scores", "score", "rewards", "reward", "correct", "is_correct", "success")
+_TEXT_LISTS = (
+    *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
+    "content",
+    *("predictions", "preds", "model_outputs", "model_answers"),
+)
+_ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
+_ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *_ANSWER_KEYS[:1])
+"""Names under which a text is what the policy wrote, and not the task's own solution."""
+_PROMPTS = (*USUAL["prompt"], *USUAL["prompt_id"])
+_TRIALS = ("trial", *SAMPLE_IDS)
+_TOTALS = ("n", "num_samples", "n_samples", "total")
+_RIGHTS = ("c", "num_correct", "n_correct", "num_passed", "n_passed", "correct", "passed")
+_ALSO_VERDICTS = ("correct", "passed")
+"""Names that a verdict of one sample has as well: a boolean there is no count."""
+_COUNTS = "counts"
+"""The shape of a row with n and c."""
+_NO_COLUMNS = ColumnNames()
+_MAX_COUNT = 1_000_000
+_MAX_DEPTH = 12
 _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _POLICIES = ("policy", "model")
@@ -35,6 +58,181 @@ MOST_SAMPLES = 20_000_000
 """Samples of all prompts: a row of counts declares up to a million with a few digits."""
 _PLAIN = frozenset({type(None), bool, int, float, str})
 """What equal rewards can be counted as: a list or an object has no hash."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptSamples:
+    """The samples of one prompt."""
+
+    shape: str
+    """How they were written, in words."""
+    rewards: tuple[Any, ...]
+    """One cell a sample; not yet judged."""
+    further: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Other numbers a sample, by name, the scalar reward among them."""
+    texts: tuple[Any, ...] = ()
+    """Completions, where they were written."""
+    policies: tuple[str, ...] = ()
+    """The policy of each sample, where a row holds one of each."""
+
+
+def samples_of(row: Mapping[str, Any], columns: ColumnNames = _NO_COLUMNS) -> PromptSamples | str | None:
+    """The samples that a row, or a part of a document, holds.
+
+    A list of rewards counts as samples where a list of as many responses stands beside it, or where it was named: a
+    list alone may as well hold the criteria, tests or tokens of one response. Beside one response it holds those, named
+    or not; beside a list of different prompts it holds a batch.
+
+    Args:
+        columns: Which list is the reward, and which columns are counts; None: the first with a usual name.
+
+    Returns:
+        The samples; a few words for the quarantine where they contradict themselves; None where the row has no such
+        shape.
+    """
+    if columns.num_samples or columns.num_correct:
+        return _from_counts(row, columns)
+    return _from_lists(row, columns.reward) or _from_counts(row, columns) or _from_policies(row, columns.reward)
+
+
+def prompt_rows(node: Any, columns: ColumnNames = _NO_COLUMNS, depth: int = _MAX_DEPTH) -> Iterator[Mapping[str, Any]]:
+    """The parts of a nested document that hold samples.
+
+    Args:
+        node: Plain JSON.
+        columns: Which list is the reward, and which columns are counts.
+        depth: How many levels below this one to look into.
+
+    Yields:
+        Mappings with a shape, outermost first, in order.
+    """
+    if isinstance(node, Mapping) and samples_of(node, columns) is not None:
+        yield node
+    elif isinstance(node, (Mapping, list)) and depth:
+        for item in node.values() if isinstance(node, Mapping) else node:
+            if isinstance(item, (Mapping, list)):
+                yield from prompt_rows(item, columns, depth - 1)
+
+
+def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Says what a list of rewards lacks to be samples, where most of a file's first rows have nothing but such a list.
+
+    Raises:
+        InputError: They have; the hint is the option that makes samples of it.
+    """
+    batches = [name for row in rows if (name := _prompts_in(row)) is not None]
+    if len(batches) > len(rows) / 2:
+        raise InputError(
+            f"{path} has rows with a list of several prompts each ({batches[0]!r}): batches, in an unknown form.",
+            hint="Write a row a rollout: step, prompt, response, reward.",
+        )
+    for name in _REWARD_LISTS:
+        if sum(isinstance(row.get(name), list) for row in rows) > len(rows) / 2:
+            raise InputError(
+                f"{path} has a list {name!r} in a row, and no list of as many responses beside it: whether its entries "
+                "are samples, or parts of one, is not known.",
+                hint=f"If each entry is a sample, name the list: --reward-column {name}",
+            )
+
+
+def _prompts_in(row: Mapping[str, Any]) -> str | None:
+    """The list of a batch that names its prompts: one a response, not all the same; a conversation is one prompt."""
+    responses = [row[name] for name in (*_REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS) if isinstance(row.get(name), list)]
+    sizes = set(map(len, responses))
+    for name in _PROMPTS:
+        cells = list_of(row.get(name))
+        is_conversation = any(isinstance(cell, Mapping) for cell in cells)
+        if len(cells) in sizes and not is_conversation and len(set(map(digest, cells))) > 1:
+            return name
+    return None
+
+
+def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | str | None:
+    if _prompts_in(row) is not None:
+        return None
+    columns: dict[str, Any] = {}
+    aligned: set[str] = set()
+    for name, value in row.items():
+        if _is_list_of(value, Mapping) and any(key in value[0] for key in (reward, *USUAL["reward"])):
+            objects = {key: [element.get(key) for element in value] for key in value[0]}
+            columns |= objects
+            aligned |= set(objects) if reward or not objects.keys().isdisjoint((*_ANSWER_KEYS, *_TRIALS)) else set()
+        elif isinstance(value, list):
+            columns.setdefault(name, [_unwrap(element) for element in value])
+    if reward is not None and reward not in columns and _first(columns, _REWARD_LISTS):
+        raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
+    sizes = {len(columns[name]) for name in (*_ANSWER_KEYS, *_TEXT_LISTS) if name in columns}
+    is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # which say how long the list is
+    aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
+    main = reward if reward in columns else next((name for name in _REWARD_LISTS if name in aligned), None)
+    if main is None or isinstance(row.get(main), (bool, int, float, str)):
+        return None
+    if not sizes and any(isinstance(row.get(name), str) for name in _ONE_RESPONSE):
+        return "the list of rewards stands beside one response, whose parts or tokens it then holds"
+    size = len(columns[main])
+    if not size:
+        return "the list of samples is empty"
+    if is_counted and not _counts_agree(row, columns[main]):
+        return "n and c contradict the list of samples"
+    same = {name: tuple(value) for name, value in columns.items() if len(value) == size}
+    texts = _first(same, (*_ANSWER_KEYS, *_TEXT_LISTS))
+    return PromptSamples(
+        shape="lists",
+        rewards=same[main],
+        further={name: value for name, value in same.items() if name == main or all(map(is_number, value))},
+        texts=same[texts] if texts else (),
+    )
+
+
+def _from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:
+    total = columns.num_samples or _first(row, _TOTALS)
+    right = columns.num_correct or next((name for name in _RIGHTS if name in row and _may_count(name, row[name])), None)
+    if total is None or right is None or total not in row or right not in row:
+        return None
+    n, c = whole_number(row[total]), whole_number(row[right])
+    if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
+        return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"
+    return PromptSamples(shape=_COUNTS, rewards=(1.0,) * c + (0.0,) * (n - c))
+
+
+def _may_count(name: str, value: Any) -> bool:
+    return name not in _ALSO_VERDICTS or not isinstance(value, (bool, list))
+
+
+def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples | None:
+    names = (reward,) if reward is not None else USUAL["reward"]
+    named = {
+        policy: value
+        for policy, value in row.items()
+        if isinstance(value, Mapping) and any(is_number(value.get(name)) for name in names)
+    }
+    if len(named) < 2:
+        return None
+    main = next(name for name in names if any(is_number(value.get(name)) for value in named.values()))
+    texts = [next((value[key] for key in _ANSWER_KEYS if key in value), None) for value in named.values()]
+    return PromptSamples(
+        shape=f"one sample of each of {len(named)} policies ({', '.join(named)})",
+        rewards=tuple(value.get(main) for value in named.values()),
+        texts=tuple(texts),
+        policies=tuple(named),
+    )
+
+
+def _counts_agree(row: Mapping[str, Any], rewards: Sequence[Any]) -> bool:
+    return bool(row["n"] == len(rewards) and row["c"] == sum(bool(reward) for reward in rewards))
+
+
+def _first(columns: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    return next((name for name in names if name in columns), None)
+
+
+def _unwrap(value: Any) -> Any:
+    """A number that was written as a list of one, as reward models do; anything else unchanged."""
+    return value[0] if isinstance(value, list) and len(value) == 1 and is_number(value[0]) else value
+
+
+def _is_list_of(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(element, kind) for element in value)
 
 
 def _recognizes(request: ReadRequest) -> bool:
@@ -80,7 +278,7 @@ def _are_numbered(found: list[tuple[dict[str, Any], Mapping[str, Any]]], columns
     counts = [
         row
         for row, part in found
-        if isinstance(one := samples_of(part, columns), PromptSamples) and one.shape == COUNTS
+        if isinstance(one := samples_of(part, columns), PromptSamples) and one.shape == _COUNTS
     ]
     prompts = {_identify(row, str(place))[0] for place, row in enumerate(counts)}
     return len(prompts) <= len(counts) / 2 and len(counts) > 1

@@ -1,0 +1,306 @@
+"""Harnesses whose results are rows or one document: EvalPlus, lm-eval, lighteval, SkyRL's and verifiers' evaluations.
+
+A group is a document or task of one evaluation, at step 0; of SkyRL at the step in the folder's name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from gradscope.errors import InputError
+from gradscope.rollouts.readers.flat.columns import chosen_name, list_names
+from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, counted
+from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, number_in_name, numbers_in
+from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
+from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, parse_reward, text_of
+from gradscope.rollouts.readers.prime_rl.episode import AGENTS, group_names, is_standalone, record_of, trained_traces
+from gradscope.rollouts.readers.prime_rl.trace import read_trace
+from gradscope.rollouts.types import Status
+
+_SUITES = ("base", "plus")
+_PLUS = (
+    "The verdict is EvalPlus' stricter one: base and plus tests both pass. `base` and `plus` are kept apart as rewards."
+)
+_BASE = "The file has no plus tests: the verdict is that of the base tests."
+
+
+def _has_verdicts(document: Mapping[str, Any]) -> bool:
+    first = next(iter(mapping_of(document.get("eval")).values()), None)
+    return "nfiles" in mapping_of(first) or "base_status" in mapping_of(next(iter(list_of(first)), None))
+
+
+def _verdicts(cell: Any) -> Iterator[tuple[float | None, float | None, str]]:
+    """Base and plus verdict and solution of each sample of a task, in the layout before 0.2.1 and in the one since."""
+    if isinstance(cell, Mapping):  # lists of [status, details]; that of plus is empty where its tests were not run
+        base, plus = ([_passed(next(iter(list_of(one)), None)) for one in list_of(cell.get(key))] for key in _SUITES)
+        yield from ((one, two, "") for one, two in zip_longest(base, plus))
+    for sample in map(mapping_of, list_of(cell)):
+        one, two = (_passed(sample.get(f"{suite}_status")) for suite in _SUITES)
+        yield one, two, text_of(sample.get("solution", sample.get("completion")))
+
+
+def _evalplus_records(row: LogRow) -> Iterator[Record]:
+    for task, cell in mapping_of(row.cells.get("eval")).items():
+        for base, plus, solution in _verdicts(cell):
+            row.reading.noted.add(_BASE if plus is None else _PLUS)
+            if base is None:
+                row.reading.quarantine.add("base_status is missing", f"{row.file}:{task}")
+            yield Record(
+                step=0,
+                group=task,
+                prompt_id=task,
+                prompt="",
+                completion=solution,
+                reward=base if base is None or plus is None else min(base, plus),
+                rewards={"base": base, **({} if plus is None else {"plus": plus})},
+            )
+
+
+def _passed(status: Any) -> float | None:
+    """A verdict: ``pass``, once ``success``, else ``fail``, ``timeout``, ...; null where the tests were not run."""
+    return float(status in ("pass", "success")) if isinstance(status, str) else None
+
+
+EVALPLUS = RowFormat(
+    name="evalplus",
+    looks_for="*eval_results.json (EvalPlus)",
+    title="EvalPlus results",
+    patterns=("*eval_results.json",),
+    is_one_file=True,
+    recognizes_file=has_row(_has_verdicts),
+    records=_evalplus_records,
+    inferred=(_PLUS, _BASE),
+    if_noted=frozenset({_PLUS, _BASE}),
+)
+
+
+_lm_eval_ONE_SCORE = (
+    "lm-eval logs one score a document, after its filter, not one a response: only pass@1 can be computed, and groups "
+    "have one rollout. For more, score `resps` again and give a file with a row a response."
+)
+
+
+def _lm_eval_survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str]:
+    first, *others = dict.fromkeys(text_of(row.cells.get("filter")) for row in rows) or [""]
+    metric = _lm_eval_metric([row.cells for row in rows], reading.request)
+    most = max((len(list_of(first)) for row in rows for first in list_of(row.cells.get("resps"))), default=1)
+    left_out = f"; rows of other filters ({', '.join(others)}) are the same responses and left out" if others else ""
+    reading.inferred.append(f"The score is {metric} after the filter {first}{left_out}.")
+    reading.missing.append(f"Each document has up to {counted(most, 'response')}. {_lm_eval_ONE_SCORE}")
+    return {"metric": metric, "filter": first}
+
+
+def _lm_eval_metric(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str:
+    """Which score counts: the metric that was named, else the first that rows list and that is a number."""
+    named = request.columns.reward
+    listed = [named] if named is not None else [name for row in rows for name in list_of(row.get("metrics"))]
+    for name in dict.fromkeys(map(text_of, listed)):
+        if any(is_number(row.get(name)) for row in rows):
+            return name
+    keys = list_names(dict.fromkeys(key for row in rows for key in row))
+    raise InputError(
+        f"{request.path} has no score {named!r}." if named else f"{request.path} lists no metric that is a number.",
+        hint=f"Name the score with --reward-column; the columns are {keys}.",
+    )
+
+
+def _lm_eval_records(row: LogRow, metric: str, filter: str) -> Iterator[Record]:
+    cells = row.cells
+    if text_of(cells.get("filter")) != filter:
+        return
+    if cells.get("doc_id") is None:
+        raise UnusableRowError("doc_id is missing")
+    # Documents are numbered per task, and a file is a task.
+    task = row.file.stem.removeprefix("samples_").rpartition("_")[0]
+    document = f"{task}/{text_of(cells['doc_id'])}" if len(row.reading.files) > 1 else text_of(cells["doc_id"])
+    names = [text_of(name) for name in list_of(cells.get("metrics"))]
+    yield Record(
+        step=0,
+        group=document,
+        prompt_id=document,
+        prompt=text_of(cells.get("doc")),
+        completion=text_of(next(iter(list_of(cells.get("filtered_resps"))), None)),
+        reward=row.reward(cells.get(metric, ABSENT)),
+        rewards={name: finite_or_none(cells[name]) for name in names if is_number(cells.get(name))},
+    )
+
+
+LM_EVAL = RowFormat(
+    name="lm-eval",
+    looks_for="samples_*.jsonl with doc_id, resps and filter (lm-eval)",
+    title="lm-eval samples",
+    patterns=("samples_*.jsonl", "*/samples_*.jsonl"),
+    recognizes_file=has_keys("doc_id", "doc", "resps", "filter"),
+    survey=_lm_eval_survey,
+    records=_lm_eval_records,
+    takes=frozenset({"reward_column"}),
+)
+
+
+_lighteval_ONE_SCORE = (
+    "lighteval logs one value a document and metric, not one a response: only pass@1 can be computed, and groups have "
+    "one rollout. For more, score the responses again and give a file with a row a response."
+)
+
+
+def _lighteval_survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str]:
+    metrics = (name for row in rows for name in numbers_in(row.cells.get("metric")))
+    metric = chosen_name(metrics, reading.request, "metric", "no metric that is a number")
+    most = max((len(list_of(mapping_of(row.cells.get("model_response")).get("text"))) for row in rows), default=1)
+    reading.inferred.append(f"The score is {metric}.")
+    reading.missing.append(f"Each document has up to {counted(most, 'response')}. {_lighteval_ONE_SCORE}")
+    return {"metric": metric}
+
+
+def _lighteval_records(row: LogRow, metric: str) -> Iterator[Record]:
+    document, response = mapping_of(row.cells.get("doc")), mapping_of(row.cells.get("model_response"))
+    name = text_of(document.get("id"))
+    if not name:
+        raise UnusableRowError("doc.id is missing")
+    prompt_id = f"{text_of(document.get('task_name'))}/{name}"
+    yield Record(
+        step=0,
+        group=prompt_id,
+        prompt_id=prompt_id,
+        prompt=text_of(document.get("query")),
+        completion=text_of(next(iter(list_of(response.get("text"))), None)),
+        reward=row.reward(mapping_of(row.cells.get("metric")).get(metric, ABSENT)),
+        rewards=numbers_in(row.cells.get("metric")),
+    )
+
+
+LIGHTEVAL = RowFormat(
+    name="lighteval",
+    looks_for="details_*.parquet with doc, model_response and metric (lighteval)",
+    title="lighteval details",
+    patterns=("details_*.parquet",),
+    recognizes_file=has_keys("doc", "model_response", "metric"),
+    survey=_lighteval_survey,
+    records=_lighteval_records,
+    takes=frozenset({"reward_column"}),
+)
+
+
+_skyrl_STEP = re.compile(r"^global_step_([0-9]+)_evals$")
+_skyrl_STATUS: dict[str, Status] = {"stop": "completed", "length": "truncated"}
+_skyrl_BY_PROMPT = "Responses to one prompt of one data source are a group; equal prompts merge."
+_skyrl_SUMMED = "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
+
+
+def _refuse_turns(rows: Sequence[LogRow], reading: Reading) -> dict[str, Any]:
+    """Refuse rows that are turns: the prompt of one goes on where the response of another ends.
+
+    Returns:
+        Nothing that rows need.
+
+    Raises:
+        InputError: There are such rows.
+    """
+    texts = [(text_of(row.cells.get("input_prompt")), text_of(row.cells.get("output_response"))) for row in rows]
+    prompts = sorted({prompt for prompt, _ in texts})
+    for row, (prompt, response) in zip(rows, texts, strict=True):
+        so_far = prompt + response
+        at = bisect_left(prompts, so_far)
+        if response and at < len(prompts) and prompts[at].startswith(so_far):
+            raise InputError(
+                f"{row.location} is a turn of a trajectory that another row continues: which rows belong together is "
+                "not logged.",
+                hint="Evaluate with generator.step_wise_trajectories off, so that a row is a whole trajectory.",
+            )
+    return {}
+
+
+def _skyrl_records(row: LogRow) -> Iterator[Record]:
+    cells = row.cells
+    prompt = text_of(cells.get("input_prompt"))
+    if not prompt:
+        raise UnusableRowError("input_prompt is missing")
+    name = f"{text_of(cells.get('data_source'))}/{digest(prompt)}"
+    yield Record(
+        step=number_in_name(_skyrl_STEP, row.file.resolve()) or 0,
+        group=name,
+        prompt_id=name,
+        prompt=prompt,
+        completion=text_of(cells.get("output_response")),
+        reward=row.reward(_skyrl_total(cells.get("score", ABSENT), row)),
+        status=_skyrl_STATUS.get(text_of(cells.get("stop_reason")), "unknown"),
+    )
+
+
+def _skyrl_total(score: Any, row: LogRow) -> Any:
+    """The sum of a list of numbers; what is none among them, or no list, stays as it is, to be judged as a reward."""
+    if not isinstance(score, list) or not score:
+        return score
+    row.reading.noted.add(_skyrl_SUMMED)
+    broken = [cell for cell in score if isinstance(parse_reward(cell), str)]
+    return broken[0] if broken else math.fsum(score)
+
+
+def _holds_responses(file: Path) -> bool:
+    return file.name != "aggregated_results.jsonl"
+
+
+SKYRL = RowFormat(
+    name="skyrl-eval",
+    looks_for="dumped_evals/*/*.jsonl with input_prompt, output_response and score (SkyRL)",
+    title="SkyRL evaluation",
+    patterns=("dumped_evals/*/*.jsonl", "*_evals/*.jsonl", "eval_only/*.jsonl", "*.jsonl"),
+    keeps_file=_holds_responses,
+    recognizes_file=has_keys("input_prompt", "output_response", "score"),
+    survey=_refuse_turns,
+    records=_skyrl_records,
+    inferred=(_skyrl_BY_PROMPT, _skyrl_SUMMED),
+    if_noted=frozenset({_skyrl_SUMMED}),
+    missing=(TEXT_ONLY,),
+)
+
+
+_BY_TASK = "Episodes of one task (task.key, else task.hash) of an environment are the samples of a prompt."
+
+
+def _verifiers_records(row: LogRow) -> Iterator[Record]:
+    episode, quarantine = row.cells, row.reading.quarantine
+    if not is_standalone(episode):
+        raise UnusableRowError("the episode is not of an evaluation")
+    prompt, traces = _verifiers_prompt(episode), trained_traces(episode)
+    if not traces:
+        raise UnusableRowError("the episode has no trace of an agent")
+    if len(traces) > 1:
+        row.reading.noted.add(AGENTS)
+    log = f"{row.file.resolve().parent.name}/" if len(row.reading.files) > 1 else ""
+    for name, trace in zip(group_names(prompt, traces), traces, strict=True):
+        record = record_of(episode, trace, read_trace(trace), 0, f"{log}{name}", row.location, quarantine)
+        given = trace.get("id")
+        yield replace(
+            record, prompt_id=prompt, sample_id=given if isinstance(given, str) else None, location=row.location
+        )
+
+
+def _verifiers_prompt(episode: Mapping[str, Any]) -> str:
+    task, environment = mapping_of(episode.get("task")), mapping_of(episode.get("env"))
+    name = text_of(task.get("key")) or text_of(task.get("hash")) or (digest(task["data"]) if task.get("data") else "")
+    if not name:
+        raise UnusableRowError("task.key, task.hash and task.data are missing")
+    return f"{text_of(environment.get('name')) or text_of(environment.get('id'))}/{name}"
+
+
+VERIFIERS = RowFormat(
+    name="verifiers",
+    looks_for="traces.jsonl of a run of type eval (verifiers)",
+    title="verifiers evaluation",
+    patterns=("traces.jsonl",),
+    recognizes_file=has_row(is_standalone),
+    records=_verifiers_records,
+    inferred=(_BY_TASK, AGENTS),
+    if_noted=frozenset({AGENTS}),
+)

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.run import Run
+from tests.conftest import REPOSITORY
+from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+
+LOGS = REPOSITORY / "fixtures" / "logs"
+DUMP = REPOSITORY / "fixtures/logs/skyrl_eval"
+EVAL = REPOSITORY / "fixtures/logs/verifiers_eval/gsm8k--qwen3--single-turn--5f2c"
+
+
+def test_evalplus_counts_a_sample_only_if_both_suites_pass() -> None:
+    run = read_run(LOGS / "evalplus")
+    assert rewards_of(run) == {"HumanEval/0": (1.0, 0.0), "HumanEval/1": (0.0, 0.0)}
+    assert run.groups[0].rollouts[1].rewards == {"base": 1.0, "plus": 0.0}
+    assert "base and plus tests both pass" in run.source.inferred[0]
+
+
+def test_evalplus_without_plus_tests_takes_the_base_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "eval_results.json"
+    samples = [{"base_status": status, "plus_status": None} for status in ("pass", "fail", None)]
+    path.write_text(json.dumps({"eval": {"t": samples}}))
+    run = read_run(path)
+    assert rewards_of(run) == {"t": (1.0, 0.0, None)}
+    assert set_aside(run) == {"base_status is missing": 1}
+    assert "no plus tests" in run.source.inferred[0]
+
+
+@pytest.mark.parametrize("word", ["success", "pass"])
+@pytest.mark.parametrize("has_plus", [True, False])
+def test_evalplus_of_the_older_layout_is_read(tmp_path: Path, word: str, has_plus: bool) -> None:
+    plus = [[word, []], ["failed", [False]], ["timed out", []]] if has_plus else []
+    cell = {"nfiles": 3, "base": [[word, [True]], [word, [True]], ["timed out", []]], "plus": plus}
+    path = tmp_path / "codegen_eval_results.json"
+    path.write_text(json.dumps({"date": "2023-05-01 10:00", "eval": {"HumanEval/0": cell}}))
+    run = read_run(path)
+    assert rewards_of(run) == {"HumanEval/0": (1.0, 0.0 if has_plus else 1.0, 0.0)}
+    assert ("no plus tests" in run.source.inferred[0]) is not has_plus
+
+
+def test_lm_eval_rows_of_another_filter_are_not_samples() -> None:
+    run = read_run(LOGS / "lm_eval")
+    assert rewards_of(run) == {"0": (0.0,), "1": (1.0,)}
+    assert "rows of other filters (flexible-extract)" in run.source.inferred[0]
+    assert "up to 2 responses" in run.source.missing[0]
+    assert "only pass@1" in run.source.missing[0]
+
+
+def test_lm_eval_documents_of_two_tasks_stay_apart_and_bad_rows_are_set_aside(tmp_path: Path) -> None:
+    row = {"doc_id": 0, "doc": {}, "resps": [["4"]], "filter": "none", "metrics": ["acc"], "acc": 1.0}
+    write_lines(tmp_path / "samples_a_2026.jsonl", row, {**row, "doc_id": None})
+    write_lines(tmp_path / "samples_b_2026.jsonl", row)
+    run = read_run(tmp_path)
+    assert rewards_of(run) == {"a/0": (1.0,), "b/0": (1.0,)}
+    assert set_aside(run) == {"doc_id is missing": 1}
+
+
+def test_lm_eval_without_a_score_is_refused(tmp_path: Path) -> None:
+    row = {"doc_id": 0, "doc": {}, "resps": [["4"]], "filter": "none", "metrics": ["acc"], "acc": "high"}
+    path = write_lines(tmp_path / "samples_a.jsonl", row)
+    with pytest.raises(InputError, match="lists no metric that is a number"):
+        read_run(path)
+    with pytest.raises(InputError, match="has no score 'f1'"):
+        read_run(path, ReadOptions(columns=ColumnNames(reward="f1")))
+
+
+def test_lighteval_has_one_value_a_document() -> None:
+    run = read_run(LOGS / "lighteval")
+    assert rewards_of(run) == {"math|0/0": (0.0,), "math|0/1": (1.0,)}
+    assert run.source.inferred == ("The score is extractive_match.",)
+    by_length = read_run(LOGS / "lighteval", ReadOptions(columns=ColumnNames(reward="len")))
+    assert rewards_of(by_length) == {"math|0/0": (2.0,), "math|0/1": (2.0,)}
+    with pytest.raises(InputError, match="has no metric 'f1'"):
+        read_run(LOGS / "lighteval", ReadOptions(columns=ColumnNames(reward="f1")))
+
+
+def test_lighteval_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"doc": {"id": name}, "model_response": {"text": ["a"]}, "metric": {"acc": 1.0}} for name in ("1", None)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
+    assert set_aside(read_run(tmp_path)) == {"doc.id is missing": 1}
+    texts = [{**row, "metric": {"acc": "high"}} for row in rows]
+    pq.write_table(pa.Table.from_pylist(texts), tmp_path / "details_a.parquet")
+    with pytest.raises(InputError, match="has no metric that is a number"):
+        read_run(tmp_path)
+
+
+def row(**cells: Any) -> dict[str, Any]:
+    return {"input_prompt": "2+2?", "output_response": "4", "score": 1.0, "data_source": "s", **cells}
+
+
+def read(tmp_path: Path, *rows: Any) -> Run:
+    return read_run(write_lines(tmp_path / "s.jsonl", *rows))
+
+
+@pytest.mark.parametrize("below", ["", "dumped_evals", "dumped_evals/global_step_10_evals"])
+def test_scores_of_tokens_are_summed(below: str) -> None:
+    run = read_run(DUMP / below)
+    assert (run.source.format, run.steps) == ("skyrl-eval", (10,))
+    assert [group.rewards for group in run.groups] == [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)]
+    assert "count as their sum" in run.source.inferred[1]
+    assert run.source.quarantined.num_rows == 0
+
+
+def test_one_file_is_read_alone_and_without_a_step_it_is_at_none(tmp_path: Path) -> None:
+    run = read_run(DUMP / "dumped_evals/global_step_10_evals/aime.jsonl")
+    assert [group.rewards for group in run.groups] == [(0.0, 0.0)]
+    assert len(run.source.inferred) == 1
+    assert read(tmp_path, row(stop_reason="length")).groups[0].rollouts[0].status == "truncated"
+    assert read(tmp_path, row()).steps == (0,)
+
+
+@pytest.mark.parametrize(
+    ("score", "reward", "reason"),
+    [
+        ([0.1, 0.2, 0.3, -0.6], 0.0, None),
+        ([True, 1], 2.0, None),
+        ([0.0, None], None, "the reward is null"),
+        ([0.0, "1"], None, "the reward is text"),
+        ([0.0, float("nan")], None, "the reward is not finite"),
+        ([[1.0]], None, "the reward is a list, not a number"),
+        ([], None, "the reward is a list, not a number"),
+        ({"a": 1}, None, "the reward is a dict, not a number"),
+        (None, None, "the reward is null"),
+    ],
+)
+def test_a_score_that_is_no_reward_leaves_its_group_incomplete(
+    tmp_path: Path, score: Any, reward: float | None, reason: str | None
+) -> None:
+    run = read(tmp_path, row(), row(score=score))
+    assert run.groups[0].rewards[1] == (pytest.approx(reward, abs=1e-15) if reward is not None else None)
+    assert set_aside(run) == ({} if reason is None else {reason: 1})
+
+
+def test_rows_without_a_prompt_are_set_aside(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "s.jsonl", row(), row(input_prompt=None), row(input_prompt=""))
+    path.write_text(path.read_text() + '{"input_prompt": "2')
+    assert set_aside(read_run(path)) == {"input_prompt is missing": 2, "the last line is cut off": 1}
+
+
+def test_turns_of_trajectories_are_refused(tmp_path: Path) -> None:
+    later = row(input_prompt="2+2?4 Sure?", output_response="5")
+    with pytest.raises(InputError, match=r"s\.jsonl:2 is a turn of a trajectory that another row continues"):
+        read(tmp_path, later, row(score=[0.0]))
+    assert len(read(tmp_path, row(output_response=""), row(input_prompt="2+2? Sure?")).groups) == 2
+
+
+def episode(name: str = "x", **cells: Any) -> dict[str, Any]:
+    row = json.loads((EVAL / "traces.jsonl").read_text().splitlines()[0])
+    return {**row, "traces": [{**row["traces"][0], "id": name}], **cells}
+
+
+def read_episodes(tmp_path: Path, *rows: Any) -> Run:
+    return read_run(write_lines(tmp_path / "traces.jsonl", *rows))
+
+
+@pytest.mark.parametrize("path", [EVAL, EVAL / "traces.jsonl"])
+def test_episodes_of_a_task_are_the_samples_of_a_prompt(path: Path) -> None:
+    run = read_run(path)
+    assert (run.source.format, run.steps) == ("verifiers", (0,))
+    assert rewards_of(run) == {"gsm8k/a": (1.0, 0.0, 1.0), "gsm8k/b": (0.0, 0.0, 0.0)}
+    first = run.groups[0].rollouts[0]
+    assert (first.prompt, first.completion, first.rewards) == ("a?", "4", {"correct": 1.0, "length": 1.0})
+    assert run.source.quarantined.num_rows == 0
+
+
+def test_runs_of_several_policies_are_not_mixed(tmp_path: Path) -> None:
+    for model in ("small", "large"):
+        shutil.copytree(EVAL, tmp_path / f"gsm8k--{model}")
+    run = read_run(tmp_path / "*/traces.jsonl")
+    assert [(group.group_id, group.prompt_id, group.size) for group in run.groups] == [
+        (f"gsm8k--{model}/gsm8k/{task}", f"gsm8k/{task}", 3) for model in ("large", "small") for task in "ab"
+    ]
+
+
+def test_a_task_without_a_key_is_told_by_its_hash_or_its_data(tmp_path: Path) -> None:
+    task = {"data": {"prompt": "q"}, "key": None}
+    run = read_episodes(
+        tmp_path, episode("1", task={**task, "hash": "h"}), episode("2", task=task), episode("3", task=task)
+    )
+    assert [(group.group_id == "gsm8k/h", group.size) for group in run.groups] == [(True, 1), (False, 2)]
+
+
+def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
+    trace = episode()["traces"][0]
+    rows = [
+        episode("a"),
+        episode("a"),
+        episode("b", task={"key": None}),
+        episode("c", task=None),
+        episode("d", run={"type": "train", "work": {"step": 1}}),
+        episode("e", traces=[]),
+        episode("f", traces="none"),
+        episode("g", traces=[{**trace, "rewards": {"correct": {"score": "high"}}}]),
+        episode("h", traces=[{**trace, "rewards": {}, "id": None}], ok=False),
+    ]
+    run = read_episodes(tmp_path, *rows)
+    assert rewards_of(run) == {"gsm8k/a": (1.0, None, None)}
+    assert set_aside(run) == {
+        "the row repeats an earlier one of the same sample": 1,
+        "task.key, task.hash and task.data are missing": 2,
+        "the episode is not of an evaluation": 2,
+        "the episode has no trace of an agent": 1,
+        "the reward is text": 1,
+        "the reward is missing": 1,
+    }
+
+
+def test_several_agents_of_an_episode_are_said(tmp_path: Path) -> None:
+    trace = episode()["traces"][0]
+    traces = [{**trace, "id": name, "agent": {"name": name}} for name in ("solver", "critic")]
+    run = read_episodes(tmp_path, episode(traces=traces))
+    assert list(rewards_of(run)) == ["gsm8k/a/solver", "gsm8k/a/critic"]
+    assert {group.prompt_id for group in run.groups} == {"gsm8k/a"}
+    assert "several trained agents" in run.source.inferred[1]
+
+
+def test_a_cut_line_is_set_aside_and_a_file_of_none_but_such_is_no_log(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "traces.jsonl", episode("a"), episode("b"))
+    path.write_text(path.read_text()[:-9])
+    assert set_aside(read_run(path)) == {"the last line is cut off": 1}
+    path.write_text(path.read_text()[:50])
+    with pytest.raises(InputError, match="has no usable rows"):
+        read_run(path)
+
+
+@pytest.mark.parametrize("name", ["lm_eval", "lighteval", "inspect_ai"])
+def test_only_the_score_can_be_named(name: str) -> None:
+    with pytest.raises(UsageError, match="whose columns are known"):
+        read_run(LOGS / name, ReadOptions(columns=ColumnNames(prompt="doc")))

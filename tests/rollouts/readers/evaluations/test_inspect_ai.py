@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.evaluations import inspect_ai
+from gradscope.rollouts.readers.evaluations.inspect_ai import find_logs, has_succeeded
+from tests.conftest import REPOSITORY
+from tests.rollouts.readers.lines import rewards_of, set_aside
+
+LOGS = REPOSITORY / "fixtures" / "logs"
+LOG = REPOSITORY / "fixtures/logs/inspect_ai_shards"
+RUN = "2026-11-01T10-00-00+00-00_demo_x"
+EARLY, LATE = f"{RUN}.eval", "2026-11-01T11-00-00+00-00_demo_y.eval"
+
+
+def archive(path: Path, members: dict[str, Any]) -> Path:
+    with zipfile.ZipFile(path, "w") as stream:
+        for name, content in members.items():
+            stream.writestr(name, json.dumps(content))
+    return path
+
+
+def zstd_archive(path: Path, members: dict[str, Any], *, frame: int = 20) -> Path:
+    """An archive as inspect_ai writes it: zstd, a member in several frames."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as stream:
+        for name, content in members.items():
+            data = json.dumps(content).encode()
+            parts = [data[at : at + frame] for at in range(0, len(data), frame)]
+            stream.writestr(name, b"".join(pa.compress(part, codec="zstd", asbytes=True) for part in parts))
+            info = stream.getinfo(name)  # written into the directory of the archive as it is closed
+            info.compress_type, info.file_size, info.CRC = 93, len(data), zlib.crc32(data)
+    return path
+
+
+SAMPLE = {"id": "a", "epoch": 1, "input": "long " * 40_000, "scores": {"m": {"value": "C"}}}
+
+
+@pytest.mark.parametrize("frame", [1 << 17, 1 << 20])
+def test_members_of_zstd_are_read_frame_by_frame(tmp_path: Path, frame: int) -> None:
+    log = zstd_archive(tmp_path / "a.eval", {"samples/a_epoch_1.json": SAMPLE}, frame=frame)
+    (rollout,) = read_run(log).groups[0].rollouts
+    assert (rollout.reward, len(rollout.prompt)) == (1.0, 200_000)
+
+
+@pytest.mark.parametrize("change", ["size", "checksum", "data", "offset"])
+def test_members_of_zstd_that_are_damaged_are_an_error(tmp_path: Path, change: str) -> None:
+    log = zstd_archive(tmp_path / "a.eval", {"samples/a_epoch_1.json": SAMPLE}, frame=1 << 20)
+    raw = bytearray(log.read_bytes())
+    central = raw.rindex(b"PK\x01\x02")
+    match change:
+        case "size":
+            raw[central + 24 : central + 28] = (1000).to_bytes(4, "little")
+        case "checksum":
+            raw[central + 16] ^= 1
+        case "data":
+            raw[60:70] = bytes(10)
+        case "offset":
+            raw[central + 20 : central + 24] = (7).to_bytes(4, "little")
+    log.write_bytes(raw)
+    with pytest.raises(InputError, match=r"a\.eval cannot be read"):
+        read_run(log)
+
+
+def test_a_log_is_finished_where_its_header_says_so(tmp_path: Path) -> None:
+    def finished(**members: Any) -> bool:
+        return has_succeeded(
+            zstd_archive(tmp_path / "a.eval", {f"{name}.json": cells for name, cells in members.items()})
+        )
+
+    assert finished(header={"status": "success"})
+    assert not finished(header={"status": "error"})
+    assert not finished(header=["success"])
+    assert not finished(start={"status": "success"})
+    assert not has_succeeded(tmp_path / "none.eval")
+    (tmp_path / "text.eval").write_text("no zip")
+    assert not has_succeeded(tmp_path / "text.eval")
+
+
+def test_inspect_archives_that_cannot_be_read_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = archive(tmp_path / "a.eval", {"samples/a_epoch_1.json": {"id": "a"}})
+    raw = log.read_bytes()
+    central = raw.index(b"PK\x01\x02")
+    for method, reason in ((93, "ZSTD"), (9, "That compression method is not supported"), (14, "cannot be read")):
+        other = tmp_path / "other.eval"
+        other.write_bytes(raw[: central + 10] + method.to_bytes(2, "little") + raw[central + 12 :])
+        with pytest.raises(InputError, match=reason):
+            read_run(other)
+    locked = tmp_path / "locked.eval"
+    locked.write_bytes(raw[: central + 8] + (1).to_bytes(2, "little") + raw[central + 10 :])
+    with pytest.raises(InputError, match="is encrypted"):
+        read_run(locked)
+    chunks = archive(tmp_path / "chunks.eval", {"samples/a_epoch_1/part.json": {}})
+    with pytest.raises(InputError, match="splits each sample into chunks") as caught:
+        read_run(chunks)
+    assert f"inspect log convert {chunks} --to json" in (caught.value.hint or "")
+    monkeypatch.setattr(inspect_ai, "MOST_ROW", 3)
+    with pytest.raises(InputError, match="a sample of more than 0 MiB"):
+        read_run(log)
+    damaged = tmp_path / "damaged.eval"
+    damaged.write_bytes(raw.replace(b'"id"', b'"ix"', 1))
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="cannot be read: Bad CRC"):
+        read_run(damaged)
+
+
+@pytest.mark.parametrize("name", ["inspect_ai", "inspect_ai_json", "inspect_ai_zstd", "inspect_ai_shards"])
+def test_inspect_epochs_are_the_samples_of_a_prompt(name: str) -> None:
+    run = read_run(LOGS / name)
+    assert rewards_of(run) == {"a": (1.0, 0.0), "b": (0.0, 0.5)}
+    assert run.groups[0].rollouts[0].completion == "4"
+    assert "scorer match" in run.source.inferred[0]
+
+
+def test_inspect_logs_that_lack_the_scorer_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no scorer 'other'"):
+        read_run(LOGS / "inspect_ai", ReadOptions(columns=ColumnNames(reward="other")))
+    with pytest.raises(InputError, match="has no scored samples"):
+        read_run(archive(tmp_path / "a.eval", {"samples/a_epoch_1.json": {"id": "a"}, "samples/b_epoch_1.json": 3}))
+
+
+def test_inspect_members_that_are_no_sample_are_set_aside(tmp_path: Path) -> None:
+    sample = {"id": 1, "epoch": 1, "scores": {"m": {"value": "maybe"}}}
+    members = {
+        "samples/1_epoch_1.json": {**sample, "scores": {"m": {"value": 1}}},
+        "samples/1_epoch_2.json": {**sample, "epoch": 2},
+    }
+    run = read_run(archive(tmp_path / "a.eval", {**members, "samples/1_epoch_3.json": "text"}))
+    assert rewards_of(run) == {"1": (1.0, None)}
+    assert set_aside(run) == {"the reward is text": 1, "the sample is not a JSON object": 1}
+
+
+def members(name: str, score: Any, *, epoch: int = 1, **header: Any) -> dict[str, Any]:
+    sample = {"id": name, "epoch": epoch, "scores": {"m": {"value": score}}}
+    return {f"samples/{name}_epoch_{epoch}.json": sample, **({"header.json": header} if header else {})}
+
+
+@pytest.mark.parametrize(
+    ("below", "expected"),
+    [
+        ("", {"a": (1.0, 0.0), "b": (0.0, 0.5)}),
+        (f"{RUN}.shards", {"a": (1.0, 0.0), "b": (0.0, 0.5)}),
+        (f"{RUN}.shards/0", {"a": (1.0,), "b": (0.0,)}),
+        (f"{RUN}.eval", {"a": (1.0,)}),
+    ],
+)
+def test_the_shards_of_a_run_are_one_evaluation_until_they_are_merged(
+    below: str, expected: dict[str, tuple[float, ...]]
+) -> None:
+    assert rewards_of(read_run(LOG / below)) == expected
+
+
+def test_a_merged_log_goes_before_its_shards(tmp_path: Path) -> None:
+    zstd_archive(tmp_path / f"{RUN}.shards/0/{LATE}", members("a", "C"))
+    merged = zstd_archive(tmp_path / f"{RUN}-recovered.eval", members("a", "I", status="success"))
+    assert list(find_logs(tmp_path)) == [merged]
+    zstd_archive(merged, members("a", "I", status="error"))
+    assert [file.name for file in find_logs(tmp_path)] == [LATE]
+
+
+def test_the_last_attempt_of_a_shard_counts(tmp_path: Path) -> None:
+    shard = tmp_path / f"{RUN}.shards/0"
+    zstd_archive(shard / LATE, members("a", "C"))
+    zstd_archive(shard / EARLY, members("a", "I"))
+    zstd_archive(shard / "undated.eval", members("a", "I"))
+    (shard / "notes.eval.txt").write_text("no log")
+    (shard.parent / ".hidden").mkdir()
+    (shard.parent / "stray.eval").write_text("no log of a worker")
+    assert rewards_of(read_run(tmp_path)) == rewards_of(read_run(shard)) == {"a": (1.0,)}
+    zstd_archive(shard / LATE.replace(".eval", "-recovered.eval"), members("a", "P"))
+    assert rewards_of(read_run(shard.parent)) == {"a": (0.5,)}
+
+
+def test_attempts_without_a_time_go_by_when_they_were_written(tmp_path: Path) -> None:
+    shard = tmp_path / "run.shards/0"
+    for at, name in enumerate(("b", "a")):
+        os.utime(zstd_archive(shard / f"{name}.eval", members("a", at)), (at, at))
+    assert rewards_of(read_run(tmp_path)) == {"a": (1.0,)}
+
+
+def test_runs_stay_apart_and_a_sample_in_two_shards_is_settled(tmp_path: Path) -> None:
+    zstd_archive(tmp_path / "one.shards/0/x.eval", members("a", 1))
+    zstd_archive(tmp_path / "one.shards/1/x.eval", members("a", 0))
+    zstd_archive(tmp_path / "one.shards/2/x.eval", members("a", 1, epoch=2))
+    (tmp_path / "one.shards/3").mkdir()
+    (tmp_path / "one.shards/3/x.eval").write_bytes(b"cut off")
+    zstd_archive(tmp_path / "two.eval", members("a", 1))
+    run = read_run(tmp_path)
+    assert rewards_of(run) == {"two/a": (1.0,), "one/a": (None, 1.0)}
+    assert set_aside(run) == {
+        "the row contradicts an earlier one of the same sample, so that neither counts": 2,
+        "the file is no zip archive": 1,
+    }
