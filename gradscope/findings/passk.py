@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from gradscope.results.passk import PassAtKComparison, PassAtKDifference, PassAtKTable
 from gradscope.say import with_interval
 
 
 def passk_findings(
-    tables: Sequence[PassAtKTable], comparisons: Sequence[PassAtKComparison], num_missing: Sequence[int]
+    tables: Sequence[PassAtKTable],
+    comparisons: Sequence[PassAtKComparison],
+    num_missing: Sequence[int],
+    *,
+    unfinished: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The sentences of a report.
 
@@ -17,6 +22,7 @@ def passk_findings(
         tables: One per file.
         comparisons: Of the first file with each other one.
         num_missing: Samples of each table that have no reward.
+        unfinished: How the evaluation of each table ended, where it did not succeed.
 
     Returns:
         The verdict first: who is ahead, or what the file reaches. Then what is not counted, what the gain is worth in
@@ -24,6 +30,7 @@ def passk_findings(
     """
     sentences = [reach_finding(comparison) for comparison in comparisons]
     sentences += [] if comparisons else [_reach(table) for table in tables]
+    sentences += [f"{table.name}: the evaluation {one}." for table, one in zip(tables, unfinished, strict=False) if one]
     sentences += [
         f"{table.name}: {missing} samples have no reward and are not counted."
         for table, missing in zip(tables, num_missing, strict=True)
@@ -33,6 +40,25 @@ def passk_findings(
     sentences += [_forecast(table) for table in tables]
     sentences += [_reach(table) for table in tables] if comparisons else []
     return tuple(sentence for sentence in sentences if sentence)
+
+
+def evaluation_findings(tables: Sequence[PassAtKTable]) -> tuple[str, ...]:
+    """What a folder of evaluations holds, which of them are not whole, and which could not be read."""
+    about = [(table, table.evaluation) for table in tables if table.evaluation is not None]
+    logs = {table.source.path: (table, one) for table, one in about}
+    counts = [
+        f"{len(values)} {noun}{'s' if len(values) != 1 else ''}"
+        for noun in ("task", "model", "scorer")
+        if (values := {getattr(one, noun) for _, one in about} - {""})
+    ]
+    unfinished = [(path, one.unfinished) for path, (_, one) in logs.items() if one.unfinished]
+    broken = [(path, table) for path, (table, _) in logs.items() if not table.num_prompts]
+    short = f" {len(unfinished)} did not succeed." if unfinished else ""
+    return (
+        f"{len(logs)} evaluations: {', '.join(counts)}, none of them pooled.{short}",
+        *(f"{Path(path).name}: the evaluation {how}." for path, how in unfinished),
+        *(f"{Path(path).name}: {table.rows[0].pass_at_k.undefined}." for path, table in broken),
+    )
 
 
 def reach_finding(comparison: PassAtKComparison) -> str:

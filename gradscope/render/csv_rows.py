@@ -38,7 +38,7 @@ def degeneracy_rows(report: DegeneracyReport) -> Tables:
 
 
 def pass_at_k_rows(report: PassAtKReport) -> Tables:
-    """Every row of every file beside the file's name, and every difference beside the names of its pair."""
+    """Rows beside their file's name, differences beside the names of their pair, and what each evaluation is of."""
     rows = [{"name": table.name, **to_jsonable(row)} for table in report.tables for row in table.rows]
     comparisons = (*([report.comparison] if report.comparison else []), *report.further_comparisons)
     differences = [
@@ -46,7 +46,12 @@ def pass_at_k_rows(report: PassAtKReport) -> Tables:
         for comparison in comparisons
         for row in comparison.rows
     ]
-    return {"tables": rows, "differences": differences}
+    evaluations = [
+        {"name": table.name, "num_prompts": table.num_prompts, **to_jsonable(table.evaluation)}
+        for table in report.tables
+        if table.evaluation is not None
+    ]
+    return {"tables": rows, "differences": differences, "evaluations": evaluations}
 
 
 def section_rows(report: RunReport) -> Tables:

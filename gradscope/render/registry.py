@@ -88,7 +88,7 @@ SPECS = (
         table="terminal.passk:pass_at_k_table",
         figures="figures.passk:draw_pass_at_k",
         csv=csv_rows.pass_at_k_rows,
-        sources=lambda report: [table.source for table in report.tables],
+        sources=lambda report: report.sources,
     ),
     ResultSpec(
         result=RankReport,

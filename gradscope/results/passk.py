@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gradscope.estimate import Estimate
-from gradscope.results.source import Source
+from gradscope.results.source import Source, merged
 from gradscope.shown import Drawn
 
 
@@ -37,6 +37,22 @@ class PassAtKForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Which of several evaluations a table is of: they are told apart by task, model and scorer, and never pooled."""
+
+    task: str
+    """The task; where nothing else tells, the file's name."""
+    model: str
+    """The model; empty where nothing tells."""
+    scorer: str
+    """Whose score it is: a scorer, or a metric after a filter; ``reward`` where a sample has one score."""
+    unfinished: str
+    """How the evaluation ended and how many of its samples there are, where it did not succeed; else empty."""
+    mean_score: Estimate
+    """Mean score over samples, also where nothing says which of them pass; interval by resampling prompts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassAtKTable:
     """pass@k of one file of samples."""
 
@@ -52,6 +68,8 @@ class PassAtKTable:
     """By k."""
     forecasts: tuple[PassAtKForecast, ...] = ()
     """One per budget asked for that exceeds the samples of a prompt; the row of that budget stays undefined."""
+    evaluation: Evaluation | None = None
+    """Whose samples they are, where a folder holds several evaluations; else None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +148,16 @@ class PassAtKReport(Drawn):
     """pass@k tables, and the comparison of the first two (each further file is compared with the first)."""
 
     tables: tuple[PassAtKTable, ...]
-    """One per file."""
+    """One per file; of a folder of evaluations one per log and scorer, which are not compared."""
     comparison: PassAtKComparison | None
     """First against second file; None for one file."""
     further_comparisons: tuple[PassAtKComparison, ...] = ()
     """First against third, fourth, ..."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What was read: a source a file, or one of all evaluations together."""
+        sources = tuple({table.source.path: table.source for table in self.tables}.values())
+        return (merged(sources),) if any(table.evaluation for table in self.tables) else sources

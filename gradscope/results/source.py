@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 CUT_OFF, BLANK = "the last line is cut off", "the line is blank"
@@ -69,6 +70,33 @@ class Quarantine:
 
 def _counted(rows: int, rollouts: int) -> str:
     return f"{rows:,} rows" if rows == rollouts else f"{rows:,} lines of some {rollouts:,} rollouts"
+
+
+def merged(sources: Sequence[Source]) -> Source:
+    """Several evaluations as one input: what was read and set aside in all, without what is said of each."""
+    reasons: dict[str, QuarantineReason] = {}
+    for reason in (one for source in sources for one in source.quarantined.reasons):
+        first = reasons.get(reason.reason, replace(reason, num_rows=0, num_rollouts=0, num_files=0))
+        reasons[reason.reason] = replace(
+            first,
+            num_rows=first.num_rows + reason.num_rows,
+            num_rollouts=first.num_rollouts + reason.num_rollouts,
+            num_files=first.num_files + reason.num_files,
+        )
+    formats = tuple(dict.fromkeys(source.format for source in sources))
+    return Source(
+        path=os.path.commonpath([source.path for source in sources]) or ".",
+        format=formats[0],
+        recognized=f"{len(sources)} evaluations ({', '.join(formats)})",
+        files=tuple(file for source in sources for file in source.files),
+        num_rows=sum(source.num_rows for source in sources),
+        quarantined=Quarantine(
+            num_rows=sum(source.quarantined.num_rows for source in sources),
+            num_rollouts=sum(source.quarantined.num_rollouts for source in sources),
+            reasons=tuple(sorted(reasons.values(), key=lambda one: -one.num_rows)),
+            lost=tuple(one for source in sources for one in source.quarantined.lost),
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

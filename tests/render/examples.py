@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -25,6 +26,7 @@ from gradscope.results.degeneracy import (
 )
 from gradscope.results.lazy_rows import LazyRows
 from gradscope.results.passk import (
+    Evaluation,
     PassAtK,
     PassAtKComparison,
     PassAtKDifference,
@@ -404,6 +406,26 @@ def passk_report(num_files: int = 2) -> PassAtKReport:
         "14.9 % of cases at k = 16",
     )
     return PassAtKReport(tables=tables, comparison=comparison, findings=("Training sharpened more than it widened.",))
+
+
+def evaluations_report(num_models: int = 7) -> PassAtKReport:
+    """Two scorers of each model on one task, the second one without verdicts, the first model's log cut short."""
+    tables = []
+    for number in range(num_models):
+        for scorer in ("exact_match,first-filtered", "model_graded_qa,scored"):
+            table = _passk_table(f"log{number}.eval:{scorer}", 0.4, 0.2)
+            if scorer.endswith("scored"):
+                unknown = Estimate.undefined_because("the scores are neither 0/1 nor -1/1")
+                table = replace(table, rows=(PassAtK(k=1, pass_at_k=unknown, pass_hat_k=unknown),), forecasts=())
+            about = Evaluation(
+                task="gsm8k",
+                model=f"{HOSTILE}-{number}",
+                scorer=scorer,
+                unfinished="" if number else "was cancelled: 12 of 32 samples",
+                mean_score=around(0.4, 0.1),
+            )
+            tables.append(replace(table, source=source(f"log{number}.eval"), evaluation=about))
+    return PassAtKReport(tables=tuple(tables), comparison=None, findings=("Evaluations, none of them pooled.",))
 
 
 def spectrum(

@@ -44,6 +44,12 @@ def test_rows_of_several_files_and_pairs_carry_their_names() -> None:
     assert csv_rows.pass_at_k_rows(examples.passk_report(num_files=1))["differences"] == []
 
 
+def test_evaluations_are_rows_of_their_own() -> None:
+    rows = list(csv_rows.pass_at_k_rows(examples.evaluations_report(num_models=1))["evaluations"])
+    assert [row["scorer"] for row in rows] == ["exact_match,first-filtered", "model_graded_qa,scored"]
+    assert (rows[0]["task"], rows[0]["unfinished"]) == ("gsm8k", "was cancelled: 12 of 32 samples")
+
+
 def test_a_section_is_its_question_and_one_sentence() -> None:
     (signal, _, coverage) = csv_rows.section_rows(run_report())["sections"]
     assert (signal["name"], signal["severity"], signal["finding"]) == (

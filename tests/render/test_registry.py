@@ -47,7 +47,7 @@ def test_what_no_command_finds_has_no_row(ask) -> None:
 
 def test_inputs_are_those_of_every_file() -> None:
     report = examples.passk_report()
-    assert spec_of(report).sources(report) == [table.source for table in report.tables]
+    assert spec_of(report).sources(report) == tuple(table.source for table in report.tables)
     check = examples.check_report()
     assert spec_of(check).sources(check) == (check.source,)
 

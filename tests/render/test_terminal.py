@@ -22,6 +22,7 @@ REPORTS: dict[str, object] = {
     "degeneracy": examples.degeneracy_report(),
     "passk": examples.passk_report(),
     "passk-one": examples.passk_report(num_files=1),
+    "passk-evaluations": examples.evaluations_report(),
     "rank": examples.rank_report(),
     "weights": examples.weight_report(),
     "replay": examples.replay_report(),
@@ -116,6 +117,18 @@ def test_a_forecast_stands_beside_what_is_undefined() -> None:
     assert "32  —¹                  —¹                  0.810 [0.73, 0.89]" in printed(
         render_table(REPORTS["passk-one"])
     )
+
+
+def test_evaluations_are_rows_of_which_those_beyond_a_screen_are_counted() -> None:
+    report = examples.evaluations_report()
+    text = printed(render_table(report))
+    assert "gsm8k" not in text
+    assert "t-filtered" in text
+    assert re.search(r"64 x 16¹  0\.400 \[0\.34, 0\.46\]  0\.\d{3} k = 16  0\.400", text)
+    assert "¹ the evaluation was cancelled: 12 of 32 samples" in text
+    assert "The first 12 of 14 rows." in text
+    assert printed(render_table(report, ("files",))).count("64 x 16") == 12 + 14
+    assert "The first" not in printed(render_table(examples.evaluations_report(num_models=2)))
 
 
 def test_many_budgets_are_thinned_and_all_are_there_when_asked() -> None:

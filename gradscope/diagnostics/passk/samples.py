@@ -18,6 +18,7 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.evaluations.folders import how_ended
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path, manifest_path
 
@@ -42,6 +43,8 @@ class Samples:
     """c, [P]."""
     num_missing: int
     """Samples without a verdict; they are not counted in n."""
+    unfinished: str = ""
+    """How the evaluation ended and how many samples there are, where it did not succeed."""
 
 
 def sample_files(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
@@ -86,13 +89,16 @@ def with_own_verdicts(path: Path, read: ReadOptions) -> ReadOptions:
     return replace(read, columns=ColumnNames(reward="correct"))
 
 
-def samples_of_run(run: Run, *, name: str, success_threshold: float | None = None) -> Samples:
+def samples_of_run(
+    run: Run, *, name: str, success_threshold: float | None = None, scorer: str | None = None
+) -> Samples:
     """Count the samples of a run that was already read.
 
     Args:
         run: The run; all its groups are of one step, so of one policy.
         name: What tables call it.
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        scorer: Which of its rewards counts; None: the scalar.
 
     Returns:
         The samples, counted by prompt.
@@ -107,8 +113,9 @@ def samples_of_run(run: Run, *, name: str, success_threshold: float | None = Non
             hint="Give a file with several samples a prompt from one policy. `gradscope degeneracy` reads such a log.",
         )
     table = reward_table(run.groups)
-    is_known = ~np.isnan(table.reward)
-    reward, prompt = table.reward[is_known], np.repeat(table.prompt, table.size)[is_known]
+    rewards = table.reward if scorer is None else table.rewards[scorer]
+    is_known = ~np.isnan(rewards)
+    reward, prompt = rewards[is_known], np.repeat(table.prompt, table.size)[is_known]
     if not len(reward):
         raise InputError(
             f"{run.source.path} holds no sample with a reward.",
@@ -139,6 +146,7 @@ def samples_of_run(run: Run, *, name: str, success_threshold: float | None = Non
         num_samples=counts[:, 1],
         num_correct=counts[:, 0],
         num_missing=int(np.sum(~is_known)),
+        unfinished=how_ended(run),
     )
 
 

@@ -9,11 +9,20 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.render.terminal.answer import MOST_ROWS, Blocks, answer, evenly
-from gradscope.render.terminal.layout import Column, add_row, new_table, rows_set_aside
+from gradscope.render.terminal.layout import Column, add_row, new_table, rows_set_aside, source_line
 from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
-from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference, PassAtKReport, PassAtKTable
+from gradscope.render.words.numbers import IN_THE_FILES, UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.results.passk import (
+    Evaluation,
+    PassAtK,
+    PassAtKComparison,
+    PassAtKDifference,
+    PassAtKReport,
+    PassAtKTable,
+)
 
+_NAMES = 45
+"""Letters that the names of a row of evaluations may take together."""
 _MOST_FILES = 3
 """Files with a column each; of more the smallest and the largest budget have one."""
 
@@ -32,14 +41,28 @@ def pass_at_k_table(report: PassAtKReport, show: Sequence[str] = ()) -> Group:
         "passk",
         report.findings or ("No file has samples to count.",),
         _answer(report),
-        facts=[_facts(table) for table in report.tables],
+        facts=[source_line(one) for one in report.sources]
+        if _are_evaluations(report)
+        else [_facts(table) for table in report.tables],
         findings=report.findings[1:],
         views={
-            "files": lambda notes: [_one(table, notes, table.rows) for table in report.tables if _has_more(report)],
+            "files": lambda notes: _files(report, notes),
             "pairs": lambda notes: _pairs(report, notes),
         },
         show=show,
     )
+
+
+def _are_evaluations(report: PassAtKReport) -> bool:
+    return any(table.evaluation for table in report.tables)
+
+
+def _files(report: PassAtKReport, notes: Footnotes) -> Blocks:
+    if _are_evaluations(report):
+        if len(report.tables) > MOST_ROWS:
+            yield _by_evaluation(report.tables, notes)
+    elif _has_more(report):
+        yield from (_one(table, notes, table.rows) for table in report.tables)
 
 
 def _has_more(report: PassAtKReport) -> bool:
@@ -55,7 +78,12 @@ def _pairs(report: PassAtKReport, notes: Footnotes) -> Blocks:
 
 def _answer(report: PassAtKReport) -> Blocks:
     notes = Footnotes()
-    if len(report.tables) == 1:
+    if _are_evaluations(report):
+        yield cell("[95 % interval over prompts]")
+        yield _by_evaluation(report.tables[:MOST_ROWS], notes)
+        if len(report.tables) > MOST_ROWS:
+            yield cell(f"The first {MOST_ROWS} of {len(report.tables)} rows.")
+    elif len(report.tables) == 1:
         yield cell("[95 % interval over prompts]")
         (table,) = report.tables
         yield _one(table, notes, evenly(table.rows), named=False)
@@ -82,6 +110,55 @@ def _by_budget(report: PassAtKReport, notes: Footnotes) -> Table:
             cells.append(format_estimate(differences[k], notes, "gap") if k in differences else UNDEFINED)
         add_row(rendered, str(k), *cells)
     return rendered
+
+
+def _by_evaluation(tables: Sequence[PassAtKTable], notes: Footnotes) -> Table:
+    """A row a task, model and scorer; a column for each of these only where they differ."""
+    about = [(table, table.evaluation) for table in tables if table.evaluation is not None]
+    names = [name for name in ("task", "model", "scorer") if len({getattr(one, name) for _, one in about}) > 1]
+    has_several = any(len(table.rows) > 1 for table, _ in about)
+    has_means = any(table.num_prompts and not table.rows[0].pass_at_k.is_defined for table, _ in about)
+    columns: list[Column] = [*((name, "left") for name in names), ("n", "right"), ("pass@1", "left")]
+    further: list[Column] = [("pass@k", "left")] * has_several + [("mean", "right")] * has_means
+    rendered = new_table([*columns, *further])
+    widths = _widths(
+        [[_short(one, name) for _, one in about] for name in names], _NAMES - 13 * has_several - 6 * has_means
+    )
+    for table, one in about:
+        fewest, most = table.num_samples
+        size = f"{table.num_prompts:,}" + (f" x {fewest}" if fewest == most else f" x {fewest}-{most}") * (most > 1)
+        size += notes.number(f"the evaluation {one.unfinished}") if one.unfinished else ""
+        cells: list[str | Text] = [
+            cell(_shortened(_short(one, name), width)) for name, width in zip(names, widths, strict=True)
+        ]
+        cells += [size, format_estimate(table.rows[0].pass_at_k, notes, "share")]
+        last = next((row for row in reversed(table.rows[1:]) if row.pass_at_k.value is not None), None)
+        if has_several:
+            cells.append("" if last is None else f"{last.pass_at_k.value:.3f} k = {last.k}")
+        if has_means:
+            cells.append("" if one.mean_score.value is None else format_number(one.mean_score.value, "share"))
+        add_row(rendered, *cells)
+    if has_several or has_means:
+        notes.remark(IN_THE_FILES)
+    return rendered
+
+
+def _short(evaluation: Evaluation, name: str) -> str:
+    """A task, model or scorer without its owner: lighteval's and the hub's names have one."""
+    return str(getattr(evaluation, name)).rpartition("/")[2]
+
+
+def _shortened(name: str, width: int) -> str:
+    """A name with its start and its end: filters and versions stand at the end."""
+    return name if len(name) <= width else f"{name[: (width - 1) // 2]}…{name[len(name) - width // 2 :]}"
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+    """How many letters each column of names may have: the longest give way first."""
+    widths = [max(map(len, names)) for names in columns]
+    while sum(widths) > room:
+        widths[widths.index(max(widths))] -= 1
+    return widths
 
 
 def _by_file(report: PassAtKReport, notes: Footnotes) -> Table:

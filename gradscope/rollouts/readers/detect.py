@@ -16,6 +16,7 @@ from gradscope.rollouts.metrics_alone import log as metrics_log
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import as_named_run
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
 from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.flat.columns import list_names
@@ -82,6 +83,7 @@ def read_run(
             hint="gradscope degeneracy, spike, check, compare and report answer from metrics alone.",
         )
     _refuse_unused(reader, request)
+    refuse_several(request.path, reader.name, request.options)
     run = as_named_run(_naming_non_finite(_with_given_base(reader.read(request), request)))
     if request.options.strict:
         refuse_quarantined(run.source.quarantined)
@@ -206,6 +208,16 @@ METRICS = Format(
 
 def _named(name: str) -> Format | RowFormat:
     return METRICS if name == METRICS.name else format_named(name)
+
+
+def evaluations_below(path: str | Path, options: ReadOptions, progress: ProgressCallback = no_progress) -> Evaluations:
+    """The evaluations that a folder or a glob holds, where there are several and it is no trainer's run."""
+    local = fetched(path, progress)
+    request = ReadRequest(path=local, options=options)
+    if local.is_file() or any(one.recognizes(request) for one in TRAINERS) or _runs_below(local):
+        return ()
+    logs = evaluations_in(local, options)
+    return logs if len(logs) > 1 else ()
 
 
 def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:

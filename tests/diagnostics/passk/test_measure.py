@@ -7,8 +7,12 @@ import pytest
 
 from gradscope.diagnostics.passk.measure import default_ks, measure_pass_at_k, pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import samples_of_run
-from gradscope.errors import UsageError
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from tests.conftest import REPOSITORY
 from tests.diagnostics.made_up_runs import FIRST, humaneval, samples, tau_bench
+from tests.rollouts.readers.evaluations.test_inspect_ai import archive
+from tests.rollouts.readers.lines import write_lines
 from tests.work import num_calls
 
 
@@ -103,3 +107,89 @@ def test_a_prompt_more_costs_a_few_calls_and_no_resampling_of_its_own() -> None:
 
     few, more = num_calls(lambda: measure(100)), num_calls(lambda: measure(500))
     assert (more - few) / 400 < 100
+
+
+@pytest.fixture
+def evaluations(tmp_path: Path) -> Path:
+    """Two logs of three prompts, two epochs and three scorers, one with verdicts; a damaged log; another task."""
+    for name, model, status in (("1", "org/a", "success"), ("2", "org/b", "cancelled")):
+        samples = {
+            f"samples/{prompt}_epoch_{epoch}.json": {
+                "id": prompt,
+                "epoch": epoch,
+                "scores": {"match": {"value": "CI"[right]}, "judge": {"value": 0.3 + right}, "none": {"value": "?"}},
+            }
+            for prompt in "xyz"
+            for epoch in (1, 2)
+            for right in [epoch == 2 and prompt != "z"]
+        }
+        about = {"task": "gsm8k", "model": model, "dataset": {"sample_ids": [*"xyzw"]}, "config": {"epochs": 2}}
+        archive(tmp_path / f"{name}.eval", {**samples, "header.json": {"status": status, "eval": about}})
+    (tmp_path / "3.eval").write_bytes(b"cut off")
+    write_lines(tmp_path / "math.jsonl", *({"task_id": name, "passed": True} for name in "ab"))
+    return tmp_path
+
+
+def test_a_folder_of_evaluations_is_a_table_a_log_and_scorer(evaluations: Path) -> None:
+    report = measure_pass_at_k(evaluations)
+    about = [(one.task, one.model, one.scorer) for table in report.tables if (one := table.evaluation)]
+    assert about == [
+        ("3", "", "reward"),
+        *(("gsm8k", model, scorer) for model in ("org/a", "org/b") for scorer in ("match", "judge", "none")),
+        ("math", evaluations.name, "reward"),
+    ]
+    damaged, match, judge, none, *_, math = report.tables
+    assert [(row.k, row.pass_at_k.value) for row in match.rows] == [(1, pytest.approx(2 / 3)), (2, 1.0)]
+    assert (match.num_prompts, match.num_samples, match.evaluation.mean_score.value) == (
+        3,
+        (2, 2),
+        pytest.approx(2 / 3),
+    )
+    assert judge.evaluation.mean_score.value == pytest.approx(0.3 + 1 / 3)
+    assert "neither 0/1 nor -1/1" in judge.rows[0].pass_at_k.undefined
+    assert (judge.num_prompts, judge.num_samples) == (3, (2, 2))
+    assert none.rows[0].pass_at_k.undefined == "no sample has this score"
+    assert "the file is no zip archive" in damaged.rows[0].pass_at_k.undefined
+    assert math.rows[0].pass_at_k.value == 1.0
+    assert report.comparison is None
+    (source,) = report.sources
+    assert (source.path, source.num_rows, source.recognized) == (
+        str(evaluations),
+        14,
+        "4 evaluations (inspect-ai, samples)",
+    )
+    assert report.findings[:2] == (
+        "4 evaluations: 3 tasks, 3 models, 4 scorers, none of them pooled. 1 did not succeed.",
+        "2.eval: the evaluation was cancelled: 6 of 8 samples.",
+    )
+
+
+def test_of_a_folder_of_evaluations_one_scorer_may_be_named_and_a_pass_defined(evaluations: Path) -> None:
+    (evaluations / "3.eval").unlink()
+    named = ReadOptions(reader="inspect-ai", columns=ColumnNames(reward="judge"), strict=True)
+    report = measure_pass_at_k(evaluations, ks=(2,), success_threshold=1.0, read=named)
+    assert [(table.evaluation.scorer, table.rows[0].pass_at_k.value) for table in report.tables] == [
+        ("judge", pytest.approx(2 / 3))
+    ] * 2
+    with pytest.raises(InputError, match="has no scorer 'other'"):
+        measure_pass_at_k(evaluations, read=ReadOptions(columns=ColumnNames(reward="other"), strict=True))
+
+
+def test_filters_of_lm_eval_are_scorers_and_a_file_beside_a_folder_is_another_evaluation(tmp_path: Path) -> None:
+    logs = REPOSITORY / "fixtures/logs"
+    row = {"doc_id": 0, "doc": {}, "resps": [["4"]], "metrics": ["acc"]}
+    for task in ("a", "b"):
+        filtered = [{**row, "filter": name, "acc": right} for name, right in (("strict", 0.0), ("loose", 1.0))]
+        write_lines(tmp_path / f"samples_{task}_2026.jsonl", *filtered)
+    report = measure_pass_at_k(tmp_path, logs / "samples_rows.jsonl", logs / "trl")
+    assert [(one.evaluation.task, one.evaluation.scorer, one.rows[0].pass_at_k.value) for one in report.tables] == [
+        *((task, f"acc,{name}", right) for task in ("a", "b") for name, right in (("strict", 0.0), ("loose", 1.0))),
+        ("samples_rows", "reward", 0.25),
+        ("trl", "reward", None),
+    ]
+
+
+def test_an_evaluation_that_was_cancelled_says_so_where_it_stands_alone(evaluations: Path) -> None:
+    report = measure_pass_at_k(evaluations / "2.eval")
+    assert report.findings[1] == "2.eval: the evaluation was cancelled: 6 of 8 samples."
+    assert report.tables[0].evaluation is None

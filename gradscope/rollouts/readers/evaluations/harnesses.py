@@ -21,7 +21,6 @@ from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, counted
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, number_in_name, numbers_in
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
-from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, parse_reward, text_of
 from gradscope.rollouts.readers.prime_rl.episode import AGENTS, group_names, is_standalone, record_of, trained_traces
 from gradscope.rollouts.readers.prime_rl.trace import read_trace
@@ -91,25 +90,27 @@ _lm_eval_ONE_SCORE = (
 
 
 def _lm_eval_survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str]:
-    first, *others = dict.fromkeys(text_of(row.cells.get("filter")) for row in rows) or [""]
-    metric = _lm_eval_metric([row.cells for row in rows], reading.request)
+    filters = [*dict.fromkeys(text_of(row.cells.get("filter")) for row in rows)] or [""]
+    named, _, chosen = (reading.request.columns.reward or "").rpartition(",")
+    filter = chosen if named and chosen in filters else filters[0]
+    metric = _lm_eval_metric(rows, named if filter == chosen else reading.request.columns.reward, reading.request.path)
+    others = [name for name in filters if name != filter]
     most = max((len(list_of(first)) for row in rows for first in list_of(row.cells.get("resps"))), default=1)
     left_out = f"; rows of other filters ({', '.join(others)}) are the same responses and left out" if others else ""
-    reading.inferred.append(f"The score is {metric} after the filter {first}{left_out}.")
+    reading.inferred.append(f"The score is {metric} after the filter {filter}{left_out}.")
     reading.missing.append(f"Each document has up to {counted(most, 'response')}. {_lm_eval_ONE_SCORE}")
-    return {"metric": metric, "filter": first}
+    return {"metric": metric, "filter": filter}
 
 
-def _lm_eval_metric(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str:
+def _lm_eval_metric(rows: Sequence[LogRow], named: str | None, path: Path) -> str:
     """Which score counts: the metric that was named, else the first that rows list and that is a number."""
-    named = request.columns.reward
-    listed = [named] if named is not None else [name for row in rows for name in list_of(row.get("metrics"))]
+    listed = [named] if named is not None else [name for row in rows for name in list_of(row.cells.get("metrics"))]
     for name in dict.fromkeys(map(text_of, listed)):
-        if any(is_number(row.get(name)) for row in rows):
+        if any(is_number(row.cells.get(name)) for row in rows):
             return name
-    keys = list_names(dict.fromkeys(key for row in rows for key in row))
+    keys = list_names(dict.fromkeys(key for row in rows for key in row.cells))
     raise InputError(
-        f"{request.path} has no score {named!r}." if named else f"{request.path} lists no metric that is a number.",
+        f"{path} has no score {named!r}." if named else f"{path} lists no metric that is a number.",
         hint=f"Name the score with --reward-column; the columns are {keys}.",
     )
 
@@ -120,9 +121,7 @@ def _lm_eval_records(row: LogRow, metric: str, filter: str) -> Iterator[Record]:
         return
     if cells.get("doc_id") is None:
         raise UnusableRowError("doc_id is missing")
-    # Documents are numbered per task, and a file is a task.
-    task = row.file.stem.removeprefix("samples_").rpartition("_")[0]
-    document = f"{task}/{text_of(cells['doc_id'])}" if len(row.reading.files) > 1 else text_of(cells["doc_id"])
+    document = text_of(cells["doc_id"])
     names = [text_of(name) for name in list_of(cells.get("metrics"))]
     yield Record(
         step=0,
@@ -277,9 +276,8 @@ def _verifiers_records(row: LogRow) -> Iterator[Record]:
         raise UnusableRowError("the episode has no trace of an agent")
     if len(traces) > 1:
         row.reading.noted.add(AGENTS)
-    log = f"{row.file.resolve().parent.name}/" if len(row.reading.files) > 1 else ""
     for name, trace in zip(group_names(prompt, traces), traces, strict=True):
-        record = record_of(episode, trace, read_trace(trace), 0, f"{log}{name}", row.location, quarantine)
+        record = record_of(episode, trace, read_trace(trace), 0, name, row.location, quarantine)
         given = trace.get("id")
         yield replace(
             record, prompt_id=prompt, sample_id=given if isinstance(given, str) else None, location=row.location

@@ -9,13 +9,15 @@ Until that has succeeded the shards count and it does not; of a shard that was t
 
 from __future__ import annotations
 
+import contextlib
 import io
 import lzma
 import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,9 @@ from gradscope.rollouts.run import Run
 
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """inspect_ai's own values of correct, partial, incorrect and no answer."""
-_SUFFIX = ".eval"
+SUFFIX = ".eval"
+_HEADERS = ("header.json", "_journal/start.json")
+"""Members that say what an evaluation is: written last, and first."""
 _SAMPLE = re.compile(r"samples/[^/]+\.json")
 _CHUNK = re.compile(r"samples/[^/]+_epoch_[0-9]+/.+")
 _ZSTD = 93
@@ -52,7 +56,8 @@ _BROKEN = (
 )
 """What reading an archive raises that is damaged or compressed in a way that nobody uses."""
 _CONVERT = "Convert it where inspect_ai is installed: inspect log convert {} --to json --output-dir logs-json"
-_SHARDS = ".shards"
+SHARDS = ".shards"
+"""The end of the name of a folder with a log a worker."""
 _RECOVERED = "-recovered"
 _CREATED = re.compile(r"[0-9]{4}-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]-[0-9][0-9]-[0-9][0-9]")
 
@@ -60,39 +65,42 @@ _CREATED = re.compile(r"[0-9]{4}-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]-[0-9][0-9]-[0-
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path is a log of inspect_ai's."""
     files = [*find_logs(request.path)]
-    archives = [file for file in files if file.suffix == _SUFFIX]
+    archives = [file for file in files if file.suffix == SUFFIX]
     return any(map(is_log, archives or files[:1]))
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read logs of inspect_ai's: one group a sample of a log, at step 0; its epochs are the rollouts."""
-    found = find_logs(request.path)
-    files = {file: log for file, log in found.items() if is_log(file)}
-    several = len(set(files.values())) > 1
+    """Read the logs of an evaluation: one group a sample, at step 0; its epochs are the rollouts."""
     quarantine = QuarantineLog()
-    for file in found.keys() - files.keys():
-        if file.suffix == _SUFFIX:
-            quarantine.add("the file is no zip archive", f"{file}:1")
-    samples = [
-        (log if several else "", *located)
-        for file, log in files.items()
-        for located in read_archived_samples(file, quarantine)
-    ]
-    names = (name for _, _, sample in samples for name in mapping_of(sample.get("scores")))
-    scorer = chosen_name(names, request, "scorer", "no scored samples")
+    files = [file for file in find_logs(request.path) if _is_readable(file, quarantine)]
+    samples = [located for file in files for located in read_archived_samples(file, quarantine)]
+    names = (name for _, sample in samples for name in mapping_of(sample.get("scores")))
+    scorer = chosen_name(names, request, "scorer", "no scored samples") if files else ""
+    header = header_of(files)
     return assemble(
         request,
-        records=[_record(sample, scorer, log, location, quarantine) for log, location, sample in samples],
+        records=[_record(sample, scorer, location, quarantine) for location, sample in samples],
         quarantine=quarantine,
         format="inspect-ai",
         recognized=f"inspect_ai, {counted(len(files), 'log')}",
         inferred=(f"The score is that of the scorer {scorer}; C, P, I and N count 1, 0.5, 0 and 0.",),
-        missing=(TEXT_ONLY,),
+        missing=(TEXT_ONLY, *([] if header.is_whole else [f"The evaluation {header.unfinished(len(samples))}."])),
         files=tuple(files),
     )
 
 
-def _record(sample: Mapping[str, Any], scorer: str, log: str, location: str, quarantine: QuarantineLog) -> Record:
+def _is_readable(file: Path, quarantine: QuarantineLog) -> bool:
+    try:
+        if is_log(file):
+            return True
+        if file.suffix == SUFFIX:
+            quarantine.add("the file is no zip archive", f"{file}:1")
+    except InputError as error:
+        quarantine.lose(error)
+    return False
+
+
+def _record(sample: Mapping[str, Any], scorer: str, location: str, quarantine: QuarantineLog) -> Record:
     prompt = sample.get("input")
     name = text_of(sample.get("id")) or digest(prompt)
     scores = {key: mapping_of(score).get("value", ABSENT) for key, score in mapping_of(sample.get("scores")).items()}
@@ -100,7 +108,7 @@ def _record(sample: Mapping[str, Any], scorer: str, log: str, location: str, qua
     choice = mapping_of(next(iter(list_of(mapping_of(sample.get("output")).get("choices"))), None))
     return Record(
         step=0,
-        group=f"{log}/{name}" if log else name,
+        group=name,
         prompt_id=name,
         prompt=text_of(prompt),
         completion=text_of([choice["message"]]) if parse_messages([choice.get("message")]) else "",
@@ -127,27 +135,27 @@ def find_logs(path: Path) -> dict[Path, str]:
         File -> the evaluation that it is of, in order; the shards of one run are of one evaluation.
     """
     here = path.resolve()
-    if path.is_dir() and here.name.endswith(_SHARDS):
+    if path.is_dir() and here.name.endswith(SHARDS):
         return _current(path)
-    if path.is_dir() and here.parent.name.endswith(_SHARDS):
-        return dict.fromkeys(_last_attempt(files_like(path, f"*{_SUFFIX}")), _evaluation(here.parent))
-    files = files_like(path, f"*{_SUFFIX}", "*.json")
+    if path.is_dir() and here.parent.name.endswith(SHARDS):
+        return dict.fromkeys(_last_attempt(files_like(path, f"*{SUFFIX}")), _evaluation(here.parent))
+    files = files_like(path, f"*{SUFFIX}", "*.json")
     found = {file: file.stem for file in files}
-    for shards in sorted(path.glob(f"*{_SHARDS}")) if path.is_dir() else ():
-        merged = [path / f"{_evaluation(shards)}{ending}{_SUFFIX}" for ending in ("", _RECOVERED)]
-        if not any(map(has_succeeded, merged)):
+    for shards in sorted(path.glob(f"*{SHARDS}")) if path.is_dir() else ():
+        merged = [path / f"{_evaluation(shards)}{ending}{SUFFIX}" for ending in ("", _RECOVERED)]
+        if not any(_read_header(log).status == "success" for log in merged):
             found = {file: name for file, name in found.items() if file not in merged} | _current(shards)
     return found
 
 
 def _current(shards: Path) -> dict[Path, str]:
     folders = sorted((folder for folder in shards.glob("[!.]*") if folder.is_dir()), key=natural)
-    logs = (log for folder in folders for log in _last_attempt(files_like(folder, f"*{_SUFFIX}")))
+    logs = (log for folder in folders for log in _last_attempt(files_like(folder, f"*{SUFFIX}")))
     return dict.fromkeys(logs, _evaluation(shards))
 
 
 def _evaluation(shards: Path) -> str:
-    return shards.name.removesuffix(_SHARDS)
+    return shards.name.removesuffix(SHARDS)
 
 
 def _last_attempt(logs: Iterable[Path]) -> list[Path]:
@@ -162,7 +170,7 @@ def _when(log: Path) -> tuple[str, bool, float]:
 
 def is_log(path: Path) -> bool:
     """Whether a file is a zip named ``.eval``, or a JSON document with ``eval`` and a list of ``samples``."""
-    if path.suffix == _SUFFIX:
+    if path.suffix == SUFFIX:
         with open_file(path) as stream:
             return is_zip(stream)
     document = _document(path)
@@ -171,7 +179,7 @@ def is_log(path: Path) -> bool:
 
 def read_archived_samples(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
     """The samples of a log, each with its ``file:number``, from 1 on; members that are none go to the quarantine."""
-    documents = _members(path) if path.suffix == _SUFFIX else iter(list_of((_document(path) or {}).get("samples")))
+    documents = _members(path) if path.suffix == SUFFIX else iter(list_of((_document(path) or {}).get("samples")))
     for number, sample in enumerate(documents, start=1):
         if isinstance(sample, dict):
             yield f"{path}:{number}", sample
@@ -179,16 +187,63 @@ def read_archived_samples(path: Path, quarantine: QuarantineLog) -> Iterator[tup
             quarantine.add("the sample is not a JSON object", f"{path}:{number}")
 
 
-def has_succeeded(path: Path) -> bool:
-    """Whether an ``.eval`` log says that its evaluation succeeded; the header is written last."""
-    try:
-        with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
-            member = archive.getinfo("header.json")
-            _refuse_unreadable(path, [member], [member])
-            header = _parse(_inflated(path, archive, member))
-    except (InputError, KeyError, *_BROKEN):
-        return False
-    return mapping_of(header).get("status") == "success"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a log says of its evaluation."""
+
+    task: str = ""
+    """The task's name; empty where it does not say."""
+    model: str = ""
+    """The model, likewise."""
+    status: str = ""
+    """``success``, ``started``, ``cancelled`` or ``error``, likewise."""
+    num_samples: int | None = None
+    """Samples that it was to have, each epoch counted; None where it does not say."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing speaks against its having all its samples."""
+        return self.status in ("success", "")
+
+    def unfinished(self, num_samples: int) -> str:
+        """How the evaluation ended, and how many of its samples there are, in words."""
+        ended = {"started": "has not ended", "error": "ended with an error"}.get(self.status, f"was {self.status}")
+        of = "" if self.num_samples is None else f" of {self.num_samples:,}"
+        return f"{ended}: {num_samples:,}{of} samples"
+
+
+def header_of(logs: Sequence[Path]) -> Header:
+    """What the logs of one evaluation say of it; where one of them is not whole, the evaluation is not."""
+    headers = [_read_header(log) for log in logs] or [Header()]
+    numbers = [one.num_samples for one in headers if one.num_samples is not None]
+    return replace(
+        next((one for one in headers if not one.is_whole), headers[0]),
+        num_samples=sum(numbers) if len(numbers) == len(headers) else None,
+    )
+
+
+def _read_header(path: Path) -> Header:
+    """What a log says: an archive at its end, or in the journal that it began with; nothing of one that is damaged."""
+    header: Mapping[str, Any] = {}
+    if path.suffix == SUFFIX:
+        with contextlib.suppress(InputError, *_BROKEN), open_file(path) as stream, zipfile.ZipFile(stream) as archive:
+            for name in [one for one in _HEADERS if one in archive.namelist()][:1]:
+                member = archive.getinfo(name)
+                _refuse_unreadable(path, [member], [member])
+                header = {"status": "started", **mapping_of(_parse(_inflated(path, archive, member)))}
+    else:
+        header = mapping_of(_document(path))
+    about, status = mapping_of(header.get("eval")), text_of(header.get("status"))
+    dataset = mapping_of(about.get("dataset"))
+    ids = list_of(dataset.get("sample_ids"))
+    epochs = whole_number(mapping_of(about.get("config")).get("epochs")) or 1
+    num_prompts = len(ids) or whole_number(dataset.get("samples"))
+    return Header(
+        task=text_of(about.get("task")),
+        model=text_of(about.get("model")),
+        status=status,
+        num_samples=None if num_prompts is None else num_prompts * epochs,
+    )
 
 
 def _document(path: Path) -> Any:

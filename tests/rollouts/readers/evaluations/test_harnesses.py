@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +55,21 @@ def test_lm_eval_rows_of_another_filter_are_not_samples() -> None:
     assert "only pass@1" in run.source.missing[0]
 
 
-def test_lm_eval_documents_of_two_tasks_stay_apart_and_bad_rows_are_set_aside(tmp_path: Path) -> None:
+def test_lm_eval_rows_without_a_document_are_set_aside(tmp_path: Path) -> None:
     row = {"doc_id": 0, "doc": {}, "resps": [["4"]], "filter": "none", "metrics": ["acc"], "acc": 1.0}
-    write_lines(tmp_path / "samples_a_2026.jsonl", row, {**row, "doc_id": None})
-    write_lines(tmp_path / "samples_b_2026.jsonl", row)
-    run = read_run(tmp_path)
-    assert rewards_of(run) == {"a/0": (1.0,), "b/0": (1.0,)}
+    run = read_run(write_lines(tmp_path / "samples_a_2026.jsonl", row, {**row, "doc_id": None}))
+    assert rewards_of(run) == {"0": (1.0,)}
     assert set_aside(run) == {"doc_id is missing": 1}
+
+
+def test_lm_eval_filters_are_named_behind_the_metric() -> None:
+    path = LOGS / "lm_eval"
+    run = read_run(path, ReadOptions(columns=ColumnNames(reward="exact_match,flexible-extract")))
+    assert (
+        "exact_match after the filter flexible-extract; rows of other filters (strict-match)" in run.source.inferred[0]
+    )
+    with pytest.raises(InputError, match="has no score 'exact_match,none'"):
+        read_run(path, ReadOptions(columns=ColumnNames(reward="exact_match,none")))
 
 
 def test_lm_eval_without_a_score_is_refused(tmp_path: Path) -> None:
@@ -174,15 +181,6 @@ def test_episodes_of_a_task_are_the_samples_of_a_prompt(path: Path) -> None:
     first = run.groups[0].rollouts[0]
     assert (first.prompt, first.completion, first.rewards) == ("a?", "4", {"correct": 1.0, "length": 1.0})
     assert run.source.quarantined.num_rows == 0
-
-
-def test_runs_of_several_policies_are_not_mixed(tmp_path: Path) -> None:
-    for model in ("small", "large"):
-        shutil.copytree(EVAL, tmp_path / f"gsm8k--{model}")
-    run = read_run(tmp_path / "*/traces.jsonl")
-    assert [(group.group_id, group.prompt_id, group.size) for group in run.groups] == [
-        (f"gsm8k--{model}/gsm8k/{task}", f"gsm8k/{task}", 3) for model in ("large", "small") for task in "ab"
-    ]
 
 
 def test_a_task_without_a_key_is_told_by_its_hash_or_its_data(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations import inspect_ai
-from gradscope.rollouts.readers.evaluations.inspect_ai import find_logs, has_succeeded
+from gradscope.rollouts.readers.evaluations.inspect_ai import Header, find_logs, header_of
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside
 
@@ -73,19 +73,12 @@ def test_members_of_zstd_that_are_damaged_are_an_error(tmp_path: Path, change: s
         read_run(log)
 
 
-def test_a_log_is_finished_where_its_header_says_so(tmp_path: Path) -> None:
-    def finished(**members: Any) -> bool:
-        return has_succeeded(
-            zstd_archive(tmp_path / "a.eval", {f"{name}.json": cells for name, cells in members.items()})
-        )
-
-    assert finished(header={"status": "success"})
-    assert not finished(header={"status": "error"})
-    assert not finished(header=["success"])
-    assert not finished(start={"status": "success"})
-    assert not has_succeeded(tmp_path / "none.eval")
+def test_a_log_that_is_damaged_or_no_archive_says_nothing_of_itself(tmp_path: Path) -> None:
     (tmp_path / "text.eval").write_text("no zip")
-    assert not has_succeeded(tmp_path / "text.eval")
+    log = zstd_archive(tmp_path / "list.eval", {"header.json": ["success"]})
+    for file in (tmp_path / "none.eval", tmp_path / "text.eval"):
+        assert header_of([file]) == Header()
+    assert header_of([log]).status == "started"
 
 
 def test_inspect_archives_that_cannot_be_read_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,16 +182,47 @@ def test_attempts_without_a_time_go_by_when_they_were_written(tmp_path: Path) ->
     assert rewards_of(read_run(tmp_path)) == {"a": (1.0,)}
 
 
-def test_runs_stay_apart_and_a_sample_in_two_shards_is_settled(tmp_path: Path) -> None:
+def test_a_sample_in_two_shards_is_settled(tmp_path: Path) -> None:
     zstd_archive(tmp_path / "one.shards/0/x.eval", members("a", 1))
     zstd_archive(tmp_path / "one.shards/1/x.eval", members("a", 0))
     zstd_archive(tmp_path / "one.shards/2/x.eval", members("a", 1, epoch=2))
     (tmp_path / "one.shards/3").mkdir()
     (tmp_path / "one.shards/3/x.eval").write_bytes(b"cut off")
-    zstd_archive(tmp_path / "two.eval", members("a", 1))
     run = read_run(tmp_path)
-    assert rewards_of(run) == {"two/a": (1.0,), "one/a": (None, 1.0)}
+    assert rewards_of(run) == {"a": (None, 1.0)}
     assert set_aside(run) == {
         "the row contradicts an earlier one of the same sample, so that neither counts": 2,
         "the file is no zip archive": 1,
     }
+
+
+ABOUT = {"task": "gsm8k", "model": "m", "dataset": {"sample_ids": ["a", "b", "c"]}, "config": {"epochs": 4}}
+
+
+@pytest.mark.parametrize(
+    ("members_about", "sentence"),
+    [
+        ({"header.json": {"status": "success", "eval": ABOUT}}, None),
+        ({"header.json": {"status": "cancelled", "eval": ABOUT}}, "was cancelled: 2 of 12 samples"),
+        ({"header.json": {"status": "error", "eval": ABOUT}}, "ended with an error: 2 of 12 samples"),
+        ({"_journal/start.json": {"eval": ABOUT}}, "has not ended: 2 of 12 samples"),
+        ({"header.json": {"status": "cancelled"}}, "was cancelled: 2 samples"),
+        ({}, None),
+    ],
+)
+def test_an_evaluation_that_did_not_succeed_says_so(
+    tmp_path: Path, members_about: dict[str, Any], sentence: str | None
+) -> None:
+    samples = {**members("a", 1), **members("b", "noanswer")}
+    log = archive(tmp_path / "x.eval", {**samples, **members_about})
+    said = [one for one in read_run(log).source.missing if one.startswith("The evaluation")]
+    assert said == ([] if sentence is None else [f"The evaluation {sentence}."])
+
+
+def test_a_pointer_of_git_lfs_among_logs_is_lost_and_the_shards_beside_it_count(tmp_path: Path) -> None:
+    zstd_archive(tmp_path / "one.shards/0/x.eval", members("a", 1))
+    (tmp_path / "one.shards/1").mkdir()
+    (tmp_path / "one.shards/1/x.eval").write_text("version https://git-lfs.github.com/spec/v1\n")
+    run = read_run(tmp_path)
+    assert rewards_of(run) == {"a": (1.0,)}
+    assert "is a pointer of Git LFS" in run.source.quarantined.lost[0]

@@ -1,0 +1,188 @@
+"""Which evaluations a folder holds: a log each, with its task and its model, never pooled."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from gradscope.errors import InputError, UsageError
+from gradscope.outside.plain_json import read_json
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
+from gradscope.rollouts.readers.format import Format, RowFormat
+from gradscope.rollouts.readers.parsing.assemble import peek
+from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
+from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.scalars import is_number, text_of
+from gradscope.rollouts.readers.parsing.tables import expand, natural, suffix_of
+from gradscope.rollouts.run import Run
+
+_MOST_DEPTH = 5
+"""Folders within one another that are looked into: lighteval writes details/<owner>/<model>/<date>/."""
+_PART = re.compile(r"(?:.*[-_.])?(?:part|shard|rank|chunk|worker)[-_.]?[0-9]+|(?:.*[-_.])?[0-9]+-of-[0-9]+|[0-9]+")
+"""Names, without their endings, of files that are parts of one log of samples."""
+_FORMATS: tuple[Format | RowFormat, ...] = (
+    inspect_ai.FORMAT,
+    harnesses.EVALPLUS,
+    harnesses.LM_EVAL,
+    harnesses.LIGHTEVAL,
+    harnesses.VERIFIERS,
+    harnesses.SKYRL,
+    samples.FORMAT,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationLog:
+    """One evaluation: a task that a model was given once."""
+
+    path: Path
+    """What names it: a file, or the folder of its parts."""
+    format: str | None
+    """The reader's name; None: it is recognized."""
+    task: str
+    """The task, by the file's name where nothing else tells."""
+    model: str
+    """The model; empty where nothing tells."""
+    scorers: tuple[str | None, ...] | None = None
+    """What can score it, names for ``--reward-column`` and None for the scalar; None: every reward of its rollouts."""
+    scalar: str = "reward"
+    """What the scalar is called."""
+
+
+Evaluations = tuple[EvaluationLog, ...]
+
+
+def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
+    """The evaluations that a path means.
+
+    Args:
+        path: A log, a folder of logs, also of several harnesses, or a glob.
+        options: How they are read; a reader that is named finds its own alone.
+
+    Returns:
+        One a log, by folder and name; none where no reader of evaluations knows any.
+    """
+    folders = _folders(path, _MOST_DEPTH) if path.is_dir() else [path]
+    return tuple(log for folder in folders for log in _logs_of(folder, options))
+
+
+def refuse_several(path: Path, format: str, options: ReadOptions) -> None:
+    """Refuse several evaluations: of different tasks, models and scorers one number says nothing.
+
+    Raises:
+        InputError: The path means several of a format that tells its logs apart.
+    """
+    if format not in _TOLD_APART or path.is_file():
+        return
+    logs = [log for log in evaluations_in(path, options) if log.format in _TOLD_APART]
+    if len(logs) > 1:
+        named = ", ".join(f"{log.task} {log.model}".strip() for log in logs[:3])
+        more = f" and {len(logs) - 3} more" if len(logs) > 3 else ""
+        raise InputError(
+            f"{path} holds {len(logs)} evaluations, which are never pooled: {named}{more}.",
+            hint=f"All, a row each: gradscope passk {shlex.quote(str(path))}; or name one log: {logs[0].path}",
+        )
+
+
+def how_ended(run: Run) -> str:
+    """How the evaluation of a run ended and how many samples it has, where its log says that it did not succeed."""
+    if run.source.format != _INSPECT:
+        return ""
+    header = inspect_ai.header_of([Path(file) for file in run.source.files])
+    return "" if header.is_whole else header.unfinished(run.source.num_rows + run.source.quarantined.num_rows)
+
+
+def _folders(path: Path, depth: int) -> Iterator[Path]:
+    yield path
+    below = path.iterdir() if depth and not path.resolve().name.endswith(inspect_ai.SHARDS) else ()
+    for folder in sorted((one for one in below if one.is_dir()), key=natural):
+        if not folder.name.startswith(".") and not folder.name.endswith(inspect_ai.SHARDS):
+            yield from _folders(folder, depth - 1)
+
+
+def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
+    """The evaluations of one folder, or of a file or glob."""
+    by_name: dict[str, list[Path]] = {}
+    for file, name in inspect_ai.find_logs(folder).items() if options.reader in (None, _INSPECT) else ():
+        if file.suffix == inspect_ai.SUFFIX:
+            by_name.setdefault(name, []).append(file)
+    for name, files in by_name.items():
+        header = inspect_ai.header_of(files)
+        is_sharded = folder.is_dir() and files[0].parent not in (folder, folder.resolve())
+        path = files[0].parent.parent if is_sharded else folder if len(files) > 1 else files[0]
+        yield EvaluationLog(path=path, format=_INSPECT, task=header.task or name, model=header.model)
+    taken = {file for files in by_name.values() for file in files}
+    rows = [file for file in (expand(folder)) if file not in taken and suffix_of(file)]
+    known = {file: one for file in rows if (one := _format_of(file, options)) is not None}
+    parts = [file for file, one in known.items() if one is samples.FORMAT]
+    if len(parts) > 1 and all(_PART.fullmatch(file.name.split(".")[0]) for file in parts):
+        known = {file: one for file, one in known.items() if one is not samples.FORMAT} | {folder: samples.FORMAT}
+    for file, one in known.items():
+        yield _about(one, file)
+
+
+def _format_of(file: Path, options: ReadOptions) -> Format | RowFormat | None:
+    request = ReadRequest(path=file, options=options)
+    with contextlib.suppress(UsageError):  # it lacks a column that was named
+        chosen = (one for one in _FORMATS if options.reader in (None, one.name))
+        return next((one for one in chosen if one.recognizes(request)), None)
+    return None
+
+
+def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
+    """The task, the model and the scorers of a log, by where it lies and by its first rows."""
+    here = file.resolve()
+    stem, above, log = here.name.split(".")[0], here.parent, partial(EvaluationLog, path=file, format=format.name)
+    match format.name:
+        case inspect_ai.FORMAT.name:
+            header = inspect_ai.header_of([file])
+            return log(task=header.task or stem, model=header.model)
+        case harnesses.EVALPLUS.name:
+            tasks = [key for row in peek(file) for key in mapping_of(row.get("eval"))]
+            model = here.stem.removesuffix("eval_results").strip("_") or above.name
+            return log(
+                task=(tasks or [stem])[0].partition("/")[0], model=model, scorers=("base", None), scalar="base + plus"
+            )
+        case harnesses.LM_EVAL.name:
+            task, _, when = here.stem.removeprefix("samples_").rpartition("_")
+            return log(task=task or when, model=_lm_eval_model(above, when), scorers=_lm_eval_scorers(file))
+        case harnesses.LIGHTEVAL.name:
+            parts = here.parts[:-2]
+            model = "/".join(parts[parts.index("details") + 1 :]) if "details" in parts else above.name
+            return log(task=here.stem.removeprefix("details_").rpartition("_")[0] or stem, model=model)
+        case harnesses.VERIFIERS.name:
+            environment, *names = above.name.split("--")
+            return log(task=environment, model="/".join(names[:-2] or names), scorers=(None,))
+        case harnesses.SKYRL.name:
+            step = re.search(r"global_step_([0-9]+)", above.name)
+            return log(task=stem, model=f"step {step[1]}" if step else "", scorers=(None,))
+    return log(task=stem, model=above.name, scorers=(None,))
+
+
+def _lm_eval_model(folder: Path, when: str) -> str:
+    """The model's name by the results beside the samples; else that of the folder, in which ``__`` stands for ``/``."""
+    with contextlib.suppress(InputError, OSError, ValueError):
+        name = mapping_of(read_json(folder / f"results_{when}.json")).get("model_name")
+        if isinstance(name, str) and name:
+            return name
+    return folder.name.replace("__", "/")
+
+
+def _lm_eval_scorers(file: Path) -> tuple[str, ...]:
+    """Every metric that is a number after every filter, named as lm-eval's own tables do."""
+    rows = peek(file)
+    filters = dict.fromkeys(text_of(row.get("filter")) for row in rows)
+    names = dict.fromkeys(text_of(name) for row in rows for name in list_of(row.get("metrics")))
+    scores = [name for name in names if any(is_number(row.get(name)) for row in rows)]
+    return tuple(f"{name},{filter}" for filter in filters for name in scores)
+
+
+_INSPECT = inspect_ai.FORMAT.name
+_TOLD_APART = {one.name for one in _FORMATS if one is not harnesses.SKYRL}
+"""Formats of which several logs are refused; SkyRL's are of the steps of one training, whose course is of use."""

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.evaluations.folders import evaluations_in, how_ended
+from tests.conftest import REPOSITORY
+from tests.rollouts.readers.evaluations.test_inspect_ai import archive
+from tests.rollouts.readers.lines import write_lines
+
+LOGS = REPOSITORY / "fixtures" / "logs"
+SAMPLES = [{"task_id": name, "passed": right} for name in "ab" for right in (True, False)]
+
+
+def inspect_log(path: Path, task: str, model: str, status: str = "success") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = {"task": task, "model": model, "dataset": {"sample_ids": ["a", "b"]}}
+    sample = {"id": "a", "epoch": 1, "scores": {"match": {"value": "C"}, "judge": {"value": 0.3}}}
+    return archive(path, {"samples/a_epoch_1.json": sample, "header.json": {"status": status, "eval": about}})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Logs of every harness below one folder."""
+    inspect_log(tmp_path / "inspect" / "2026-01-01_x.eval", "gsm8k", "openai/gpt")
+    inspect_log(tmp_path / "inspect" / "2026-01-02_y.eval", "mmlu", "openai/gpt", "cancelled")
+    shutil.copytree(LOGS / "inspect_ai_shards", tmp_path / "shards")
+    model = tmp_path / "lm" / "Qwen__Qwen2.5"
+    shutil.copytree(LOGS / "lm_eval", model)
+    when = "2026-01-01T00-00-00"
+    shutil.copytree(LOGS / "lm_eval", tmp_path / "named")
+    (tmp_path / "named" / f"results_{when}.json").write_text(json.dumps({"model_name": "org/named"}))
+    details = tmp_path / "details" / "owner" / "model" / when
+    details.mkdir(parents=True)
+    shutil.copy(LOGS / "lighteval" / "details_math_2026-01-01.parquet", details)
+    shutil.copytree(LOGS / "evalplus", tmp_path / "plus")
+    shutil.copytree(LOGS / "verifiers_eval", tmp_path / "verifiers")
+    shutil.copytree(LOGS / "skyrl_eval", tmp_path / "skyrl")
+    for name in ("model-a/math.jsonl", "model-a/code.jsonl", "parts/part-0.jsonl", "parts/part-1.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_lines(tmp_path / name, *SAMPLES)
+    return tmp_path
+
+
+def test_each_log_is_an_evaluation_with_its_task_and_model(folder: Path) -> None:
+    logs = evaluations_in(folder, ReadOptions())
+    assert {(log.format, log.task, log.model, str(log.path.relative_to(folder))) for log in logs} == {
+        ("inspect-ai", "gsm8k", "openai/gpt", "inspect/2026-01-01_x.eval"),
+        ("inspect-ai", "mmlu", "openai/gpt", "inspect/2026-01-02_y.eval"),
+        ("inspect-ai", "2026-11-01T10-00-00+00-00_demo_x", "", "shards/2026-11-01T10-00-00+00-00_demo_x.shards"),
+        ("lm-eval", "gsm8k", "Qwen/Qwen2.5", "lm/Qwen__Qwen2.5/samples_gsm8k_2026-01-01T00-00-00.jsonl"),
+        ("lm-eval", "gsm8k", "org/named", "named/samples_gsm8k_2026-01-01T00-00-00.jsonl"),
+        ("lighteval", "math", "owner/model", "details/owner/model/2026-01-01T00-00-00/details_math_2026-01-01.parquet"),
+        ("evalplus", "HumanEval", "samples", "plus/samples_eval_results.json"),
+        ("verifiers", "gsm8k", "qwen3", "verifiers/gsm8k--qwen3--single-turn--5f2c/traces.jsonl"),
+        ("skyrl-eval", "aime", "step 10", "skyrl/dumped_evals/global_step_10_evals/aime.jsonl"),
+        ("skyrl-eval", "openai_gsm8k", "step 10", "skyrl/dumped_evals/global_step_10_evals/openai_gsm8k.jsonl"),
+        ("samples", "code", "model-a", "model-a/code.jsonl"),
+        ("samples", "math", "model-a", "model-a/math.jsonl"),
+        ("samples", "parts", folder.name, "parts"),
+    }
+    scorers = {log.format: log.scorers for log in logs}
+    assert scorers["lm-eval"] == ("exact_match,strict-match", "exact_match,flexible-extract")
+    assert (scorers["inspect-ai"], scorers["samples"]) == (None, (None,))
+
+
+def test_a_reader_that_is_named_finds_its_own_alone(folder: Path) -> None:
+    assert {log.format for log in evaluations_in(folder, ReadOptions(reader="lm-eval"))} == {"lm-eval"}
+    assert {log.format for log in evaluations_in(folder / "*" / "*.eval", ReadOptions())} == {"inspect-ai"}
+
+
+@pytest.mark.parametrize("below", ["inspect", "model-a", "*/samples_gsm8k*.jsonl"])
+def test_several_evaluations_are_not_read_as_one(folder: Path, below: str) -> None:
+    shutil.copytree(folder / "named", folder / "again")
+    with pytest.raises(InputError, match="holds 2 evaluations, which are never pooled: ") as caught:
+        read_run(folder / below)
+    assert "gradscope passk " in (caught.value.hint or "")
+
+
+def test_parts_of_one_log_and_steps_of_skyrl_are_read_together(folder: Path) -> None:
+    assert read_run(folder / "parts").source.num_rows == 8
+    assert len(read_run(folder / "skyrl").source.files) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "ended"), [("2026-01-01_x.eval", ""), ("2026-01-02_y.eval", "was cancelled: 1 of 2 samples")]
+)
+def test_how_an_evaluation_ended_is_said_where_it_did_not_succeed(folder: Path, name: str, ended: str) -> None:
+    assert how_ended(read_run(folder / "inspect" / name)) == ended
+
+
+def test_other_logs_do_not_say_how_they_ended(folder: Path) -> None:
+    assert how_ended(read_run(folder / "plus")) == ""
+
+
+@pytest.mark.parametrize("document", [[1], {"model_name": 3}, {}])
+def test_results_that_name_no_model_leave_it_to_the_folder(folder: Path, document: Any) -> None:
+    (folder / "named" / "results_2026-01-01T00-00-00.json").write_text(json.dumps(document))
+    assert [log.model for log in evaluations_in(folder / "named", ReadOptions())] == ["named"]
