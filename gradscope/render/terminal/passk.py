@@ -21,8 +21,9 @@ from gradscope.results.passk import (
     PassAtKTable,
 )
 
-_NAMES = 45
-"""Letters that the names of a row of evaluations may take together."""
+_WIDTH = 82
+"""Letters of a row, with the two behind its last column."""
+_LEAST_NAME = 6
 _MOST_FILES = 3
 """Files with a column each; of more the smallest and the largest budget have one."""
 
@@ -115,50 +116,47 @@ def _by_budget(report: PassAtKReport, notes: Footnotes) -> Table:
 def _by_evaluation(tables: Sequence[PassAtKTable], notes: Footnotes) -> Table:
     """A row a task, model and scorer; a column for each of these only where they differ."""
     about = [(table, table.evaluation) for table in tables if table.evaluation is not None]
+    rows = [_scores(table, one, notes) for table, one in about]
+    titles = ("n", "pass@1", "pass@k", "mean")
+    widths = [max(len(row[place]) for row in rows) for place in range(len(titles))]
+    known = [place for place, width in enumerate(widths) if width]
     names = [name for name in ("task", "model", "scorer") if len({getattr(one, name) for _, one in about}) > 1]
-    has_several = any(len(table.rows) > 1 for table, _ in about)
-    has_means = any(table.num_prompts and not table.rows[0].pass_at_k.is_defined for table, _ in about)
-    columns: list[Column] = [*((name, "left") for name in names), ("n", "right"), ("pass@1", "left")]
-    further: list[Column] = [("pass@k", "left")] * has_several + [("mean", "right")] * has_means
-    rendered = new_table([*columns, *further])
-    widths = _widths(
-        [[_short(one, name) for _, one in about] for name in names], _NAMES - 13 * has_several - 6 * has_means
-    )
-    for table, one in about:
-        fewest, most = table.num_samples
-        size = f"{table.num_prompts:,}" + (f" x {fewest}" if fewest == most else f" x {fewest}-{most}") * (most > 1)
-        size += notes.number(f"the evaluation {one.unfinished}") if one.unfinished else ""
-        cells: list[str | Text] = [
-            cell(_shortened(_short(one, name), width)) for name, width in zip(names, widths, strict=True)
-        ]
-        cells += [size, format_estimate(table.rows[0].pass_at_k, notes, "share")]
-        last = next((row for row in reversed(table.rows[1:]) if row.pass_at_k.value is not None), None)
-        if has_several:
-            cells.append("" if last is None else f"{last.pass_at_k.value:.3f} k = {last.k}")
-        if has_means:
-            cells.append("" if one.mean_score.value is None else format_number(one.mean_score.value, "share"))
-        add_row(rendered, *cells)
-    if has_several or has_means:
+    # Owners of models and tasks stand before a slash, filters and versions at the end.
+    texts = [[plain(getattr(one, name).rpartition("/")[2]) for _, one in about] for name in names]
+    room = _shared([max(map(len, column)) for column in texts], _WIDTH - sum(widths[at] + 2 for at in known))
+    columns: list[Column] = [*((name, "left") for name in names), *((titles[at], "left") for at in known)]
+    rendered = new_table(columns)
+    for place, row in enumerate(rows):
+        shown = [_shortened(column[place], width) for column, width in zip(texts, room, strict=True)]
+        add_row(rendered, *shown, *(row[at] for at in known))
+    if len(known) > 2:
         notes.remark(IN_THE_FILES)
     return rendered
 
 
-def _short(evaluation: Evaluation, name: str) -> str:
-    """A task, model or scorer without its owner: lighteval's and the hub's names have one."""
-    return str(getattr(evaluation, name)).rpartition("/")[2]
+def _scores(table: PassAtKTable, evaluation: Evaluation, notes: Footnotes) -> tuple[str, str, str, str]:
+    """Samples, pass@1, pass@k where there are several samples, and the mean where nobody knows which of them pass."""
+    fewest, most = table.num_samples
+    samples = f" x {fewest}" if fewest == most else f" x {fewest}-{most}"
+    size = f"{table.num_prompts:,}{samples if most > 1 else ''}"
+    if evaluation.unfinished:
+        size += notes.number(f"the evaluation {evaluation.unfinished}")
+    first, *others = [row for row in table.rows if row.pass_at_k.value is not None] or table.rows
+    last = f"{others[-1].pass_at_k.value:.3f} k = {others[-1].k}" if others else ""
+    mean = evaluation.mean_score.value
+    is_mean = mean is not None and not first.pass_at_k.is_defined
+    return size, format_estimate(first.pass_at_k, notes, "share"), last, format_number(mean, "share") if is_mean else ""
+
+
+def _shared(widths: list[int], room: int) -> list[int]:
+    """Widths of columns of names in so much room, with two letters between them; the longest give way first."""
+    while sum(widths) > room - 2 * len(widths) and max(widths) > _LEAST_NAME:
+        widths[widths.index(max(widths))] -= 1
+    return widths
 
 
 def _shortened(name: str, width: int) -> str:
-    """A name with its start and its end: filters and versions stand at the end."""
     return name if len(name) <= width else f"{name[: (width - 1) // 2]}…{name[len(name) - width // 2 :]}"
-
-
-def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
-    """How many letters each column of names may have: the longest give way first."""
-    widths = [max(map(len, names)) for names in columns]
-    while sum(widths) > room:
-        widths[widths.index(max(widths))] -= 1
-    return widths
 
 
 def _by_file(report: PassAtKReport, notes: Footnotes) -> Table:
