@@ -154,7 +154,7 @@ def _json_lines(file: Path, aside: SetAside) -> Rows:
         aside.add(row, location)
 
 
-def _parsed(text: str, *, is_whole: bool) -> dict[str, Any] | str:
+def _parsed(text: bytes | str, *, is_whole: bool) -> dict[str, Any] | str:
     if not text.strip():
         return BLANK
     try:
@@ -296,16 +296,35 @@ def _events(file: Path, aside: SetAside) -> Rows:
         yield MetricRow(f"{file}:{number}", {**values, "step": step})
 
 
-_TABLE = "SELECT run_name, step, metrics FROM metrics ORDER BY id"
-_IS_TABLE = (
-    "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'metrics' AND sql NOT LIKE '%GENERATED%'"
-)
+_IS_TABLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql NOT LIKE '%GENERATED%'"
 _MOST_STEPS_OF_SQL = 1 << 31
 """Virtual instructions of a query: a table that was made to never end does."""
 
 
 def _trackio(file: Path, aside: SetAside) -> Rows:
-    """Trackio's table of metrics, read from a copy where a log of writes lies beside it, so that nothing is changed."""
+    """Trackio's table of metrics, whose JSON it writes as bytes, and older releases of it as text."""
+    for location, (run, step, cell) in trackio_rows(file, "metrics", ("run_name", "step", "metrics"), aside):
+        row = _parsed(cell, is_whole=True) if isinstance(cell, (bytes, str)) else "the metrics are no text"
+        if isinstance(row, str):
+            aside.add(row, location)
+        else:
+            yield MetricRow(location, {**row, "step": row.get("step", step)}, str(run))
+
+
+def trackio_rows(
+    file: Path, table: str, columns: Sequence[str], aside: SetAside
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """A table of trackio's database, read from a copy where a log of writes lies beside it, so that nothing is changed.
+
+    Args:
+        file: The database.
+        table: One of its tables; one that is not there has no rows.
+        columns: Those that are read.
+        aside: Takes what cannot be read.
+
+    Yields:
+        ``file:number`` and the cells, in the order in which they were written.
+    """
     log = file.with_name(f"{file.name}-wal")
     with tempfile.TemporaryDirectory() as folder:
         copy = file
@@ -320,15 +339,10 @@ def _trackio(file: Path, aside: SetAside) -> Rows:
                 database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, most(MOST_ROW))
                 left = iter(range(_MOST_STEPS_OF_SQL >> 20))
                 database.set_progress_handler(lambda: next(left, None) is None, 1 << 20)
-                if not database.execute(_IS_TABLE).fetchone()[0]:
-                    return
-                for number, (run, step, text) in enumerate(database.execute(_TABLE), start=1):
-                    location = f"{file}:{number}"
-                    row = _parsed(text, is_whole=True) if isinstance(text, str) else "the metrics are no text"
-                    if isinstance(row, str):
-                        aside.add(row, location)
-                    else:
-                        yield MetricRow(location, {**row, "step": row.get("step", step)}, str(run))
+                if database.execute(_IS_TABLE, (table,)).fetchone()[0]:
+                    query = f"SELECT {', '.join(columns)} FROM {table} ORDER BY rowid"
+                    for number, row in enumerate(database.execute(query), start=1):
+                        yield f"{file}:{number}", row
         except (sqlite3.Error, OSError, OverflowError, UnicodeDecodeError) as error:
             aside.lose(InputError(f"{file} cannot be read to its end: {error}.", hint="Copy the database again."))
 

@@ -145,7 +145,8 @@ def _require_input(path: Path) -> None:
 
 
 def _refuse_unused(reader: Format | RowFormat, request: ReadRequest) -> None:
-    if reader is not METRICS and (request.options.metric_columns or request.options.metric_run):
+    has_run = request.options.metric_run and "metric_run" not in reader.takes
+    if reader is not METRICS and (request.options.metric_columns or has_run):
         raise UsageError(
             f"{request.path} is read as {reader.name}, which has rollouts; names of metrics have no use.",
             hint="Leave --metric-column and --metric-run out, or add --reader metrics.",

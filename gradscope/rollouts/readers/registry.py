@@ -19,9 +19,11 @@ from gradscope.rollouts.readers.trainers import (
     nemo_rl,
     open_instruct,
     ragen,
+    rlinf,
     rllm,
     roll,
     tinker,
+    trackio,
 )
 from gradscope.rollouts.readers.trl import reader as trl
 from gradscope.rollouts.readers.verl import rollouts as verl
@@ -45,6 +47,8 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     art.FORMAT,
     tinker.FORMAT,
     ragen.FORMAT,
+    rlinf.FORMAT,
+    trackio.FORMAT,
 )
 """Logs of trainers, whose files have names of their own."""
 

@@ -34,7 +34,7 @@ BOM = b"\xef\xbb\xbf"
 
 def open_bytes(path: Path) -> IO[bytes]:
     """A file's bytes, decompressed where its name ends in ``.gz`` or ``.zst``, up to a limit."""
-    if path.suffix not in COMPRESSED:
+    if path.suffix not in COMPRESSED or _is_plain(path):
         return open_file(path)
     require_regular(path)
     if path.suffix == ".gz":
@@ -42,6 +42,14 @@ def open_bytes(path: Path) -> IO[bytes]:
     else:
         packed = cast(IO[bytes], pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))
     return io.BufferedReader(Unpacked(packed, path), 1 << 20)
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether a file holds JSON as it is though its name ends in ``.gz``: RLinf's does."""
+    if path.suffix != ".gz":
+        return False
+    with open_file(path) as stream:
+        return stream.read(1) == b"{"
 
 
 def read_bytes(path: Path) -> Iterator[bytes]:
