@@ -143,9 +143,13 @@ def _scores(table: PassAtKTable, evaluation: Evaluation, notes: Footnotes) -> tu
         size += notes.number(f"the evaluation {evaluation.unfinished}")
     first, *others = [row for row in table.rows if row.pass_at_k.value is not None] or table.rows
     last = f"{others[-1].pass_at_k.value:.3f} k = {others[-1].k}" if others else ""
-    mean = evaluation.mean_score.value
-    is_mean = mean is not None and not first.pass_at_k.is_defined
-    return size, format_estimate(first.pass_at_k, notes, "share"), last, format_number(mean, "share") if is_mean else ""
+    mean = None if first.pass_at_k.is_defined else evaluation.mean_score.value
+    return (
+        size,
+        format_estimate(first.pass_at_k, notes, "share"),
+        last,
+        "" if mean is None else format_number(mean, "share"),
+    )
 
 
 def _shared(widths: list[int], room: int) -> list[int]:
