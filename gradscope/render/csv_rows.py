@@ -32,7 +32,10 @@ def comparison_rows(comparison: Comparison) -> Tables:
 
 def degeneracy_rows(report: DegeneracyReport) -> Tables:
     """The report's sequences, the histogram of pass rates and the plans of a target among them."""
-    names = ("by_step", "by_group_size", "by_policy", "predictions", "advantages", "by_reward", "by_prompt")
+    names = (
+        *("by_step", "by_group_size", "by_policy", "by_environment", "predictions"),
+        *("advantages", "by_reward", "by_prompt"),
+    )
     plans = () if report.target is None else report.target.plans
     return {**attributes(*names)(report), "histogram": report.pass_rates.histogram, "plans": plans}
 

@@ -118,6 +118,22 @@ class PolicyDegeneracy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentDegeneracy:
+    """One of several environments, data sources or agents whose prompts a log mixes."""
+
+    environment: str
+    """Its name."""
+    num_groups: int
+    """Its groups."""
+    num_rollouts: int
+    """Their rollouts."""
+    frac_reward_zero_std: Estimate
+    """Share of its groups with zero reward range."""
+    pass_rate: Estimate
+    """Mean over its groups of their share of passing rollouts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyGap:
     """The Jensen gap of pooled policies in two parts that add up to it."""
 
@@ -235,6 +251,8 @@ class DegeneracyReport(Drawn):
     policy_gap: PolicyGap | None
     """The gap split into prompts and policies; None for a log of one policy, or where what passes is not
     known."""
+    by_environment: tuple[EnvironmentDegeneracy, ...]
+    """One row per environment, data source or agent, where rows name several."""
     by_step: tuple[StepDegeneracy, ...]
     """One row per step."""
     pass_rates: PassRateDistribution

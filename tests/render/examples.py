@@ -14,6 +14,7 @@ from gradscope.results.claims import ClaimRow, ClaimsReport
 from gradscope.results.degeneracy import (
     BehindFilter,
     DegeneracyReport,
+    EnvironmentDegeneracy,
     GapDecomposition,
     GroupSizeDegeneracy,
     IidPrediction,
@@ -191,6 +192,16 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
         gap_decomposition=GapDecomposition(
             between_prompts=Estimate(value=0.39, low=0.31, high=0.46, num_units=128),
             over_time=Estimate(value=0.0139, low=-0.004, high=0.0318, num_units=128),
+        ),
+        by_environment=tuple(
+            EnvironmentDegeneracy(
+                environment=name,
+                num_groups=40,
+                num_rollouts=320,
+                frac_reward_zero_std=around(dead, 0.1),
+                pass_rate=around(0.4, 0.1),
+            )
+            for name, dead in (("openai/gsm8k", 0.6), (HOSTILE, 0.1))
         ),
         by_policy=(
             PolicyDegeneracy(

@@ -120,6 +120,7 @@ def degeneracy_as_logged(
         ),
         advantages=(),
         advantages_of="",
+        by_environment=(),
         by_reward=(),
         frac_reward_conflict=_NONE,
         reward_conflict=None,

@@ -12,6 +12,7 @@ import numpy as np
 from gradscope.diagnostics.degeneracy.advantage_mass import measure_advantage_mass
 from gradscope.diagnostics.degeneracy.as_logged import degeneracy_as_logged
 from gradscope.diagnostics.degeneracy.behind_filter import measure_behind_filter
+from gradscope.diagnostics.degeneracy.by_environment import measure_environments
 from gradscope.diagnostics.degeneracy.by_prompt import measure_prompts
 from gradscope.diagnostics.degeneracy.cost import measure_cost
 from gradscope.diagnostics.degeneracy.course import By, EstimateOptions, chosen_threshold, course, group_table
@@ -162,6 +163,7 @@ def degeneracy_of_run(
         gap_decomposition=GapDecomposition(between_prompts=between, over_time=over_time),
         by_policy=policies,
         policy_gap=policy_gap,
+        by_environment=measure_environments(chosen, table, resampling=resampling),
         by_step=course(run, table, by, reward, options),
         pass_rates=describe_pass_rates(table, rates),
         starvation=starvation,

@@ -12,7 +12,10 @@ NOTES = "notes"
 """The name of what was concluded and missed while a run was read, which is said beside the answer."""
 
 TABLES: Mapping[str, tuple[str, ...]] = {
-    "degeneracy": ("shares", "sizes", "steps", "cost", "advantages", "rewards", "prompts", "policies", "findings"),
+    "degeneracy": (
+        *("shares", "sizes", "steps", "cost", "advantages", "rewards", "prompts", "environments", "policies"),
+        "findings",
+    ),
     "passk": ("files", "pairs", "findings"),
     "rank": (
         "steps",

@@ -14,7 +14,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.trend import trend
-from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
+from gradscope.results.degeneracy import DegeneracyReport, EnvironmentDegeneracy, StepDegeneracy
 from gradscope.results.lazy_rows import LazyRows
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.rollouts.reward_table import RewardTable
@@ -62,6 +62,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         charts=(_course(report.by_step),) if len(report.by_step) > 1 else (),
         tables=(
             _kinds(report),
+            *((_by_environment(report.by_environment),) if report.by_environment else ()),
             _by_prompt(report.by_prompt),
             *((_by_step(report.by_step),) if len(report.by_step) > 1 else ()),
         ),
@@ -125,6 +126,21 @@ def _kinds(report: DegeneracyReport) -> ReportTable:
         rows=tuple(
             (entry.title, getattr(report, entry.name), f"{entry.formula}{origins.get(entry.name, '')}")
             for entry in entries
+        ),
+    )
+
+
+def _by_environment(rows: Sequence[EnvironmentDegeneracy]) -> ReportTable:
+    return ReportTable(
+        caption="Each environment, data source or agent that rows name; intervals resample its prompts",
+        columns=(
+            Column(title="environment"),
+            *(Column(title=title, style="count") for title in ("groups", "rollouts")),
+            *(Column(title=title, style="share") for title in ("no gradient", "pass rate")),
+        ),
+        rows=tuple(
+            (_cut(row.environment), row.num_groups, row.num_rollouts, row.frac_reward_zero_std, row.pass_rate)
+            for row in rows
         ),
     )
 

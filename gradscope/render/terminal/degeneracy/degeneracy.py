@@ -23,7 +23,13 @@ from gradscope.render.terminal.layout import Column, add_row, new_table, rows_se
 from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import IN_THE_FILES, UNDEFINED, Footnotes, Style, format_estimate, format_number
-from gradscope.results.degeneracy import DegeneracyReport, PromptCounts, StepDegeneracy
+from gradscope.results.degeneracy import (
+    DegeneracyReport,
+    EnvironmentDegeneracy,
+    PolicyDegeneracy,
+    PromptCounts,
+    StepDegeneracy,
+)
 from gradscope.say import percent
 
 MOST_STEPS = 80
@@ -75,7 +81,14 @@ def _views(report: DegeneracyReport) -> Views:
         "advantages": lambda notes: [advantage_table(report.advantages, notes)],
         "rewards": lambda notes: [rewards_table(report.by_reward, notes)] if report.by_reward else [],
         "prompts": lambda notes: [prompts_table(report.by_prompt, notes)],
-        "policies": lambda notes: [_by_policy(report, notes)] if report.by_policy else [],
+        "environments": lambda notes: (
+            [_parts("environment", [(row.environment, row) for row in report.by_environment], notes)]
+            if report.by_environment
+            else []
+        ),
+        "policies": lambda notes: (
+            [_parts("policy", [(row.policy, row) for row in report.by_policy], notes)] if report.by_policy else []
+        ),
     }
 
 
@@ -205,13 +218,13 @@ def _by_group_size(report: DegeneracyReport, notes: Footnotes) -> Table:
     return table
 
 
-def _by_policy(report: DegeneracyReport, notes: Footnotes) -> Table:
-    table = new_table([("policy", "left"), ("groups", "right"), ("no gradient", "left"), ("pass rate", "left")])
-    for row in report.by_policy:
+def _parts(title: str, rows: Sequence[tuple[str, EnvironmentDegeneracy | PolicyDegeneracy]], notes: Footnotes) -> Table:
+    table = new_table([(title, "left"), ("groups", "right"), ("no gradient", "left"), ("pass rate", "left")])
+    for name, row in rows:
         shares = (row.frac_reward_zero_std, row.pass_rate)
         add_row(
             table,
-            plain(row.policy, limit=28),
+            plain(name, limit=28),
             str(row.num_groups),
             *(format_estimate(share, notes, "share") for share in shares),
         )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gradscope.rollouts.arrays import to_floats, to_indices, to_numpy, to_strings
 from gradscope.rollouts.readers.flat.records import FlatColumns, flat_records, prompt_text_id
 from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import generation_seconds
+from gradscope.rollouts.readers.parsing.nested_cells import generation_seconds, in_environment
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.scalars import parse_reward, text_of
 from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, read_rows, suffix_of
@@ -94,6 +94,7 @@ def _line_columns(columns: FlatColumns, times: Sequence[str], keys: Keys) -> Lin
     seconds = [(name, keys(name, Any | UnsetType)) for name in times]
     text = None if names.prompt is None else keys(names.prompt, Raw | UnsetType)
     advantage = None if names.advantage is None else keys(names.advantage, Any | UnsetType)
+    environment = None if columns.environment is None else keys(columns.environment, Any | UnsetType)
 
     def take(rows: Sequence[Any], _: Path) -> Columns:
         rewards = numbers_of(list(map(reward, rows)))
@@ -111,7 +112,8 @@ def _line_columns(columns: FlatColumns, times: Sequence[str], keys: Keys) -> Lin
 
         def prompt_of(at: int) -> str:
             prompt = b"null" if text is None or names.prompt_id is not None else json_of(text(rows[at]))
-            return text_of(prompt_id(rows[at])) if prompt == b"null" else ids[prompt] or prompt_text_id("")
+            name = text_of(prompt_id(rows[at])) if prompt == b"null" else ids[prompt] or prompt_text_id("")
+            return name if environment is None else in_environment(environment(rows[at]), name)
 
         return Columns(
             step=np.zeros(len(rows), dtype=np.int64) if step is None else step_numbers(list(map(step, rows))),
@@ -139,8 +141,9 @@ def _sample_id(cell: Any) -> str | None:
 
 def _table_columns(columns: FlatColumns, *, from_text: bool) -> TableColumns:
     names = columns.names
-    roles = (names.reward, names.step, columns.key, names.prompt_id, names.prompt, names.advantage, columns.sample)
-    wanted = dict.fromkeys(name for name in (*roles, *columns.rewards, *_TIMES) if name is not None)
+    roles = (names.reward, names.step, columns.key, names.prompt_id, names.prompt, names.advantage)
+    further = (columns.sample, columns.environment, *columns.rewards, *_TIMES)
+    wanted = dict.fromkeys(name for name in (*roles, *further) if name is not None)
 
     def take(batch: pa.RecordBatch) -> Columns:
         size = len(batch)
@@ -165,12 +168,12 @@ def _table_columns(columns: FlatColumns, *, from_text: bool) -> TableColumns:
         def prompts(some: list[int]) -> list[str]:
             rows = to_indices(np.array(some, dtype=np.int64))
             ids: list[str] = group.take(rows).to_pylist()
-            if columns.by_prompt:
-                return ids
-            for name, id_of in ((names.prompt, prompt_text_id), (names.prompt_id, text_of)):
+            known = () if columns.by_prompt else ((names.prompt, prompt_text_id), (names.prompt_id, text_of))
+            for name, id_of in known:
                 found = column(name).take(rows).to_pylist()
                 ids = [one if cell is None else id_of(cell) for one, cell in zip(ids, found, strict=True)]
-            return ids
+            environments = column(columns.environment).take(rows).to_pylist()
+            return list(map(in_environment, environments, ids))
 
         return Columns(
             step=np.zeros(size, dtype=np.int64) if names.step is None else _steps(column(names.step)),

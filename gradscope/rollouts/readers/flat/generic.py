@@ -22,6 +22,7 @@ from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import counted
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
+from gradscope.rollouts.readers.parsing.nested_cells import ENVIRONMENTS
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand, is_untyped, read_rows, suffix_of
@@ -62,7 +63,10 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     sample = sample_column(first, columns)
     named = reward_columns(names, columns.reward or "")
     total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
-    flat = FlatColumns(names=columns, rewards=tuple(dict.fromkeys([*named, *terms])), sample=sample)
+    roles = set(dataclasses.astuple(columns))
+    environment = next((name for name in ENVIRONMENTS if name in names and name not in roles), None)
+    rewards = tuple(dict.fromkeys([*named, *terms]))
+    flat = FlatColumns(names=columns, rewards=rewards, sample=sample, environment=environment)
     groups: Sequence[RolloutGroup] | None = reduced_groups(column_log(files, flat, names, quarantine), request)
     if groups is None:
         quarantine = WatchedLog(request.progress, files)

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import generation_seconds, whole_number
+from gradscope.rollouts.readers.parsing.nested_cells import generation_seconds, in_environment, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
 from gradscope.rollouts.readers.parsing.scalars import (
     ABSENT,
@@ -33,6 +33,8 @@ class FlatColumns:
     """Those of reward functions."""
     sample: str | None
     """The one that tells the rollouts of a group apart."""
+    environment: str | None = None
+    """The one that names a row's environment, data source or agent."""
 
     @property
     def key(self) -> str:
@@ -90,10 +92,11 @@ def _record(
     names = columns.names
     prompt = row.get(names.prompt or "")
     prompt_id = prompt_id_of(row, columns)
+    environment = row.get(columns.environment or "")
     return Record(
         step=step,
         group=prompt_id if columns.by_prompt else text_of(row[columns.key]),
-        prompt_id=prompt_id,
+        prompt_id=in_environment(environment, prompt_id),
         prompt=text_of(prompt),
         completion=text_of(row.get(names.completion or "")),
         reward=reward,

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradscope.outside.numerals import whole_from
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
-from gradscope.rollouts.readers.parsing.scalars import finite_or_none, is_number, parse_reward
+from gradscope.rollouts.readers.parsing.scalars import finite_or_none, is_number, parse_reward, text_of
 
 LARGEST_STEP = 1 << 53
 """Beyond this a float no longer tells whole numbers apart."""
@@ -36,6 +36,16 @@ def numbers_in(value: Any) -> dict[str, float | None]:
         {'solved': 1.0}
     """
     return {name: finite_or_none(cell) for name, cell in mapping_of(value).items() if is_number(cell)}
+
+
+ENVIRONMENTS = ("data_source", "env_id", "env_name", "environment", "env", "agent_name", "agent", "dataset")
+"""Names of columns that tell which environment, data source or agent a row is of, most telling first."""
+
+
+def in_environment(environment: Any, prompt_id: str) -> str:
+    """The id of a prompt within its environment, whose name, where a cell is one, stands before the last slash."""
+    name = text_of(environment) if isinstance(environment, str) else ""
+    return f"{name}/{prompt_id}" if name else prompt_id
 
 
 def generation_seconds(row: Mapping[str, Any]) -> float | None:

@@ -20,7 +20,13 @@ from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFo
 from gradscope.rollouts.readers.parsing.assemble import peek
 from gradscope.rollouts.readers.parsing.counted import hidden_by
 from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import list_of, number_in_name, whole_number
+from gradscope.rollouts.readers.parsing.nested_cells import (
+    in_environment,
+    list_of,
+    mapping_of,
+    number_in_name,
+    whole_number,
+)
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, text_of
 from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, cut_sequence
@@ -59,12 +65,17 @@ def _records(row: LogRow) -> Iterator[Record]:
     yield Record(
         step=step,
         group=prompt_id,
-        prompt_id=prompt_id,
+        prompt_id=_in_agent(cells.get("agent_ref"), prompt_id),
         prompt="\n".join(texts[:-1]),
         completion="".join(texts[-1:]),
         reward=row.reward(cells.get("filtered_rewards", cells.get("rewards", ABSENT))),
         tokens=tokens,
     )
+
+
+def _in_agent(cell: Any, prompt_id: str) -> str:
+    """The id of a prompt within the agent of NeMo Gym that a row names."""
+    return in_environment(mapping_of(_only(cell)).get("name"), prompt_id)
 
 
 def _tokens(cells: Mapping[str, Any]) -> Tokens | None:
@@ -94,6 +105,7 @@ def _text_columns() -> LineColumns:
     keys = Keys()
     scores = _Scores(keys)
     content, tokens = keys("content", list[list[str]]), keys("token_ids", Any | UnsetType)
+    agent = keys("agent_ref", Any | UnsetType)
 
     def take(rows: Sequence[Any], file: Path) -> Columns:
         texts = [tuple(cell[0]) if len(cell) == 1 else () for cell in map(content, rows)]
@@ -102,7 +114,7 @@ def _text_columns() -> LineColumns:
         return Columns(
             step=scores.steps(rows, file),
             group=groups,
-            prompts=lambda some: [groups[at] for at in some],
+            prompts=lambda some: [_in_agent(agent(rows[at]), groups[at]) for at in some],
             texts=lambda some: ["\n".join(texts[at][:-1]) for at in some],
             numbers={"reward": scores.of(rows)},
             is_odd=np.array([not text or tokens(row) is not UNSET for text, row in zip(texts, rows, strict=True)]),
@@ -118,6 +130,7 @@ def _token_columns() -> LineColumns:
     length, ids, mask = keys("input_lengths", list[int]), keys("token_ids", Raw), keys("token_loss_mask", Raw)
     logprobs, advantages = (keys(name, Raw | UnsetType) for name in ("generation_logprobs", "advantages"))
     content, counts = keys("content", Raw | UnsetType), keys("sample_loss_mask", Any | UnsetType)
+    agent = keys("agent_ref", Any | UnsetType)
 
     def take(rows: Sequence[Any], file: Path) -> Columns:
         found = [
@@ -131,7 +144,7 @@ def _token_columns() -> LineColumns:
         return Columns(
             step=scores.steps(rows, file),
             group=groups,
-            prompts=lambda some: [groups[at] for at in some],
+            prompts=lambda some: [_in_agent(agent(rows[at]), groups[at]) for at in some],
             texts=lambda some: [_prompt_in(json.loads(json_of(content(rows[at])))) for at in some],
             numbers={
                 "reward": scores.of(rows),

@@ -13,6 +13,7 @@ from msgspec import UNSET, Raw, UnsetType
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_floats
+from gradscope.rollouts.readers.parsing.nested_cells import in_environment
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import text_of
 from gradscope.rollouts.readers.reduction.columns import (
@@ -33,6 +34,7 @@ from gradscope.rollouts.types import Tokens
 
 Uids = Literal["of outputs", "of groups"] | None
 """What uids name: each output, as ``<group>_<session>_<index>``, or its group; None: rows have none."""
+_SOURCE = "data_source"
 _TAIL = re.compile(r"_([0-9]+)_([0-9]+)")
 _NO_NUMBER = b'"[{n'
 """How JSON texts begin that are no number or boolean."""
@@ -62,20 +64,21 @@ def line_columns(
     for name in sorted(NO_REWARDS - COLUMNS):
         if name not in keys:
             keys(name, Raw | UnsetType)
+    source = keys(_SOURCE, Any | UnsetType)
     others = [
         keys(name, Raw | UnsetType)
         for name in dict.fromkeys(name for row in first for name in row)
-        if name not in usual
+        if name not in {*usual, _SOURCE}
     ]
 
     def prompt_of(row: Any) -> str:
-        return digest_of(*(json_of(text(row)) for text in texts))
+        return in_environment(source(row), digest_of(*(json_of(text(row)) for text in texts)))
 
     def take(rows: Sequence[Any], _: Path) -> Columns:
         rewards = numbers_of(list(map(score, rows)))
         numbers: dict[str, NDArray[Any]] = {"reward": rewards, REWARD + "score": rewards}
         numbers |= {REWARD + name: numbers_of(list(map(cell, rows))) for name, cell in further.items()}
-        is_odd = np.zeros(len(rows), dtype=np.bool_)
+        is_odd = np.array([cell is not UNSET and not isinstance(cell, str) for cell in map(source, rows)])
         for other in others:
             is_odd |= [cell is not UNSET and bytes(cell)[0] not in _NO_NUMBER for cell in map(other, rows)]
         if has_tokens:

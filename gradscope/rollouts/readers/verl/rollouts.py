@@ -17,7 +17,7 @@ from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import SEVERAL, counted, hidden_by
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.nested_cells import whole_number
+from gradscope.rollouts.readers.parsing.nested_cells import in_environment, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, parse_reward, text_of
@@ -296,7 +296,7 @@ def _records(
             yield Record(
                 step=row["step"],
                 group=match["group"] if match else str(uid) if uids == "of groups" else prompt_id,
-                prompt_id=prompt_id,
+                prompt_id=in_environment(row.get("data_source"), prompt_id),
                 prompt=text_of(row.get("input")),
                 completion=text_of(row.get("output")),
                 reward=score,
