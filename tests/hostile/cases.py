@@ -134,7 +134,7 @@ def _judged(
         patched.chdir(place.parent)
         patched.setenv("GRADSCOPE_DEBUG", "1")
         if is_large:
-            patched.setattr(log, "MIN_ON_DISK", 0)
+            patched.setattr(log, "MOST_WITH_TEXTS", 0)
         code, out, err = called(arguments)
     seconds = time.monotonic() - start
     wrong = _wrong(arguments, code, out, err, seconds)

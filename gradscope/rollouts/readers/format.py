@@ -17,17 +17,16 @@ from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOfTable
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import counted
-from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
+from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import usable_reward
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
 from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.readers.reduction.columns import LineColumns
-from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups, stays_on_disk
+from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
 
 _NUM_RECOGNIZED = 8
 """Files that are looked at to recognize a format: the first ones may be damaged."""
@@ -66,6 +65,8 @@ class Reading:
     """Further sentences for ``Source.inferred``, after those of the format."""
     missing: list[str] = field(default_factory=list)
     """Further sentences for ``Source.missing``, after those of the format."""
+    counts_tokens: bool = False
+    """Whether tokens may be counted instead, as rollouts are reduced at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,17 +89,16 @@ class LogRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogColumns:
-    """How the rows of a log are read as columns."""
+    """How a log is read in one go, without the look at all rows that a ``survey`` is."""
 
-    lines: LineColumns
-    """How its lines are read."""
+    lines: LineColumns | None = None
+    """How its usual lines become columns; None: every row is read by the row reader."""
     shared: Mapping[str, Any] = field(default_factory=dict)
-    """What ``records`` is called with where the row reader reads a row alone, in place of what ``survey`` found."""
+    """What ``records`` is called with in place of what ``survey`` finds."""
     surveyed: Mapping[str, Any] | None = None
-    """What ``survey`` finds in a log that is read as columns to its end, for rows that are read back; None: where there
-    is a ``survey``, none are, and a log of which more than rewards is asked for is read row by row."""
+    """The same for rows that are read back; None: ``shared``."""
     judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
-    """A last look at the whole where it has groups; None: the log has to be read row by row after all."""
+    """A last look at the whole, where it has groups; None: it has to be surveyed after all, and read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +139,8 @@ class RowFormat:
     takes: frozenset[str] = frozenset()
     """As for :class:`Format`."""
     columns: Callable[[Reading], LogColumns | None] | None = None
-    """How logs are read as columns; None: row by row. It notes what ``survey`` would have found."""
-    table_of_rows: Callable[[Iterable[LogRow], Reading], RewardTable] | None = None
-    """How logs whose rows have no columns are reduced where nothing but rewards is asked for: each row is let go."""
+    """How logs are read in one go; None: a survey comes first, if there is one, and each row is read by itself. It
+    notes what ``survey`` would have found."""
 
     def recognizes(self, request: ReadRequest) -> bool:
         """Whether an existing path is of this format."""
@@ -151,16 +150,17 @@ class RowFormat:
     def read(self, request: ReadRequest) -> Run:
         """Read all rows of all files into a run; no usable row at all is an :class:`InputError`."""
         files = self._files(request.path)[: 1 if self.is_one_file else None]
-        by_rows = self.table_of_rows is not None
-        reading = Reading(
-            request=request,
-            files=files,
-            quarantine=WatchedLog(request.progress, files) if by_rows else QuarantineLog(),
-        )
-        groups: Sequence[RolloutGroup] | None = self._reduced(reading)
+        reading = Reading(request=request, files=files, quarantine=WatchedLog(request.progress, files))
+        columns = LogColumns() if self.survey is None else None
+        if self.columns is not None:
+            columns = self.columns(reading)
+        groups = None if columns is None else self._reduced(reading, columns)
         if groups is None:
             reading = Reading(request=request, files=files, quarantine=WatchedLog(request.progress, files))
-            groups = build_groups(self._records(reading), reading.quarantine)
+            rows = () if self.survey is None else tuple(self._rows(replace(reading, quarantine=QuarantineLog())))
+            shared = {} if self.survey is None else self.survey(rows, reading)
+            groups = self._reduced(reading, LogColumns(shared=shared))
+        assert groups is not None  # a reading after a survey is not judged
         run = assemble_groups(
             request,
             groups=groups,
@@ -181,26 +181,16 @@ class RowFormat:
     def _said(self, sentences: Iterable[str], reading: Reading) -> Iterator[str]:
         return (sentence for sentence in sentences if sentence not in self.if_noted or sentence in reading.noted)
 
-    def _reduced(self, reading: Reading) -> GroupsOfTable | None:
-        """The groups of a log as columns; None: it is to be read row by row."""
-        if self.table_of_rows is not None:
-            by_rows = reading.request.rewards_only and stays_on_disk(reading.files)
-            return GroupsOfTable(self.table_of_rows(self._rows(reading), reading)) if by_rows else None
-        columns = None if self.columns is None else self.columns(reading)
-        if columns is None:
-            return None
-        surveyed = {} if self.survey is None else columns.surveyed
-        if surveyed is None and not reading.request.rewards_only:
-            return None
+    def _reduced(self, reading: Reading, columns: LogColumns) -> GroupsOfTable | None:
+        """The groups of a log; None: it has to be surveyed."""
 
         def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
-            return self._records_alone(
-                ((file, row) for row in rows), replace(reading, quarantine=quarantine), columns.shared
-            )
+            of_rows = replace(reading, quarantine=quarantine, counts_tokens=True)
+            return self._records(((file, row) for row in rows), of_rows, columns.shared)
 
         def together(rows: Iterable[FileRow]) -> Iterator[Record]:
-            found = columns.shared if surveyed is None else surveyed
-            return self._records_alone(rows, replace(reading, quarantine=QuarantineLog()), found)
+            surveyed = columns.shared if columns.surveyed is None else columns.surveyed
+            return self._records(rows, replace(reading, quarantine=QuarantineLog()), surveyed)
 
         log = ColumnLog(
             files=reading.files,
@@ -210,23 +200,14 @@ class RowFormat:
             together=together,
             quarantine=reading.quarantine,
             note=reading.noted.add,
-            keys=columns.lines.row.__struct_encode_fields__,
+            keys=() if columns.lines is None else columns.lines.row.__struct_encode_fields__,
         )
         return reduced_groups(log, reading.request, lambda table: columns.judged(table) if len(table) else table)
 
-    def _records_alone(self, rows: Iterable[FileRow], reading: Reading, shared: Mapping[str, Any]) -> Iterator[Record]:
+    def _records(self, rows: Iterable[FileRow], reading: Reading, shared: Mapping[str, Any]) -> Iterator[Record]:
         """The rollouts of rows, each looked at by itself."""
         for file, (location, cells) in rows:
             row = LogRow(file=file, location=location, cells=cells, reading=reading)
-            yield from self._records_of(row, shared)
-
-    def _records(self, reading: Reading) -> Iterator[Record]:
-        rows: Iterable[LogRow] = self._rows(reading)
-        shared: Mapping[str, Any] = {}
-        if self.survey is not None:
-            rows = list(rows)
-            shared = self.survey(rows, reading)
-        for row in rows:
             yield from self._records_of(row, shared)
 
     def _records_of(self, row: LogRow, shared: Mapping[str, Any]) -> Iterator[Record]:

@@ -9,13 +9,13 @@ from gradscope.rollouts.readers import gradscope_run, reduced
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.format import Format, RowFormat
-from gradscope.rollouts.readers.ms_swift import reader as ms_swift
 from gradscope.rollouts.readers.prime_rl import token_export, traces
 from gradscope.rollouts.readers.slime import miles, relax
 from gradscope.rollouts.readers.slime import rollouts as slime
 from gradscope.rollouts.readers.trainers import (
     areal,
     art,
+    ms_swift,
     nemo_rl,
     open_instruct,
     ragen,

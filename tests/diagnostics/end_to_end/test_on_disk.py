@@ -45,7 +45,7 @@ def test_every_command_says_the_same(
 ) -> None:
     KINDS[name].make(tmp_path, run_of(NUM_ROWS, NUM_ROWS // 4), with_broken)
     by_row = {title: said(command, tmp_path) for title, command in COMMANDS.items()}
-    monkeypatch.setattr(log, "MIN_ON_DISK", 0)
+    monkeypatch.setattr(log, "MOST_WITH_TEXTS", 0)
     monkeypatch.setattr(lines, "BLOCK", 10_000)
     assert isinstance(read_run(tmp_path).groups, GroupsOnDisk)
     for title, command in COMMANDS.items():

@@ -33,7 +33,7 @@ def made_up(run: MadeUpRun) -> Answer:
 def test_all_that_read_a_log_find_what_was_made_up(
     kind: Kind, with_broken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "MIN_ON_DISK", 0)
+    monkeypatch.setattr(log, "MOST_WITH_TEXTS", 0)
     run = run_of(NUM_ROWS, kind.rows_a_step)
     kind.make(tmp_path, run, with_broken)
     found = measure_degeneracy(tmp_path)

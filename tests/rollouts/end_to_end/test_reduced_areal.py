@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.rollouts.readers.reduced import assert_same, every_log_is_large, mutated, write_lines
+from tests.rollouts.readers.reduced import assert_same, in_small_blocks, mutated, write_lines
 
 
 @pytest.fixture(autouse=True)
 def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    every_log_is_large(monkeypatch)
+    in_small_blocks(monkeypatch)
 
 
 def row(step: int = 1, task: Any = 0, sample: Any = 0, **cells: Any) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.rollouts.readers.reduced import STRANGE, assert_same, every_log_is_large, mutated, write_lines
+from tests.rollouts.readers.reduced import STRANGE, assert_same, in_small_blocks, mutated, write_lines
 
 
 @pytest.fixture(autouse=True)
 def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    every_log_is_large(monkeypatch)
+    in_small_blocks(monkeypatch)
 
 
 def row(prompt: int = 5, reward: float = 1.0, **cells: Any) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gradscope.rollouts.groups import holds_rewards_alone
-from tests.rollouts.readers.reduced import assert_same, every_log_is_large, mutated, write_lines
+from tests.rollouts.readers.reduced import assert_same, in_small_blocks, mutated, write_lines
 
 
 @pytest.fixture(autouse=True)
 def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    every_log_is_large(monkeypatch)
+    in_small_blocks(monkeypatch)
 
 
 def row(step: int = 1, index: int = 0, sample: int = 0, **cells: Any) -> dict[str, Any]:
@@ -57,33 +57,33 @@ def test_proper_traces_are_reduced_with_their_lengths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "is_reduced"),
+    "cells",
     [
-        ({"prompt_tokens": [1, 99]}, False),
-        ({"prompt_tokens": [1, 99], "reward": None}, False),
-        ({"prompt_tokens": [1, 99], "response_tokens": None}, False),
-        ({"prompt_tokens": [1, 99], "logprobs": []}, False),
-        ({"prompt_tokens": [1, 99], "step": 3.0}, True),
-        ({"prompt_tokens": [1, 99], "prompt_idx": None}, True),
-        ({"prompt_tokens": [1, 20.0]}, True),
-        ({"prompt_tokens": [1, True]}, True),
-        ({"prompt_tokens": []}, False),
-        ({"prompt_tokens": [1, -20]}, False),
-        ({"reward": None}, True),
-        ({"logprobs": None}, True),
-        ({"logprobs": "ab", "response_tokens": []}, True),
-        ({"logprobs": [], "response_tokens": []}, True),
-        ({"logprobs": {"a": 1}}, True),
-        ({"logprobs": [None]}, True),
-        ({"response_tokens": [[5]]}, True),
-        ({"response_tokens": [5, "a"], "logprobs": [0, 0]}, True),
-        ({"response_tokens": [1 << 70]}, True),
+        {"prompt_tokens": [1, 99]},
+        {"prompt_tokens": [1, 99], "reward": None},
+        {"prompt_tokens": [1, 99], "response_tokens": None},
+        {"prompt_tokens": [1, 99], "logprobs": []},
+        {"prompt_tokens": [1, 99], "step": 3.0},
+        {"prompt_tokens": [1, 99], "prompt_idx": None},
+        {"prompt_tokens": [1, 20.0]},
+        {"prompt_tokens": [1, True]},
+        {"prompt_tokens": []},
+        {"prompt_tokens": [1, -20]},
+        {"reward": None},
+        {"logprobs": None},
+        {"logprobs": "ab", "response_tokens": []},
+        {"logprobs": [], "response_tokens": []},
+        {"logprobs": {"a": 1}},
+        {"logprobs": [None]},
+        {"response_tokens": [[5]]},
+        {"response_tokens": [5, "a"], "logprobs": [0, 0]},
+        {"response_tokens": [1 << 70]},
     ],
 )
-def test_a_row_that_is_unlike_the_others(tmp_path: Path, cells: dict[str, Any], is_reduced: bool) -> None:
+def test_a_row_that_is_unlike_the_others(tmp_path: Path, cells: dict[str, Any]) -> None:
     lines = [json.dumps(cells) for cells in (*ROWS, row() | cells)]
     write_lines(tmp_path / "a_rollouts_000000.jsonl", lines)
-    assert_same(tmp_path, is_reduced=is_reduced)
+    assert_same(tmp_path, is_reduced=True)
 
 
 def test_no_usable_row_at_all_is_the_same_error(tmp_path: Path) -> None:

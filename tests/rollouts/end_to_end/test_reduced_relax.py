@@ -14,14 +14,14 @@ from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.so_far import ReadSoFar
 from tests.conftest import REPOSITORY
-from tests.rollouts.readers.reduced import STRANGE, answers, assert_same, every_log_is_large, mutated, write_lines
+from tests.rollouts.readers.reduced import STRANGE, answers, assert_same, in_small_blocks, mutated, write_lines
 
 SEVERAL = {"score": 1.0, "for'mat": 0.5, "note": "x"}
 
 
 @pytest.fixture(autouse=True)
 def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    every_log_is_large(monkeypatch)
+    in_small_blocks(monkeypatch)
 
 
 def row(step: int = 0, group: int = 0, sample: int = 0, **cells: Any) -> dict[str, Any]:
@@ -79,18 +79,18 @@ def test_a_sample_that_returns_counts_once_and_not_where_it_contradicts_itself(t
 
 
 @pytest.mark.parametrize(
-    ("rewards", "is_reduced"),
+    "rewards",
     [
-        (["x"], True),
-        ([float("nan"), float("inf"), None, [1.0], True], True),
-        ([SEVERAL, {"score": 0.5}, {"for'mat": 1.0}, 0.5, None, {}, {"score": float("nan")}], True),
-        ([1.0] * 20 + [SEVERAL], False),
-        ([SEVERAL] * 20 + [{"late": 1.0}], True),
-        ([SEVERAL] * 20 + [{"late": "x"}], True),
-        ([{"note": "x"}] * 20 + [{"late": True}], False),
+        ["x"],
+        [float("nan"), float("inf"), None, [1.0], True],
+        [SEVERAL, {"score": 0.5}, {"for'mat": 1.0}, 0.5, None, {}, {"score": float("nan")}],
+        [1.0] * 20 + [SEVERAL],
+        [SEVERAL] * 20 + [{"late": 1.0}],
+        [SEVERAL] * 20 + [{"late": "x"}],
+        [{"note": "x"}] * 20 + [{"late": True}],
     ],
 )
-def test_which_rewards_there_are(tmp_path: Path, rewards: list[Any], is_reduced: bool) -> None:
+def test_which_rewards_there_are(tmp_path: Path, rewards: list[Any]) -> None:
     rows = [row(0, 0, at, reward=reward) for at, reward in enumerate(rewards)]
     assert_same(
         write(
@@ -107,12 +107,12 @@ def test_which_rewards_there_are(tmp_path: Path, rewards: list[Any], is_reduced:
         )
     )
     if len(rewards) > 1:
-        assert_same(write(tmp_path / "late", rows), is_reduced=is_reduced)
+        assert_same(write(tmp_path / "late", rows), is_reduced=True)
 
 
-def test_a_file_that_has_no_rewards_before_others_have_several_is_for_the_row_reader(tmp_path: Path) -> None:
+def test_a_file_that_has_no_rewards_before_others_have_several_is_surveyed(tmp_path: Path) -> None:
     later = [row(sample=at, reward={"b": 1.0, "a": 0.0} if at == 20 else None) for at in range(21)]
-    assert_same(write(tmp_path, later, [row(1, reward={"a": 1.0, "b": 0.0})]), is_reduced=False)
+    assert_same(write(tmp_path, later, [row(1, reward={"a": 1.0, "b": 0.0})]), is_reduced=True)
 
 
 def test_a_reward_that_is_named_and_not_there_is_an_error(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOnDisk, holds_rewards_alone, reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.reduction import lines, log
+from gradscope.rollouts.readers.reduction import lines, log, parts, spans
+from gradscope.rollouts.readers.verl import rollouts as verl
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 
@@ -28,10 +30,22 @@ STRANGE: tuple[Any, ...] = (
 """What a cell may hold that no trainer writes."""
 
 
-def every_log_is_large(monkeypatch: pytest.MonkeyPatch, *, block: int = 400) -> None:
-    """Leave logs of any size on disk, and read them in blocks of a few lines."""
-    monkeypatch.setattr(log, "MIN_ON_DISK", 0)
+def in_small_blocks(monkeypatch: pytest.MonkeyPatch, *, block: int = 400) -> None:
+    """Read logs in blocks of a few lines, and those of prime-rl as large ones are."""
+    monkeypatch.setattr(log, "MOST_WITH_TEXTS", 0)
     monkeypatch.setattr(lines, "BLOCK", block)
+
+
+def read_by_row(path: Path, options: ReadOptions | None = None, **how: Any) -> Run:
+    """A log read by the row reader alone, all rows at once, which is what every other reading is held to."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(log, "MOST_WITH_TEXTS", 1 << 60)
+        patched.setattr(log, "scan_files", lambda files, *_, **__: iter(range(len(files))))
+        patched.setattr(spans.StepSpans, "is_cheap", lambda *_: False)
+        patched.setattr(log, "part_of_records", parts.part_of_records)  # which a test may look at
+        patched.setattr(verl, "_reduced", lambda *_: None)
+        run = read_run(path, options, **how)
+        return replace(run, groups=tuple(run.groups))
 
 
 def answers(run: Run) -> dict[str, Any]:
@@ -70,10 +84,11 @@ def assert_same(path: Path, *, is_reduced: bool | None = None, has_notes: bool =
         The reduced run; None where neither finds anything.
     """
     options = ReadOptions(**how)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(log, "MIN_ON_DISK", 1 << 60)
-        by_row, small = (_read(path, options, rewards_only=rewards_only) for rewards_only in (False, True))
+    by_row = _read(path, options, read=read_by_row)
     on_disk, reduced = (_read(path, options, rewards_only=rewards_only) for rewards_only in (False, True))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(log, "MOST_WITH_TEXTS", 1 << 60)
+        small = _read(path, options, rewards_only=True)
     if isinstance(by_row, str) or isinstance(reduced, str) or isinstance(on_disk, str) or isinstance(small, str):
         assert reduced == on_disk == small == by_row
         return None
@@ -117,9 +132,9 @@ def assert_same_rollouts(on_disk: Run, by_row: Run) -> None:
         assert _lengths(on_disk) == _lengths(by_row)
 
 
-def _read(path: Path, options: ReadOptions, *, rewards_only: bool) -> Run | str:
+def _read(path: Path, options: ReadOptions, *, read: Callable[..., Run] = read_run, **how: bool) -> Run | str:
     try:
-        return read_run(path, options, rewards_only=rewards_only)
+        return read(path, options, **how)
     except InputError as error:
         return str(error)
 

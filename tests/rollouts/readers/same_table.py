@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
+from tests.rollouts.readers.reduced import read_by_row
 
 _OF_A_REDUCTION = ("place", "sample")
 """What no table of rollouts has."""
@@ -23,8 +26,8 @@ _MAY_BE_LEFT_OUT = ("advantage", "prompt_texts")
 
 def assert_reduced_alike(path: Path, options: ReadOptions | None = None) -> Run | str:
     """Read a log both ways; return the reduced run, or the error that both ways end in."""
-    by_row = _read(path, options, rewards_only=False)
-    reduced = _read(path, options, rewards_only=True)
+    by_row = _read(path, options, read_by_row)
+    reduced = _read(path, options, partial(read_run, rewards_only=True))
     if isinstance(by_row, str) or isinstance(reduced, str):
         assert reduced == by_row
         return reduced
@@ -36,9 +39,9 @@ def assert_reduced_alike(path: Path, options: ReadOptions | None = None) -> Run 
     return reduced
 
 
-def _read(path: Path, options: ReadOptions | None, *, rewards_only: bool) -> Run | str:
+def _read(path: Path, options: ReadOptions | None, read: Callable[..., Run]) -> Run | str:
     try:
-        return read_run(path, options, rewards_only=rewards_only)
+        return read(path, options)
     except InputError as error:
         return str(error)
 

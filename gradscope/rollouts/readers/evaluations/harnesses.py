@@ -22,8 +22,14 @@ from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, number_in_name, numbers_in
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, parse_reward, text_of
-from gradscope.rollouts.readers.prime_rl.episode import AGENTS, group_names, is_standalone, record_of, trained_traces
-from gradscope.rollouts.readers.prime_rl.trace import read_trace
+from gradscope.rollouts.readers.prime_rl.episode import (
+    AGENTS,
+    group_names,
+    is_standalone,
+    read_trace,
+    record_of,
+    trained_traces,
+)
 from gradscope.rollouts.types import Status
 
 _SUITES = ("base", "plus")

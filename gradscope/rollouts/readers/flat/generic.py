@@ -17,19 +17,16 @@ from gradscope.rollouts.readers.flat.columns import (
     sample_column,
     summed_columns,
 )
-from gradscope.rollouts.readers.flat.records import FlatColumns, flat_records, key_of
+from gradscope.rollouts.readers.flat.records import FlatColumns, key_of
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import counted
-from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.nested_cells import ENVIRONMENTS
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.tables import expand, is_untyped, read_rows, suffix_of
+from gradscope.rollouts.readers.parsing.tables import expand, suffix_of
 from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.readers.reduction.log import reduced_groups
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
 
 
 def _recognizes(request: ReadRequest) -> bool:
@@ -58,8 +55,8 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
     columns = columns if with_steps else dataclasses.replace(columns, step=None)
-    quarantine = QuarantineLog()
     files = expand(request.path)
+    quarantine = WatchedLog(request.progress, files)
     sample = sample_column(first, columns)
     named = reward_columns(names, columns.reward or "")
     total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
@@ -67,13 +64,9 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     environment = next((name for name in ENVIRONMENTS if name in names and name not in roles), None)
     rewards = tuple(dict.fromkeys([*named, *terms]))
     flat = FlatColumns(names=columns, rewards=rewards, sample=sample, environment=environment)
-    groups: Sequence[RolloutGroup] | None = reduced_groups(column_log(files, flat, names, quarantine), request)
-    if groups is None:
-        quarantine = WatchedLog(request.progress, files)
-        groups = build_groups((record for file in files for record in _records(file, flat, quarantine)), quarantine)
     return assemble_groups(
         request,
-        groups=groups,
+        groups=reduced_groups(column_log(files, flat, names, quarantine), request) or (),
         quarantine=quarantine,
         format=format,
         recognized=_describe(files),
@@ -84,10 +77,6 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
 def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """Every key of some rows, in order of first appearance."""
     return tuple({name: None for row in rows for name in row})
-
-
-def _records(file: Path, columns: FlatColumns, quarantine: QuarantineLog) -> Iterator[Record]:
-    return flat_records(read_rows(file, quarantine), columns, quarantine, from_text=is_untyped(file))
 
 
 def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> ColumnNames:

@@ -44,6 +44,8 @@ class Record:
     """Exact tokens, where the log has them; their common advantage wins over ``advantage``."""
     earlier: tuple[Tokens, ...] = ()
     """Those of the sequences before, where the rollout is several; none without ``tokens``."""
+    num_tokens: int | None = None
+    """How many tokens its completions have, where a reading counts them and makes no ``tokens`` of them."""
     sample_id: str | None = None
     """What tells a rollout from the others of its group; None where the log does not say."""
     location: str = ""

@@ -11,6 +11,7 @@ import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -55,18 +56,25 @@ def _is_plain(path: Path) -> bool:
 def read_bytes(path: Path) -> Iterator[bytes]:
     """A file's lines, with their ends.
 
-    Yields:
+    Returns:
         One line after the other; of one that is longer than a row may be only its start, which is longer still.
 
     Raises:
         InputError: The file cannot be opened, or its compression is broken.
     """
+    return (line for line, _ in _sized_lines(path))
+
+
+def _sized_lines(path: Path) -> Iterator[tuple[bytes, int]]:
+    """A file's lines, each with how many bytes it has in the file."""
     size = most(MOST_ROW) + 1
     with named_if_unreadable(path), open_bytes(path) as stream:
         while line := stream.readline(size):
-            yield line
-            while len(line) == size and not line.endswith(b"\n"):  # the rest of a long line
-                line = stream.readline(size)
+            rest, passed = line, 0
+            while len(rest) == size and not rest.endswith(b"\n"):  # the rest of a long line
+                rest = stream.readline(size)
+                passed += len(rest)
+            yield line, len(line) + passed
 
 
 def document_bytes(path: Path) -> bytes | None:
@@ -111,28 +119,47 @@ def named_if_unreadable(path: Path) -> Iterator[None]:
         raise InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.") from error
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedRow:
+    """An object of a file of JSON lines, and where it stands there."""
+
+    number: int
+    """The number of its line, from 1 on."""
+    start: int
+    """Its first byte; of a compressed file, decompressed."""
+    end: int
+    """The byte behind its line."""
+    cells: dict[str, Any]
+    """The object."""
+
+
 def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON lines, each with its ``file:line``.
+    """The objects of a file of JSON lines, each with its ``file:line``; for the rest see :func:`placed_rows`."""
+    return ((f"{path}:{row.number}", row.cells) for row in placed_rows(path, quarantine))
+
+
+def placed_rows(path: Path, quarantine: QuarantineLog) -> Iterator[PlacedRow]:
+    """The objects of a file of JSON lines.
 
     Args:
         path: The file.
         quarantine: Takes the lines that hold no object, and what is left of a file that cannot be read to its end.
 
     Yields:
-        Location and object.
+        One object after the other.
     """
-    last = 0
+    last = end = 0
     packed = path.suffix in COMPRESSED
     try:
-        for number, line in enumerate(read_bytes(path), start=1):
+        for number, (line, size) in enumerate(_sized_lines(path), start=1):
+            start, end = end, end + size
             quarantine.passed(0 if packed else len(line))
             row = parse_line(line.removeprefix(BOM) if number == 1 else line)
-            location = f"{path}:{number}"
             if not isinstance(row, str):
                 last = number
-                yield location, row
+                yield PlacedRow(number, start, end, row)
             elif number - last <= most(MOST_FLAWED):
-                quarantine.add(row, location)
+                quarantine.add(row, f"{path}:{number}")
             else:
                 what = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on."
                 quarantine.lose(InputError(what, hint=raise_limits(path)))

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from gradscope.outside.numerals import number_from
@@ -100,6 +101,8 @@ def is_number(value: Any) -> bool:
 
 def digest(*parts: Any) -> str:
     """A short name for long content of plain JSON values, the same in every file: 16 hexadecimal digits."""
+    if len(parts) == 1 and type(parts[0]) is str:  # what most prompts are, at a third of the cost
+        return hashlib.sha256(f"[{encode_basestring_ascii(parts[0])}]".encode()).hexdigest()[:16]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

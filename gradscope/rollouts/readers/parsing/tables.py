@@ -154,10 +154,10 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def parquet_columns(path: Path) -> tuple[str, ...]:
-    """The names of a Parquet file's columns, in order."""
+def parquet_types(path: Path) -> dict[str, pa.DataType]:
+    """The columns of a Parquet file with their types, in order."""
     with _opened(path) as file:
-        return tuple(file.schema_arrow.names)
+        return dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
 
 
 def _read_parquet(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:

@@ -12,10 +12,11 @@ from msgspec import UNSET, Raw, Struct
 from numpy.typing import NDArray
 
 from gradscope.rollouts.readers.parsing.nested_cells import number_in_name
-from gradscope.rollouts.readers.prime_rl.batches import STEP
-from gradscope.rollouts.readers.prime_rl.shipments import HIGH, LOW, digest_halves
+from gradscope.rollouts.readers.prime_rl.annotations import HIGH, LOW, digest_halves
 from gradscope.rollouts.readers.reduction.columns import REWARD, Columns, LineColumns, Name, numbers_of, step_numbers
 
+STEP = re.compile(r"^step_([0-9]+)$")
+"""A step's folder."""
 SENT = "\0sent"
 """The step at which an episode was sent out, as a column beside those of rewards."""
 

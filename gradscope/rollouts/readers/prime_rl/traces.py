@@ -2,16 +2,18 @@
 
 Since September 2026 they are one stream (``stream``); before, every step had files of its own.
 
-``all`` holds every episode as it finished, ``effective`` those that were trained on, with their advantages. Both are
-read where both are there: rollouts from ``all``, so that no filter hides a group, advantages from ``effective``.
+``all`` holds every episode as it finished, ``effective`` those that were trained on, with their advantages: whatever
+else ``all`` holds was in no loss. Both are read where both are there: rollouts from ``all``, so that no filter hides a
+group, advantages from ``effective``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import GroupsOfTable
@@ -20,20 +22,73 @@ from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import SEVERAL, counted, hidden_by
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.nested_cells import mapping_of, number_in_name, whole_number
+from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, number_in_name, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import text_of
 from gradscope.rollouts.readers.parsing.tables import Row, files_like
 from gradscope.rollouts.readers.parsing.watch import WatchedLog
-from gradscope.rollouts.readers.prime_rl.batches import STEP, TrainedBatches, batches_in, names_traces
-from gradscope.rollouts.readers.prime_rl.columns import episode_columns
-from gradscope.rollouts.readers.prime_rl.episode import AGENTS, is_standalone, record_of, trained_traces
+from gradscope.rollouts.readers.prime_rl.columns import STEP, episode_columns
+from gradscope.rollouts.readers.prime_rl.episode import (
+    AGENTS,
+    AgentTrace,
+    in_no_loss,
+    is_standalone,
+    read_trace,
+    record_of,
+    trained_traces,
+)
 from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.prime_rl.stream import read_stream, stream_files
-from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, stays_on_disk
+from gradscope.rollouts.readers.reduction.log import ColumnLog, keeps_texts, reduced_groups
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedBatches:
+    """The batches of a run.
+
+    Args:
+        traces: Trace id -> the trace as it was trained on, and the step of its batch where that is known; empty where
+            the batches are not at hand or are all that is read.
+        elsewhere: Steps found so far whose rollouts are not those of their update.
+    """
+
+    traces: Mapping[str, tuple[Mapping[str, Any], int | None]] = field(default_factory=dict)
+    elsewhere: set[int] = field(default_factory=set)
+
+    def as_trained(self, trace: Mapping[str, Any], step: int) -> AgentTrace:
+        """A trace that arrived at a step, with its advantages; no token of one that no batch holds counts."""
+        if not self.traces:
+            return read_trace(trace)
+        found, batch = self.traces.get(text_of(trace.get("id")), (None, None))
+        if found is None:
+            return in_no_loss(read_trace(trace))
+        if batch is not None and batch != step:
+            self.elsewhere.update((batch, step))
+        return read_trace(found)
+
+
+def batches_in(files: Iterable[Path]) -> TrainedBatches:
+    """The batches of some files; lines that cannot be read are judged where ``all`` is read."""
+    traces: dict[str, tuple[Mapping[str, Any], int | None]] = {}
+    for file in files:
+        step = number_in_name(STEP, file)
+        for _, row in read_jsonl(file, QuarantineLog()):
+            for trace in map(mapping_of, list_of(row.get("traces"))):
+                if isinstance(trace.get("id"), str):
+                    traces[trace["id"]] = (trace, step)
+    return TrainedBatches(traces)
+
+
+def names_traces(files: Iterable[Path]) -> bool:
+    """Whether there is a trace with a name in some files."""
+    rows = (row for file in files for _, row in read_jsonl(file, QuarantineLog()))
+    return any(
+        isinstance(trace.get("id"), str) for row in rows for trace in map(mapping_of, list_of(row.get("traces")))
+    )
+
 
 _NUM_PEEKED = 20
 """Episodes of each file that are looked at for the names of its rewards, before a reduction."""
@@ -117,7 +172,7 @@ def _by_row(files: Sequence[Path], batches: Sequence[Path], request: ReadRequest
 
 def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
     """The rewards of a large log; None where it is small, so that what was trained on can be looked at, too."""
-    if not (request.rewards_only and stays_on_disk(files)):
+    if not request.rewards_only or keeps_texts(files):
         return None
     found, columns = _Found(groups=()), episode_columns()
 

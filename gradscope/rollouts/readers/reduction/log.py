@@ -1,8 +1,8 @@
 """A log of any size reduced to its rewards: block after block of its files, on all cores, in bounded memory.
 
 A usual row is never an object. An odd one goes to the row reader, alone, so that the answers are those of the row
-reader whatever the files hold. Where more than rewards is asked for of a large log, the rollouts of a step are read
-back by the row reader from where they lie.
+reader whatever the files hold. Where more than rewards is asked for, the rollouts of a step are read back by the row
+reader from where they lie.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -41,8 +42,9 @@ from gradscope.rollouts.readers.reduction.whole import Whole
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.types import RolloutGroup, group_name
 
-MIN_ON_DISK = 64 << 20
-"""Bytes of a log from which on its rollouts are left there where more than rewards is asked for."""
+MOST_WITH_TEXTS = 64 << 20
+"""Bytes of a log up to which the texts of its prompts are kept beside its rewards: those of a larger one take more
+memory than all the rest, and its prompts have their ids alone."""
 _ROWS = 1 << 13
 """Rows of the row reader that are objects at once."""
 _MEGABYTE = 1 << 20
@@ -75,41 +77,66 @@ class ColumnLog:
     """In which groups a rollout may be logged twice, [J], where a table tells; None: ``sample`` of its columns does."""
 
 
-def stays_on_disk(files: Iterable[Path]) -> bool:
-    """Whether a log is so large that its rollouts are not all kept in memory."""
-    return sum(map(expanded_size, files)) >= MIN_ON_DISK
-
-
 def reduced_groups(
     log: ColumnLog, request: ReadRequest, judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
 ) -> GroupsOfTable | None:
-    """The groups of a log: with rewards alone where nothing else is asked for, else, of a large one, on disk.
+    """The groups of a log: with rewards alone where nothing else is asked for, else with rollouts that stay on disk.
 
     Args:
         log: What to read, and how.
         request: What is asked for.
-        judged: A last look at the whole; None: the log has to be read row by row after all.
+        judged: A last look at the whole; None: its rows were not read as they have to be.
 
     Returns:
-        The groups; None where the log has to be read row by row, or this is cheaper.
+        The groups; None where ``judged`` says so.
     """
     if request.rewards_only:
         table = judged(reduce_log(log, request.progress, request.so_far))
         if table is None and request.so_far is not None:
             request.so_far.forget()  # the next look would not see again what this one was judged by
         return None if table is None else GroupsOfTable(table)
-    if not stays_on_disk(log.files) or any(log.declared(file) is None for file in log.files):
-        return None
     spans = StepSpans()
     table = judged(reduce_log(log, request.progress, spans=spans))
-    if table is None or not spans.is_cheap(log.files):
+    if table is None:
         return None
-    return GroupsOnDisk(table, lambda step: _groups_of_step(log, spans, step))
+
+    def groups_of(rows: Sequence[FileRow], step: int | None) -> Sequence[RolloutGroup]:
+        records = (record for record in _together(log, rows) if step in (None, record.step))
+        return build_groups(records, QuarantineLog())
+
+    return GroupsOnDisk(table, read_back(spans, log.files, log.rows, groups_of))
 
 
-def _groups_of_step(log: ColumnLog, spans: StepSpans, step: int) -> Sequence[RolloutGroup]:
-    rows = list(spans.rows_around(step, log.files, log.rows))
-    return build_groups((record for record in _together(log, rows) if record.step == step), QuarantineLog())
+def read_back(
+    spans: StepSpans,
+    files: Sequence[Path],
+    rows: Callable[[Path, QuarantineLog], Iterable[Row]],
+    groups_of: Callable[[Sequence[FileRow], int | None], Sequence[RolloutGroup]],
+) -> Callable[[int], Sequence[RolloutGroup]]:
+    """How the groups of a step are read again, for :class:`GroupsOnDisk`.
+
+    Args:
+        spans: Where the rows of each step lie.
+        files: The files of the log.
+        rows: The rows of a file.
+        groups_of: The groups that are in some rows, of one step or of all.
+
+    Returns:
+        A function of the step. It reads no more than the rows of the step where that is cheap; where steps lie mixed,
+        it reads all groups when the first step is asked for, and keeps them.
+    """
+    if spans.is_cheap(files):
+        return lambda step: groups_of(list(spans.rows_around(step, files, rows)), step)
+
+    @cache
+    def by_step() -> dict[int, list[RolloutGroup]]:
+        every = [(file, row) for file in files for row in rows(file, QuarantineLog())]
+        found: dict[int, list[RolloutGroup]] = {}
+        for group in groups_of(every, None):
+            found.setdefault(group.step, []).append(group)
+        return found
+
+    return lambda step: by_step().get(step, [])
 
 
 def _together(log: ColumnLog, rows: Sequence[FileRow]) -> Iterable[Record]:
@@ -137,7 +164,7 @@ def reduce_log(
     Returns:
         Its table; empty where no row can be used.
     """
-    with_texts = spans is not None or not stays_on_disk(log.files)
+    with_texts = spans is not None or keeps_texts(log.files)
     whole = Whole()
     for part in _parts(log, progress, so_far, spans or StepSpans(), with_texts=with_texts):
         whole.add(part)
@@ -149,6 +176,11 @@ def reduce_log(
     else:
         repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
     return _with_repeats(log, table, repeated) if repeated.any() else table
+
+
+def keeps_texts(files: Iterable[Path]) -> bool:
+    """Whether a log is so small that the texts of its prompts are kept beside its rewards."""
+    return sum(map(expanded_size, files)) <= MOST_WITH_TEXTS
 
 
 def _with_repeats(log: ColumnLog, table: RewardTable, repeated: NDArray[np.bool_]) -> RewardTable:
@@ -188,7 +220,6 @@ def _parts(
                 spans.add_file(number, part.step)
                 num_rows += int(part.size.sum())
                 yield part
-            end = before[number + 1]
         else:
             quarantine = log.quarantine if found.is_open else so_far.set_aside
             some = _part_of(log, found, lines[number], quarantine, spans, with_texts=with_texts)
@@ -203,9 +234,9 @@ def _parts(
             if some is not None:
                 num_rows += int(some.size.sum())
                 yield some
-            end = before[number] + (0 if path.suffix in COMPRESSED else found.end)
-        if isinstance(found, int) or found.part is not None or found.odd:
-            progress(end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
+            if found.part is not None or found.odd:
+                end = before[number] + (0 if path.suffix in COMPRESSED else found.end)
+                progress(end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
     log.quarantine.include(so_far.set_aside, {str(file): number for number, file in enumerate(log.files)})
 
 

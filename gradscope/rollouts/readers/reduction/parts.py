@@ -150,7 +150,7 @@ def part_of_records(
     present = {"reward": None} | {REWARD + name: None for name in names}
     present |= {} if all(record.seconds is None for record in rows) else {"seconds": None}
     present |= {} if all(_advantage(record) is None for record in rows) else {"advantage": None}
-    present |= {} if all(record.tokens is None for record in rows) else {"num_tokens": None}
+    present |= {} if all(_num_tokens(record) == UNKNOWN for record in rows) else {"num_tokens": None}
     present |= {} if all(record.sample_id is None for record in rows) else {"sample": None}
     present |= {} if usual is None else dict.fromkeys(usual.columns)
     columns = {
@@ -194,9 +194,16 @@ def _cell(record: Record, column: str) -> float | int | None:
             number = record.seconds if column == "seconds" else _advantage(record)
             return math.nan if number is None else number
         case "num_tokens":
-            return UNKNOWN if record.tokens is None else len(record.tokens.completion_ids)
+            return _num_tokens(record)
     value = record.rewards.get(column.removeprefix(REWARD))
     return math.nan if value is None else value
+
+
+def _num_tokens(record: Record) -> int:
+    """The completion tokens of a rollout that a record becomes."""
+    if record.tokens is None:
+        return UNKNOWN if record.num_tokens is None else record.num_tokens
+    return sum(len(tokens.completion_ids) for tokens in (*record.earlier, record.tokens))
 
 
 def _advantage(record: Record) -> float | None:

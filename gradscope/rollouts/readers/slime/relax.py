@@ -17,7 +17,7 @@ from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import numbers_in
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.scalars import text_of
+from gradscope.rollouts.readers.parsing.scalars import ABSENT, text_of
 from gradscope.rollouts.readers.reduction.columns import (
     Columns,
     Keys,
@@ -30,12 +30,11 @@ from gradscope.rollouts.readers.reduction.columns import (
     step_numbers,
     whole_names_of,
 )
-from gradscope.rollouts.readers.slime.sample import (
+from gradscope.rollouts.readers.slime.rollouts import (
     chosen_part,
     part_of_reward,
     prompt_digest,
     sample_record,
-    survey_rewards,
 )
 from gradscope.rollouts.reward_table import RewardTable
 
@@ -49,12 +48,13 @@ def _of_sample(row: LogRow) -> LogRow:
 
 
 def _survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str | None]:
-    return survey_rewards(list(map(_of_sample, rows)), reading)
+    return {"part": chosen_part([name for row in rows for name in numbers_in(row.cells.get("reward"))], reading)}
 
 
 def _records(row: LogRow, part: str | None) -> Iterator[Record]:
     completion, index = text_of(row.cells.get("response")), row.cells.get("sample_index")
-    yield sample_record(_of_sample(row), part, tokens=None, completion=completion, index=index)
+    reward = part_of_reward(row.cells.get("reward", ABSENT), part)
+    yield sample_record(_of_sample(row), reward, completion=completion, index=index)
 
 
 def _columns(reading: Reading) -> LogColumns | None:
@@ -69,7 +69,7 @@ def _columns(reading: Reading) -> LogColumns | None:
     def judged(table: RewardTable) -> RewardTable | None:
         return None if part is None and table.rewards else table  # rewards that come late, of which one counts
 
-    return LogColumns(lines=_line_columns(part), shared={"part": part}, surveyed={"part": part}, judged=judged)
+    return LogColumns(lines=_line_columns(part), shared={"part": part}, judged=judged)
 
 
 def _line_columns(part: str | None) -> LineColumns:

@@ -1,27 +1,188 @@
 """slime's dumps of rollouts: exact tokens, rewards and log-probabilities, a file of ``torch.save`` a step.
 
 They are read as plain data: nothing in them is run. The dumps of training beside them hold rewards that are already
-normalized within groups, and are not read.
+normalized within groups, and are not read. Forks of slime write the same samples in files of their own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.beside.logged_metrics import with_logged_metrics
-from gradscope.rollouts.readers.format import LogRow, RowFormat
+from gradscope.rollouts.readers.flat.columns import chosen_name
+from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat
 from gradscope.rollouts.readers.parsing.counted import hidden_by
 from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.scalars import text_of
+from gradscope.rollouts.readers.parsing.nested_cells import (
+    list_of,
+    mapping_of,
+    numbers_in,
+    required_whole,
+    whole_number,
+)
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, parse_messages, text_of
 from gradscope.rollouts.readers.parsing.tables import Row
-from gradscope.rollouts.readers.slime.sample import logged_tokens, sample_record, survey_rewards
-from gradscope.rollouts.readers.slime.table import table_of_samples
+from gradscope.rollouts.readers.parsing.token_lists import (
+    NOT_ALIGNED,
+    NOT_IDS,
+    NOTHING_SAMPLED,
+    cut_sequence,
+    token_ids,
+)
 from gradscope.rollouts.readers.slime.torch_archive import is_archive, read_archive
+from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.types import Status, Tokens
+
+_STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}
+
+
+class _CountedReward:
+    """Which part of rewards that have several counts: the one that was named, else the first of the first reward."""
+
+    def __init__(self, named: str | None) -> None:
+        self._named = named
+        self.names: dict[str, None] = {}
+        self.part: str | None = None
+        self.comes_late = self._is_known = False
+
+    def __call__(self, reward: Any) -> Any:
+        """The cell of the next reward that counts."""
+        names, was_whole = numbers_in(reward), self._is_known and self.part is None
+        self._is_known = True
+        if names and self.part is None:
+            self.part = self._named or next(iter(names))
+            self.comes_late = was_whole
+        self.names.update(dict.fromkeys(names))
+        return part_of_reward(reward, self.part)
+
+
+def in_one_go(reading: Reading) -> LogColumns:
+    """Samples are read one by one: which part of a reward counts is mostly known from the first one on."""
+    counted = _CountedReward(reading.request.columns.reward)
+
+    def judged(table: RewardTable) -> RewardTable | None:
+        if not counted.comes_late:
+            chosen_part(counted.names, reading)
+        return None if counted.comes_late else table
+
+    return LogColumns(shared={"counted": counted}, judged=judged)
+
+
+def survey_rewards(rows: Sequence[LogRow], reading: Reading) -> dict[str, Callable[[Any], Any]]:
+    """The same from a look at all samples, where a reward with parts comes after one without."""
+    rewards = (mapping_of(row.cells.get("sample")).get("reward") for row in rows)
+    part = chosen_part([name for reward in rewards for name in numbers_in(reward)], reading)
+    return {"counted": lambda reward: part_of_reward(reward, part)}
+
+
+def chosen_part(names: Collection[str], reading: Reading) -> str | None:
+    """Which of the rewards with these names counts, which is noted; None where samples have one reward each."""
+    if not names:
+        return None
+    part = chosen_name(names, reading.request, "reward", "no reward that is a number")
+    reading.inferred.append(f"Of the rewards of a sample, {part!r} counts.")
+    return part
+
+
+def part_of_reward(reward: Any, part: str | None) -> Any:
+    """The cell of a reward that counts."""
+    return reward if part is None else mapping_of(reward).get(part, ABSENT)
+
+
+def sample_record(
+    row: LogRow,
+    reward: Any,
+    *,
+    completion: str,
+    index: Any,
+    tokens: Tokens | None = None,
+    earlier: tuple[Tokens, ...] = (),
+    num_tokens: int | None = None,
+) -> Record:
+    """The rollout of a row with ``rollout_id`` and ``sample``.
+
+    Args:
+        reward: The cell that counts as its reward.
+        index: The sample's number within the rollout, whatever its type.
+        earlier: The tokens of its other sequences.
+        num_tokens: How many tokens all of them have, where they are counted alone.
+
+    Returns:
+        The rollout.
+    """
+    sample = row.cells["sample"]
+    prompt, number = sample.get("prompt"), whole_number(index)
+    return Record(
+        step=required_whole(row.cells.get("rollout_id"), "the step"),
+        group=str(required_whole(sample.get("group_index"), "group_index")),
+        prompt_id=prompt_digest(prompt),
+        prompt=text_of(prompt),
+        completion=completion,
+        messages=parse_messages(prompt),
+        reward=row.reward(reward),
+        rewards=numbers_in(sample.get("reward")),
+        status=_STATUS.get(text_of(sample.get("status")), "unknown"),
+        tokens=tokens,
+        earlier=earlier,
+        num_tokens=num_tokens,
+        sample_id=None if number is None else str(number),
+        location=row.location,
+    )
+
+
+def prompt_digest(prompt: Any) -> str:
+    """The id of a prompt, text or messages."""
+    return digest(parse_messages(prompt) or text_of(prompt))
+
+
+def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
+    """A sample's tokens, of which the last ``response_length`` are the completion.
+
+    Returns:
+        The tokens.
+
+    Raises:
+        UnusableRowError: They are missing, or the lists differ in length.
+    """
+    ids, length = token_ids(sample.get("tokens")), whole_number(sample.get("response_length"))
+    if ids is None or length is None or not 0 < length <= len(ids):
+        raise UnusableRowError(NOT_IDS)
+    before = [0] * (len(ids) - length)
+    mask, logprobs = sample.get("loss_mask"), sample.get("rollout_log_probs")
+    return cut_sequence(
+        list(ids),
+        before + (list_of(mask) if mask is not None else [1] * length),
+        logprobs=before + list_of(logprobs) if logprobs is not None else None,
+    )
+
+
+def num_logged_tokens(sample: Mapping[str, Any]) -> int:
+    """How many tokens a sample's completion has, without a copy of its lists.
+
+    Returns:
+        The length of the completion of :func:`logged_tokens`.
+
+    Raises:
+        UnusableRowError: Likewise.
+    """
+    ids, length = sample.get("tokens"), whole_number(sample.get("response_length"))
+    are_ids = isinstance(ids, list) and {int}.issuperset(map(type, ids))
+    if not are_ids or length is None or not 0 < length <= len(list_of(ids)):
+        raise UnusableRowError(NOT_IDS)
+    mask, logprobs = sample.get("loss_mask"), sample.get("rollout_log_probs")
+    if any(values is not None and len(list_of(values)) != length for values in (mask, logprobs)):
+        raise UnusableRowError(NOT_ALIGNED)
+    sampled = [0] if mask is None else (at for at, flag in enumerate(mask) if flag)
+    first = next(iter(sampled), None)
+    if first is None:
+        raise UnusableRowError(NOTHING_SAMPLED)
+    return length - first
+
 
 _EVALUATION = re.compile(r"eval_[0-9]+\.pt$")
 
@@ -46,10 +207,18 @@ def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         yield f"{file}:{number}", {"rollout_id": document.get("rollout_id"), "sample": mapping_of(sample)}
 
 
-def _records(row: LogRow, part: str | None) -> Iterator[Record]:
+def _records(row: LogRow, counted: Callable[[Any], Any]) -> Iterator[Record]:
     sample = row.cells["sample"]
-    completion = text_of(sample.get("response"))
-    yield sample_record(row, part, tokens=logged_tokens(sample), completion=completion, index=sample.get("index"))
+    reward = counted(sample.get("reward", ABSENT))
+    counts = row.reading.counts_tokens
+    yield sample_record(
+        row,
+        reward,
+        tokens=None if counts else logged_tokens(sample),
+        num_tokens=num_logged_tokens(sample) if counts else None,
+        completion=text_of(sample.get("response")),
+        index=sample.get("index"),
+    )
 
 
 FORMAT = RowFormat(
@@ -64,6 +233,6 @@ FORMAT = RowFormat(
     records=_records,
     missing=(hidden_by("slime's dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),),
     completes=with_logged_metrics,
-    table_of_rows=table_of_samples,
+    columns=in_one_go,
     takes=frozenset({"reward_column"}),
 )

@@ -1,13 +1,17 @@
 """Plain data out of a file of ``torch.save``, without running any of it.
 
 A pickle runs code by naming a class or a function and calling it. Here no name is ever looked up: whatever is not a
-number, a text, a list or a dictionary becomes an empty stand-in, tensors too.
+number, a text, a list or a dictionary becomes an empty stand-in, tensors too. A pickle of a hundred bytes may also ask
+for a table of four billion places, or for a string of eight exabytes. So its operations are walked over first, without
+any being carried out: a place in the memo may be no higher than the pickle is long, and no argument longer than what
+is left.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import re
 import struct
 import zipfile
 import zlib
@@ -18,7 +22,89 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits, require_regular
 from gradscope.outside.plain_json import MOST_DEPTH, is_deeper
 from gradscope.outside.zips import is_zip
-from gradscope.rollouts.readers.slime.pickle_bounds import num_parts, require_bounded
+
+_FIXED = re.compile(
+    rb"(?:[\](tu}asel)0NbdoR.\x81\x85-\x89\x8f-\x91\x93\x94\x97\x98Q]|[Khq\x80]." rb"|M..|[jJ]....|G.{8}|\x95.{8})++",
+    re.DOTALL,
+)
+"""A run of operations whose arguments have a fixed length and ask for no memory: nearly all of a pickle of numbers."""
+_SIZED = {
+    b"X": 4,
+    b"T": 4,
+    b"B": 4,
+    b"\x8b": 4,
+    b"U": 1,
+    b"C": 1,
+    b"\x8a": 1,
+    b"\x8c": 1,
+    b"\x8d": 8,
+    b"\x8e": 8,
+    b"\x96": 8,
+}
+"""Operation -> bytes that say how long its argument is."""
+_LINES = {b"c": 2, b"i": 2}
+"""Operation -> lines that are its argument, where there are more than one."""
+_BY_LINE = frozenset({b"F", b"I", b"L", b"S", b"V", b"P", b"g", b"p", b"c", b"i"})
+"""Operations whose argument ends with its line: those of the oldest form."""
+_PUT_LONG = b"r"
+_END = b"."
+
+
+def require_bounded(data: bytes) -> None:
+    """Refuse a pickle that declares more than it holds.
+
+    Args:
+        data: The pickle.
+
+    Raises:
+        ValueError: An argument is longer than what is left, a place in the memo is beyond the pickle's own length, or
+            an operation is none.
+    """
+    at = 0
+    while at < len(data):
+        run = _FIXED.match(data, at)
+        if run is not None:
+            at = run.end()
+            if data[at - 1 : at] == _END and at == len(data):
+                return
+            continue
+        code = data[at : at + 1]
+        at += 1
+        if code in _SIZED:
+            width = _SIZED[code]
+            length = int.from_bytes(data[at : at + width], "little")
+            at += width + length
+        elif code == _PUT_LONG:
+            (place,) = struct.unpack_from("<I", data, at)
+            if place > len(data):
+                raise ValueError(f"place {place} of the memo is beyond the pickle")
+            at += 4
+        elif code in _BY_LINE:
+            for _ in range(_LINES.get(code, 1)):
+                start, at = at, data.index(b"\n", at) + 1
+            if code == b"p" and int(data[start : at - 1]) > len(data):
+                raise ValueError("a place of the memo is beyond the pickle")
+        else:
+            raise ValueError(f"{code!r} is no operation of a pickle that holds plain data")
+    if at > len(data):
+        raise ValueError("an argument is longer than what is left of the pickle")
+
+
+def num_parts(value: Any) -> int:
+    """How many parts lists and dictionaries have that are not nested too deeply; one in two places counts twice."""
+    sizes: dict[int, int] = {}
+
+    def size(node: Any) -> int:
+        if type(node) not in (list, dict, tuple):
+            return 1
+        if id(node) not in sizes:
+            parts = node.values() if type(node) is dict else node
+            inner = [part for part in parts if type(part) in (list, dict, tuple)]
+            sizes[id(node)] = len(node) - len(inner) + 1 + sum(map(size, inner))
+        return sizes[id(node)]
+
+    return size(value)
+
 
 _BROKEN = (
     *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, OverflowError),

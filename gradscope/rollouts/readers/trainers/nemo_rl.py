@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +45,12 @@ _BY_TEXT = (
     "Rows carry no group id and no tokens (NeMo-RL before 0.4): all messages but the last are taken as the prompt, and "
     "rollouts of equal prompts at one step are a group."
 )
-_FLAT = b"[]0123456789,.-+eEnultrfas"
-"""Letters of lists of numbers."""
+_FLAT = b" 0123456789,.-+eEnultrfas"
+"""Letters of lists of numbers, without their brackets."""
+_IDS = b"[] 0123456789,"
+"""Letters of lists of ids."""
+_NOT_PLAIN = (-1, b"[]", None)
+"""Stands for the tokens of a row whose lists are not plain."""
 _FILTERED = hidden_by("Dynamic sampling was on (filtered_rewards) and removes groups of equal rewards")
 
 
@@ -133,13 +136,11 @@ def _token_columns() -> LineColumns:
     agent = keys("agent_ref", Any | UnsetType)
 
     def take(rows: Sequence[Any], file: Path) -> Columns:
-        found = [
-            _plain_tokens(length(row), *(json_of(cell(row)) for cell in (ids, mask, logprobs, advantages)))
-            for row in rows
-        ]
-        known = {text: ids_digest(text) for text in dict.fromkeys(one.prompt for one in found)}
-        groups = [known[one.prompt] for one in found]
-        num_tokens = np.array([one.num_tokens for one in found])
+        texts = [[json_of(cell(row)) for row in rows] for cell in (ids, mask, logprobs, advantages)]
+        lengths, prompts, levels = zip(*map(_plain_tokens, map(length, rows), *texts), strict=True)
+        known = {text: ids_digest(text) for text in dict.fromkeys(prompts)}
+        groups = [known[text] for text in prompts]
+        num_tokens = np.array(lengths)
         is_in_loss = [_only(counts(row)) != 0 for row in rows]
         return Columns(
             step=scores.steps(rows, file),
@@ -149,7 +150,7 @@ def _token_columns() -> LineColumns:
             numbers={
                 "reward": scores.of(rows),
                 "advantage": to_floats(
-                    one.advantage if counted else None for one, counted in zip(found, is_in_loss, strict=True)
+                    level if counted else None for level, counted in zip(levels, is_in_loss, strict=True)
                 ),
                 "num_tokens": num_tokens,
             },
@@ -180,43 +181,40 @@ class _Scores:
         return np.full(len(rows), -1 if step is None else step)
 
 
-@dataclass(frozen=True, slots=True)
-class _PlainTokens:
-    """What is told of a row's tokens without a list of them."""
+def _plain_tokens(
+    length: Sequence[int], ids: bytes, mask: bytes, logprobs: bytes, advantages: bytes
+) -> tuple[int, bytes, float | None]:
+    """What is told of a row's tokens without a list of them: of four JSON texts, each a list of one list, or null.
 
-    num_tokens: int = -1
-    """Of the completion; -1 where the lists are not plain."""
-    prompt: bytes = b"[]"
-    """The prompt's ids, as JSON."""
-    advantage: float | None = None
-    """That of all sampled tokens; None where they differ or have none."""
-
-
-def _plain_tokens(length: Sequence[int], *texts: bytes) -> _PlainTokens:
-    """The tokens of a row: ids, flags, log-probabilities and advantages, each a list of one list, or null."""
-    cells = [text.replace(b" ", b"") for text in texts]
-    logged = [text for text in cells if text != b"null"]
-    are_one = all(text[:2] == b"[[" and text[-2:] == b"]]" and text.count(b"[") == 2 for text in logged)
-    if len(length) != 1 or len(logged) < 2 or not are_one or any(text.strip(_FLAT) for text in logged):
-        return _PlainTokens()
-    ids, mask, _, advantages = cells
+    Returns:
+        The number of tokens of the completion, -1 where the lists are not plain; the prompt's ids, as JSON; and the
+        advantage of all sampled tokens, None where they differ or have none.
+    """
+    logged = [text for text in (ids, mask, logprobs, advantages) if text != b"null"]
+    outline = b"".join(logged).translate(None, _FLAT)
+    are_one = {text[:2] + text[-2:] for text in logged} == {b"[[]]"}
+    if len(length) != 1 or len(logged) < 2 or not are_one or outline != b"[[]]" * len(logged):
+        return _NOT_PLAIN
+    size, num_commas = length[0], [text.count(b",") for text in logged]
     first = mask.find(b"1") if b"1" in mask else mask.find(b"true")
     start = mask.count(b",", 0, max(first, 0))
-    is_flag = mask[first + 1 : first + 2] in (b",", b"]", b".", b"r")
-    is_plain = first > 0 and is_flag and not mask[2:first].strip(b"0,.fales") and not ids.strip(b"[]0123456789,")
-    if not is_plain or min(text.count(b",") + 1 for text in logged) < length[0] or start >= length[0]:
-        return _PlainTokens()
-    prompt = b",".join(ids[2:-2].split(b",", start)[:start])
+    is_flag = mask[first + 1 : first + 2] in (b",", b"]", b".", b"r", b" ")
+    is_plain = first > 0 and is_flag and not mask[2:first].strip(b"0,. fales") and not ids.translate(None, _IDS)
+    if not is_plain or min(num_commas) + 1 < size or start >= size:
+        return _NOT_PLAIN
     advantage = None
     if advantages != b"null":
-        levels = set(advantages[2:-2].split(b",")[start : length[0]])
+        number, comma, _ = advantages[2:-2].partition(b",")
+        gap = b", " if advantages[2 + len(number) : 4 + len(number)] == b", " else comma
+        is_one_level = advantages[2:-2] == number + (gap + number) * num_commas[-1]
+        levels = {number} if is_one_level else set(advantages[2:-2].replace(b" ", b"").split(b",")[start:size])
         if levels & {b"null", b"true", b"false"}:
-            return _PlainTokens()
+            return _NOT_PLAIN
         if len(levels) > 1:
-            flags, numbers = (json.loads(text)[0][start : length[0]] for text in (mask, advantages))
+            flags, numbers = (json.loads(text)[0][start:size] for text in (mask, advantages))
             levels = {number for number, flag in zip(numbers, flags, strict=True) if flag}
         advantage = float(levels.pop()) if len(levels) == 1 else None
-    return _PlainTokens(length[0] - start, b"[" + prompt + b"]", advantage)
+    return size - start, b"[" + b",".join(ids[2:-2].split(b",", start)[:start]) + b"]", advantage
 
 
 def _only(cell: Any) -> Any:

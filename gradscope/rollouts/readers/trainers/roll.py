@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat
+from gradscope.rollouts.readers.format import LogRow, RowFormat
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, hidden_by
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.nested_cells import list_of
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.scalars import ABSENT, parse_messages, text_of
+from gradscope.rollouts.readers.parsing.nested_cells import list_of, required_whole
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, parse_messages, text_of
 from gradscope.rollouts.readers.parsing.tables import Row
-from gradscope.rollouts.readers.trainers.roll_table import (
-    grouped_by,
-    id_of,
-    prompt_of,
-    step_and_group,
-    table_of_rollouts,
-)
 
 _KEYS = ("global_step", "responses", "scores")
 _FILTERED = hidden_by("ROLL's query_filter_config drops groups by their rewards before it logs")
+_BY_ID = "Rollouts of one id and prompt at one step are a group."
+_BY_PROMPT = "Some rollouts have no id: those of equal prompts at one step are a group; equal prompts merge."
+_digest_of_text = lru_cache(maxsize=256)(digest)  # rollouts of one prompt stand side by side
 
 
 def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
@@ -44,22 +41,23 @@ def _is_batch(line: Mapping[str, Any]) -> bool:
     return len(sizes) == 1 and 0 not in sizes
 
 
-def _survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, Any]:
-    reading.inferred.append(grouped_by(all(id_of(row.cells) for row in rows)))
-    return {}
-
-
 def _records(row: LogRow) -> Iterator[Record]:
-    step, name = step_and_group(row.cells)
-    prompt = prompt_of(row.cells)
+    cells = row.cells
+    prompt, name = cells.get("prompt", cells.get("messages")), text_of(cells.get("id"))
+    row.reading.noted.add(_BY_ID if name else _BY_PROMPT)
+    step = required_whole(cells["global_step"], "the step")
+    if not prompt and not name:
+        raise UnusableRowError("the row has neither an id nor a prompt")
+    prompt_id = _digest_of_text(prompt) if type(prompt) is str else digest(prompt)
+    group = "/".join(filter(None, (text_of(cells.get("domain")), name, prompt_id)))
     yield Record(
         step=step,
-        group=name,
-        prompt_id=name,
+        group=group,
+        prompt_id=group,
         prompt=text_of(prompt),
-        completion=text_of(row.cells["responses"]),
+        completion=text_of(cells["responses"]),
         messages=parse_messages(prompt),
-        reward=row.reward(row.cells.get("scores", ABSENT)),
+        reward=row.reward(cells.get("scores", ABSENT)),
     )
 
 
@@ -70,8 +68,8 @@ FORMAT = RowFormat(
     patterns=("rollout_dump_data.step_*.jsonl",),
     recognizes_file=Path.is_file,  # nobody else has the name, and a damaged first line is no sample file's
     rows_of=_rows_of,
-    survey=_survey,
     records=_records,
-    table_of_rows=table_of_rollouts,
+    inferred=(_BY_ID, _BY_PROMPT),
+    if_noted=frozenset({_BY_ID, _BY_PROMPT}),
     missing=(_FILTERED, TEXT_ONLY),
 )

@@ -1,16 +1,16 @@
-"""TRL's files of completions: which of them hold training rollouts, and of which step.
+"""TRL's files of completions and its trainer's log: which files hold training rollouts, and of which updates.
 
 The trainer writes whatever its buffer holds whenever it logs. So an evaluation overwrites the file of its step, a batch
 that serves several updates is written again at each of them, and a file after several unlogged steps holds the last
-batch only.
+batch only. Shapes: N rows of a file.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,63 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
+from gradscope.outside.plain_json import read_json
+from gradscope.reason import Reason
 from gradscope.rollouts.arrays import to_floats, to_numpy
-from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, parse_messages, text_of
-from gradscope.rollouts.readers.parsing.tables import natural, parquet_columns, read_parquet
-from gradscope.rollouts.readers.trl.blocks import RowPrompts
-from gradscope.rollouts.readers.trl.state import TrlState
+from gradscope.rollouts.readers.parsing.nested_cells import whole_number
+from gradscope.rollouts.readers.parsing.scalars import (
+    digest,
+    finite_or_none,
+    is_not_finite,
+    logged_numbers,
+    parse_messages,
+    text_of,
+)
+from gradscope.rollouts.readers.parsing.tables import natural, parquet_types, read_parquet
 from gradscope.rollouts.reward_table import UNKNOWN
+from gradscope.rollouts.run import TrainerSettings
 
-REQUIRED = ("step", "prompt", "completion", "advantage")
+_REQUIRED = ("step", "prompt", "completion", "advantage")
 _IDS = "completion_ids"
+_EVAL_PREFIX = "eval_"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPrompts:
+    """The prompts of some rows, of which many are the same."""
+
+    ids: tuple[str, ...]
+    """Their ids, each once."""
+    texts: tuple[str, ...]
+    """Their texts."""
+    of_row: NDArray[np.int64]
+    """The place of each row's prompt in ``ids``, [N]."""
+
+    @classmethod
+    def of(cls, different: Sequence[Any], of_row: NDArray[np.int64], id_of: Callable[[Any], str]) -> RowPrompts:
+        """The prompts of rows.
+
+        Args:
+            different: Prompts as the log has them, of which some may have the same id.
+            of_row: The place of each row's prompt among them, [N].
+            id_of: The id of a prompt.
+
+        Returns:
+            The prompts.
+        """
+        ids = [id_of(prompt) for prompt in different]
+        texts = {name: text_of(prompt) for name, prompt in zip(reversed(ids), reversed(different), strict=True)}
+        numbers = {name: at for at, name in enumerate(dict.fromkeys(ids))}
+        places = np.array([numbers[name] for name in ids], dtype=np.int64)
+        return cls(ids=tuple(numbers), texts=tuple(texts[name] for name in numbers), of_row=places[of_row])
+
+    def __len__(self) -> int:
+        return len(self.of_row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepFile:
-    """One file of training rollouts."""
+    """One file of training rollouts, without its completions."""
 
     path: Path
     """The file."""
@@ -42,61 +85,108 @@ class StepFile:
     """Column names in order."""
     doubles: tuple[str, ...]
     """Names of the columns of type double, in order."""
-    cells: pa.Table
-    """Its columns, with the completions where they are looked at."""
+    prompts: RowPrompts
+    """The prompts of its rows, text or messages."""
+    numbers: Mapping[str, NDArray[np.float64]]
+    """The numbers of the advantage, of doubles and of reward functions; NaN where a cell holds none, or one that is not
+    finite, [N] each."""
+    lacking: frozenset[str]
+    """Those among them of which a row has no cell."""
+    is_broken: NDArray[np.bool_]
+    """Where the advantage is a number but not a finite one, [N]."""
+    num_tokens: NDArray[np.int64]
+    """Tokens of each completion, -1 where its ids were not logged, [N]."""
     repeated_at: tuple[int, ...] = ()
     """Later steps at which the same batch was written again."""
 
     @property
     def size(self) -> int:
         """How many rows it has, N."""
-        return len(self.cells)
+        return len(self.num_tokens)
 
-    @cached_property
-    def rows(self) -> tuple[dict[str, Any], ...]:
-        """Its rows in order, completions and all."""
-        is_whole = len(self.cells.column_names) == len(self.columns)
-        return tuple((self.cells if is_whole else read_parquet(self.path)).to_pylist())
-
-    @cached_property
-    def prompts(self) -> RowPrompts:
-        """The prompts of its rows, text or messages."""
-        prompts = self.cells["prompt"].combine_chunks()
-        if pa.types.is_string(prompts.type) or pa.types.is_large_string(prompts.type):
-            encoded = prompts.dictionary_encode(null_encoding="encode")
-            return RowPrompts.of(encoded.dictionary.to_pylist(), to_numpy(encoded.indices), _text_id)
-        return RowPrompts.of(prompts.to_pylist(), np.arange(self.size), prompt_id)
-
-    def numbers(self, column: str) -> NDArray[np.float64]:
-        """The numbers of a column; NaN where a cell holds none, or one that is not finite, [N]."""
-        if column not in self.columns:
-            return np.full(self.size, math.nan)
-        if column in self.doubles and not self.cells[column].null_count:
-            numbers = to_numpy(self.cells[column].cast(pa.float64()))
-            return np.where(np.isfinite(numbers), numbers, math.nan)
-        return to_floats(map(finite_or_none, self.cells[column].to_pylist()))
+    def numbers_of(self, column: str) -> NDArray[np.float64]:
+        """A column of ``numbers``; all NaN where the file lacks it, [N]."""
+        return self.numbers[column] if column in self.numbers else np.full(self.size, math.nan)
 
     def lacks(self, column: str) -> bool:
         """Whether a row has no cell in a column."""
-        return column not in self.columns or self.cells[column].null_count > 0
-
-    def num_tokens(self) -> NDArray[np.int64]:
-        """Tokens of each completion, -1 where its ids were not logged, [N]."""
-        if _IDS not in self.columns:
-            return np.full(self.size, UNKNOWN)
-        lengths = [UNKNOWN if ids is None else len(ids) for ids in map(logged_ids, self.cells[_IDS].to_pylist())]
-        return np.array(lengths, dtype=np.int64)
+        return column not in self.numbers or column in self.lacking
 
 
-def prompt_id(prompt: Any) -> str:
-    """The id of a prompt, text or messages."""
+def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
+    """One file of completions.
+
+    Args:
+        path: The file.
+        functions: Columns that are reward functions, whatever their type.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        InputError: It is damaged, lacks a column, or holds several steps.
+    """
+    types = parquet_types(path)
+    absent = [name for name in _REQUIRED if name not in types]
+    if absent:
+        raise InputError(
+            f"{path} lacks the column{'s' * (len(absent) > 1)} {', '.join(absent)} that TRL writes.",
+            hint="Use --reader generic and name the columns.",
+        )
+    doubles = tuple(name for name, kind in types.items() if pa.types.is_floating(kind))
+    numeric = [name for name in types if name in ("advantage", *functions, *doubles)]
+    cells = read_parquet(path, without=types.keys() - {"step", "prompt", _IDS, *numeric})
+    steps = cells["step"].unique().to_pylist() if pa.types.is_integer(types["step"]) else []
+    if len(steps) != 1 or steps[0] is None:
+        raise InputError(f"{path} does not hold one step, as TRL writes it.", hint="Use --reader generic.")
+    numbers = {name: _numbers(cells[name]) for name in numeric}
+    advantage = cells["advantage"].to_pylist() if np.isnan(numbers["advantage"]).any() else [None] * len(cells)
+    return StepFile(
+        path=path,
+        step=steps[0],
+        columns=tuple(types),
+        doubles=doubles,
+        prompts=_prompts(cells["prompt"].combine_chunks()),
+        numbers=numbers,
+        lacking=frozenset(name for name in numeric if cells[name].null_count),
+        is_broken=np.array(list(map(is_not_finite, advantage)), dtype=np.bool_),
+        num_tokens=_num_tokens(cells[_IDS]) if _IDS in types else np.full(len(cells), UNKNOWN),
+    )
+
+
+def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    if pa.types.is_floating(column.type):
+        numbers = to_numpy(column.cast(pa.float64()).fill_null(math.nan))
+        return np.where(np.isfinite(numbers), numbers, math.nan)
+    return to_floats(map(finite_or_none, column.to_pylist()))
+
+
+def _num_tokens(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    if pa.types.is_list(column.type) and pa.types.is_integer(column.type.value_type):
+        lists = column.combine_chunks()
+        if not lists.flatten().null_count:
+            return np.where(
+                to_numpy(lists.is_valid().cast(pa.int8())), np.diff(to_numpy(lists.offsets)), UNKNOWN
+            ).astype(np.int64)
+    ids = map(logged_ids, column.to_pylist())
+    return np.array([UNKNOWN if one is None else len(one) for one in ids], dtype=np.int64)
+
+
+def _prompts(column: pa.Array) -> RowPrompts:
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        encoded = column.dictionary_encode(null_encoding="encode")
+        return RowPrompts.of(encoded.dictionary.to_pylist(), to_numpy(encoded.indices), _text_id)
+    return RowPrompts.of(column.to_pylist(), np.arange(len(column)), _prompt_id)
+
+
+def _prompt_id(prompt: Any) -> str:
     return digest(parse_messages(prompt) or text_of(prompt))
 
 
 @lru_cache(maxsize=1 << 16)
 def _text_id(prompt: str | None) -> str:
     """Prompts return from step to step."""
-    return prompt_id(prompt)
+    return digest(prompt or "")
 
 
 def logged_ids(ids: Any) -> tuple[int, ...] | None:
@@ -118,36 +208,97 @@ def run_of(path: Path) -> Path:
     return folder.parent if folder.name == "completions" else folder
 
 
-def read_step_file(path: Path, *, whole: bool = True) -> StepFile:
-    """One file of completions.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrlState:
+    """The trainer's log."""
 
-    Args:
-        whole: Whether completions are looked at, too.
+    path: Path | None = None
+    """The file; None where the run has none."""
+    last_step: int = 0
+    """The log ends at this step."""
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Step -> what was logged about training."""
+    eval_steps: frozenset[int] = frozenset()
+    """Steps at which an evaluation was logged: it overwrites the step's file of completions."""
+    damaged: tuple[Path, ...] = ()
+    """State files that could not be read, of which no other one is known to reach as far."""
 
-    Returns:
-        What it holds.
-
-    Raises:
-        InputError: It is damaged, lacks a column, or holds several steps.
-    """
-    columns = parquet_columns(path)
-    absent = [name for name in REQUIRED if name not in columns]
-    if absent:
-        raise InputError(
-            f"{path} lacks the column{'s' * (len(absent) > 1)} {', '.join(absent)} that TRL writes.",
-            hint="Use --reader generic and name the columns.",
+    @property
+    def reward_names(self) -> tuple[str, ...]:
+        """Names of the reward functions, as the trainer logged their means."""
+        keys = {key: None for metrics in self.metrics.values() for key in metrics}
+        return tuple(
+            key.removeprefix("rewards/").removesuffix("/mean")
+            for key in keys
+            if key.startswith("rewards/") and key.endswith("/mean")
         )
-    table = read_parquet(path, without=() if whole else {"completion"})
-    steps = table["step"].unique().to_pylist() if pa.types.is_integer(table.schema.field("step").type) else []
-    if len(steps) != 1 or steps[0] is None:
-        raise InputError(f"{path} does not hold one step, as TRL writes it.", hint="Use --reader generic.")
-    return StepFile(
+
+    def window(self, step: int) -> int:
+        """Over how many steps the trainer averaged what it logged at a step; 0 where nothing was logged at it."""
+        if step not in self.metrics:
+            return 0
+        return step - max((logged for logged in self.metrics if logged < step), default=0)
+
+
+def has_state(run: Path) -> bool:
+    """Whether a trainer left its state in a folder, or in a checkpoint of it."""
+    return bool(_state_files(run))
+
+
+def _state_files(run: Path) -> list[Path]:
+    return sorted([*run.glob("trainer_state.json"), *run.glob("checkpoint-*/trainer_state.json")])
+
+
+def read_state(run: Path) -> TrlState:
+    """The state that reaches furthest, of the root and the checkpoints of TRL's ``output_dir``."""
+    states: list[tuple[int, Path, dict[str, Any]]] = []
+    damaged: list[Path] = []
+    for path in _state_files(run):
+        try:
+            document = read_json(path)
+            _metrics_of(document)
+            states.append((_step_of(document, "global_step"), path, document))
+        except (InputError, OSError, ValueError, KeyError, TypeError, AttributeError):
+            damaged.append(path)
+    if not states:
+        return TrlState(damaged=tuple(damaged))
+    last_step, path, document = max(states, key=lambda entry: entry[0])
+    damaged = [path for path in damaged if not 0 <= _step_of_checkpoint(path) <= last_step]
+    return TrlState(
         path=path,
-        step=steps[0],
-        columns=columns,
-        doubles=tuple(field.name for field in table.schema if pa.types.is_floating(field.type)),
-        cells=table,
+        last_step=last_step,
+        metrics=_metrics_of(document),
+        eval_steps=frozenset(_step_of(entry, "step") for entry in document["log_history"] if _is_eval(entry)),
+        damaged=tuple(damaged),
     )
+
+
+def _metrics_of(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+    metrics: dict[int, dict[str, float]] = {}
+    for entry in document["log_history"]:
+        if _is_eval(entry):
+            continue
+        step, logged = _step_of(entry, "step"), logged_numbers(entry)
+        logged.pop("step", None)
+        metrics[step] = {**logged, **metrics.get(step, {})}
+    return metrics
+
+
+def _step_of_checkpoint(path: Path) -> int:
+    """The step that the state of a checkpoint reaches to; -1 where the folder does not tell."""
+    step = whole_number(path.parent.name.removeprefix("checkpoint-"))
+    return -1 if step is None else step
+
+
+def _step_of(entry: Mapping[str, Any], key: str) -> int:
+    step = entry[key]
+    if type(step) is not int or whole_number(step) is None:
+        raise ValueError(f"{key} is {str(step)[:40]!r}, which is no step")
+    return step
+
+
+def _is_eval(entry: Mapping[str, Any]) -> bool:
+    return any(name.startswith(_EVAL_PREFIX) for name in entry)
 
 
 def split_training(files: Sequence[StepFile], state: TrlState) -> tuple[list[StepFile], list[StepFile]]:
@@ -175,7 +326,7 @@ def split_training(files: Sequence[StepFile], state: TrlState) -> tuple[list[Ste
             training[-1] = _repeat(training[-1], file.step)
         else:
             training.append(file)
-    return training, evaluation
+    return sorted(training, key=lambda file: file.step), evaluation
 
 
 def _last_step(file: StepFile) -> int:
@@ -183,12 +334,95 @@ def _last_step(file: StepFile) -> int:
 
 
 def _same_rows(first: StepFile, second: StepFile) -> bool:
-    return _content(first) == _content(second)
+    """Whether two files hold the same rows; texts are only looked at where all numbers are the same."""
+    if first.columns != second.columns or first.prompts.ids != second.prompts.ids or first.size != second.size:
+        return False
+    are_same = (
+        np.array_equal(first.numbers_of(name), second.numbers_of(name), equal_nan=True) for name in first.numbers
+    )
+    return all(are_same) and _content(first) == _content(second)
 
 
 def _content(file: StepFile) -> list[str]:
-    return [repr([(name, cell) for name, cell in row.items() if name != "step"]) for row in file.rows]
+    return [repr(row) for row in read_parquet(file.path, without={"step"}).to_pylist()]
 
 
 def _repeat(file: StepFile, step: int) -> StepFile:
     return replace(file, repeated_at=(*file.repeated_at, step))
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """How a run's generation batches became updates, as its arguments say it.
+
+    Args:
+        per_generation: Micro-batches of a generation batch.
+        accumulation: Micro-batches of an update.
+        num_iterations: How often a generation batch is used.
+    """
+
+    per_generation: int
+    accumulation: int
+    num_iterations: int = 1
+
+    @classmethod
+    def from_settings(cls, settings: TrainerSettings) -> Batches | None:
+        """What the arguments say; None where they do not."""
+        per_generation, accumulation = settings.get("steps_per_generation"), settings.get("gradient_accumulation_steps")
+        if not isinstance(per_generation, int) or not isinstance(accumulation, int) or accumulation < 1:
+            return None
+        return cls(per_generation, accumulation, int(settings.get("num_iterations", 1)))
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether each update uses one whole generation batch."""
+        return self.per_generation == self.accumulation
+
+    def note(self) -> Reason | None:
+        """Why a file's rollouts are not those of its update; None where they are."""
+        if self.per_generation > self.accumulation:
+            return Reason(
+                "batch_split",
+                f"One generation serves {self.per_generation} micro-batches and an update takes {self.accumulation}: "
+                "the update of this step saw a part of these rollouts, and the log does not say which",
+            )
+        if self.per_generation < self.accumulation:
+            return Reason(
+                "rollouts_missing",
+                f"An update takes {self.accumulation} micro-batches and one generation serves {self.per_generation}: "
+                "the file holds the last generation of this step only",
+            )
+        return None
+
+
+def step_notes(files: Sequence[StepFile], state: TrlState, settings: TrainerSettings) -> dict[int, Reason]:
+    """The notes of a run's training files: step -> why; a step without reservations has none."""
+    batches = Batches.from_settings(settings)
+    notes = {file.step: _guess(file, state) if batches is None else batches.note() for file in files}
+    return {step: note for step, note in notes.items() if note is not None}
+
+
+def windows(files: Sequence[StepFile], state: TrlState) -> dict[int, int]:
+    """Step -> over how many steps its metrics are means, where that is more than one."""
+    widths = {step: state.window(step) for file in files for step in (file.step, *file.repeated_at)}
+    return {step: width for step, width in widths.items() if width > 1}
+
+
+def repeats(files: Sequence[StepFile], settings: TrainerSettings) -> dict[int, int]:
+    """Step -> the step whose whole batch its update used again, where the arguments say so."""
+    batches = Batches.from_settings(settings)
+    if batches is None or not batches.are_whole:
+        return {}
+    return {step: file.step for file in files for step in file.repeated_at}
+
+
+def _guess(file: StepFile, state: TrlState) -> Reason | None:
+    """Without arguments: signs that a batch served several updates, split, repeated, or both."""
+    unknown = "without steps_per_generation it is not known whether each update saw all of it or a part"
+    if file.step in state.metrics and "reward" not in state.metrics[file.step]:
+        sampled = "The trainer logged no reward at this step: the batch was sampled for an earlier update;"
+        return Reason("settings_unknown", f"{sampled} {unknown}")
+    if file.repeated_at:
+        steps = ", ".join(map(str, file.repeated_at))
+        return Reason("settings_unknown", f"The batch also served step {steps}; {unknown}")
+    return None

@@ -7,7 +7,9 @@ a pickle. Prompts and completions are text here; ids are known only where a side
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +19,48 @@ from gradscope.errors import InputError
 from gradscope.machine.threads import in_threads
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
-from gradscope.rollouts.groups import GroupsOfTable, num_used, reward_table
+from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, num_used
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.counted import counted
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_ids, read_trainer_settings
-from gradscope.rollouts.readers.parsing.scalars import (
-    finite_or_none,
-    is_not_finite,
-    logged_number,
-    parse_messages,
-    text_of,
-)
-from gradscope.rollouts.readers.trl.blocks import Block, group_size, uncut
+from gradscope.rollouts.readers.parsing.scalars import finite_or_none, logged_number, parse_messages, text_of
+from gradscope.rollouts.readers.parsing.tables import read_parquet
 from gradscope.rollouts.readers.trl.files import (
     StepFile,
+    TrlState,
     completion_files,
+    has_state,
     logged_ids,
+    read_state,
     read_step_file,
+    repeats,
     run_of,
     split_training,
+    step_notes,
+    windows,
 )
-from gradscope.rollouts.readers.trl.model_card import trainer_of, with_card
-from gradscope.rollouts.readers.trl.notes import repeats, step_notes, windows
-from gradscope.rollouts.readers.trl.rewards import reward_weights, scalar_reward, scalar_rewards
-from gradscope.rollouts.readers.trl.state import TrlState, has_state, read_state
-from gradscope.rollouts.readers.trl.table import table_of_files, without_reward
-from gradscope.rollouts.run import Run, WeightsRef
+from gradscope.rollouts.readers.trl.groups import (
+    Block,
+    group_size,
+    prompts_of_groups,
+    reward_weights,
+    scalar_rewards,
+    uncut,
+)
+from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
+from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
+NO_REWARD = "no reward function gave a finite number"
+SHARED_NAME = "reward functions share a name, so that their sum is not known"
+_TRAINER = re.compile(r"^This model was trained with ([A-Za-z0-9 +-]{1,40}?)[,.]", re.MULTILINE)
+_TAGS = re.compile(r"^tags:\n((?:- .{1,40}\n)+)", re.MULTILINE)
+_VERSION = re.compile(r"^- TRL: (\S+)$", re.MULTILINE)
+VERSION = "trl_version"
+"""The setting that holds it."""
+TRAINER = "trl_trainer"
+"""The setting that holds the name of the trainer, such as ``GRPO``."""
 _MASKS = ("completion_mask", "env_mask", "tool_mask")
 SideIds = Mapping[tuple[int, int], tuple[int, ...]]
 
@@ -80,7 +95,7 @@ def _read(request: ReadRequest) -> Run:
     for file in state.damaged:
         quarantine.lose(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
     settings = with_card(read_trainer_settings(request.run_config), run)
-    training, evaluation = split_training(_readable(paths, quarantine, whole=not request.rewards_only), state)
+    training, evaluation = split_training(_readable(paths, state, quarantine), state)
     if not training:
         raise InputError(
             f"Every file of completions in {request.path} holds evaluation rows.",
@@ -98,11 +113,14 @@ def _read(request: ReadRequest) -> Run:
         )
         del blocks[place]
     size, cut = group_size(blocks, settings)
-    groups: Sequence[RolloutGroup]
-    if request.rewards_only and request.completion_ids is None:
-        groups = GroupsOfTable(table_of_files(training, size, functions.weights, quarantine))
-    else:
-        groups = _all_groups(training, size, functions.weights, request, quarantine)
+    side_ids = _side_ids(request, training)
+    table = _table(training, size, functions.weights, side_ids)
+    _set_aside(training, blocks, functions.weights, quarantine)
+
+    def at(step: int) -> list[RolloutGroup]:
+        return _groups([file for file in training if file.step == step], size, table, side_ids)
+
+    groups = GroupsOfTable(table) if request.rewards_only else GroupsOnDisk(table, at)
     damaged_weights: dict[int, str] = {}
     weights = _find_weights(run, request, damaged_weights)
     read_files = (*paths, state.path, request.run_config, request.completion_ids)
@@ -113,7 +131,7 @@ def _read(request: ReadRequest) -> Run:
         files=tuple(str(path) for path in read_files if path is not None),
         num_rows=num_used(groups),
         inferred=(*functions.inferred, *cut, *_left_out(training, evaluation)),
-        missing=(*functions.missing, *_missing(state, settings.origin, groups, weights)),
+        missing=(*functions.missing, *_missing(state, settings.origin, table, weights)),
         quarantined=quarantine.result(),
     )
     return Run(
@@ -131,11 +149,8 @@ def _read(request: ReadRequest) -> Run:
     )
 
 
-def _readable(paths: Sequence[Path], quarantine: QuarantineLog, *, whole: bool) -> list[StepFile]:
+def _readable(paths: Sequence[Path], state: TrlState, quarantine: QuarantineLog) -> list[StepFile]:
     """The files of completions that can be read; a damaged one is set aside and leaves the other steps alone.
-
-    Args:
-        whole: Whether completions are looked at, too.
 
     Returns:
         One or more.
@@ -143,10 +158,11 @@ def _readable(paths: Sequence[Path], quarantine: QuarantineLog, *, whole: bool) 
     Raises:
         InputError: None can be read.
     """
+    functions = state.reward_names
 
     def read(path: Path) -> StepFile | InputError:
         try:
-            return read_step_file(path, whole=whole)
+            return read_step_file(path, functions)
         except InputError as error:
             return error
 
@@ -165,48 +181,94 @@ def _block(file: StepFile, weights: Mapping[str, float], state: TrlState) -> Blo
     return Block(
         path=file.path,
         prompts=file.prompts,
-        rewards=scalar_rewards({name: file.numbers(name) for name in weights}, weights),
-        advantages=file.numbers("advantage"),
+        rewards=scalar_rewards({name: file.numbers_of(name) for name in weights}, weights),
+        advantages=file.numbers["advantage"],
         logged_share=finite_or_none(share) if state.window(file.step) == 1 else None,
     )
 
 
-def _all_groups(
-    files: Sequence[StepFile],
-    size: int,
-    weights: Mapping[str, float],
-    request: ReadRequest,
-    quarantine: QuarantineLog,
-) -> tuple[RolloutGroup, ...]:
+def _side_ids(request: ReadRequest, files: Sequence[StepFile]) -> SideIds:
+    """The ids of the side file, of which some must be of these files' rows."""
     side_ids = read_side_ids(request.completion_ids)
-    groups = tuple(group for file in files for group in _groups(file, size, weights, side_ids, quarantine))
-    if side_ids and not side_ids.keys() & {(group.step, rollout.row) for group in groups for rollout in group.rollouts}:
+    sizes = {file.step: file.size for file in files}
+    if side_ids and not any(row < sizes.get(step, 0) for step, row in side_ids):
         raise InputError(
             f"No row of {request.completion_ids} belongs to {request.path}.",
             hint="Its step and row (from 0, in the order of the log) must be those of the run.",
         )
+    return side_ids
+
+
+def _table(files: Sequence[StepFile], size: int, weights: Mapping[str, float], side_ids: SideIds) -> RewardTable:
+    """The table of some files, at least one, whose rows are cut into groups of a size."""
+    totals = [scalar_rewards({name: file.numbers_of(name) for name in weights}, weights) for file in files]
+    starts = [np.arange(0, file.size, size) for file in files]
+    prompts, of_group = prompts_of_groups([file.prompts for file in files], size)
+    lengths = np.concatenate([_num_tokens(file, side_ids) for file in files])
+    advantage = np.concatenate([file.numbers["advantage"] for file in files])
+    texts = dict(pair for file in reversed(files) for pair in zip(file.prompts.ids, file.prompts.texts, strict=True))
+    return RewardTable(
+        step=np.concatenate([np.full(len(at), file.step) for file, at in zip(files, starts, strict=True)]),
+        names=tuple(f"{file.step}:{at}" for file in files for at in range(-(-file.size // size))),
+        prompt=of_group,
+        prompts=prompts,
+        size=np.concatenate([np.diff(at, append=file.size) for file, at in zip(files, starts, strict=True)]),
+        reward=np.concatenate(totals),
+        rewards={name: np.concatenate([file.numbers_of(name) for file in files]) for name in weights},
+        advantage=None if np.isnan(advantage).all() else advantage,
+        prompt_texts=tuple(texts[name] for name in prompts),
+        num_tokens=lengths if np.any(lengths != UNKNOWN) else None,
+    )
+
+
+def _num_tokens(file: StepFile, side_ids: SideIds) -> np.ndarray:
+    lengths = [len(side_ids.get((file.step, at), ())) for at in range(file.size)] if side_ids else 0
+    return np.where(lengths, lengths, file.num_tokens)
+
+
+def _set_aside(
+    files: Sequence[StepFile], blocks: Sequence[Block], weights: Mapping[str, float], quarantine: QuarantineLog
+) -> None:
+    """Count rows without a reward, else those whose advantage is no finite number; they stay in their groups."""
+    why = SHARED_NAME if any(map(math.isnan, weights.values())) else NO_REWARD
+    for file, block in zip(files, blocks, strict=True):
+        lacks = np.isnan(block.rewards)
+        for at in np.flatnonzero(lacks | file.is_broken).tolist():
+            quarantine.add(why if lacks[at] else BROKEN_ADVANTAGE, f"{file.path}:{at + 1}")
+
+
+def _groups(files: Sequence[StepFile], size: int, table: RewardTable, side_ids: SideIds) -> list[RolloutGroup]:
+    """The groups of a step with all that its files hold."""
+    groups: list[RolloutGroup] = []
+    before = int(np.searchsorted(table.step, files[0].step))
+    for file in files:
+        rows = read_parquet(file.path).to_pylist()
+        for first in range(0, file.size, size):
+            place = before + len(groups)
+            start, end = int(table.starts[place]), int(table.starts[place] + table.size[place])
+            totals = _known(table.reward[start:end])
+            columns = {name: _known(values[start:end]) for name, values in table.rewards.items()}
+            rollouts = tuple(
+                _rollout(
+                    row,
+                    table.names[place],
+                    sample,
+                    first + sample,
+                    {name: values[sample] for name, values in columns.items()},
+                    totals[sample],
+                    side_ids.get((file.step, first + sample)) or logged_ids(row.get("completion_ids")),
+                )
+                for sample, row in enumerate(rows[first : first + len(totals)])
+            )
+            prompt = table.prompts[table.prompt[place]]
+            groups.append(
+                RolloutGroup(step=file.step, group_id=table.names[place], prompt_id=prompt, rollouts=rollouts)
+            )
     return groups
 
 
-def _groups(
-    file: StepFile, size: int, weights: Mapping[str, float], side_ids: SideIds, quarantine: QuarantineLog
-) -> list[RolloutGroup]:
-    """One step's rows cut into groups of ``size``; rows without a reward are set aside, but stay in their group."""
-    groups = []
-    for start in range(0, file.size, size):
-        group_id = f"{file.step}:{start // size}"
-        rollouts = []
-        for at in range(start, min(start + size, file.size)):
-            rewards, reward = scalar_reward(file.rows[at], weights)
-            if reward is None:
-                quarantine.add(without_reward(weights), f"{file.path}:{at + 1}")
-            elif is_not_finite(file.rows[at]["advantage"]):
-                quarantine.add(BROKEN_ADVANTAGE, f"{file.path}:{at + 1}")
-            ids = side_ids.get((file.step, at)) or logged_ids(file.rows[at].get("completion_ids"))
-            rollouts.append(_rollout(file.rows[at], group_id, at - start, at, rewards, reward, ids))
-        prompt = file.prompts.ids[file.prompts.of_row[start]]
-        groups.append(RolloutGroup(step=file.step, group_id=group_id, prompt_id=prompt, rollouts=tuple(rollouts)))
-    return groups
+def _known(numbers: np.ndarray) -> list[float | None]:
+    return [None if math.isnan(number) else number for number in numbers.tolist()]
 
 
 def _rollout(
@@ -272,7 +334,7 @@ def _left_out(training: Sequence[StepFile], evaluation: Sequence[StepFile]) -> l
 
 
 def _missing(
-    state: TrlState, settings_origin: str | None, groups: Sequence[RolloutGroup], weights: Sequence[WeightsRef]
+    state: TrlState, settings_origin: str | None, table: RewardTable, weights: Sequence[WeightsRef]
 ) -> list[str]:
     sentences = []
     if state.path is None and not state.damaged:
@@ -280,7 +342,6 @@ def _missing(
             "There is no trainer_state.json: logged metrics are unknown, and evaluation files cannot be told from "
             "training files."
         )
-    table = reward_table(groups)
     unlogged = bool(np.any(table.step > state.last_step))
     if state.path is not None and unlogged:
         sentences.append(f"{state.path} ends at step {state.last_step}; nothing is known of what was logged after it.")
@@ -308,6 +369,34 @@ def _find_tokenizer(run: Path, request: ReadRequest, weights: Sequence[WeightsRe
     model = None if request.model is None else Path(request.model)
     trained = (ref.path for ref in weights if ref.num_updates > 0)  # the trainer saves its own with each of them
     return find_tokenizer(*trained, run, request.initial, *map(Path, bases), model)
+
+
+def trl_version(run: Path) -> str | None:
+    """The version that a run's card names, its own or that of a checkpoint; None where none does."""
+    return _named(_VERSION, run)
+
+
+def _named(pattern: re.Pattern[str], run: Path) -> str | None:
+    for card in (run / "README.md", *sorted(run.glob("checkpoint-*/README.md"))):
+        found = pattern.search(card.read_text(encoding="utf-8", errors="replace")) if card.is_file() else None
+        if found:
+            return found[1]
+    return None
+
+
+def trainer_of(run: Path) -> str | None:
+    """The trainer that a run's card names, such as ``GRPO``; None where there is no card, or it names none."""
+    # a subclass of GRPOTrainer inherits the sentence "trained with GRPO" and has a tag of its own, such as gmpo
+    trainer, tags = _named(_TRAINER, run), (_named(_TAGS, run) or "").replace("- ", "").split("\n")
+    own = [tag for tag in tags if tag and tag not in ("generated_from_trainer", "trl")]
+    return own[0].upper() if trainer == "GRPO" and own and "grpo" not in own else trainer
+
+
+def with_card(settings: TrainerSettings, run: Path) -> TrainerSettings:
+    """The settings with version and trainer of the model card, unless they have them."""
+    told = {VERSION: trl_version(run), TRAINER: trainer_of(run)}
+    new = {name: value for name, value in told.items() if value is not None and name not in settings.values}
+    return replace(settings, values={**settings.values, **new}) if new else settings
 
 
 FORMAT = Format(

@@ -14,7 +14,6 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.flat.column_log import column_log
 from gradscope.rollouts.readers.flat.records import FlatColumns
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.reduction import log as reduction_log
 from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColumns
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from tests.rollouts.readers.reduced import assert_same, write_lines
@@ -111,7 +110,6 @@ def test_tables_of_any_cells_have_the_answers_of_the_row_reader(
         else {}
     )
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    monkeypatch.setattr(reduction_log, "MIN_ON_DISK", 0)
     assert_same(tmp_path / "a.parquet")
     text = [
         ",".join(columns),

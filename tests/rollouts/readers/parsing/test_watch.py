@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing import watch
 from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from tests.conftest import REPOSITORY
+from tests.rollouts.readers.reduced import read_by_row
 
 ROWS = [
     {"prompt_id": f"p{place // 4}", "step": 1 + place // 40, "reward": place % 3 // 2, "text": "x" * 100}
@@ -28,7 +28,7 @@ def every_kilobyte(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told_of(path: Path) -> list[tuple[float, int, str]]:
     told: list[tuple[float, int, str]] = []
-    read_run(path, progress=lambda *now: told.append(now))
+    read_by_row(path, progress=lambda *now: told.append(now))
     return told
 
 

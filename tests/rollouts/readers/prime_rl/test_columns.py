@@ -12,12 +12,12 @@ from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.prime_rl.columns import named_in, stream_group
 from gradscope.rollouts.readers.reduction.so_far import ReadSoFar
-from tests.rollouts.readers.reduced import answers, assert_same, every_log_is_large, mutated, write_lines
+from tests.rollouts.readers.reduced import answers, assert_same, in_small_blocks, mutated, write_lines
 
 
 @pytest.fixture(autouse=True)
 def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    every_log_is_large(monkeypatch, block=2000)
+    in_small_blocks(monkeypatch, block=2000)
 
 
 def trace(name: str = "t", score: Any = 1.0, **cells: Any) -> dict[str, Any]:

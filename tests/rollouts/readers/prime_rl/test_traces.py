@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.prime_rl.traces import TrainedBatches, batches_in
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 
@@ -86,3 +87,30 @@ def test_prime_rl_names_the_weights_that_an_episode_began_and_ended_with(
 def test_prime_rl_a_step_beyond_all_floats_is_no_step(tmp_path: Path) -> None:
     rows = [prime_row(), prime_row(run={"work": {"step": 10**400}})]
     assert set_aside(read_run(write_lines(tmp_path / "traces.jsonl", *rows))) == {"the step is not a whole number": 1}
+
+
+def test_what_no_batch_holds_is_in_no_loss(tmp_path: Path) -> None:
+    trace = prime_row()["traces"][0]
+    batches = batches_in([write_lines(tmp_path / "step_3/train/effective/traces.jsonl", prime_row())])
+    dropped = batches.as_trained({**trace, "id": "another"}, 3).tokens
+    assert dropped is not None
+    assert (dropped.mask, dropped.token_advantages) == ((False, False), (0.0, 0.0))
+    assert batches.as_trained(trace, 3).tokens is not None
+    assert batches.elsewhere == set()
+
+
+def test_a_trace_of_another_steps_batch_spoils_both_steps(tmp_path: Path) -> None:
+    row = json.loads(json.dumps(prime_row()))
+    write_lines(tmp_path / "rollouts/step_3/train/all/traces.jsonl", row)
+    write_lines(tmp_path / "rollouts/step_4/train/effective/traces.jsonl", row)
+    run = read_run(tmp_path)
+    assert {step: reason.cause for step, reason in run.notes.items()} == {
+        3: "rollouts_missing",
+        4: "rollouts_missing",
+    }
+
+
+def test_without_batches_a_trace_is_as_it_is() -> None:
+    tokens = TrainedBatches().as_trained(prime_row()["traces"][0], 3).tokens
+    assert tokens is not None
+    assert all(tokens.mask)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.groups import GroupsOnDisk, holds_rewards_alone
+from gradscope.rollouts.groups import holds_rewards_alone, reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.grouping import Record
@@ -25,14 +25,9 @@ from gradscope.rollouts.readers.reduction import lines as reduction_lines
 from gradscope.rollouts.readers.reduction import log
 from gradscope.rollouts.readers.reduction.parts import Part
 from gradscope.rollouts.run import Run
-from tests.rollouts.readers.reduced import assert_same_rollouts
+from tests.rollouts.readers.reduced import assert_same_rollouts, read_by_row
 
 Told = list[tuple[int, int, str]]
-
-
-@pytest.fixture(autouse=True)
-def every_log_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "MIN_ON_DISK", 0)
 
 
 @pytest.fixture
@@ -61,9 +56,7 @@ def answers(run: Run) -> tuple[Any, ...]:
 
 def assert_same(path: Path | str, *, progress: ProgressCallback = no_progress, **how: Any) -> Run:
     options = ReadOptions(**how)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(log, "MIN_ON_DISK", 1 << 60)
-        by_row = read_run(path, options, progress=progress)
+    by_row = read_by_row(path, options)
     assert_same_rollouts(read_run(path, options), by_row)
     reduced = read_run(path, options, rewards_only=True, progress=progress)
     assert answers(reduced) == answers(by_row)
@@ -326,11 +319,9 @@ def test_further_rewards_of_files_with_types(tmp_path: Path) -> None:
     assert run.groups[0].rollouts[0].rewards == {"reward": 1.0, "score": 0.5}
 
 
-def test_texts_are_read_where_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(ROW + "\n")
-    assert read_run(path).groups[0].rollouts[0].completion == "text"
-    monkeypatch.setattr(log, "MIN_ON_DISK", 1 << 20)
     assert read_run(path).groups[0].rollouts[0].completion == "text"
     assert read_run(path, rewards_only=True).groups[0].rollouts[0].completion == ""
 
@@ -340,12 +331,12 @@ def test_a_compressed_log_is_large_by_what_it_may_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     path = tmp_path / f"a.jsonl.{kind}"
-    lines = f"{ROW}\n".encode() * 50
+    lines = (ROW.replace('"reward"', '"prompt": "q", "reward"') + "\n").encode() * 50
     path.write_bytes(gzip.compress(lines) if kind == "gz" else pa.compress(lines, codec="zstd", asbytes=True))
     on_disk = path.stat().st_size
-    for least, is_reduced in ((10 * on_disk, True), (10 * on_disk + 1, False)):
-        monkeypatch.setattr(log, "MIN_ON_DISK", least)
-        assert isinstance(read_run(path).groups, GroupsOnDisk) == is_reduced
+    for most, has_texts in ((10 * on_disk, True), (10 * on_disk - 1, False)):
+        monkeypatch.setattr(log, "MOST_WITH_TEXTS", most)
+        assert (reward_table(read_run(path, rewards_only=True).groups).prompt_texts is not None) == has_texts
 
 
 NUMBERED = ROW.replace('"reward"', '"sample_idx": 0, "reward"')

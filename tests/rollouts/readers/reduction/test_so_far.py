@@ -17,7 +17,7 @@ from gradscope.rollouts.run import Run
 
 
 @pytest.fixture(autouse=True)
-def every_log_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "BLOCK", 200)
     monkeypatch.setattr(so_far, "_MARK", 16)
 

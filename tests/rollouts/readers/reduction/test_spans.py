@@ -12,15 +12,14 @@ import pytest
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOnDisk
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.tables import read_rows
-from gradscope.rollouts.readers.reduction import log, spans
-from tests.rollouts.readers.reduced import assert_same_rollouts, every_log_is_large
+from gradscope.rollouts.readers.parsing import tables
+from gradscope.rollouts.readers.reduction import spans
+from tests.rollouts.readers.reduced import assert_same_rollouts, in_small_blocks, read_by_row
 
 
 @pytest.fixture(autouse=True)
-def every_log_is_large_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    every_log_is_large(monkeypatch, block=300)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_small_blocks(monkeypatch, block=300)
 
 
 def rows(steps: Sequence[int]) -> list[dict[str, object]]:
@@ -38,15 +37,18 @@ IN_ORDER = [step for step in range(1, 9) for _ in range(6)]
 MIXED = [1 + at % 8 for at in range(48)]
 
 
-def is_on_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the rollouts stay on disk; they are held to those that are read row by row."""
+def is_by_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether rollouts are read step by step, not all at once; they are held to those that are read row by row."""
+    judged: list[bool] = []
+    is_cheap = spans.StepSpans.is_cheap
+    monkeypatch.setattr(spans.StepSpans, "is_cheap", lambda *how: judged.append(is_cheap(*how)) or judged[-1])
     run = read_run(path)
-    monkeypatch.setattr(log, "MIN_ON_DISK", 1 << 60)
-    by_row = read_run(path)
+    by_row = read_by_row(path)
     assert_same_rollouts(run, by_row)
     assert run.groups[-1] == by_row.groups[-1]
     assert run.groups[1:3] == by_row.groups[1:3]
-    return isinstance(run.groups, GroupsOnDisk)
+    assert isinstance(run.groups, GroupsOnDisk)
+    return judged[0]
 
 
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b"\n{\n"])
@@ -57,7 +59,7 @@ def test_each_step_is_read_from_where_it_lies(
     text = lines(IN_ORDER).encode()
     (tmp_path / "1.jsonl").write_bytes(start + (text if is_ended else text[:-1]))
     (tmp_path / "2.jsonl").write_bytes(start + lines([8, 8, 9]).encode())
-    assert is_on_disk(tmp_path, monkeypatch)
+    assert is_by_step(tmp_path, monkeypatch)
 
 
 def test_only_the_lines_of_a_step_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,13 +73,12 @@ def test_only_the_lines_of_a_step_are_parsed(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("steps", "is_cheap"), [(IN_ORDER, True), (MIXED, False)])
-def test_a_log_whose_steps_lie_mixed_is_read_row_by_row(
+def test_a_log_whose_steps_lie_mixed_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[int], is_cheap: bool
 ) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(log, "MIN_ON_DISK", 0)  # one block
+    monkeypatch.undo()  # one block
     (tmp_path / "1.jsonl").write_text(lines(steps))
-    assert is_on_disk(tmp_path, monkeypatch) == is_cheap
+    assert is_by_step(tmp_path, monkeypatch) == is_cheap
 
 
 @pytest.mark.parametrize("num_files", [1, 8])
@@ -88,7 +89,7 @@ def test_compressed_files_are_passed_over_a_few_times_at_most(
     for number in range(num_files):
         some = IN_ORDER[number * 48 // num_files : (number + 1) * 48 // num_files]
         (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines(some).encode()))
-    assert is_on_disk(tmp_path, monkeypatch) == (num_files == 8)
+    assert is_by_step(tmp_path, monkeypatch) == (num_files == 8)
 
 
 @pytest.mark.parametrize("num_files", [1, 8])
@@ -96,16 +97,19 @@ def test_tables_are_read_a_file_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
     for number in range(num_files):
         some = rows(IN_ORDER[number * 48 // num_files : (number + 1) * 48 // num_files])
         pq.write_table(pa.Table.from_pylist(some), tmp_path / f"{number}.parquet")
-    assert is_on_disk(tmp_path, monkeypatch) == (num_files == 8)
+    assert is_by_step(tmp_path, monkeypatch) == (num_files == 8)
 
 
-def test_a_document_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_steps_of_a_document_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "1.json").write_text(json.dumps(rows(IN_ORDER)))
     read: list[Path] = []
-    monkeypatch.setattr(log, "reduce_log", lambda log, *_, **__: read.extend(log.files))
-    assert len(list(read_run(tmp_path).groups)) == 24
-    assert len(list(read_rows(tmp_path / "1.json", QuarantineLog()))) == 48
-    assert read == []
+    original = tables._read_json
+    monkeypatch.setattr(tables, "_read_json", lambda path, log: read.append(path) or original(path, log))
+    run = read_run(tmp_path)
+    before = len(read)
+    assert [group.step for group in run.groups] == [step for step in range(1, 9) for _ in range(3)]
+    assert [run.groups_at(step)[0].step for step in (8, 1)] == [8, 1]
+    assert len(read) == before + 1
 
 
 def test_a_log_that_was_changed_in_between_is_an_error(tmp_path: Path) -> None:

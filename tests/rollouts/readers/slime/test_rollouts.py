@@ -1,19 +1,25 @@
-"""slime's dumps are files of torch.save: their plain data is read, and nothing in them runs."""
-
 from __future__ import annotations
 
 import pickle
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gradscope.errors import InputError
+from gradscope.rollouts.groups import GroupsOnDisk, holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
+from gradscope.rollouts.readers.slime.rollouts import logged_tokens, num_logged_tokens
+from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside
+from tests.rollouts.readers.same_table import assert_reduced_alike
 
 SLIME = REPOSITORY / "fixtures" / "logs" / "slime"
 
@@ -85,3 +91,132 @@ def test_other_archives_of_that_name_are_no_rollouts(tmp_path: Path) -> None:
     (tmp_path / "broken_1.pt").write_bytes(b"PK\x03\x04")
     with pytest.raises(InputError, match="is not a log that gradscope knows"):
         read_run(tmp_path)
+
+
+SAMPLE = {"tokens": [5, 9, 2], "response_length": 2, "loss_mask": None, "rollout_log_probs": None}
+
+
+def test_the_last_tokens_are_the_completion() -> None:
+    tokens = logged_tokens({**SAMPLE, "loss_mask": [0, 1], "rollout_log_probs": [0.0, -0.5]})
+    assert (tokens.prompt_ids, tokens.completion_ids, tokens.logprobs) == ((5, 9), (2,), (-0.5,))
+    assert logged_tokens(SAMPLE).mask == (True, True)
+    assert num_logged_tokens({**SAMPLE, "loss_mask": [0, 1]}) == 1
+    assert num_logged_tokens(SAMPLE) == 2
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"tokens": None}, "not a list of whole numbers"),
+        ({"response_length": None}, "not a list of whole numbers"),
+        ({"response_length": 4}, "not a list of whole numbers"),
+        ({"response_length": 0}, "not a list of whole numbers"),
+        ({"loss_mask": [1]}, "differ in length"),
+        ({"rollout_log_probs": [-0.5]}, "differ in length"),
+        ({"loss_mask": [0, 0]}, "no token of the row was sampled"),
+    ],
+)
+def test_tokens_that_contradict_themselves_are_of_no_use(cells: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnusableRowError, match=reason):
+        logged_tokens({**SAMPLE, **cells})
+    with pytest.raises(UnusableRowError, match=reason):
+        num_logged_tokens({**SAMPLE, **cells})
+
+
+ABSENT = object()
+ODD: dict[str, Sequence[Any]] = {
+    "group_index": (1, 2.0, "3", None, True, 0.5, float("nan"), [0], ABSENT, 1 << 60, -1),
+    "index": (0, 1, "1", 1.0, None, ABSENT, [1], 1 << 60, float("inf")),
+    "tokens": (None, ABSENT, [], [5], [5, True, 2], [5, 9.0, 2], ["5", 9, 2], "592", (5, 9, 2), {"ids": [5]}),
+    "response_length": (0, 1, 3, 4, -1, "2", 2.0, 1.5, None, ABSENT, True),
+    "loss_mask": (None, [1, 1], [0, 1], [0, 0], [1], [], "11", [True, False], [[], [0]], 1),
+    "rollout_log_probs": (None, [-0.1, -0.2], [-0.1], [None, "x"], [], "xx", 0.5, {}),
+    "reward": (
+        *(0.0, 1, True, -0.0, 0.5, None, ABSENT, float("nan"), float("inf"), "1.0", [1.0], {}, 10**400),
+        *({"a": 1.0, "b": 0.0}, {"b": 1.0}, {"a": "x"}, {"a": None, "b": True}, {"a": float("nan")}, {"c": [1]}),
+    ),
+    "prompt": ("other", "", None, ABSENT, [{"role": "user", "content": "q"}], [1], {"text": "q"}),
+    "response": ("other", "", None, ABSENT, ["a"], {"text": "a"}, "\ud800"),
+}
+
+
+def plain_sample(index: int, /, **cells: Any) -> dict[str, Any]:
+    plain = {
+        **{"group_index": index // 2, "index": index, "tokens": [5, 9, 2], "response_length": 2},
+        **{"reward": 1.0, "prompt": f"p{index // 2}", "response": f"r{index}"},
+    }
+    return {name: cell for name, cell in {**plain, **cells}.items() if cell is not ABSENT}
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> Any:
+    """A sample, some of whose cells are others; now and then it is none."""
+    if draw(st.integers(0, 15)) == 0:
+        return draw(st.sampled_from([None, [], "x", {}, 3.0]))
+    odd = draw(st.lists(st.sampled_from(sorted(ODD)), max_size=2))
+    return plain_sample(draw(st.integers(0, 5)), **{name: draw(st.sampled_from(ODD[name])) for name in odd})
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    documents=st.lists(
+        st.tuples(st.sampled_from([0, 0, 1, 1, 2, "2", 5, None, "x"]), st.lists(samples(), max_size=8)),
+        min_size=1,
+        max_size=3,
+    ),
+    named=st.sampled_from([None, None, None, "b"]),
+)
+def test_messy_dumps_have_the_answers_of_the_row_reader(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[tuple[Any, list[Any]]], named: str | None
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    for number, (step, found) in enumerate(documents):
+        archive(folder / "rollout_data" / f"{number}.pt", {"rollout_id": step, "samples": found})
+    assert_reduced_alike(folder, ReadOptions(columns=ColumnNames(reward=named)))
+
+
+@pytest.mark.parametrize(("name", "cell"), [(name, cell) for name, cells in ODD.items() for cell in cells])
+def test_each_odd_cell_alone_has_the_answer_of_the_row_reader(tmp_path: Path, name: str, cell: Any) -> None:
+    odd = [plain_sample(1, **{name: cell}), plain_sample(2, **{name: cell})]
+    file = archive(tmp_path / "0.pt", {"rollout_id": 0, "samples": [plain_sample(0), *odd, plain_sample(3), *odd]})
+    assert_reduced_alike(file)
+
+
+def test_the_sample_of_the_format() -> None:
+    run = assert_reduced_alike(REPOSITORY / "fixtures" / "logs" / "slime")
+    assert isinstance(run, Run)
+    assert rewards_of(run) == {"0": (1.0, 0.0), "1": (0.0, 0.0), "1:2": (1.0, 1.0)}
+    assert holds_rewards_alone(run.groups)
+    assert run.groups[0].rollouts[0].completion == ""
+
+
+def test_texts_are_read_back_where_they_are_asked_for() -> None:
+    run = read_run(SLIME)
+    assert isinstance(run.groups, GroupsOnDisk)
+    assert run.groups[0].rollouts[0].completion
+
+
+def test_samples_that_return_count_once_and_not_at_all_where_they_contradict_each_other(tmp_path: Path) -> None:
+    one, other, third = map(plain_sample, range(3))
+    found = [one, other, one, *[plain_sample(1, reward=0.0)] * 2, third, third]
+    first = {"rollout_id": 0, "samples": found}
+    archive(tmp_path / "rollout_data" / "0.pt", first)
+    archive(tmp_path / "rollout_data" / "1.pt", {**first, "samples": [plain_sample(2, response="else")]})
+    run = assert_reduced_alike(tmp_path)
+    assert isinstance(run, Run)
+    assert rewards_of(run) == {"0": (1.0, None), "1": (None,)}
+    assert set_aside(run) == {
+        "the row repeats an earlier one of the same sample": 2,
+        "the row contradicts an earlier one of the same sample, so that neither counts": 5,
+    }
+
+
+def test_which_reward_counts_is_known_only_at_the_end(tmp_path: Path) -> None:
+    archive(tmp_path / "0.pt", {"rollout_id": 0, "samples": [plain_sample(0), plain_sample(1, reward={"a": "x"})]})
+    archive(tmp_path / "1.pt", {"rollout_id": 1, "samples": [plain_sample(0, reward={"a": 0.5})]})
+    run = assert_reduced_alike(tmp_path)
+    assert isinstance(run, Run)
+    assert rewards_of(run) == {"0": (None, None), "1:0": (0.5,)}
+    assert set_aside(run) == {"the reward is missing": 1, "the reward is text": 1}
+    assert "no reward 'z'" in str(assert_reduced_alike(tmp_path, ReadOptions(columns=ColumnNames(reward="z"))))

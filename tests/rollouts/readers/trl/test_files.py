@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.trl.files import TrlState, read_state
 from tests.rollouts.trl_folder import entry, rows, write_file, write_state
 
 AABB = ["a", "a", "b", "b"]
@@ -89,3 +91,112 @@ def test_a_folder_without_completions_says_how_to_log_them(tmp_path: Path) -> No
     with pytest.raises(InputError, match=r"holds no completions/completions_") as caught:
         read_run(tmp_path, ReadOptions(reader="trl"))
     assert "log_completions=True" in (caught.value.hint or "")
+
+
+def config(folder: Path, **values: int) -> ReadOptions:
+    (folder / "RUN.json").write_text(json.dumps(values))
+    return ReadOptions(trainer_args=folder / "RUN.json")
+
+
+def used_twice(folder: Path) -> Path:
+    for step in (1, 2):
+        write_file(folder / "run", step, rows(AABB, [1, 0, 0, 0]))
+    write_state(folder / "run", entry(1), {"step": 2, "loss": 0.1})
+    return folder / "run"
+
+
+@pytest.mark.parametrize(
+    ("per_generation", "cause", "text"),
+    [
+        (8, "batch_split", "serves 8 micro-batches and an update takes 4"),
+        (2, "rollouts_missing", "An update takes 4 micro-batches and one generation serves 2"),
+    ],
+)
+def test_the_arguments_say_why_a_file_is_not_its_update(
+    tmp_path: Path, per_generation: int, cause: str, text: str
+) -> None:
+    run = used_twice(tmp_path)
+    options = config(tmp_path, steps_per_generation=per_generation, gradient_accumulation_steps=4)
+    found = read_run(run, options)
+    assert found.notes[1].cause == cause
+    assert text in str(found.notes[1])
+    assert found.repeats == {}
+    assert found.updates == (1,)
+
+
+def test_a_batch_that_is_used_again_whole_serves_each_of_its_updates(tmp_path: Path) -> None:
+    options = config(tmp_path, steps_per_generation=4, gradient_accumulation_steps=4, num_iterations=2)
+    run = read_run(used_twice(tmp_path), options)
+    assert (run.notes, run.repeats) == ({}, {2: 1})
+    assert (run.steps, run.updates) == ((1,), (1, 2))
+    assert {group.step for group in run.groups_at(2)} == {2}
+    assert [group.rollouts for group in run.groups_at(2)] == [group.rollouts for group in run.groups_at(1)]
+
+
+def test_without_arguments_a_batch_that_serves_several_updates_may_be_split(tmp_path: Path) -> None:
+    run = read_run(used_twice(tmp_path))
+    assert run.notes[1].cause == "settings_unknown"
+    assert "also served step 2" in str(run.notes[1])
+    write_file(tmp_path / "late", 2, rows(AABB, [1, 0, 0, 0]))
+    write_state(tmp_path / "late", {"step": 1, "reward": 0.5}, {"step": 2, "loss": 0.1})
+    assert "logged no reward at this step" in str(read_run(tmp_path / "late").notes[2])
+
+
+def test_a_logging_window_is_no_reservation_against_the_rollouts(tmp_path: Path) -> None:
+    for step in (3, 6, 7):
+        write_file(tmp_path, step, rows(AABB, [1, 0, 0, step % 2]))
+    write_state(tmp_path, entry(3), entry(6), entry(7))
+    run = read_run(tmp_path)
+    assert (run.notes, run.windows) == ({}, {3: 3, 6: 3})
+    assert [run.is_means(step) for step in (3, 6, 7)] == [True, True, False]
+
+
+def test_the_state_that_reaches_furthest_counts(tmp_path: Path) -> None:
+    write_state(tmp_path / "checkpoint-10", entry(5), entry(10))
+    newest = write_state(tmp_path / "checkpoint-20", entry(5), entry(10), entry(20))
+    write_state(tmp_path, entry(5))
+    found = read_state(tmp_path)
+    assert (found.path, found.last_step, sorted(found.metrics)) == (newest, 20, [5, 10, 20])
+    assert found.reward_names == ("right",)
+
+
+def test_evaluation_and_summary_do_not_replace_what_training_logged(tmp_path: Path) -> None:
+    write_state(
+        tmp_path, entry(2, loss=0.1), {"step": 2, "eval_loss": 9.0}, {"step": 2, "loss": 7.0, "train_runtime": 1.0}
+    )
+    found = read_state(tmp_path)
+    assert found.metrics[2]["loss"] == 0.1
+    assert found.metrics[2]["train_runtime"] == 1.0
+    assert found.eval_steps == {2}
+
+
+def test_windows_run_from_entry_to_entry(tmp_path: Path) -> None:
+    write_state(tmp_path, entry(3), entry(6), entry(7))
+    found = read_state(tmp_path)
+    assert [found.window(step) for step in (3, 5, 6, 7)] == [3, 0, 3, 1]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"global_step": 1}', '{"global_step": 1, "log_history": [1]}'])
+def test_a_damaged_state_is_named_and_the_next_one_read(tmp_path: Path, content: str) -> None:
+    (tmp_path / "trainer_state.json").write_text(content)
+    assert read_state(tmp_path) == TrlState(damaged=(tmp_path / "trainer_state.json",))
+    write_state(tmp_path / "checkpoint-1", entry(1))
+    found = read_state(tmp_path)
+    assert found.last_step == 1
+    assert found.damaged == (tmp_path / "trainer_state.json",)
+
+
+def test_a_damaged_state_that_a_sound_one_reaches_beyond_costs_nothing(tmp_path: Path) -> None:
+    for name in ("checkpoint-1", "checkpoint-3"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trainer_state.json").write_text("{")
+    write_state(tmp_path, entry(1), entry(2))
+    assert read_state(tmp_path).damaged == (tmp_path / "checkpoint-3" / "trainer_state.json",)
+    write_state(tmp_path, entry(1), entry(3))
+    assert read_state(tmp_path).damaged == ()
+
+
+def test_a_number_that_is_not_finite_is_a_metric_and_text_is_none(tmp_path: Path) -> None:
+    write_state(tmp_path, {"step": 1, "kl": float("inf"), "grad_norm": float("nan"), "note": "x", "loss": 10**400})
+    (values,) = read_state(tmp_path).metrics.values()
+    assert {name: str(value) for name, value in values.items()} == {"kl": "inf", "grad_norm": "nan", "loss": "inf"}

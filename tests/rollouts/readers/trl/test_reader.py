@@ -1,15 +1,33 @@
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gradscope.errors import InputError
+from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Run
+from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE
+from gradscope.rollouts.readers.parsing.scalars import digest
+from gradscope.rollouts.readers.trl.reader import (
+    NO_REWARD,
+    SHARED_NAME,
+    trainer_of,
+    trl_version,
+    with_card,
+)
+from gradscope.rollouts.run import Run, TrainerSettings
+from tests.conftest import REPOSITORY
 from tests.rollouts.build import adapter_folder, model_folder
+from tests.rollouts.readers.same_table import assert_reduced_alike
 from tests.rollouts.trl_folder import entry, rows, write_file, write_state
 
 AABB = ["a", "a", "b", "b"]
@@ -124,3 +142,141 @@ def test_log_probabilities_that_are_text_are_not_known(tmp_path: Path) -> None:
     write_file(tmp_path, 1, rows(["a", "a"], [1.0, 0.0], sampling_logprobs=[["x"], ["y"]], old_per_token_logps=[1, 2]))
     first, _ = read_run(tmp_path).groups[0].rollouts
     assert (first.logprobs, first.trainer_logprobs) == (None, None)
+
+
+MESSAGES = [{"role": "user", "content": "2+2?"}]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_the_arrays_have_the_answers_of_the_row_reader(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    rewards = st.sampled_from([0.0, 1.0, 0.5, None])
+    for step in range(1, data.draw(st.integers(1, 3)) + 1):
+        prompts = [
+            prompt for prompt in data.draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=4)) for _ in "12"
+        ]
+        cells: dict[str, Any] = {"neat": [data.draw(rewards) for _ in prompts]} if data.draw(st.booleans()) else {}
+        content = rows(prompts, [data.draw(rewards) for _ in prompts], **cells)
+        for row in content:
+            row["right"] = data.draw(st.sampled_from([row["right"]] * 4 + [math.nan, math.inf]))
+            row["advantage"] = data.draw(st.sampled_from([row["advantage"]] * 4 + [math.nan]))
+        write_file(folder, step, content[: data.draw(st.integers(1, len(content)))])
+    if data.draw(st.booleans()):
+        write_state(folder, entry(1), {"step": 2, "loss": 0.1})
+    reduced = assert_reduced_alike(folder)
+    if isinstance(reduced, str):
+        return
+    assert reward_table(reduced.groups).prompt_texts is not None
+    for group in read_run(folder).groups:
+        written = pq.read_table(folder / f"completions/completions_{group.step:05d}.parquet").to_pylist()
+        for rollout in group.rollouts:
+            row = written[rollout.row]
+            numbers = {name: row.get(name) for name in rollout.rewards if math.isfinite(row.get(name) or 0.0)}
+            known = [number for number in numbers.values() if number is not None]
+            assert "right" in rollout.rewards
+            assert rollout.reward == (sum(known) if known else None)
+            assert (rollout.prompt, rollout.completion) == (row["prompt"], row["completion"])
+            assert group.prompt_id == digest(row["prompt"])
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"completion_ids": [[1, 2], [3], None, [4]]},
+        {"completion_ids": ["text", "text", "text", "text"]},
+        {"completion_ids": [[1.5], [2.0], [], [3.0]]},
+        {"right": [1, 0, 1, 0]},
+        {"right": [True, False, None, True]},
+    ],
+)
+def test_columns_of_other_types(tmp_path: Path, columns: dict[str, list[Any]]) -> None:
+    path = write_file(tmp_path, 1, rows(["a", "a", "b", "b"], [1, 0, 0, 0]))
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        table = table.drop_columns([name] if name in table.column_names else []).append_column(name, pa.array(values))
+    pq.write_table(table, path)
+    assert_reduced_alike(tmp_path)
+
+
+def test_conversations_have_their_ids(tmp_path: Path) -> None:
+    write_file(tmp_path, 1, rows([MESSAGES, MESSAGES, MESSAGES[:1], [*MESSAGES, *MESSAGES]], [1, 0, 0, 0]))
+    assert_reduced_alike(tmp_path)
+
+
+def test_rows_are_set_aside_with_their_reason(tmp_path: Path) -> None:
+    content = rows(["a", "a", "b", "b"], [None, 0, 1, 0])
+    content[0]["advantage"] = content[3]["advantage"] = math.nan
+    write_file(tmp_path, 1, content)
+    assert_reduced_alike(tmp_path)
+    found = read_run(tmp_path, rewards_only=True).source.quarantined.reasons
+    assert {(one.reason, one.num_rows) for one in found} == {(NO_REWARD, 1), (BROKEN_ADVANTAGE, 1)}
+
+
+def test_the_sample_of_the_format() -> None:
+    assert_reduced_alike(REPOSITORY / "fixtures" / "logs" / "trl")
+
+
+def test_functions_that_share_a_name_leave_every_row_without_a_reward(tmp_path: Path) -> None:
+    write_file(tmp_path / "run", 1, rows(AABB, [1, 0, 0, 0]))
+    write_state(tmp_path / "run", entry(1))
+    (tmp_path / "RUN.json").write_text(json.dumps({"reward_weights": [1.0, 0.5]}))
+    (reason,) = read_run(tmp_path / "run", ReadOptions(trainer_args=tmp_path / "RUN.json")).source.quarantined.reasons
+    assert (reason.reason, reason.num_rows) == (SHARED_NAME, 4)
+
+
+CARD = "# A model\n\n### Framework versions\n\n- TRL: {}\n- Transformers: 5.23.0\n"
+
+
+def test_the_card_of_the_run_comes_before_those_of_its_checkpoints(tmp_path: Path) -> None:
+    assert trl_version(tmp_path) is None
+    (tmp_path / "checkpoint-2").mkdir()
+    (tmp_path / "checkpoint-2" / "README.md").write_text(CARD.format("1.9.0"))
+    assert trl_version(tmp_path) == "1.9.0"
+    (tmp_path / "README.md").write_text("It was trained with TRL: see there.\n")
+    assert trl_version(tmp_path) == "1.9.0"
+    (tmp_path / "README.md").write_text(CARD.format("1.16.0"))
+    assert trl_version(tmp_path) == "1.16.0"
+
+
+def test_what_was_given_comes_before_the_card(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(CARD.format("1.16.0"))
+    assert with_card(TrainerSettings(), tmp_path) == TrainerSettings(values={"trl_version": "1.16.0"})
+    given = TrainerSettings(values={"trl_version": "1.8.0"}, origin="args.json")
+    assert with_card(given, tmp_path) is given
+    assert with_card(TrainerSettings(), tmp_path / "elsewhere") == TrainerSettings()
+
+
+@pytest.mark.parametrize(
+    ("sentence", "trainer"),
+    [
+        ("This model was trained with RLOO, a method introduced in [Back to Basics](https://x).", "RLOO"),
+        ("This model was trained with Server Distillation.", "Server Distillation"),
+        ("This model was trained with GRPO, a method", "GRPO"),
+        ("It was trained with love.", None),
+    ],
+)
+def test_the_card_names_the_trainer(tmp_path: Path, sentence: str, trainer: str | None) -> None:
+    (tmp_path / "README.md").write_text(f"# A model\n\n{sentence}\n")
+    assert trainer_of(tmp_path) == trainer
+    assert with_card(TrainerSettings(), tmp_path).get("trl_trainer") == trainer
+
+
+@pytest.mark.parametrize(
+    ("tags", "trainer"), [(("trl", "grpo"), "GRPO"), (("gmpo", "trl"), "GMPO"), (("trl",), "GRPO"), ((), "GRPO")]
+)
+def test_a_subclass_is_known_by_its_tag(tmp_path: Path, tags: tuple[str, ...], trainer: str) -> None:
+    head = "".join(f"- {tag}\n" for tag in ("generated_from_trainer", *tags))
+    (tmp_path / "README.md").write_text(f"---\ntags:\n{head}---\n\nThis model was trained with GRPO, a method\n")
+    assert trainer_of(tmp_path) == trainer
+
+
+def test_a_run_of_another_trainer_is_named_and_not_asked_for_what_it_cannot_do(tmp_path: Path) -> None:
+    write_state(tmp_path / "checkpoint-1", entry(1))
+    for trainer, words in (("RLOO", "trained with RLOO, as its README.md says"), ("GRPO", "holds no completions/")):
+        (tmp_path / "README.md").write_text(f"This model was trained with {trainer}, a method.\n")
+        with pytest.raises(InputError, match=words) as caught:
+            read_run(tmp_path, ReadOptions(reader="trl"))
+        assert ("log_completions" in str(caught.value.hint)) == (trainer == "GRPO")

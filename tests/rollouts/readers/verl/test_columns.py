@@ -11,12 +11,12 @@ import pytest
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOnDisk, reward_table
 from gradscope.rollouts.readers.detect import read_run
-from tests.rollouts.readers.reduced import assert_same, every_log_is_large, mutated, write_lines
+from tests.rollouts.readers.reduced import assert_same, in_small_blocks, mutated, write_lines
 
 
 @pytest.fixture(autouse=True)
 def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    every_log_is_large(monkeypatch, block=300)
+    in_small_blocks(monkeypatch, block=300)
 
 
 def row(uid: str | None = "u_0_0", **cells: Any) -> dict[str, Any]:

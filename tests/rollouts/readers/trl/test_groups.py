@@ -1,18 +1,91 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.readers.trl.files import StepFile, read_step_file
-from gradscope.rollouts.readers.trl.rewards import reward_weights, scalar_reward
-from gradscope.rollouts.readers.trl.state import TrlState
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.trl.files import StepFile, TrlState, read_step_file
+from gradscope.rollouts.readers.trl.groups import reward_weights, scalar_rewards
 from gradscope.rollouts.run import TrainerSettings
-from tests.rollouts.trl_folder import rows, write_file
+from tests.rollouts.trl_folder import entry, rows, write_file, write_state
+
+AABB = ["a", "a", "b", "b"]
+
+
+def test_neighboring_groups_of_one_prompt_are_cut_where_advantages_center(tmp_path: Path) -> None:
+    write_file(tmp_path, 1, rows(["a"] * 4, [1, 0, 1, 1]))
+    run = read_run(tmp_path)
+    assert [group.size for group in run.groups] == [2, 2]
+    assert "runs of 4 equal prompts, cut by the logged advantages" in run.source.inferred[-1]
+
+
+def test_two_dead_groups_of_one_prompt_are_not_one_live_group(tmp_path: Path) -> None:
+    write_file(tmp_path, 1, rows(["a"] * 4, [1, 1, 0, 0]))
+    assert [group.rewards for group in read_run(tmp_path).groups] == [(1.0, 1.0), (0.0, 0.0)]
+
+
+def test_the_logged_share_of_dead_groups_decides_where_advantages_are_of_another_kind(tmp_path: Path) -> None:
+    content = [
+        row | {"advantage": 2 * row["right"] - 1.0} for row in rows(["a"] * 4 + ["b"] * 4, [1, 1, 0, 1, 0, 0, 1, 0])
+    ]
+    write_file(tmp_path, 1, content)
+    write_state(tmp_path, entry(1, frac_reward_zero_std=0.5))
+    run = read_run(tmp_path)
+    assert [group.size for group in run.groups] == [2, 2, 2, 2]
+    assert "cut by the logged frac_reward_zero_std" in run.source.inferred[-1]
+
+
+def test_advantages_that_are_not_centered_confirm_no_size(tmp_path: Path) -> None:
+    content = [row | {"advantage": 1.0} for row in rows(AABB, [1, 0, 1, 0])]
+    write_file(tmp_path, 1, content)
+    run = read_run(tmp_path)
+    assert [group.size for group in run.groups] == [2, 2]
+    assert "nothing in the log confirms it" in run.source.inferred[-1]
+
+
+def test_the_given_size_counts_and_must_fit(tmp_path: Path) -> None:
+    write_file(tmp_path / "run", 1, rows(["a"] * 4, [0, 0, 0, 0]))
+    config = tmp_path / "RUN.json"
+    config.write_text(json.dumps({"args": {"num_generations": 2}}))
+    run = read_run(tmp_path / "run", ReadOptions(trainer_args=config))
+    assert [group.size for group in run.groups] == [2, 2]
+    assert run.settings.origin == str(config)
+    for wrong in (3, "2", 0):
+        config.write_text(json.dumps({"num_generations": wrong}))
+        with pytest.raises(InputError, match=r"num_generations"):
+            read_run(tmp_path / "run", ReadOptions(trainer_args=config))
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("order", [[0, 1, 3], [0, 1, 2, 3, 3], [0, 2, 1, 3]])
+def test_a_step_with_rows_lost_doubled_or_exchanged_costs_that_step(
+    tmp_path: Path, order: list[int], given: bool
+) -> None:
+    for step in (1, 2, 4):
+        write_file(tmp_path / "run", step, rows(AABB, [1, 0, 0, step]))
+    whole = rows(AABB, [1, 0, 0, 3])
+    write_file(tmp_path / "run", 3, [whole[row] for row in order])
+    config = tmp_path / "RUN.json"
+    config.write_text(json.dumps({"num_generations": 2}))
+    run = read_run(tmp_path / "run", ReadOptions(trainer_args=config if given else None))
+    assert run.steps == (1, 2, 4)
+    assert {group.size for group in run.groups} == {2}
+    (lost,) = run.source.quarantined.lost
+    assert "completions_00003.parquet is left out: its rows do not come in groups of one prompt" in lost
+
+
+def test_steps_of_which_neighbors_share_a_prompt_are_cut_as_the_others(tmp_path: Path) -> None:
+    for step, prompts in enumerate(("aaaabbbb", "bbbbaaaa", "aabbccdd"), start=1):
+        write_file(tmp_path, step, rows(list(prompts), [1, 0, step, 0, 1, 1, 0, step]))
+    run = read_run(tmp_path)
+    assert (run.steps, {group.size for group in run.groups}, run.source.quarantined.lost) == ((1, 2, 3), {2}, ())
 
 
 @pytest.fixture
@@ -56,8 +129,7 @@ def test_functions_that_share_a_name_leave_the_reward_unknown(
 ) -> None:
     found = reward_weights([file], state(means, (0.25, 0.75, 1.25)), settings(reward_weights=given))
     assert f"{number} reward functions have 2 names (right, neat)" in found.missing[0]
-    rewards, reward = scalar_reward(file.rows[0], found.weights)
-    assert (rewards, reward) == ({"right": 1.0, "neat": 1.0}, None)
+    assert np.isnan(scalar_rewards({name: file.numbers_of(name) for name in found.weights}, found.weights)).all()
 
 
 def test_weights_are_fitted_to_the_logged_means(file: StepFile) -> None:
@@ -95,9 +167,8 @@ def test_no_column_of_rewards(tmp_path: Path) -> None:
 
 def test_a_function_that_does_not_apply_is_left_out_of_the_sum() -> None:
     weights = {"right": 1.0, "neat": 0.5}
-    assert scalar_reward({"right": 1.0, "neat": 1.0}, weights) == ({"right": 1.0, "neat": 1.0}, 1.5)
-    assert scalar_reward({"right": None, "neat": 1.0}, weights) == ({"right": None, "neat": 1.0}, 0.5)
-    assert scalar_reward({"right": float("nan"), "neat": None}, weights) == ({"right": None, "neat": None}, None)
+    rewards = {"right": np.array([1.0, np.nan, np.nan]), "neat": np.array([1.0, 1.0, np.nan])}
+    np.testing.assert_array_equal(scalar_rewards(rewards, weights), [1.5, 0.5, np.nan])
 
 
 def test_the_default_of_the_arguments_is_one_each(file: StepFile) -> None:
@@ -107,10 +178,7 @@ def test_the_default_of_the_arguments_is_one_each(file: StepFile) -> None:
 
 
 def test_means_over_other_rollouts_tell_no_weights(file: StepFile) -> None:
-    name = next(name for name in file.columns if name in ("right", "neat"))
-    at = file.cells.column_names.index(name)
-    cells = pa.array([None, *file.cells[name].to_pylist()[1:]], type=pa.float64())
-    gaps = replace(file, cells=file.cells.set_column(at, name, cells))
+    gaps = replace(file, lacking=frozenset({"right"}))
     found = reward_weights([gaps], state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3)), TrainerSettings())
     assert set(found.weights.values()) == {1.0}
     (missing,) = found.missing

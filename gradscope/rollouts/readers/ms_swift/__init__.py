@@ -1,1 +1,0 @@
-"""ms-swift's log of completions."""
