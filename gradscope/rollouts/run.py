@@ -69,8 +69,8 @@ class Run:
     source: Source
     """What was recognized, inferred, missing and quarantined."""
     groups: Sequence[RolloutGroup]
-    """Training rollouts by step, then in the order of the log. Evaluation rows are not among them. Those of a large log
-    may lie on disk, and are read back a step at a time as they are asked for."""
+    """Training rollouts by step, then in the order of the log. Evaluation rows are not among them. They
+    mostly stay in the log, and are read back a step at a time as they are asked for."""
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Step -> what the trainer logged at that step (``grad_norm``, ``frac_reward_zero_std``, ``reward``, ...)."""
     settings: TrainerSettings = TrainerSettings()

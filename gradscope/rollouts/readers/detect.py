@@ -51,8 +51,8 @@ def read_run(
     Args:
         path: A run folder, a file, a folder of files or a glob; as text also the URL of one, which is copied first.
         options: How to read it; None: recognize everything.
-        rewards_only: The caller looks at nothing but rewards: a large log with a row a rollout and one reward is then
-            reduced to it, out of core; else its rollouts are read back a step at a time, as they are asked for.
+        rewards_only: The caller looks at nothing but rewards, and no rollout is kept; else rollouts are read back from
+            the log a step at a time, as they are asked for.
         progress: True for a line on stderr, or a callback, told how far a long reading is.
         so_far: What earlier looks at a log that is still being written have read of it; takes in what this one reads.
         metrics_alone: Whether a log of metrics without rollouts is an answer, too; else it is an error.

@@ -35,8 +35,7 @@ class ReadRequest:
     options: ReadOptions = field(default_factory=ReadOptions)
     """How."""
     rewards_only: bool = False
-    """Whether the caller looks at nothing but rewards; a large log with a row a rollout and one reward is
-    then reduced to it."""
+    """Whether the caller looks at nothing but rewards: no rollout is then kept, nor read back."""
     parts_answer: bool = False
     """Whether parts of a log, reduced to their rewards, are an answer."""
     progress: ProgressCallback = no_progress
