@@ -1,14 +1,18 @@
-"""A trainer's metrics in JSON lines, a step and its numbers in each, under names that are brought to common ones."""
+"""Metrics that lie beside rollouts: lines by step, and what of a service's or TensorBoard's is in the folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
+from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import logged_numbers
+from gradscope.rollouts.run import Run
 
 Metrics = dict[int, dict[str, float]]
 
@@ -48,3 +52,34 @@ def renamed(metrics: Mapping[str, float], names: Mapping[str, str]) -> dict[str,
         {'grad_norm': 0.5, 'loss': 1.0}
     """
     return {names.get(name, name): value for name, value in metrics.items()}
+
+
+def with_logged_metrics(request: ReadRequest, run: Run) -> Run:
+    """The run with the metrics in its folder: TensorBoard's files, or a ``metrics.jsonl`` under the trainer's names.
+
+    Returns:
+        The run; without metrics where the files are of several folders, which may be several runs.
+    """
+    folder = request.path if request.path.is_dir() else request.path.parent
+    folder = folder.parent if folder.name == "rollout_data" else folder
+    events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
+    if len({file.parent for file in events}) == 1:
+        found = _with(run, events, _scalars(events, quarantine))
+    elif lines.is_file():
+        found = _with(run, [lines], metric_lines([lines], {}, quarantine))
+    else:
+        return run
+    return replace(found, source=with_set_aside(found.source, quarantine))
+
+
+def _with(run: Run, files: list[Path], metrics: Metrics) -> Run:
+    source = replace(run.source, files=(*run.source.files, *map(str, files)))
+    return replace(run, source=source, metrics=metrics)
+
+
+def _scalars(files: list[Path], quarantine: QuarantineLog) -> Metrics:
+    found: Metrics = {}
+    for file in files:
+        for step, scalars in scalars_in(file, quarantine.of_metrics(file)).items():
+            found.setdefault(step, {}).update(scalars)
+    return found

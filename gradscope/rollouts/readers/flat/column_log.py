@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, UnsetType
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_floats, to_indices, to_numpy, to_strings
-from gradscope.rollouts.readers.flat.records import FlatColumns, flat_records, prompt_text_id
+from gradscope.rollouts.readers.flat.columns import FlatColumns, flat_records, prompt_text_id
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import generation_seconds, in_environment
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog

@@ -11,13 +11,14 @@ from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.flat.column_log import column_log
 from gradscope.rollouts.readers.flat.columns import (
+    FlatColumns,
+    key_of,
     list_names,
     resolve_columns,
     reward_columns,
     sample_column,
     summed_columns,
 )
-from gradscope.rollouts.readers.flat.records import FlatColumns, key_of
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import counted

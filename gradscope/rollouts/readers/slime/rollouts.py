@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.rollouts.readers.beside.logged_metrics import with_logged_metrics
+from gradscope.rollouts.readers.beside.metric_lines import with_logged_metrics
 from gradscope.rollouts.readers.flat.columns import chosen_name
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat
 from gradscope.rollouts.readers.parsing.counted import hidden_by

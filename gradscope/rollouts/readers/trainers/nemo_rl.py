@@ -1,4 +1,7 @@
-"""NeMo-RL's training data: every row is a batch of one, so each value is a list of length 1."""
+"""NeMo-RL's training data: every row is a batch of one, so each value is a list of length 1.
+
+Beside it a run leaves checkpoints with their configuration, and TensorBoard's files.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,10 @@ from msgspec import UNSET, Raw, UnsetType
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_floats
-from gradscope.rollouts.readers.beside.nemo_rl import with_nemo_rls
+from gradscope.rollouts.event_file import event_files, scalars_in
+from gradscope.rollouts.readers.beside.configuration import trainer_settings
+from gradscope.rollouts.readers.beside.metric_lines import Metrics, metric_lines, renamed
+from gradscope.rollouts.readers.beside.step_weights import CheckpointLayout, numbered_folders, saved_weights
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.assemble import peek
 from gradscope.rollouts.readers.parsing.counted import hidden_by
@@ -26,7 +33,8 @@ from gradscope.rollouts.readers.parsing.nested_cells import (
     number_in_name,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, with_set_aside
+from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, text_of
 from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, cut_sequence
 from gradscope.rollouts.readers.reduction.columns import (
@@ -37,7 +45,85 @@ from gradscope.rollouts.readers.reduction.columns import (
     json_of,
     numbers_of,
 )
+from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.rollouts.types import Tokens
+
+_NAMES = {"train/grad_norm": "grad_norm", "train/reward": "reward"}
+_CHECKPOINTS = ("step_*", "*/step_*", "results/*/step_*")
+_FULL_PRECISION = ("float32", "fp32")
+NO_NORMS = (
+    "NeMo-RL's grad_norm goes to its logging backends alone: logger.tensorboard_enabled=true puts it beside the "
+    "training data."
+)
+"""What to switch on where no metrics were found."""
+
+
+def with_nemo_rls(request: ReadRequest, run: Run) -> Run:
+    """The run with its arguments, metrics and weights."""
+    roots = list(_roots(request.path))
+    settings = _settings(request, roots)
+    saved = saved_weights(request, _LAYOUT, roots)
+    metrics = _metrics(roots, quarantine := QuarantineLog())
+    missing = run.source.missing if metrics else (*run.source.missing, NO_NORMS)
+    return replace(
+        run,
+        source=with_set_aside(replace(run.source, missing=missing), quarantine),
+        metrics=metrics,
+        settings=settings,
+        weights=saved.weights,
+        unmerged_weights=saved.unmerged,
+        tokenizer=saved.tokenizer or run.tokenizer,
+    )
+
+
+def _roots(path: Path) -> Iterator[Path]:
+    """The folder of the training data, and the two above it."""
+    here = path.resolve()
+    here = here if here.is_dir() else here.parent
+    return iter((here, here.parent, here.parent.parent))
+
+
+def _settings(request: ReadRequest, roots: list[Path]) -> TrainerSettings:
+    checkpoints = (folder for root in roots for _, folder in numbered_folders(root, _CHECKPOINTS))
+    settings = trainer_settings(request, "nemo-rl", (folder / "config.yaml" for folder in (*roots, *checkpoints)))
+    reduced = str(settings.at("policy.precision", "bfloat16")) not in _FULL_PRECISION
+    size = settings.at("policy.train_micro_batch_size")
+    common = {"bf16": reduced, "casts_weights": reduced, "per_device_train_batch_size": size}
+    return replace(settings, values={**settings.values, **common})
+
+
+def _metrics(roots: list[Path], quarantine: QuarantineLog) -> Metrics:
+    """From TensorBoard's files in the folder or beside it, else from JSON lines under the same names."""
+    here, above, *_ = roots
+    for root, files in (here, event_files(here)), (above, event_files(above, below=("", "tensorboard"))):
+        found: dict[int, dict[str, float]] = {}
+        for file in files:
+            for step, scalars in scalars_in(file, quarantine.of_metrics(file)).items():
+                found.setdefault(step, {}).update(renamed(scalars, _NAMES))
+        found = found or metric_lines(sorted(root.glob("metrics.jsonl")), _NAMES, quarantine)
+        if any("grad_norm" in metrics for metrics in found.values()):
+            return found
+    return {}
+
+
+def _merge(folder: Path) -> str:
+    weights = folder / "policy" / "weights"
+    if any(weights.glob("iter_*")):
+        script, given = "convert_megatron_to_hf.py", f"--megatron-ckpt-path {weights}/iter_0000000"
+    else:
+        script, given = "convert_dcp_to_hf.py", f"--dcp-ckpt-path {weights}"
+    return (
+        f"Convert it: python examples/converters/{script} --config {folder / 'config.yaml'} {given} "
+        f"--hf-ckpt-path {folder / 'hf'}; with checkpointing.save_consolidated NeMo-RL writes such a folder itself."
+    )
+
+
+_LAYOUT = CheckpointLayout(
+    patterns=_CHECKPOINTS,
+    inside=("hf", "policy/hf", "policy/weights/model/consolidated", "policy/weights", "policy/weights/*", "*"),
+    merge=_merge,
+)
+
 
 _STEP = re.compile(r"^train_data_step([0-9]+)\.jsonl")
 _BY_IDS = "Rows carry no group id: rollouts of equal prompt tokens at one step are a group, as for NeMo-RL's baseline."

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Raw, UnsetType
 
 from gradscope.rollouts.arrays import to_strings, to_texts
-from gradscope.rollouts.readers.beside.logged_metrics import with_logged_metrics
+from gradscope.rollouts.readers.beside.metric_lines import with_logged_metrics
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
 from gradscope.rollouts.readers.parsing.grouping import Record

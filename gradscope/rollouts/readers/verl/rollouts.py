@@ -24,10 +24,15 @@ from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or
 from gradscope.rollouts.readers.parsing.tables import Row, expand
 from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
-from gradscope.rollouts.readers.verl.columns import Uids, line_columns
-from gradscope.rollouts.readers.verl.left_behind import verl_settings, verl_weights
-from gradscope.rollouts.readers.verl.metrics import SWITCH_ON, find_metrics, is_metrics, read_verl_metrics
-from gradscope.rollouts.readers.verl.tokens import COLUMNS, NO_REWARDS, row_tokens
+from gradscope.rollouts.readers.verl.columns import COLUMNS, NO_REWARDS, Uids, line_columns, row_tokens
+from gradscope.rollouts.readers.verl.left_behind import (
+    SWITCH_ON,
+    find_metrics,
+    is_metrics,
+    read_verl_metrics,
+    verl_settings,
+    verl_weights,
+)
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup, Tokens

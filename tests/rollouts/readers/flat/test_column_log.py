@@ -12,7 +12,7 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.flat.column_log import column_log
-from gradscope.rollouts.readers.flat.records import FlatColumns
+from gradscope.rollouts.readers.flat.columns import FlatColumns
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColumns
 from gradscope.rollouts.readers.reduction.log import ColumnLog

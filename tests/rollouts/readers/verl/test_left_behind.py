@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gradscope.rollouts.readers.detect import read_run
+from tests.conftest import REPOSITORY
 from tests.rollouts.readers.beside.test_step_weights import write_model
-from tests.rollouts.readers.lines import write_lines
+from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 
 ROW = {"input": "q", "output": "o", "gts": "g", "score": 1.0, "step": 1, "uid": "a_0_0"}
 CONFIG = """
@@ -43,3 +48,50 @@ def test_checkpoints_are_merged_adapters_or_shards(tmp_path: Path) -> None:
 def test_a_step_whose_agent_loop_gave_several_outputs_is_not_recomputed(tmp_path: Path) -> None:
     write_lines(tmp_path / "1.jsonl", ROW, {**ROW, "uid": "a_0_1"})
     assert read_run(tmp_path).notes[1].cause == "several_sequences"
+
+
+LOGS = REPOSITORY / "fixtures" / "logs"
+
+
+def test_metrics_in_the_folder_are_read_and_are_no_rollouts() -> None:
+    run = read_run(LOGS / "verl_metrics")
+    assert rewards_of(run) == {"1:a": (1.0, 0.0), "1:b": (0.0, 0.0)}
+    assert run.metrics == {1: {"grad_norm": 0.25, "reward": 0.25, "critic/score/max": 1.0}}
+    assert not any("trainer.logger" in said for said in run.source.missing)
+
+
+def test_metrics_beside_the_folder_count_and_a_repeated_step_takes_the_later_line(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rollouts/1.jsonl", ROW)
+    lines = [{"step": 1, "data": {"a": value}} for value in (1.0, 2.0, float("nan"))]
+    write_lines(
+        tmp_path / "log.jsonl", *lines[:2], {"step": 2, "data": {"a": 3.0, "b": "text"}}, {"step": 3, "data": {}}
+    )
+    run = read_run(tmp_path / "rollouts")
+    assert run.metrics == {1: {"a": 2.0}, 2: {"a": 3.0}, 3: {}}
+    assert (set_aside(run), run.source.quarantined.lost) == ({}, ())
+
+
+@pytest.mark.parametrize("line", [{"step": "x", "data": {"a": 1}}, {"step": 1}, {"step": -1, "data": {}}, [1]])
+def test_a_line_of_metrics_that_is_none_is_lost(tmp_path: Path, line: Any) -> None:
+    write_lines(tmp_path / "rollouts/1.jsonl", ROW)
+    write_lines(tmp_path / "log.jsonl", {"step": 1, "data": {"a": 1.0}}, line)
+    run = read_run(tmp_path / "rollouts")
+    assert (run.metrics, rewards_of(run)) == ({1: {"a": 1.0}}, {"1:a": (1.0,)})
+    (lost,) = run.source.quarantined.lost
+    assert lost.startswith("1 line of metrics cannot be used: ")
+
+
+def test_without_metrics_it_is_said_how_to_get_them(tmp_path: Path) -> None:
+    run = read_run(write_lines(tmp_path / "rollouts/1.jsonl", ROW).parent)
+    assert run.metrics == {}
+    assert any("trainer.logger" in said for said in run.source.missing)
+
+
+def test_a_metric_that_is_not_finite_is_kept_and_said(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rollouts/1.jsonl", ROW)
+    lines = [{"step": step, "data": {"actor/grad_norm": value}} for step, value in ((1, math.nan), (2, -math.inf))]
+    write_lines(tmp_path / "log.jsonl", *lines)
+    run = read_run(tmp_path / "rollouts")
+    assert [str(run.metrics[step]["grad_norm"]) for step in (1, 2)] == ["nan", "-inf"]
+    said = "The trainer logged grad_norm as NaN at step 1 and at 1 more as no finite number."
+    assert run.source.missing[-1] == said
