@@ -37,7 +37,7 @@ from gradscope.rollouts.readers.parsing.grouping import describe_sizes
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path, read_parquet
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD
-from gradscope.rollouts.readers.reduction.log import MIN_ON_DISK
+from gradscope.rollouts.readers.reduction.log import MOST_WITH_TEXTS
 from gradscope.rollouts.readers.reduction.parts import (
     COLUMN_TYPES,
     PLACES_A_FILE,
@@ -323,7 +323,7 @@ def _merged(opened: Sequence[tuple[Path, _Manifest, pa.Table]], number_of: Mappi
     policies: dict[str, int] = {}
     whole, sizes, places = Whole(), [], []
     for _, manifest, table in opened:
-        keeps_texts = total < MIN_ON_DISK or not manifest.numbers_rows
+        keeps_texts = total <= MOST_WITH_TEXTS or not manifest.numbers_rows
         part = _part(manifest, table, number_of, policies, with_texts=keeps_texts)
         sizes.append(part.size)
         places.append(part.place)
