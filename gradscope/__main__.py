@@ -96,13 +96,8 @@ def run() -> NoReturn:
 
 
 def _run_command(arguments: list[str]) -> int:
-    from gradscope.cli.app import START, command
+    from gradscope.cli.app import command
     from gradscope.cli.arguments.renamed import with_new_names
-    from gradscope.cli.output.streams import write_data
-
-    if not arguments:
-        write_data(START)
-        return 0
 
     renamed, notes = with_new_names(arguments)
     if not {"--quiet", "-q"} & set(arguments):

@@ -31,7 +31,7 @@ from gradscope.version import __version__
 _START = "Start"
 _DIAGNOSE = "Diagnose"
 _GATE = "Gate"
-START = """What carries signal in a GRPO run? RUN is a folder, a log or a URL.
+_START_TEXT = """What carries signal in a GRPO run? RUN is a folder, a log or a URL.
 
   gradscope degeneracy RUN   how many groups gave no gradient, and why
   gradscope report RUN       all that a log can answer, on one page
@@ -68,6 +68,7 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback(
+    invoke_without_command=True,
     help=_help(
         [
             "What carries signal in a GRPO run, and what does not.",
@@ -77,11 +78,14 @@ def _show_version(wanted: bool) -> None:
     )
 )
 def gradscope(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """What carries signal in a GRPO run, and what does not."""
+    if context.invoked_subcommand is None:
+        write_data(_START_TEXT)
 
 
 def _add(

@@ -49,7 +49,7 @@ def test_the_answer_fits_a_screen_and_the_next_command_works(cli: Cli, tiny_run:
     assert lines[0].startswith(("At step ", "No group "))
     assert len(lines) <= 40
     commands = [line.removeprefix("$ gradscope ") for line in lines if line.startswith("$ ")]
-    assert commands == [f"rank {tiny_run} --step 1,2 --group-size 2 --show all", "explain effective_rank"]
+    assert commands == [f"rank {tiny_run} --step 1,2 --group-size 2 --show all"]
     again = cli(*shlex.split(commands[0]))
     assert again.code == 0
     assert again.out.startswith(lines[0])

@@ -97,7 +97,8 @@ def test_kinds_are_stacked_where_there_are_any_else_equal_rewards() -> None:
 def test_a_single_step_has_one_table_and_no_chart() -> None:
     section = signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=degeneracy_report(num_steps=1)))
     assert section.charts == ()
-    kinds, prompts = section.tables
+    kinds, environments, prompts = section.tables
+    assert environments.columns[0].title == "environment"
     assert prompts.rows[1] == ("p2", 30, 240, 1.0, "always", 1, None)
     assert kinds.rows[0][0] == "degenerate groups"
     assert kinds.rows[0][1].value == 0.4125
