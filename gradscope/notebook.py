@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
-from gradscope.render.files.frames import arrow_of, pandas_of, tables_of
+from gradscope.render.files.tables import arrow_of, pandas_of, tables_of
 from gradscope.render.registry import draw_figures, spec_of
 from gradscope.render.words.escape import plain
 from gradscope.results.envelope import fields_of
-from gradscope.results.report import Cell, Column, ReportSection, ReportTable, RunIndex, RunReport
+from gradscope.results.report import Cell, ReportColumn, ReportSection, ReportTable, RunIndex, RunReport
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,8 +42,7 @@ def line_of(result: object) -> str:
 def html_of(result: object) -> str:
     """The sections of the report's page that a result answers, as one ``<div>``."""
     from gradscope.diagnostics.report.of_result import sections_of
-    from gradscope.render.html.page import render_fragment
-    from gradscope.render.html.strip import strip_of
+    from gradscope.render.html.page import render_fragment, strip_of
 
     sections = [_with_table(section, result) for section in sections_of(result)]
     return render_fragment(sections, strip_of(result) if isinstance(result, RunReport) else ())
@@ -93,7 +92,7 @@ def _table(name: str, records: list[Any]) -> ReportTable:
     of = f"The first {_MOST_ROWS} of {len(records)} rows" if len(records) > _MOST_ROWS else "All rows"
     return ReportTable(
         caption=f"{of} of to_pandas({name!r}).",
-        columns=tuple(Column(title=title, style="norm" if title in numbers else "text") for title in titles),
+        columns=tuple(ReportColumn(title=title, style="norm" if title in numbers else "text") for title in titles),
         rows=tuple(tuple(row.get(title) for title in titles) for row in rows),
     )
 

@@ -27,10 +27,9 @@ FAMILIES = {
     "results/logged": "likewise",
     "results/ranks": "likewise",
     "render/figures": "every figure is drawn from one list of examples",
-    "render/figures/rank": "likewise",
     "render/terminal": "every table is printed from one list of examples",
     "render/terminal/degeneracy": "likewise",
-    "render/terminal/rank": "likewise",
+    "render/views": "every declared table is drawn from one list of examples",
 }
 """Folders whose modules are tested as one family, by the file of the folder's name beside the folder."""
 OF_THE_WHOLE = {
@@ -76,7 +75,10 @@ ALLOWED = {
     "rollouts": {"results", "metrics.outcomes.groups"},
     "gradients": {"rollouts", "metrics", "results"},
     "findings": {"results", "metrics", "advantages.registry"},
-    "diagnostics": {"gradients", "rollouts", "advantages", "metrics", "catalog", "results", "findings"},
+    "diagnostics": {
+        *("gradients", "rollouts", "advantages", "metrics", "catalog", "results", "findings"),
+        "render.views",
+    },
     "training": {"gradients", "rollouts", "advantages", "metrics"},
     "render": {"results", "catalog"},
     "cli": {

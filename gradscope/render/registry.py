@@ -12,11 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gradscope.catalog.lookup import CATALOG
-from gradscope.render import csv_rows
 from gradscope.results.check import CheckReport
 from gradscope.results.claims import ClaimsReport
 from gradscope.results.compare import Comparison
 from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.results.envelope import to_jsonable
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport
 from gradscope.results.replay import ReplayReport
@@ -27,6 +27,76 @@ from gradscope.results.spike import SpikeReport
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Group
+
+
+Tables = Mapping[str, Iterable[Any]]
+"""Table -> its records."""
+
+
+def _attributes(*names: str) -> Callable[[Any], Tables]:
+    """Tables that are sequences of the result itself, under their own names."""
+    return lambda result: {name: getattr(result, name) for name in names}
+
+
+def _comparison_rows(comparison: Comparison) -> Tables:
+    """Cells, pairs, and a row for each point of a learning curve."""
+    points = [
+        {"cell": curve.cell, "metric": curve.metric, "step": step, "mean": mean, "low": low, "high": high}
+        for curve in comparison.curves
+        for step, mean, low, high in zip(curve.steps, curve.mean, curve.low, curve.high, strict=True)
+    ]
+    return {"cells": comparison.cells, "pairs": comparison.pairs, "curves": points}
+
+
+def _degeneracy_rows(report: DegeneracyReport) -> Tables:
+    """The report's sequences, the histogram of pass rates and the plans of a target among them."""
+    names = (
+        *("by_step", "by_group_size", "by_policy", "by_environment", "predictions"),
+        *("advantages", "by_reward", "by_prompt"),
+    )
+    plans = () if report.target is None else report.target.plans
+    return {**_attributes(*names)(report), "histogram": report.pass_rates.histogram, "plans": plans}
+
+
+def _pass_at_k_rows(report: PassAtKReport) -> Tables:
+    """Rows beside their file's name, differences beside the names of their pair, and what each evaluation is of."""
+    rows = [{"name": table.name, **to_jsonable(row)} for table in report.tables for row in table.rows]
+    comparisons = (*([report.comparison] if report.comparison else []), *report.further_comparisons)
+    differences = [
+        {"first": comparison.first, "second": comparison.second, **to_jsonable(row)}
+        for comparison in comparisons
+        for row in comparison.rows
+    ]
+    evaluations = [
+        {"name": table.name, "num_prompts": table.num_prompts, **to_jsonable(table.evaluation)}
+        for table in report.tables
+        if table.evaluation is not None
+    ]
+    return {"tables": rows, "differences": differences, "evaluations": evaluations}
+
+
+def _section_rows(report: RunReport) -> Tables:
+    """Each question with its severity and its one sentence; tables and charts of a section are in the JSON."""
+    rows = [
+        {"name": one.name, "severity": one.severity, "question": one.question, "finding": one.headline}
+        for one in report.sections
+    ]
+    return {"sections": rows}
+
+
+def _run_rows(index: RunIndex) -> Tables:
+    """The numbers of each run; its curves are in the JSON."""
+    estimates = ("frac_reward_zero_std", "reward", "reward_change")
+    rows = [
+        {
+            "name": run.name,
+            "num_steps": len(run.steps),
+            "num_rollouts": run.num_rollouts,
+            **{name: getattr(run, name) for name in estimates},
+        }
+        for run in index.runs
+    ]
+    return {"runs": rows}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +127,14 @@ SPECS = (
         result=CheckReport,
         name="check",
         table="terminal.check:check_table",
-        csv=csv_rows.attributes("verdicts"),
+        csv=_attributes("verdicts"),
         definitions=lambda report: (verdict.metric for verdict in report.verdicts if verdict.metric in CATALOG),
     ),
     ResultSpec(
         result=ClaimsReport,
         name="claims",
         table="terminal.claims:claims_table",
-        csv=csv_rows.attributes("claims"),
+        csv=_attributes("claims"),
         definitions=lambda _: (),
     ),
     ResultSpec(
@@ -72,7 +142,7 @@ SPECS = (
         name="compare",
         table="terminal.compare:compare_table",
         figures="figures.compare:draw_comparison",
-        csv=csv_rows.comparison_rows,
+        csv=_comparison_rows,
         definitions=lambda comparison: (*comparison.metrics, *metrics_of("compare")),
     ),
     ResultSpec(
@@ -80,23 +150,23 @@ SPECS = (
         name="degeneracy",
         table="terminal.degeneracy.degeneracy:degeneracy_table",
         figures="figures.degeneracy:draw_degeneracy",
-        csv=csv_rows.degeneracy_rows,
+        csv=_degeneracy_rows,
     ),
     ResultSpec(
         result=PassAtKReport,
         name="passk",
         table="terminal.passk:pass_at_k_table",
         figures="figures.passk:draw_pass_at_k",
-        csv=csv_rows.pass_at_k_rows,
+        csv=_pass_at_k_rows,
         sources=lambda report: report.sources,
     ),
     ResultSpec(
         result=RankReport,
         name="rank",
-        table="terminal.rank.rank:rank_table",
-        figures="figures.rank.rank:draw_rank",
-        arrays="files.arrays:write_spectra",
-        csv=csv_rows.attributes(
+        table="terminal.rank:rank_table",
+        figures="figures.rank:draw_rank",
+        arrays="files.write:write_spectra",
+        csv=_attributes(
             *("curve", "token_curve", "spectra", "steps", "formulations", "kinds", "shares", "baselines"),
             *("interference", "influences", "heldout", "heldout_influences"),
             *("comparisons", "weight_curve", "size_changes", "sparsity", "updates", "gradient_updates"),
@@ -109,21 +179,21 @@ SPECS = (
         name="replay",
         table="terminal.replay:replay_table",
         figures="figures.replay:draw_replay",
-        csv=csv_rows.attributes("steps"),
+        csv=_attributes("steps"),
     ),
     ResultSpec(
         result=RunReport,
         name="report",
         table="terminal.report:report_table",
         figures="figures.report:draw_report",
-        csv=csv_rows.section_rows,
+        csv=_section_rows,
     ),
     ResultSpec(
         result=RunIndex,
         name="report_index",
         table="terminal.report:report_index_table",
         figures="figures.report:draw_report_index",
-        csv=csv_rows.run_rows,
+        csv=_run_rows,
         definitions=lambda _: ("frac_reward_zero_std",),
     ),
     ResultSpec(
@@ -131,7 +201,7 @@ SPECS = (
         name="spike",
         table="terminal.spike:spike_table",
         figures="figures.spike:draw_spike",
-        csv=csv_rows.attributes("metrics", "rollouts", "removals", "tokens", "tensors"),
+        csv=_attributes("metrics", "rollouts", "removals", "tokens", "tensors"),
     ),
 )
 """One row a type of result."""

@@ -25,7 +25,7 @@ Cell = str | int | float | None | Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ReportColumn:
     """One column of a table."""
 
     title: str
@@ -40,7 +40,7 @@ class ReportTable:
 
     caption: str
     """What it shows, with the formula where a number has one."""
-    columns: tuple[Column, ...]
+    columns: tuple[ReportColumn, ...]
     """From left to right."""
     rows: tuple[tuple[Cell, ...], ...]
     """One cell a column."""

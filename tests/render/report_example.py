@@ -9,10 +9,10 @@ from gradscope.results.logged.mismatch import MismatchNumbers, SamplerMismatch, 
 from gradscope.results.logged.policy import LoggedPolicy
 from gradscope.results.report import (
     Chart,
-    Column,
     KeyNumber,
     ReadGroup,
     ReadRollout,
+    ReportColumn,
     ReportSection,
     ReportTable,
     RunReport,
@@ -84,9 +84,9 @@ def run_report() -> RunReport:
                     ReportTable(
                         caption=f"Rollouts {ATTACK}",
                         columns=(
-                            Column(title="step", style="count"),
-                            Column(title="share", style="share"),
-                            Column(title="text"),
+                            ReportColumn(title="step", style="count"),
+                            ReportColumn(title="share", style="share"),
+                            ReportColumn(title="text"),
                         ),
                         rows=(
                             (10, Estimate(value=0.25, low=0.1, high=0.4, num_units=8), f"one\n{ATTACK}"),
@@ -97,7 +97,7 @@ def run_report() -> RunReport:
                     ReportTable(
                         caption="Each step",
                         by_step=True,
-                        columns=(Column(title="step", style="count"), Column(title="kind")),
+                        columns=(ReportColumn(title="step", style="count"), ReportColumn(title="kind")),
                         rows=((1, "learning"), (2, f"dead {ATTACK}")),
                     ),
                 ),

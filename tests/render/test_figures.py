@@ -16,8 +16,8 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.render.figures.save import save_figure
 from gradscope.render.figures.style import BLUE, ORANGE, name_of, power_of_ten
-from gradscope.render.files.csv_tables import tidy_tables
 from gradscope.render.files.document import document_of
+from gradscope.render.files.tables import tidy_tables
 from gradscope.render.registry import draw_figures
 from gradscope.results.envelope import render_json
 from tests.diagnostics.made_up_runs import group_of, run_of

@@ -1,13 +1,17 @@
+"""One row a command: what becomes of each result."""
+
 from __future__ import annotations
 
 import inspect
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from gradscope.render.registry import SPECS, draw_figures, load, metrics_of, render_table, spec_of
-from tests.render import examples
+from tests.render import compare_example, examples
+from tests.render.html.test_index_page import INDEX
 from tests.render.report_example import run_report
 
 
@@ -68,3 +72,57 @@ def test_a_result_without_figures_loads_no_matplotlib() -> None:
         "assert 'matplotlib' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_curve_has_a_row_a_point() -> None:
+    comparison = compare_example.comparison()
+    points = list(spec_of(comparison).csv(comparison)["curves"])
+    curve = comparison.curves[0]
+    assert len(points) == sum(len(one.steps) for one in comparison.curves)
+    assert points[0] == {
+        "cell": curve.cell,
+        "metric": curve.metric,
+        "step": curve.steps[0],
+        "mean": curve.mean[0],
+        "low": curve.low[0],
+        "high": curve.high[0],
+    }
+
+
+def test_plans_are_a_table_where_a_target_was_named() -> None:
+    report = examples.degeneracy_report()
+    assert spec_of(report).csv(report)["plans"] == report.target.plans
+    assert spec_of(report).csv(replace(report, target=None))["plans"] == ()
+
+
+def test_rows_of_several_files_and_pairs_carry_their_names() -> None:
+    report = examples.passk_report()
+    more = replace(report, further_comparisons=(replace(report.comparison, second="third.jsonl"),))
+    tables = spec_of(more).csv(more)
+    assert [row["name"] for row in tables["tables"]] == ["before.jsonl"] * 8 + [examples.HOSTILE] * 8
+    differences = list(tables["differences"])
+    assert [row["second"] for row in differences] == [examples.HOSTILE] * 5 + ["third.jsonl"] * 5
+    assert spec_of(report).csv(examples.passk_report(num_files=1))["differences"] == []
+
+
+def test_evaluations_are_rows_of_their_own() -> None:
+    report = examples.evaluations_report(num_models=1)
+    rows = list(spec_of(report).csv(report)["evaluations"])
+    assert [row["scorer"] for row in rows] == ["exact_match,first-filtered", "model_graded_qa,scored"]
+    assert (rows[0]["task"], rows[0]["unfinished"]) == ("gsm8k", "was cancelled: 12 of 32 samples")
+
+
+def test_a_section_is_its_question_and_one_sentence() -> None:
+    (signal, _, coverage) = spec_of(run_report()).csv(run_report())["sections"]
+    assert (signal["name"], signal["severity"], signal["finding"]) == (
+        "signal",
+        "look",
+        run_report().sections[0].findings[0],
+    )
+    assert coverage["finding"] == run_report().sections[2].missing
+
+
+def test_a_run_is_its_numbers_without_its_curves() -> None:
+    row, _ = spec_of(INDEX).csv(INDEX)["runs"]
+    assert list(row) == ["name", "num_steps", "num_rollouts", "frac_reward_zero_std", "reward", "reward_change"]
+    assert row["num_steps"] == 3

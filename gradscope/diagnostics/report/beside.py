@@ -21,7 +21,7 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.closed_form import bonferroni
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.steps import mean_of_steps
-from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, Series
 from gradscope.results.signal import SideRewards
 from gradscope.rollouts.groups import groups_of_steps, reward_table, sizes_of
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
@@ -216,7 +216,7 @@ def _table(first: str, rows: Sequence[_Row], steps: Sequence[int]) -> ReportTabl
     over = f"Over {len(steps)} steps" if len(steps) > 1 else f"Step {steps[0]}"
     return ReportTable(
         caption=f"{over}, 95 % intervals; difference: the later run minus {first}",
-        columns=tuple(Column(title=name) for name in names),
+        columns=tuple(ReportColumn(title=name) for name in names),
         rows=tuple(cells),
     )
 
@@ -326,7 +326,7 @@ def _settings(runs: Sequence[NamedRun]) -> ReportSection:
     more = ", ..." if len(differing) > 6 else ""
     attribution = ["What differs between the runs may be due to any of them."] if len(differing) > 1 else []
     rows = tuple((key, *(values.get(key, _NOT_TOLD) for values in known)) for key in differing)
-    columns = (Column(title="setting"), *(Column(title=one.name) for one in runs))
+    columns = (ReportColumn(title="setting"), *(ReportColumn(title=one.name) for one in runs))
     return ReportSection(
         name=name,
         question=question,

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gradscope.diagnostics.report.sections import coverage, directions, replayed, signal
+from gradscope.diagnostics.report.sections import agreement, coverage, directions, replayed, signal
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
-from gradscope.diagnostics.report.sections.logged import logged_agreement
 from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
@@ -93,9 +92,9 @@ def _mismatch(inputs: ReportInputs) -> KeyNumber:
     found, title = inputs.logged.sampler, "sampler against trainer"
     if found.overall is None:
         reason = "the log does not hold the log-probabilities of both"
-        return _unknown(logged_agreement.NAME, title, reason, "norm")
+        return _unknown(agreement.NAME, title, reason, "norm")
     return KeyNumber(
-        name=logged_agreement.NAME,
+        name=agreement.NAME,
         title=title,
         value=found.overall.logprob_gap,
         style="norm",

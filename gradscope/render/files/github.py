@@ -9,8 +9,8 @@ from __future__ import annotations
 import html
 
 from gradscope.render.words.escape import plain
+from gradscope.render.words.labels import condition
 from gradscope.render.words.numbers import UNDEFINED
-from gradscope.render.words.verdict_condition import condition
 from gradscope.results.check import CheckReport, Verdict
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from gradscope.render.words.escape import plain
-from gradscope.render.words.verdict_condition import condition
+from gradscope.render.words.labels import condition
 from gradscope.results.check import CheckReport, Verdict
 
 

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gradscope.render.files.csv_tables import render_csv, tidy_tables
+import numpy as np
+from safetensors.numpy import save
+
+from gradscope.render.files.tables import render_csv, tidy_tables
 from gradscope.render.registry import draw_figures, load, spec_of
 from gradscope.results.envelope import render_json
-from gradscope.writing import atomic_write
+from gradscope.results.rank import GradientSpectrum, RankReport
+from gradscope.writing import atomic_write, repeatable
 
 
 def write_files(result: object, document: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -29,3 +33,22 @@ def write_files(result: object, document: Mapping[str, Any], folder: Path) -> li
     for stem, figure in draw_figures(result).items():
         written += save_figure(figure, folder / stem)
     return written
+
+
+def write_spectra(report: RankReport, folder: Path) -> list[Path]:
+    """Writes the singular values of each spectrum under a name that says whose they are; no file without spectra."""
+    if not report.spectra:
+        return []
+    path = folder / "rank_spectra.safetensors"
+    arrays = {_name(spectrum): np.asarray(spectrum.singular_values) for spectrum in report.spectra}
+    about = {"rows": report.rows, "values": "singular values, descending"}
+    atomic_write(path, repeatable(save(arrays, metadata=about)))
+    return [path]
+
+
+def _name(spectrum: GradientSpectrum) -> str:
+    label = spectrum.label
+    whole = label.tensor or label.group_id or "step"
+    samples = "-".join(map(str, label.samples))
+    parts = (f"{label.step:05d}", label.advantage, f"G{label.group_size}", whole, samples)
+    return "/".join(part for part in parts if part)

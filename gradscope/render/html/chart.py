@@ -3,22 +3,262 @@
 Lines differ in dash and marker, bars in pattern, and a legend above the drawing shows both: none needs its color. The
 legend is text of the page, which wraps on a phone where a label inside the drawing would be cut off. What the numbers
 are stands beside the drawing for the page's script, which shows them under its cursor.
+
+A drawing of a thousand steps on eight hundred pixels has more points than can be seen. A long course is therefore drawn
+in windows, each the mean of neighboring steps in a band from their least to their greatest value: no spike is lost.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from markupsafe import Markup
 
-from gradscope.render.html.bars import draw_bars
-from gradscope.render.html.scale import Canvas, Scale, place, ticks, widened
-from gradscope.render.html.windows import Point, Window, points_of, windows_of
 from gradscope.render.words.escape import plain
 from gradscope.results.report import Chart, Series
 from gradscope.say import non_finite_word
+
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_LEAST = 1e-300
+"""Numbers nearer than that are drawn as one: what lies between them has no digits left for ticks."""
+_MOST = 1e306
+"""Steps wider than that have no rounder one above that is finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """A linear scale."""
+
+    low: float
+    """The number at ``start``."""
+    high: float
+    """The number at ``end``, above ``low``."""
+    start: float
+    """The place of ``low`` in the drawing."""
+    end: float
+    """The place of ``high``."""
+
+    def __call__(self, value: float) -> float:
+        """The place of a number; by halves, whose differences are finite whatever a log holds."""
+        share = (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
+        return self.start + share * (self.end - self.start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canvas:
+    """The size of a drawing in its own units, which a browser scales, and the room around what is drawn."""
+
+    width: float
+    """From edge to edge."""
+    height: float
+    """From top to bottom."""
+    left: float
+    """Room for the ticks of the vertical axis; more where their labels are longer."""
+    right: float
+    """Room for half of the last tick's label."""
+    top: float
+    """Room for the vertical axis's name."""
+    bottom: float
+    """Room for ticks and the name of the horizontal axis."""
+    letter: float
+    """Width of a digit where the style sheet prints text largest, on a phone or on paper."""
+    most_ticks: int
+    """Labels that fit side by side below."""
+
+    def room_left(self, labels: Sequence[str]) -> float:
+        """Where the drawing begins, so that none of these labels is cut off."""
+        return max(self.left, self.letter * max(map(len, labels), default=0) + 8.0)
+
+
+def widened(values: Sequence[float]) -> tuple[float, float]:
+    """Ends of a scale that hold all numbers, and zero where it is near.
+
+    Returns:
+        Low and high, never equal.
+
+    Example:
+        >>> widened([1.0, 4.0]), widened([2.0, 2.0]), widened([100.0, 101.0])
+        ((0.0, 4.0), (0.0, 2.0), (100.0, 101.0))
+    """
+    low, high = min(values), max(values)
+    if 0 < low <= 0.5 * high or low == high > 0:
+        low = 0.0
+    if 0.5 * low <= high < 0 or low == high < 0:
+        high = 0.0
+    return (low, high) if high - low >= _LEAST else (low - 0.5, high + 0.5)
+
+
+def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
+    """Round numbers between two ends.
+
+    Returns:
+        At most so many multiples of 1, 2, 2.5 or 5 times a power of ten, ascending.
+
+    Example:
+        >>> ticks(0.0, 1.0), ticks(1.0, 60.0)
+        ([0.0, 0.25, 0.5, 0.75, 1.0], [20.0, 40.0, 60.0])
+    """
+    rough = high / max(most - 1, 1) - low / max(most - 1, 1)
+    if rough > _MOST:
+        return [0.0] if low <= 0.0 <= high else []
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in _STEPS if power * factor >= rough * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{multiple * step:.12g}") for multiple in range(first, last + 1)]
+
+
+def place(value: float) -> str:
+    """A coordinate as it is written.
+
+    Returns:
+        At most one decimal, a twentieth of a pixel, and the same bytes every time.
+
+    Example:
+        >>> place(12.0), place(1 / 3)
+        ('12', '0.3')
+    """
+    return f"{value:.1f}".removesuffix(".0")
+
+
+MOST_PLACES = 160
+"""Points of a line: five pixels each on a page of full width."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Neighboring places of a chart, one or more."""
+
+    low: float
+    """The first place."""
+    high: float
+    """The last."""
+    start: int
+    """Where it begins among all places."""
+    end: int
+    """Where the next one begins."""
+
+    @property
+    def middle(self) -> float:
+        """Where it is drawn."""
+        return (self.low + self.high) / 2
+
+    @property
+    def name(self) -> str:
+        """Its place, or its first and last."""
+        return f"{self.low:g}" if self.low == self.high else f"{self.low:g}-{self.high:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What a window holds of one line."""
+
+    value: float
+    """The mean of its finite values."""
+    low: float
+    """The least of them."""
+    high: float
+    """The greatest."""
+
+
+def windows_of(chart: Chart) -> tuple[Window, ...]:
+    """The places of a chart over numbers, put together where there are more than can be told apart.
+
+    Returns:
+        At most :data:`MOST_PLACES` windows of as many places each, but for the last.
+    """
+    places = [float(place) for place in chart.places]
+    width = math.ceil(len(places) / MOST_PLACES)
+    starts = range(0, len(places), width or 1)
+    ends = [min(start + width, len(places)) for start in starts]
+    return tuple(
+        Window(low=places[start], high=places[end - 1], start=start, end=end)
+        for start, end in zip(starts, ends, strict=True)
+    )
+
+
+def points_of(values: Sequence[float | None], windows: Sequence[Window]) -> list[Point | None]:
+    """One line in windows.
+
+    Returns:
+        A point a window; None where it holds no finite value.
+    """
+    return [point_of(values[window.start : window.end]) for window in windows]
+
+
+def point_of(values: Sequence[float | None]) -> Point | None:
+    """The mean of what is finite, with its ends; None where nothing is."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return Point(value=math.fsum(known) / len(known), low=min(known), high=max(known)) if known else None
+
+
+_WIDTH, _RIGHT = 760.0, 72.0
+_LETTER = 11.0
+"""Width of a letter where the style sheet prints text largest, on a phone."""
+_ROW, _BAR = 23.0, 14.0
+_MOST_CHARACTERS = 24
+_AXIS = 22.0
+"""Height of the axis's name below the bars."""
+
+
+def draw_bars(chart: Chart, head: Markup, described: Markup) -> Markup:
+    """A chart of names and one series as an ``svg`` element with these attributes and this description."""
+    values = [value or 0.0 for value in chart.series[0].values]
+    low, high = min(0.0, *values, 0.0), max(0.0, *values, 0.0)
+    names = [_short(str(name)) for name in chart.places]
+    left = _LETTER * max(map(len, names)) + 8.0
+    start = left + (_RIGHT + 8.0 if low < 0 else 0.0)
+    scale = Scale(low=low, high=high if high > low else low + 1.0, start=start, end=_WIDTH - _RIGHT)
+    height = _ROW * len(values) + 12.0
+    rows = [
+        _row(name, value, scale, left - 8.0, 8.0 + _ROW * row)
+        for row, (name, value) in enumerate(zip(names, values, strict=True))
+    ]
+    return Markup(
+        '<svg viewBox="0 0 {width:g} {whole}" {head}>{described}{rows}'
+        '<line class="axis" x1="{zero}" x2="{zero}" y1="0" y2="{height}"/>'
+        '<text class="tick" x="{middle}" y="{bottom}" text-anchor="middle">{label}</text></svg>'
+    ).format(
+        width=_WIDTH,
+        height=place(height),
+        whole=place(height + _AXIS),
+        head=head,
+        described=described,
+        middle=place((scale.start + scale.end) / 2),
+        bottom=place(height + 15),
+        label=plain(chart.x_label),
+        rows=Markup("").join(rows),
+        zero=place(scale(0.0)),
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…"
+
+
+def _row(name: str, value: float, scale: Scale, name_at: float, top: float) -> Markup:
+    start, end = sorted((scale(0.0), scale(value)))
+    is_up = value >= 0
+    return Markup(
+        '<text class="tick" x="{name_at}" y="{middle}" dy="4" text-anchor="end">{name}</text>'
+        '<rect class="bar {kind}" x="{start}" y="{top}" width="{width}" height="{bar:g}"/>'
+        '<text class="tick" x="{value_at}" y="{middle}" dy="4" text-anchor="{anchor}">{value:.3f}</text>'
+    ).format(
+        name_at=place(name_at),
+        middle=place(top + _BAR / 2),
+        name=plain(name),
+        kind="b0" if is_up else "b1",
+        start=place(start),
+        top=place(top),
+        width=place(end - start),
+        bar=_BAR,
+        value_at=place(end + 6 if is_up else start - 6),
+        anchor="start" if is_up else "end",
+        value=value,
+    )
+
 
 FULL = Canvas(width=760.0, height=258.0, left=72.0, right=24.0, top=34.0, bottom=54.0, letter=12.7, most_ticks=8)
 """As wide as the page."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from gradscope.render.html.chart import widened
 from gradscope.render.html.page import render_document
-from gradscope.render.html.scale import widened
-from gradscope.results.report import Chart, Column, ReportTable, RunIndex, RunSummary, Series
+from gradscope.render.views.view import Column, tabulate
+from gradscope.results.report import Chart, ReportTable, RunIndex, RunSummary, Series
 
 _CURVES = {
     "reward_by_step": "mean reward",
@@ -46,19 +47,16 @@ def _charts(run: RunSummary, scales: dict[str, tuple[float, float]]) -> dict[str
 
 
 def _table(runs: Sequence[RunSummary]) -> ReportTable:
-    return ReportTable(
-        caption="Change of the reward: along the least-squares line from the first to the last step. "
+    return tabulate(
+        "Change of the reward: along the least-squares line from the first to the last step. "
         "No gradient: share of groups with equal rewards",
-        columns=(
-            Column(title="run"),
-            Column(title="steps", style="count"),
-            Column(title="rollouts", style="count"),
-            Column(title="mean reward", style="norm"),
-            Column(title="its change", style="gap"),
-            Column(title="no gradient", style="share"),
+        (
+            Column("run", "name"),
+            Column("steps", lambda run: len(run.steps), "count"),
+            Column("rollouts", "num_rollouts", "count"),
+            Column("mean reward", "reward", "norm"),
+            Column("its change", "reward_change", "gap"),
+            Column("no gradient", "frac_reward_zero_std", "share"),
         ),
-        rows=tuple(
-            (run.name, len(run.steps), run.num_rollouts, run.reward, run.reward_change, run.frac_reward_zero_std)
-            for run in runs
-        ),
+        runs,
     )

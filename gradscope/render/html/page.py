@@ -1,24 +1,41 @@
 """A run's report as one HTML file: it opens from disk, asks for nothing, and the same result gives the same bytes.
 
 The page forbids itself everything but its own style and its one script, which is named by its digest: markup that a
-log smuggled in could not run even if the escaping failed.
+log smuggled in could not run even if the escaping failed. Two rules hold for every expression of every template, so
+that none can be forgotten: characters that could act on a terminal or reorder what is read are spelled out, and
+characters of markup are escaped. Only what code returns as ``Markup``, such as a drawing, passes as it is.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from gradscope.render.html.browser import token_texts_of
-from gradscope.render.html.environment import render
-from gradscope.render.html.strip import StripItem, strip_of
-from gradscope.results.report import ReportSection, RunReport
+from gradscope.render.html.chart import Scale, drawing, legend, place, points_of, widened, windows_of
+from gradscope.render.html.table import page_table
+from gradscope.render.words.escape import plain
+from gradscope.render.words.numbers import format_number, key_number_words
+from gradscope.results.report import (
+    Chart,
+    KeyNumber,
+    ReadGroup,
+    ReadRollout,
+    ReportSection,
+    RunReport,
+    Series,
+    Severity,
+    ShadedToken,
+)
 from gradscope.version import __version__
 
 
@@ -102,3 +119,169 @@ def _facts(report: RunReport) -> tuple[str, ...]:
         *(f"Not read: {sentence}" for sentence in source.quarantined.lost),
         *(f"{one.counted} set aside: {one.reason} ({one.where})" for one in source.quarantined.reasons),
     )
+
+
+_WIDTH, _HEIGHT = 120.0, 28.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StripItem:
+    """One number as the page shows it."""
+
+    anchor: str
+    """The section that has the rest."""
+    title: str
+    """What it is."""
+    text: str
+    """The number, or a dash."""
+    interval: str
+    """Its interval; empty where it has none."""
+    note: str
+    """What it is held against, or why it is not known."""
+    severity: Severity
+    """That of its section."""
+    line: Markup
+    """Its course; empty where it has none."""
+
+
+def strip_of(report: RunReport) -> tuple[StripItem, ...]:
+    """The numbers of a report, each with the severity of the section that it is of."""
+    severities = {section.name: section.severity for section in report.sections}
+    return tuple(_item(number, severities.get(number.name, "unknown")) for number in report.strip)
+
+
+def _item(number: KeyNumber, severity: Severity) -> StripItem:
+    texts, intervals = zip(*key_number_words(number), strict=True)
+    return StripItem(
+        anchor=number.name,
+        title=number.title,
+        text=" → ".join(texts).replace(" %", "\N{NO-BREAK SPACE}%"),
+        interval=" → ".join(filter(None, intervals)),
+        note=number.note if number.value.undefined is None else number.value.undefined,
+        severity=severity if number.value.is_defined else "unknown",
+        line=_line(number),
+    )
+
+
+def _line(number: KeyNumber) -> Markup:
+    if sum(value is not None and math.isfinite(value) for value in number.course) < 2:
+        return Markup("")
+    chart = Chart(title="", kind="lines", places=number.places, series=(Series(name="", values=number.course),))
+    windows = windows_of(chart)
+    points = points_of(number.course, windows)
+    known = [point.value for point in points if point is not None]
+    low, high = (0.0, 1.0) if number.style == "share" else widened(known)
+    across = Scale(low=windows[0].low, high=windows[-1].high, start=2.0, end=_WIDTH - 2.0)
+    up = Scale(low=low, high=high, start=_HEIGHT - 2.0, end=2.0)
+    drawn = [(window, point) for window, point in zip(windows, points, strict=True) if point is not None]
+    places = [f"{place(across(window.middle))},{place(up(point.value))}" for window, point in drawn]
+    return Markup(
+        '<svg class="spark" viewBox="0 0 {:g} {:g}" preserveAspectRatio="none" aria-hidden="true">'
+        '<polyline class="line s0" points="{}"/></svg>'
+    ).format(_WIDTH, _HEIGHT, " ".join(places))
+
+
+def token_texts_of(report: RunReport) -> dict[tuple[str, int], str]:
+    """Which rollouts are shown token by token, and the ids of these texts in the page."""
+    shown = {
+        text.title: f"{section.name}-text-{number}"
+        for section in report.sections
+        for number, text in enumerate(section.texts, start=1)
+    }
+    rollouts = ((group.group_id, rollout.sample) for group in report.rollouts for rollout in group.rollouts)
+    return {key: shown[title] for key in rollouts if (title := f"{key[0]} #{key[1]}") in shown}
+
+
+def share_of_group(group: ReadGroup) -> str:
+    """What a group sorts by: the largest part of the gradient that one of its rollouts has; empty where none is known.
+
+    Returns:
+        Its absolute value, with four digits.
+    """
+    shares = [abs(rollout.share) for rollout in group.rollouts if rollout.share is not None]
+    return f"{max(shares):.4g}" if shares else ""
+
+
+def summary_of(group: ReadGroup) -> str:
+    """What is said of a group behind its name: its mean reward, and its part of the gradient.
+
+    Returns:
+        The words with the separator before them.
+    """
+    rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
+    shares = [rollout.share for rollout in group.rollouts if rollout.share is not None]
+    mean = f" · mean reward {format_number(sum(rewards) / len(rewards), 'norm')}" if rewards else ""
+    return mean + (f" · {100 * sum(shares):+.1f} % of the gradient" if shares else "")
+
+
+def rollout_line(rollout: ReadRollout) -> str:
+    """What is said of a rollout above its text.
+
+    Returns:
+        Its number, reward, advantage and part of the gradient, as far as they are known.
+    """
+    parts = [f"#{rollout.sample}"]
+    if rollout.reward is not None:
+        parts.append(f"reward {format_number(rollout.reward, 'norm')}")
+    if rollout.advantage is not None:
+        parts.append(f"advantage {format_number(rollout.advantage, 'norm')}")
+    if rollout.share is not None:
+        parts.append(f"{100 * rollout.share:+.1f} % of the gradient")
+    return " · ".join(parts)
+
+
+NUM_SHADES = 8
+"""Strengths that the style sheet tells apart, classes ``h1`` to ``h8``; ``h0`` is no gradient."""
+
+
+def shade_of(token: ShadedToken) -> str:
+    """The classes of a token in the style sheet: its direction and its shade."""
+    if token.strength is None:
+        return "unseen"
+    shade = min(NUM_SHADES, 1 + int(token.strength * NUM_SHADES)) if token.strength > 0 else 0
+    return f"{'up' if token.is_raised else 'down'} h{shade}"
+
+
+def render(template: str, **context: object) -> str:
+    """A page from a template of this package and what it shows."""
+    return _environment().get_template(template).render(**context)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("gradscope.render.html"),
+        autoescape=True,
+        finalize=_visible,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals |= {
+        "drawing": drawing,
+        "legend": legend,
+        "num_shades": NUM_SHADES,
+        "page_table": page_table,
+        "rollout_line": rollout_line,
+        "shade_of": shade_of,
+        "share_of_group": share_of_group,
+        "summary_of": summary_of,
+    }
+    environment.filters |= {"lines": _lines, "broken_lines": _broken_lines}
+    return environment
+
+
+def _visible(value: Any) -> Any:
+    """What an expression prints: text as one line of visible characters."""
+    return value if isinstance(value, Markup) else plain(str(value))
+
+
+def _lines(text: str) -> Markup:
+    """A text whose line breaks stay, where the page shows it with ``white-space: pre-wrap``."""
+    return Markup("\n").join(plain(line) for line in text.split("\n"))
+
+
+def _broken_lines(text: str) -> Markup:
+    """A text whose line breaks are shown and made: the token that ends a line has its own gradient."""
+    return _lines(text.replace("\n", "↵\n"))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from gradscope.estimate import Estimate
-from gradscope.render.html.windows import windowed_table
+from gradscope.render.html.chart import point_of
 from gradscope.render.words.numbers import Footnotes, format_estimate, format_number
-from gradscope.results.report import Cell, Column, ReportTable
+from gradscope.results.report import Cell, ReportColumn, ReportTable
 
+MOST_ROWS = 100
+"""Rows of a table over steps; the JSON document has all of them."""
 _LONG = 30
 """A longer text gets a wide cell, so that it does not stand as a column of single words."""
 
@@ -31,7 +36,7 @@ class PageTable:
 
     caption: str
     """What stands above it."""
-    columns: tuple[Column, ...]
+    columns: tuple[ReportColumn, ...]
     """Its head."""
     rows: tuple[tuple[PageCell, ...], ...]
     """One cell a column."""
@@ -48,7 +53,7 @@ def page_table(table: ReportTable) -> PageTable:
     return PageTable(caption=table.caption, columns=table.columns, rows=rows, notes=notes.lines())
 
 
-def _cell(cell: Cell, column: Column, notes: Footnotes) -> PageCell:
+def _cell(cell: Cell, column: ReportColumn, notes: Footnotes) -> PageCell:
     if cell is None:
         return PageCell(kind="text" if column.style == "text" else "number", text="")
     if isinstance(cell, str) or column.style == "text":
@@ -57,3 +62,36 @@ def _cell(cell: Cell, column: Column, notes: Footnotes) -> PageCell:
         sort = None if cell.value is None else repr(cell.value)
         return PageCell(kind="number", text=format_estimate(cell, notes, column.style), sort=sort)
     return PageCell(kind="number", text=format_number(float(cell), column.style), sort=repr(float(cell)))
+
+
+def windowed_table(table: ReportTable) -> ReportTable:
+    """A table over steps with few enough rows to be read.
+
+    Returns:
+        The table itself, or one whose rows are windows of as many steps each: the first column names them, numbers are
+        means (of estimates, of their values), and words are told with how often they stand there.
+    """
+    width = math.ceil(len(table.rows) / MOST_ROWS)
+    if not table.by_step or width < 2:
+        return table
+    parts = [table.rows[start : start + width] for start in range(0, len(table.rows), width)]
+    first, *others = table.columns
+    return replace(
+        table,
+        caption=f"{table.caption}. Each row is {width} steps: means of numbers, counts of words; --json has every step",
+        columns=(replace(first, style="text"), *others),
+        rows=tuple((f"{part[0][0]}-{part[-1][0]}", *_together(part)) for part in parts),
+    )
+
+
+def _together(rows: Sequence[tuple[Cell, ...]]) -> Iterator[Cell]:
+    for cells in list(zip(*rows, strict=True))[1:]:
+        there = [cell for cell in cells if cell is not None]
+        words = [cell for cell in there if isinstance(cell, str)]
+        if words:
+            counted = Counter(words).most_common()
+            yield words[0] if len(counted) == 1 else ", ".join(f"{word} {number}" for word, number in counted)
+            continue
+        numbers = [cell.value if isinstance(cell, Estimate) else cell for cell in there]
+        point = point_of([number for number in numbers if isinstance(number, float | int)])
+        yield None if point is None else point.value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -18,10 +17,6 @@ from gradscope.render.words.tones import QUIET, STYLES, Tone
 Blocks = Iterator[RenderableType]
 Views = Mapping[str, Callable[[Footnotes], Iterable[RenderableType]]]
 """Name -> its tables; none where the result has nothing of it."""
-Item = TypeVar("Item")
-
-MOST_ROWS = 12
-"""Of an answer's table; of more, as many are shown and one line counts the rest."""
 MOST_FINDINGS = 3
 """Beside the verdict; more than three are not read."""
 
@@ -77,13 +72,6 @@ def answer(
     if left:
         parts += [Text(), cell(f"--show adds {', '.join(left)}; or {ALL}.", style=QUIET)]
     return Group(*parts)
-
-
-def evenly(items: Sequence[Item]) -> Sequence[Item]:
-    """At most MOST_ROWS of them, evenly spaced, the first and the last among these."""
-    if len(items) <= MOST_ROWS:
-        return items
-    return [items[round(place * (len(items) - 1) / (MOST_ROWS - 1))] for place in range(MOST_ROWS)]
 
 
 def footnotes(notes: Footnotes) -> Blocks:

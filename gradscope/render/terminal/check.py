@@ -8,12 +8,13 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from gradscope.render.terminal.answer import MOST_ROWS, Blocks, answer
+from gradscope.render.terminal.answer import Blocks, answer
 from gradscope.render.terminal.layout import add_row, new_table, source_line
+from gradscope.render.views.view import MOST_ROWS
 from gradscope.render.words.escape import cell, plain
+from gradscope.render.words.labels import condition
 from gradscope.render.words.numbers import UNDEFINED, format_number
 from gradscope.render.words.tones import STYLES, Tone
-from gradscope.render.words.verdict_condition import condition
 from gradscope.results.check import CheckReport, Verdict
 from gradscope.say import with_interval
 

@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.render.terminal.answer import Blocks, answer
-from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
+from gradscope.render.terminal.layout import draw_table, source_line
+from gradscope.render.views.view import Column, Word
 from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.numbers import UNDEFINED, Style, format_number
+from gradscope.render.words.numbers import Footnotes, Style, format_number
 from gradscope.render.words.tones import STYLES, Tone
 from gradscope.results.claims import NOT_SHOWN, ClaimRow, ClaimsReport
 from gradscope.say import as_ranges, with_interval
@@ -24,15 +25,7 @@ _TONES: Mapping[str, Tone] = {"supported": "fine", "contradicted": "problem", "c
 
 
 def claims_table(report: ClaimsReport, show: Sequence[str] = ()) -> Group:
-    """How many claims hold, those that the run decides at a glance, the others by name.
-
-    Args:
-        report: What was held against the run.
-        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
-
-    Returns:
-        What rich prints.
-    """
+    """How many claims hold, those that the run decides at a glance, the others by name; ``show`` adds the reasons."""
     steps = f"gradients of steps {as_ranges(report.steps)}" if report.steps else "no gradient was recomputed"
     return answer(
         "claims",
@@ -61,21 +54,18 @@ def _answer(rows: Sequence[ClaimRow]) -> Blocks:
 
 
 def _verdicts(rows: Sequence[ClaimRow]) -> Table:
-    columns: list[Column] = [("claim", "left"), ("measured", "left"), ("by chance", "right"), ("verdict", "left")]
-    table = new_table(columns)
-    for row in rows:
-        null = UNDEFINED if row.null.value is None else format_number(row.null.value, _style(row))
-        add_row(table, cell(row.name, limit=28), _measured(row), null, _word(row, short=True))
-    return table
+    columns = (
+        Column("claim", "name", limit=28),
+        Column("measured", _measured),
+        Column("by chance", lambda row: row.null.value, _style),
+        Column("verdict", lambda row: Word(_SHORT if row.words == NOT_SHOWN else row.words, _TONES[row.verdict])),
+    )
+    return draw_table(columns, rows, Footnotes())
 
 
-def _word(row: ClaimRow, *, short: bool = False) -> Text:
-    return Text(_SHORT if short and row.words == NOT_SHOWN else row.words, style=STYLES[_TONES[row.verdict]])
-
-
-def _measured(row: ClaimRow) -> str:
+def _measured(row: ClaimRow) -> str | None:
     if row.estimate.value is None:
-        return UNDEFINED
+        return None
     return with_interval(row.estimate, lambda value: format_number(value, _style(row)))
 
 
@@ -96,7 +86,7 @@ def _by_sentence(rows: Sequence[ClaimRow]) -> list[list[ClaimRow]]:
 def _paragraph(rows: Sequence[ClaimRow]) -> Group:
     lines: list[RenderableType] = [cell(rows[0].claim, style="bold"), cell(rows[0].source)]
     for row in rows:
-        text = Text().append_text(_word(row)).append(f"  {plain(row.metric)}. {plain(row.why)}")
+        text = Text.assemble((row.words, STYLES[_TONES[row.verdict]]), f"  {plain(row.metric)}. {plain(row.why)}")
         lines.append(Padding(text, (0, 0, 0, 2)))
     unsettled = dict.fromkeys(row.settle for row in rows if row.verdict == "cannot_tell")
     lines += [Padding(cell(f"Would settle it: {settle}"), (0, 0, 0, 2)) for settle in unsettled]

@@ -8,13 +8,14 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import Blocks, answer
-from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
-from gradscope.render.words.compare_labels import metric_title, pair_label
+from gradscope.render.terminal.layout import draw_table, source_line
+from gradscope.render.views.view import Column, Word, entry
 from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.numbers import Footnotes, format_estimate, why_alone
-from gradscope.render.words.tones import STYLES
-from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
+from gradscope.render.words.labels import metric_title, pair_label
+from gradscope.render.words.numbers import Footnotes, why_alone
+from gradscope.results.compare import ComparedPair, Comparison
 
 _AT_ONCE = 2
 """Metrics beside each other in 80 columns."""
@@ -27,15 +28,7 @@ _ORDER = ("decides", "suggests", "open")
 
 
 def compare_table(comparison: Comparison, show: Sequence[str] = ()) -> Group:
-    """What the tests decide, the differences that say most, and what stays open.
-
-    Args:
-        comparison: What was compared.
-        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
-
-    Returns:
-        What rich prints.
-    """
+    """What the tests decide, the differences that say most, and what stays open; ``show`` adds tables."""
     cells = "1 cell" if len(comparison.cells) == 1 else f"{len(comparison.cells)} cells"
     tested = [f"{cells}, {comparison.num_tests} tests"] if comparison.num_tests else []
     return answer(
@@ -81,17 +74,19 @@ def _weight(pair: ComparedPair) -> tuple[int, float]:
 
 def _differences(pairs: Sequence[ComparedPair], comparison: Comparison, notes: Footnotes) -> Table:
     several = _has_several(comparison)
-    label_column: list[Column] = [("pair", "left")] if several else []
-    table = new_table([("metric", "left"), *label_column, ("difference", "left"), ("verdict", "left")])
-    for pair in pairs:
-        shown = pair.within_runs or pair.difference
-        difference = format_estimate(shown, notes, "gap")
-        if shown.interval is None and pair.undefined:
-            difference += notes.number(pair.undefined)
-        verdict = Text(pair.verdict, style=STYLES["fine"] if pair.verdict == "decides" else "")
-        labels = [_label(pair, comparison)] if several else []
-        add_row(table, cell(pair.metric, limit=_METRIC if several else _LABEL), *labels, difference, verdict)
-    return table
+    columns = [Column("metric", "metric", limit=_METRIC if several else _LABEL)]
+    if several:
+        columns.append(Column("pair", lambda pair: _label(pair, comparison)))
+    columns += [
+        Column(
+            "difference",
+            lambda pair: pair.within_runs or pair.difference,
+            "gap",
+            alone=lambda pair: pair.undefined or "",
+        ),
+        Column("verdict", lambda pair: Word(pair.verdict, "fine" if pair.verdict == "decides" else "")),
+    ]
+    return draw_table(columns, pairs, notes)
 
 
 def _has_several(comparison: Comparison) -> bool:
@@ -99,50 +94,41 @@ def _has_several(comparison: Comparison) -> bool:
     return len({(pair.first, pair.second) for pair in comparison.pairs}) > 1
 
 
-def _label(pair: ComparedPair, comparison: Comparison) -> Text:
-    lines = Text(pair_label(pair, comparison)).split("\n")
-    for line in lines:
-        line.truncate(_LABEL, overflow="ellipsis")
-    return Text("\n").join(lines)
+def _label(pair: ComparedPair, comparison: Comparison) -> Word:
+    lines = pair_label(pair, comparison).split("\n")
+    return Word("\n".join(line if len(line) <= _LABEL else f"{line[: _LABEL - 1]}…" for line in lines))
 
 
 def _means(comparison: Comparison, metrics: tuple[str, ...], notes: Footnotes) -> Table:
-    table = new_table([("cell", "left"), ("seeds", "right"), *((metric_title(name), "left") for name in metrics)])
-    for one in comparison.cells:
-        numbers = (_mean(one, name, notes) for name in metrics)
-        name = "\n  ".join(plain(part, limit=26) for part in one.name.split(", "))
-        add_row(table, Text(name), str(len(one.seeds)), *numbers)
-    return table
-
-
-def _mean(one: ComparedCell, metric: str, notes: Footnotes) -> str:
-    """A cell's mean; without an interval with the reason."""
-    return format_estimate(one.metrics[metric], notes, "share", alone=why_alone(len(one.seeds), "runs"))
+    columns = [
+        Column("cell", lambda one: Word("\n  ".join(plain(part, limit=26) for part in one.name.split(", ")))),
+        Column("seeds", lambda one: str(len(one.seeds)), "count"),
+        *(
+            Column(
+                metric_title(name),
+                entry("metrics", name),
+                "share",
+                alone=lambda one: why_alone(len(one.seeds), "runs"),
+            )
+            for name in metrics
+        ),
+    ]
+    return draw_table(columns, comparison.cells, notes)
 
 
 def _pairs(comparison: Comparison, metric: str, notes: Footnotes) -> Table:
-    table = new_table(
-        [
-            (metric_title(metric), "left"),
-            ("difference", "left"),
-            *((title, "right") for title in ("p", "p,\nHolm", "p,\nflips")),
-        ]
+    columns = (
+        Column(metric_title(metric), lambda pair: Word(pair_label(pair, comparison))),
+        Column("difference", "difference", "gap", ""),
+        Column("p", lambda pair: _p(pair.p_value, pair), "count"),
+        Column("p,\nHolm", lambda pair: _p(pair.p_holm, pair), "count"),
+        Column("p,\nflips", lambda pair: _p(pair.sign_flip_p_holm, pair), "count"),
     )
-    for pair in comparison.pairs:
-        if pair.metric == metric:
-            add_row(
-                table,
-                Text(pair_label(pair, comparison)),
-                format_estimate(pair.difference, notes, "gap"),
-                _p(pair.p_value, pair, notes),
-                _p(pair.p_holm, pair, notes),
-                _p(pair.sign_flip_p_holm, pair, notes),
-                style="bold" if pair.verdict == "decides" else None,
-            )
-    return table
+    of_metric = [pair for pair in comparison.pairs if pair.metric == metric]
+    return draw_table(columns, of_metric, notes, is_bold=lambda pair: pair.verdict == "decides")
 
 
-def _p(value: float | None, pair: ComparedPair, notes: Footnotes) -> str:
+def _p(value: float | None, pair: ComparedPair) -> str | Estimate:
     if value is None:
-        return notes.mark(pair.undefined or "fewer than 8 pairs: sign flips cannot decide")
+        return Estimate.undefined_because(pair.undefined or "fewer than 8 pairs: sign flips cannot decide")
     return f"{value:.3f}" if value >= 0.001 else "< 0.001"

@@ -1,15 +1,20 @@
-"""The parts that every table shares: where the numbers came from, a table that fits 80 columns, a finding."""
+"""How the terminal draws what a view declares, and the lines that stand around every table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from gradscope.estimate import Estimate
+from gradscope.render.terminal.sparkline import sparkline
+from gradscope.render.views import view
 from gradscope.render.words.escape import cell, plain
+from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.render.words.tones import STYLES
 from gradscope.results.source import Source
 
 Column = tuple[str, Literal["left", "right"]]
@@ -27,6 +32,49 @@ def rows_set_aside(source: Source) -> str:
     if not source.quarantined.num_rows:
         return lost
     return f"; {source.quarantined.counted} set aside: {source.quarantined.reasons[0].reason}{lost}"
+
+
+def draw(views: Iterable[view.View], result: object, notes: Footnotes) -> Iterator[Table]:
+    """The tables of a result that it has records for; reasons and remarks go to the notes."""
+    for one in views:
+        if records := view.pick(one.of, result):
+            shown = one.rows(records)
+            yield draw_table(one.columns_of(records, shown.facts), shown.rows, notes, one.is_bold)
+            for remark in (*one.remarks, *shown.remarks):
+                notes.remark(remark)
+
+
+def draw_table(
+    columns: Sequence[view.Column],
+    records: Iterable[Any],
+    notes: Footnotes,
+    is_bold: Callable[[Any], bool] = lambda record: False,
+) -> Table:
+    """Records under columns; reasons go to the notes."""
+    table = new_table([(column.title, "left" if column.is_left else "right") for column in columns])
+    for record in records:
+        cells = [_drawn(column, record, notes) for column in columns]
+        add_row(table, *cells, style="bold" if is_bold(record) else None)
+    return table
+
+
+def _drawn(column: view.Column, record: Any, notes: Footnotes) -> str | Text:
+    value, style = column.value(record), column.style_of(record)
+    if value is None:
+        return UNDEFINED
+    if isinstance(value, view.Word):
+        mark = notes.number(value.note) if value.note else ""
+        limit = len(value.text) if column.limit is None else column.limit - len(mark)
+        text = value.text if len(value.text) <= limit else f"{value.text[: limit - 1]}…"
+        return Text(f"{text}{mark}", style=STYLES[value.tone])
+    if isinstance(value, view.Course):
+        return sparkline(value.values, low=value.low, high=value.high, width=value.width)
+    if isinstance(value, str) or style == "text":
+        return cell(str(value), limit=column.limit)
+    if isinstance(value, Estimate):
+        alone = column.alone(record) if callable(column.alone) else column.alone or ""
+        return format_estimate(value, notes, style, interval=column.alone is not None, alone=alone)
+    return format_number(value, style)
 
 
 def new_table(columns: Sequence[Column]) -> Table:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import MOST_ROWS, Blocks, answer, evenly
-from gradscope.render.terminal.layout import Column, add_row, new_table, rows_set_aside, source_line
+from gradscope.estimate import Estimate
+from gradscope.render.terminal.answer import Blocks, answer
+from gradscope.render.terminal.layout import draw_table, rows_set_aside, source_line
+from gradscope.render.views.view import MOST_ROWS, Column, digits, evenly
 from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.numbers import IN_THE_FILES, UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.render.words.numbers import IN_THE_FILES, Footnotes, format_estimate, format_number
 from gradscope.results.passk import (
     Evaluation,
     PassAtK,
@@ -29,15 +32,7 @@ _MOST_FILES = 3
 
 
 def pass_at_k_table(report: PassAtKReport, show: Sequence[str] = ()) -> Group:
-    """The verdict, pass@k by budget, at most three findings.
-
-    Args:
-        report: What was measured.
-        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
-
-    Returns:
-        What rich prints.
-    """
+    """The verdict, pass@k by budget, at most three findings; ``show`` adds tables."""
     return answer(
         "passk",
         report.findings or ("No file has samples to count.",),
@@ -100,17 +95,12 @@ def _answer(report: PassAtKReport) -> Blocks:
 def _by_budget(report: PassAtKReport, notes: Footnotes) -> Table:
     """A row a budget, a column a file; of two files the difference beside them."""
     tables, compared = report.tables, report.comparison
-    with_difference = compared is not None and len(tables) == 2
-    columns: list[Column] = [("k", "right"), *((plain(table.name, limit=21), "left") for table in tables)]
-    rendered = new_table([*columns, ("difference", "left")] if with_difference else columns)
-    differences = {row.k: row.difference for row in compared.rows} if compared else {}
-    for rows in evenly(list(zip(*(table.rows for table in tables), strict=True))):
-        k = rows[0].k
-        cells = [format_estimate(row.pass_at_k, notes, "share") for row in rows]
-        if with_difference:
-            cells.append(format_estimate(differences[k], notes, "gap") if k in differences else UNDEFINED)
-        add_row(rendered, str(k), *cells)
-    return rendered
+    columns = [Column("k", lambda rows: str(rows[0].k), "count")]
+    columns += [Column(plain(table.name, limit=21), _share_in(file), "share", "") for file, table in enumerate(tables)]
+    if compared is not None and len(tables) == 2:
+        differences = {row.k: row.difference for row in compared.rows}
+        columns.append(Column("difference", lambda rows: differences.get(rows[0].k), "gap", ""))
+    return draw_table(columns, evenly(list(zip(*(table.rows for table in tables), strict=True))), notes)
 
 
 def _by_evaluation(tables: Sequence[PassAtKTable], notes: Footnotes) -> Table:
@@ -124,14 +114,17 @@ def _by_evaluation(tables: Sequence[PassAtKTable], notes: Footnotes) -> Table:
     # Owners of models and tasks stand before a slash, filters and versions at the end.
     texts = [[plain(getattr(one, name).rpartition("/")[2]) for _, one in about] for name in names]
     room = _shared([max(map(len, column)) for column in texts], _WIDTH - sum(widths[at] + 2 for at in known))
-    columns: list[Column] = [*((name, "left") for name in names), *((titles[at], "left") for at in known)]
-    rendered = new_table(columns)
-    for place, row in enumerate(rows):
-        shown = [_shortened(column[place], width) for column, width in zip(texts, room, strict=True)]
-        add_row(rendered, *shown, *(row[at] for at in known))
+    columns = [Column(title, itemgetter(place)) for place, title in enumerate([*names, *(titles[at] for at in known)])]
+    shown = [
+        [
+            *(_shortened(column[place], width) for column, width in zip(texts, room, strict=True)),
+            *(row[at] for at in known),
+        ]
+        for place, row in enumerate(rows)
+    ]
     if len(known) > 2:
         notes.remark(IN_THE_FILES)
-    return rendered
+    return draw_table(columns, shown, notes)
 
 
 def _scores(table: PassAtKTable, evaluation: Evaluation, notes: Footnotes) -> tuple[str, str, str, str]:
@@ -163,18 +156,23 @@ def _shortened(name: str, width: int) -> str:
     return name if len(name) <= width else f"{name[: (width - 1) // 2]}…{name[len(name) - width // 2 :]}"
 
 
+def _share_in(file: int) -> Callable[[Sequence[PassAtK]], Estimate]:
+    return lambda rows: rows[file].pass_at_k
+
+
 def _by_file(report: PassAtKReport, notes: Footnotes) -> Table:
     """A row a file at the smallest and the largest budget, with what the others are ahead of the first by there."""
-    first, *_ = report.tables
-    low, high = 0, len(first.rows) - 1
-    columns: list[Column] = [("file", "left"), *((f"k = {first.rows[place].k}", "left") for place in (low, high))]
-    rendered = new_table([*columns, (f"ahead of the first\nat k = {first.rows[high].k}", "left")])
+    low, high = (report.tables[0].rows[index].k for index in (0, -1))
+    columns = [
+        Column("file", lambda row: row[0].name, limit=14),
+        Column(f"k = {low}", lambda row: row[0].rows[0].pass_at_k, "share", ""),
+        Column(f"k = {high}", lambda row: row[0].rows[-1].pass_at_k, "share", ""),
+        Column(
+            f"ahead of the first\nat k = {high}", lambda row: row[1].rows[-1].difference if row[1] else "", "gap", ""
+        ),
+    ]
     compared = [None, report.comparison, *report.further_comparisons]
-    for table, comparison in zip(report.tables, compared, strict=True):
-        cells = [format_estimate(table.rows[place].pass_at_k, notes, "share") for place in (low, high)]
-        difference = "" if comparison is None else format_estimate(comparison.rows[-1].difference, notes, "gap")
-        add_row(rendered, cell(table.name, limit=14), *cells, difference)
-    return rendered
+    return draw_table(columns, list(zip(report.tables, compared, strict=True)), notes)
 
 
 def _facts(table: PassAtKTable) -> str:
@@ -186,47 +184,33 @@ def _facts(table: PassAtKTable) -> str:
 
 def _one(table: PassAtKTable, notes: Footnotes, rows: Sequence[PassAtK], *, named: bool = True) -> Table:
     """The budgets of one file; forecasts in a column of their own, where a budget exceeds the samples."""
-    name = f"pass@k of\n{plain(table.name, limit=24)}" if named else "pass@k"
-    columns: list[Column] = [("k", "right"), (name, "left"), ("all k correct\n(pass^k)", "left")]
+    columns = [
+        Column("k", digits("k"), "count"),
+        Column(f"pass@k of\n{plain(table.name, limit=24)}" if named else "pass@k", "pass_at_k", "share", ""),
+        Column("all k correct\n(pass^k)", "pass_hat_k", "share", ""),
+    ]
     forecasts = {row.k: row.pass_at_k for row in table.forecasts}
-    rendered = new_table([*columns, ("pass@k,\nforecast", "left")] if forecasts else columns)
-    for row in rows:
-        cells = [format_estimate(share, notes, "share") for share in (row.pass_at_k, row.pass_hat_k)]
-        if forecasts:
-            cells.append(format_estimate(forecasts[row.k], notes, "share") if row.k in forecasts else "")
-        add_row(rendered, str(row.k), *cells)
-    return rendered
+    if forecasts:
+        columns.append(Column("pass@k,\nforecast", lambda row: forecasts.get(row.k, ""), "share", ""))
+    return draw_table(columns, rows, notes)
 
 
 def _paired(comparison: PassAtKComparison, notes: Footnotes) -> Table:
-    first, second = plain(comparison.first, limit=14), plain(comparison.second, limit=14)
-    rendered = new_table(
-        [
-            ("k", "right"),
-            (f"{second} - {first}", "left"),
-            ("ahead", "right"),
-            ("behind", "right"),
-            ("ties", "right"),
-            ("compression\nfactor", "left"),
-        ]
+    columns = (
+        Column("k", digits("k"), "count"),
+        Column(f"{plain(comparison.second, limit=14)} - {plain(comparison.first, limit=14)}", "difference", "gap", ""),
+        Column("ahead", digits("second_wins"), "count"),
+        Column("behind", digits("first_wins"), "count"),
+        Column("ties", digits("ties"), "count"),
+        Column("compression\nfactor", _compression, "rank", ""),
     )
-    for row in comparison.rows:
-        add_row(
-            rendered,
-            str(row.k),
-            format_estimate(row.difference, notes, "gap"),
-            str(row.second_wins),
-            str(row.first_wins),
-            str(row.ties),
-            _compression(row, notes),
-        )
-    return rendered
+    return draw_table(columns, comparison.rows, notes)
 
 
-def _compression(row: PassAtKDifference, notes: Footnotes) -> str:
+def _compression(row: PassAtKDifference) -> str | Estimate:
     if row.compression_at_least is not None:
         return f"> {format_number(row.compression_at_least, 'rank')}"
-    return format_estimate(row.compression_factor, notes, "rank")
+    return row.compression_factor
 
 
 def _solved(comparison: PassAtKComparison) -> str:

@@ -4,49 +4,31 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import MOST_ROWS, Blocks, answer, evenly
-from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
+from gradscope.render.terminal.answer import Blocks, answer
+from gradscope.render.terminal.layout import draw_table, source_line
 from gradscope.render.terminal.names import ALL
+from gradscope.render.views.view import MOST_ROWS, Column, Word, digits, evenly
 from gradscope.render.words.escape import cell
-from gradscope.render.words.numbers import Footnotes, format_number
+from gradscope.render.words.numbers import Footnotes
 from gradscope.render.words.tones import STYLES, Tone
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.say import as_ranges, number
 
 _TONES: Mapping[str, Tone] = {"match": "fine", "mismatch": "problem", "cannot": "unknown", "no_gradient": "unknown"}
 _NORM = "grad_norm"
-_COLUMNS: tuple[Column, ...] = (
-    ("step", "right"),
-    ("grad_norm", "left"),
-    ("logged", "right"),
-    ("recomputed", "right"),
-    ("relative\nerror", "right"),
-    ("reward", "left"),
-    ("advantage", "left"),
-    ("zero std", "left"),
-)
 _MOST_CAUSES = 2
 """Of the steps that are not shown."""
-_CHEAP = ("reward", "advantage", "frac_reward_zero_std")
 
 
 def replay_table(report: ReplayReport, show: Sequence[str] = ()) -> Group:
-    """The verdict, the steps that mismatch and those that match, one line of counts.
-
-    Args:
-        report: What was replayed.
-        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
-
-    Returns:
-        What rich prints.
-    """
+    """The verdict, the steps that mismatch and those that match, one line of counts; ``show`` adds tables."""
     return answer(
         "replay",
         (f"Replay: {report.headline}. {report.findings[0]}", *report.findings[1:]),
@@ -83,18 +65,39 @@ def _answer(report: ReplayReport, *, whole: bool) -> Blocks:
 
 
 def _steps(steps: Sequence[StepReplay], notes: Footnotes) -> Table:
-    table = new_table(_COLUMNS)
-    causes = _Causes(steps, notes)
-    for step in steps:
-        verdicts = {quantity.name: quantity for quantity in step.quantities}
-        add_row(
-            table,
-            str(step.step),
-            causes.verdict(verdicts.get(_NORM)),
-            *_figures(step),
-            *(causes.verdict(verdicts.get(name)) for name in _CHEAP),
-        )
-    return table
+    likewise = Counter(_shape(one.cause) for step in steps for one in step.quantities if one.cause)
+    first: dict[str, str] = {}
+
+    def verdict(name: str) -> Callable[[StepReplay], Word]:
+        """A verdict whose cause is a footnote; causes that differ in their numbers only share the first one's."""
+
+        def word(step: StepReplay) -> Word:
+            one = next((one for one in step.quantities if one.name == name), None)
+            if one is None or one.cause is None:
+                return Word("") if one is None else Word(one.verdict, _TONES[one.verdict])
+            shape = _shape(one.cause)
+            more = f" (likewise {likewise[shape] - 1} more)" if likewise[shape] > 1 else ""
+            advice = f". {one.advice}" if one.advice else ""
+            return Word(one.verdict, _TONES[one.verdict], first.setdefault(shape, f"{one.cause}{more}{advice}"))
+
+        return word
+
+    columns = (
+        Column("step", digits("step"), "count"),
+        Column("grad_norm", verdict(_NORM)),
+        Column("logged", lambda step: _of_norm(step.logged, lambda norm: number(norm, ".6g")), "count"),
+        Column("recomputed", lambda step: _of_norm(step.recomputed, "{:.6g}".format), "count"),
+        Column("relative\nerror", lambda step: step.relative_error.get(_NORM, ""), "norm"),
+        Column("reward", verdict("reward")),
+        Column("advantage", verdict("advantage")),
+        Column("zero std", verdict("frac_reward_zero_std")),
+    )
+    return draw_table(columns, steps, notes)
+
+
+def _of_norm(numbers: Mapping[str, float], words: Callable[[float], str]) -> str:
+    """The norm in words; blank where the verdict's footnote says why there is none."""
+    return words(numbers[_NORM]) if _NORM in numbers else ""
 
 
 def _causes(steps: Sequence[StepReplay], *, most: int | None = None) -> Blocks:
@@ -115,39 +118,5 @@ def _causes(steps: Sequence[StepReplay], *, most: int | None = None) -> Blocks:
         yield cell(f"{len(found) - most} more causes: --show causes.")
 
 
-class _Causes:
-    """Verdicts whose causes are footnotes; causes that differ in their numbers only share one."""
-
-    def __init__(self, steps: Sequence[StepReplay], notes: Footnotes) -> None:
-        self._notes = notes
-        self._first: dict[str, str] = {}
-        causes = [q.cause for step in steps for q in step.quantities if q.cause]
-        self._shapes = [_shape(cause) for cause in causes]
-
-    def verdict(self, quantity: Quantity | None) -> Text:
-        if quantity is None:
-            return Text("")
-        style = STYLES[_TONES[quantity.verdict]]
-        if quantity.cause is None:
-            return Text(quantity.verdict, style=style)
-        shape = _shape(quantity.cause)
-        likewise = self._shapes.count(shape) - 1
-        more = f" (likewise {likewise} more)" if likewise else ""
-        advice = f". {quantity.advice}" if quantity.advice else ""
-        reason = self._first.setdefault(shape, f"{quantity.cause}{more}{advice}")
-        return Text(f"{quantity.verdict}{self._notes.number(reason)}", style=style)
-
-
 def _shape(cause: str) -> str:
     return re.sub(r"\d[\d.e+%-]*", "0", cause).replace("0 updates", "0 update")
-
-
-def _figures(step: StepReplay) -> tuple[str, str, str]:
-    """Logged, recomputed and error; blank where the verdict's footnote says why there is none."""
-    logged, recomputed = step.logged.get(_NORM), step.recomputed.get(_NORM)
-    error = step.relative_error.get(_NORM)
-    return (
-        "" if logged is None else number(logged, ".6g"),
-        "" if recomputed is None else f"{recomputed:.6g}",
-        "" if error is None else format_number(error, "norm"),
-    )

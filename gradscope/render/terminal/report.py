@@ -11,12 +11,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import MOST_FINDINGS, MOST_ROWS, Blocks, answer, evenly
-from gradscope.render.terminal.layout import add_row, new_table, source_line
+from gradscope.render.terminal.answer import MOST_FINDINGS, Blocks, answer
+from gradscope.render.terminal.layout import draw_table, source_line
 from gradscope.render.terminal.sparkline import sparkline
+from gradscope.render.views.view import MOST_ROWS, Column, Course, Word, evenly
 from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.key_numbers import key_number_words
-from gradscope.render.words.numbers import Footnotes, format_estimate
+from gradscope.render.words.numbers import Footnotes, key_number_words
 from gradscope.render.words.tones import STYLES
 from gradscope.results.report import Chart, KeyNumber, ReportSection, RunIndex, RunReport, RunSummary, Severity
 
@@ -31,15 +31,7 @@ _KINDS: Mapping[Severity, str] = {
 
 
 def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
-    """How many questions are answered and how, the numbers on top of the page, and the answers that ask for most.
-
-    Args:
-        report: What was found.
-        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
-
-    Returns:
-        What rich prints.
-    """
+    """How many questions are answered and how, the numbers on top of the page, and the answers that ask for most."""
     answered = [section for section in report.by_severity if section.missing is None]
     counts = Counter(section.severity for section in answered)
     kinds = ", ".join(f"{counts[kind]} {word}" for kind, word in _KINDS.items() if counts[kind])
@@ -75,16 +67,22 @@ def _answer(report: RunReport, sections: Sequence[ReportSection]) -> Blocks:
 
 def _key_numbers(numbers: Sequence[KeyNumber], notes: Footnotes) -> Table:
     """A number a row with what it is held against, and its course from the lowest value to the highest."""
-    table = new_table([("", "left"), ("value", "left"), ("course", "left")])
-    for number in numbers:
+
+    def title(number: KeyNumber) -> Word:
+        return Word("\n  ".join(plain(part, limit=_TITLE) for part in (number.title, number.note) if part))
+
+    def value(number: KeyNumber) -> Word:
         words = "\n→ ".join(" ".join(filter(None, words)) for words in key_number_words(number))
-        missing = "" if number.value.undefined is None else notes.number(number.value.undefined)
+        return Word(words, note=number.value.undefined or "")
+
+    def course(number: KeyNumber) -> Course | str:
         known = [value for value in number.course if value is not None and math.isfinite(value)]
-        low, high = (0.0, 1.0) if number.style == "share" else (min(known, default=0.0), max(known, default=0.0))
-        drawn = sparkline(number.course, low=low, high=high, width=_INDEX_WIDTH) if len(known) > 1 else ""
-        title = Text("\n  ").join(cell(part, limit=_TITLE) for part in (number.title, number.note) if part)
-        add_row(table, title, Text(f"{words}{missing}"), drawn)
-    return table
+        if len(known) < 2:
+            return ""
+        low, high = (0.0, 1.0) if number.style == "share" else (min(known), max(known))
+        return Course(number.course, low, high, _INDEX_WIDTH)
+
+    return draw_table((Column("", title), Column("value", value), Column("course", course)), numbers, notes)
 
 
 def _badge(section: ReportSection) -> Text:
@@ -92,15 +90,7 @@ def _badge(section: ReportSection) -> Text:
 
 
 def report_index_table(index: RunIndex, show: Sequence[str] = ()) -> Group:
-    """A line a run, its rewards as a sparkline.
-
-    Args:
-        index: The runs of a folder.
-        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
-
-    Returns:
-        What rich prints.
-    """
+    """A line a run, its rewards as a sparkline."""
     return answer(
         "report",
         index.findings,
@@ -116,16 +106,14 @@ def _runs(index: RunIndex, runs: Sequence[RunSummary]) -> Blocks:
     values = [value for run in index.runs for value in run.reward_by_step if value is not None]
     low, high = min(values, default=0.0), max(values, default=1.0)
     title = f"reward, {low:.3g} to {high:.3g}"
-    table = new_table([("run", "left"), (title, "left"), ("mean", "right"), ("groups without gradient", "left")])
-    for run in runs:
-        add_row(
-            table,
-            cell(run.name, limit=26),
-            sparkline(run.reward_by_step, low=low, high=high, width=max(_INDEX_WIDTH, len(title))),
-            format_estimate(run.reward, notes, "norm"),
-            format_estimate(run.frac_reward_zero_std, notes, "share"),
-        )
-    yield table
+    width = max(_INDEX_WIDTH, len(title))
+    columns = (
+        Column("run", "name", limit=26),
+        Column(title, lambda run: Course(run.reward_by_step, low, high, width)),
+        Column("mean", "reward", "norm"),
+        Column("groups without gradient", "frac_reward_zero_std", "share", ""),
+    )
+    yield draw_table(columns, runs, notes)
     if len(runs) < len(index.runs):
         yield cell(f"{len(runs)} of {len(index.runs)} runs; --show runs has all.")
     lines = (*notes.lines(), *(f"not read: {name}: {reason}" for name, reason in index.left_out))

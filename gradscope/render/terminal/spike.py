@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from rich.console import Group
-from rich.table import Table
 
 from gradscope.render.terminal.answer import Blocks, answer
-from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
+from gradscope.render.terminal.layout import draw, source_line
+from gradscope.render.views.view import Column, Selection, View, digits
 from gradscope.render.words.escape import cell
-from gradscope.render.words.numbers import FACTS, UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.render.words.numbers import FACTS, Footnotes
 from gradscope.render.words.tones import Tone
 from gradscope.results.spike import SpikeReport
 
@@ -21,15 +22,7 @@ _MOST_TENSORS = 20
 
 
 def spike_table(report: SpikeReport, show: Sequence[str] = ()) -> Group:
-    """Whether the step stands out, its largest rollouts, at most three findings.
-
-    Args:
-        report: The step taken apart.
-        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
-
-    Returns:
-        What rich prints.
-    """
+    """Whether the step stands out, its largest rollouts, at most three findings; ``show`` adds tables."""
     return answer(
         "spike",
         report.findings,
@@ -37,11 +30,11 @@ def spike_table(report: SpikeReport, show: Sequence[str] = ()) -> Group:
         facts=[source_line(report.source)],
         findings=report.findings[1:],
         views={
-            "metrics": lambda notes: [_metrics(report, notes)] if report.metrics and _is_recomputed(report) else [],
-            "rollouts": lambda notes: _more_rollouts(report, notes),
-            "removals": lambda notes: [_removals(report)] if report.removals else [],
-            "tokens": lambda notes: [_tokens(report)] if report.tokens else [],
-            "tensors": lambda notes: [_tensors(report)] if report.tensors else [],
+            "metrics": partial(draw, (_METRICS,) if _is_recomputed(report) else (), report),
+            "rollouts": partial(_more_rollouts, report),
+            "removals": partial(draw, (_REMOVALS,), report),
+            "tokens": partial(draw, (_TOKENS,), report),
+            "tensors": partial(draw, (_TENSORS,), report),
         },
         show=show,
         tone=_tone(report),
@@ -65,94 +58,76 @@ def _answer(report: SpikeReport) -> Blocks:
     notes = Footnotes()
     if _is_recomputed(report):
         yield cell("Rollouts by their share of the gradient")
-        yield _rollouts(report, _MOST_ROLLOUTS, notes)
+        yield from draw((_rollouts(_MOST_ROLLOUTS, recomputed=True),), report, notes)
         notes.remark(FACTS)
-    elif report.metrics:
-        yield _metrics(report, notes)
+    else:
+        yield from draw((_METRICS,), report, notes)
     yield from map(cell, notes.lines())
 
 
 def _more_rollouts(report: SpikeReport, notes: Footnotes) -> Blocks:
     """Those beyond the answer's, as many as a screen bears."""
-    in_answer = _MOST_ROLLOUTS if _is_recomputed(report) else 0
-    if len(report.rollouts) > in_answer:
-        yield _rollouts(report, _MOST_SHOWN, notes)
+    recomputed = _is_recomputed(report)
+    if len(report.rollouts) > (_MOST_ROLLOUTS if recomputed else 0):
+        yield from draw((_rollouts(_MOST_SHOWN, recomputed=recomputed),), report, notes)
         if len(report.rollouts) > _MOST_SHOWN:
             notes.remark(f"{len(report.rollouts) - _MOST_SHOWN} more rollouts: --output DIR writes all.")
 
 
-def _rollouts(report: SpikeReport, most: int, notes: Footnotes) -> Table:
-    columns: list[Column] = [("group", "left"), ("sample", "right"), ("reward", "right"), ("advantage", "right")]
-    columns += [("tokens", "right"), ("repeated\n4-grams", "right")]
-    if recomputed := _is_recomputed(report):
-        columns += [("share of\ngradient", "right"), ("norm\nwithout", "right")]
-    table = new_table(columns)
-    for one in report.rollouts[:most]:
-        add_row(
-            table,
-            cell(one.group_id, limit=14),
-            str(one.sample),
-            UNDEFINED if one.reward is None else format_number(one.reward, "norm"),
-            UNDEFINED if one.advantage is None else format_number(one.advantage, "gap"),
-            UNDEFINED if one.num_tokens is None else f"{one.num_tokens:,}",
-            format_estimate(one.repeated_ngrams, notes, "share"),
-            *(
-                (format_estimate(one.projection_share, notes, "gap"), format_estimate(one.norm_without, notes, "norm"))
-                if recomputed
-                else ()
-            ),
-        )
-    return table
+def _rollouts(most: int, *, recomputed: bool) -> View:
+    columns = [
+        Column("group", "group_id", limit=14),
+        Column("sample", digits("sample"), "count"),
+        Column("reward", "reward", "norm"),
+        Column("advantage", "advantage", "gap"),
+        Column("tokens", "num_tokens", "count"),
+        Column("repeated\n4-grams", "repeated_ngrams", "share"),
+    ]
+    if recomputed:
+        columns += [
+            Column("share of\ngradient", "projection_share", "gap"),
+            Column("norm\nwithout", "norm_without", "norm"),
+        ]
+    return View("rollouts", columns, lambda rollouts: Selection(rollouts[:most]))
 
 
-def _metrics(report: SpikeReport, notes: Footnotes) -> Table:
-    columns: list[Column] = [("logged", "left"), ("at the step", "right"), ("around it", "right")]
-    table = new_table([*columns, ("standard\ndeviations", "right"), ("by chance", "right")])
-    for one in report.metrics:
-        numbers = (one.value, one.typical)
-        add_row(
-            table,
-            cell(one.name, limit=28),
-            *(format_estimate(number, notes, "norm") for number in numbers),
-            *(format_estimate(number, notes, "rank") for number in (one.deviation, one.by_chance)),
-        )
-    return table
-
-
-def _removals(report: SpikeReport) -> Table:
-    table = new_table([("left out", "right"), ("the last of them", "left"), ("norm", "right")])
-    for one in report.removals:
-        name = f"sample {one.sample} of {one.group_id}"
-        add_row(table, str(one.num_removed), cell(name, limit=40), format_number(one.grad_norm, "norm"))
-    return table
-
-
-def _tokens(report: SpikeReport) -> Table:
-    columns: list[Column] = [("token", "left"), ("group", "left"), ("sample", "right"), ("position", "right")]
-    table = new_table([*columns, ("norm", "right"), ("made", "left"), ("entropy", "right")])
-    for one in report.tokens:
-        add_row(
-            table,
-            cell(repr(one.text), limit=16),
-            cell(one.group_id, limit=16),
-            str(one.sample),
-            str(one.position),
-            format_number(one.norm, "norm"),
-            "more likely" if one.weight < 0 else "less likely",
-            format_number(one.entropy, "rank"),
-        )
-    return table
-
-
-def _tensors(report: SpikeReport) -> Table:
-    columns: list[Column] = [("parameter", "left"), ("norm", "right"), ("share of\nsquared norm", "right")]
-    table = new_table([*columns, ("share of\nparameters", "right")])
-    for one in report.tensors[:_MOST_TENSORS]:
-        add_row(
-            table,
-            cell(one.tensor, limit=40),
-            format_number(one.norm, "norm"),
-            format_number(one.tensor_share, "share"),
-            format_number(one.frac_parameters, "share"),
-        )
-    return table
+_METRICS = View(
+    "metrics",
+    (
+        Column("logged", "name", limit=28),
+        Column("at the step", "value", "norm"),
+        Column("around it", "typical", "norm"),
+        Column("standard\ndeviations", "deviation", "rank"),
+        Column("by chance", "by_chance", "rank"),
+    ),
+)
+_REMOVALS = View(
+    "removals",
+    (
+        Column("left out", digits("num_removed"), "count"),
+        Column("the last of them", lambda one: f"sample {one.sample} of {one.group_id}", limit=40),
+        Column("norm", "grad_norm", "norm"),
+    ),
+)
+_TOKENS = View(
+    "tokens",
+    (
+        Column("token", lambda token: repr(token.text), limit=16),
+        Column("group", "group_id", limit=16),
+        Column("sample", digits("sample"), "count"),
+        Column("position", digits("position"), "count"),
+        Column("norm", "norm", "norm"),
+        Column("made", lambda token: "more likely" if token.weight < 0 else "less likely"),
+        Column("entropy", "entropy", "rank"),
+    ),
+)
+_TENSORS = View(
+    "tensors",
+    (
+        Column("parameter", "tensor", limit=40),
+        Column("norm", "norm", "norm"),
+        Column("share of\nsquared norm", "tensor_share", "share"),
+        Column("share of\nparameters", "frac_parameters", "share"),
+    ),
+    lambda tensors: Selection(tensors[:_MOST_TENSORS]),
+)

@@ -8,8 +8,10 @@ because cells are rich ``Text`` and not strings.
 from __future__ import annotations
 
 import unicodedata
+from typing import TYPE_CHECKING
 
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
@@ -38,6 +40,8 @@ def plain(text: str, *, limit: int | None = None) -> str:
 
 def cell(text: str, *, limit: int | None = None, style: str = "") -> Text:
     """An escaped text as a table cell that rich prints as it stands: square brackets in it are not markup."""
+    from rich.text import Text  # here, so that a report is made without it
+
     return Text(plain(text, limit=limit), style=style)
 
 

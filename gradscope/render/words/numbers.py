@@ -6,7 +6,8 @@ import math
 from typing import Literal
 
 from gradscope.estimate import Estimate
-from gradscope.say import non_finite_word
+from gradscope.results.report import KeyNumber, NumberStyle
+from gradscope.say import non_finite_word, percent
 
 Style = Literal["share", "gap", "rank", "norm", "count"]
 """``share`` in [0, 1]; ``gap`` a signed difference of shares; ``rank`` around 1 to 100; ``norm`` any magnitude;
@@ -121,3 +122,23 @@ def _end(value: float, interval: tuple[float, float], style: Style) -> str:
     if style in {"share", "gap"} and interval[1] - interval[0] >= 0.05:
         return f"{value:{'+' if style == 'gap' else ''}.2f}"
     return format_number(value, style)
+
+
+def key_number_words(number: KeyNumber) -> list[tuple[str, str]]:
+    """A number and the one that belongs to it, each with its interval; a share in per cent, as a person says it.
+
+    Returns:
+        One or two of ``("49.1 %", "[44.8 %, 53.5 %]")``; a dash for what is not known, and nothing where there is no
+        interval.
+    """
+    return [_key_words(one, number.style) for one in (number.value, number.then) if one is not None]
+
+
+def _key_words(value: Estimate, style: NumberStyle) -> tuple[str, str]:
+    text = UNDEFINED if value.value is None else _key_number(value.value, style)
+    ends = [_key_number(end, style) for end in value.interval or ()]
+    return text, f"[{', '.join(ends)}]" if ends else ""
+
+
+def _key_number(value: float, style: NumberStyle) -> str:
+    return percent(value) if style == "share" else format_number(value, style)

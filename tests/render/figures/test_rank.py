@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from gradscope.estimate import Estimate
-from gradscope.render.figures.rank.layers import place_of
+from gradscope.render.figures.rank_spectra import place_of
 from gradscope.render.registry import draw_figures
 from tests.render import examples
 from tests.render.rank_examples import (

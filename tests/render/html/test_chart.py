@@ -1,12 +1,31 @@
+"""Drawings of charts: bars, scales with round ticks, and long courses put together with nothing lost."""
+
 from __future__ import annotations
 
 import math
 import re
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import Markup
 
-from gradscope.render.html.chart import CARD, FULL, drawing, legend
+from gradscope.render.html.chart import (
+    CARD,
+    FULL,
+    MOST_PLACES,
+    Scale,
+    draw_bars,
+    drawing,
+    legend,
+    place,
+    points_of,
+    ticks,
+    widened,
+    windows_of,
+)
 from gradscope.results.report import Chart, Series
 from tests.render.report_example import run_report
 
@@ -136,3 +155,132 @@ def test_what_has_a_color_of_its_own_keeps_it() -> None:
     assert [layer.get("class") for layer in drawn(chart).iter("path")] == ["bar all_fail", "bar tied", "bar b2"]
     lines = Chart(title="t", kind="lines", places=(1, 2), series=(Series(name="a", values=(1, 2), kind="logged"),))
     assert [line.get("class") for line in drawn(lines).iter("polyline")] == ["line s0 logged"]
+
+
+def bars_of(names: tuple[str, ...], values: tuple[float | None, ...]) -> ElementTree.Element:
+    chart = Chart(title="t", kind="bars", places=names, series=(Series(name="s", values=values),), x_label="share")
+    return ElementTree.fromstring(draw_bars(chart, Markup(""), Markup("")))
+
+
+def test_a_negative_bar_ends_where_a_positive_one_begins() -> None:
+    up, down = bars_of(("up", "down"), (0.7, -0.2)).iter("rect")
+    assert float(down.get("x", 0)) + float(down.get("width", 0)) == pytest.approx(float(up.get("x", 0)), abs=0.11)
+    assert float(down.get("width", 0)) / float(up.get("width", 0)) == pytest.approx(2 / 7, abs=0.001)
+    assert (up.get("class"), down.get("class")) == ("bar b0", "bar b1")
+
+
+def test_numbers_stand_beyond_the_ends_of_their_bars() -> None:
+    svg = bars_of(("up", "down"), (0.7, -0.2))
+    up, down = svg.iter("rect")
+    labels = {text.text: text for text in svg.iter("text")}
+    assert float(labels["0.700"].get("x", 0)) == pytest.approx(float(up.get("x", 0)) + float(up.get("width", 0)) + 6)
+    assert float(labels["-0.200"].get("x", 0)) == pytest.approx(float(down.get("x", 0)) - 6)
+
+
+def test_a_long_name_is_cut_and_markup_in_it_stays_text() -> None:
+    texts = [text.text for text in bars_of(("a" * 25, "<b>&"), (1.0, None)).iter("text")]
+    assert texts == ["a" * 23 + "…", "1.000", "<b>&", "0.000", "share"]
+
+
+def test_bars_of_nothing_have_no_width() -> None:
+    assert [bar.get("width") for bar in bars_of(("x", "y"), (0.0, None)).iter("rect")] == ["0", "0"]
+
+
+def course(values: list[float | None]) -> Chart:
+    places = tuple(range(1, len(values) + 1))
+    return Chart(title="t", kind="lines", places=places, series=(Series(name="s", values=tuple(values)),))
+
+
+@pytest.mark.parametrize("length", [1, 2, 159, 160, 161, 320, 321, 600, 1000, 4801])
+def test_every_place_is_in_one_window_and_there_are_few(length: int) -> None:
+    windows = windows_of(course([0.0] * length))
+    assert len(windows) <= MOST_PLACES
+    assert [window.start for window in windows[1:]] == [window.end for window in windows[:-1]]
+    assert (windows[0].start, windows[-1].end) == (0, length)
+    assert (windows[0].low, windows[-1].high) == (1, length)
+    assert len(windows) == length or length > MOST_PLACES
+
+
+def test_a_spike_is_in_the_band_and_means_are_those_of_the_steps() -> None:
+    values = np.random.default_rng(0).normal(size=1000)
+    values[618] = 50.0
+    windows = windows_of(course(values.tolist()))
+    points = [point for point in points_of(values.tolist(), windows) if point is not None]
+    assert max(point.high for point in points) == 50.0
+    for window, point in zip(windows, points, strict=True):
+        assert point.value == pytest.approx(values[window.start : window.end].mean())
+
+
+def test_what_is_missing_or_not_finite_is_no_part_of_a_mean() -> None:
+    values: list[float | None] = [1.0, None, math.nan, 3.0, None, None]
+    windows = windows_of(course(values * 160))
+    (first, *_, last) = points_of(values * 160, windows)
+    assert (first.value, first.low, first.high) == (2.0, 1.0, 3.0)  # type: ignore[union-attr]
+    assert last == first
+    assert points_of([None, math.inf], windows_of(course([None, math.inf]))) == [None, None]
+
+
+def test_windows_are_named_by_their_ends() -> None:
+    names = [window.name for window in windows_of(course([0.0] * 321))]
+    assert (names[0], names[-1]) == ("1-3", "319-321")
+    assert [window.name for window in windows_of(course([0.0] * 2))] == ["1", "2"]
+
+
+def test_a_scale_is_a_line() -> None:
+    scale = Scale(low=-1.0, high=3.0, start=10.0, end=50.0)
+    assert (scale(-1.0), scale(3.0), scale(0.0)) == (10.0, 50.0, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [
+        ([1.0, 4.0], (0.0, 4.0)),
+        ([3.0, 4.0], (3.0, 4.0)),
+        ([-4.0, -1.0], (-4.0, 0.0)),
+        ([2.0, 2.0], (0.0, 2.0)),
+        ([-2.0], (-2.0, 0.0)),
+        ([0.0, 0.0], (-0.5, 0.5)),
+    ],
+)
+def test_zero_is_on_the_scale_where_it_is_near(values: list[float], ends: tuple[float, float]) -> None:
+    assert widened(values) == ends
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "most", "marks"),
+    [
+        (-1.0, 3.0, 5, [-1.0, 0.0, 1.0, 2.0, 3.0]),
+        (0.0, 1.0, 5, [0.0, 0.25, 0.5, 0.75, 1.0]),
+        (0.0, 0.3, 5, [0.0, 0.1, 0.2, 0.3]),
+        (1.0, 60.0, 8, [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]),
+        (0.0, 4e-14, 5, [0.0, 1e-14, 2e-14, 3e-14, 4e-14]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, most: int, marks: list[float]) -> None:
+    assert ticks(low, high, most=most) == marks
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(2, 12))
+def test_ticks_are_inside_and_no_more_than_fit(low: float, length: float, most: int) -> None:
+    marks = ticks(low, low + length, most=most)
+    assert len(marks) <= most
+    assert all(low - 1e-6 * length <= mark <= low + length * (1 + 1e-6) for mark in marks)
+
+
+def test_coordinates_have_one_decimal_at_most() -> None:
+    assert [place(value) for value in (12.0, 1 / 3, 0.1, 100.0)] == ["12", "0.3", "0.1", "100"]
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=3), st.integers(2, 12))
+def test_every_number_that_is_finite_has_a_place(values: list[float], most: int) -> None:
+    low, high = widened(values)
+    scale = Scale(low=low, high=high, start=50.0, end=10.0)
+    assert all(10.0 - 1e-6 <= scale(value) <= 50.0 + 1e-6 for value in values)
+    assert len(ticks(low, high, most=most)) <= most
+
+
+@pytest.mark.parametrize(
+    ("ends", "marks"), [((-1.7e308, 1.7e308), [0.0]), ((1e300, 1.7e308), []), ((-5e307, 5e307), [0.0])]
+)
+def test_a_scale_of_the_largest_floats_has_zero_alone(ends: tuple[float, float], marks: list[float]) -> None:
+    assert ticks(*ends) == marks

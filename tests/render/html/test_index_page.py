@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gradscope.estimate import Estimate
-from gradscope.render.files.csv_tables import tidy_tables
+from gradscope.render.files.tables import tidy_tables
 from gradscope.render.html.chart import CARD
 from gradscope.render.html.index_page import render_index
 from gradscope.results.report import RunIndex, RunSummary

@@ -1,15 +1,36 @@
-"""The page as a document: complete, self-contained, the same every time, and deaf to what a log says."""
+"""The page as a document: complete, self-contained, the same every time, and no text of a result becomes markup."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import count
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from jinja2 import UndefinedError
 
-from gradscope.render.html.page import render_fragment, render_page
+from gradscope.estimate import Estimate
+from gradscope.render.html.index_page import render_index
+from gradscope.render.html.page import (
+    NUM_SHADES,
+    render,
+    render_fragment,
+    render_page,
+    rollout_line,
+    shade_of,
+    share_of_group,
+    strip_of,
+    summary_of,
+    token_texts_of,
+)
+from gradscope.results.report import KeyNumber, ShadedToken
+from tests.render.html.test_index_page import INDEX
 from tests.render.report_example import run_report
 
 PAGE = render_page(run_report())
@@ -121,3 +142,161 @@ def test_a_fragment_brings_its_style_and_none_for_what_is_around_it() -> None:
     parser.feed(html)
     assert parser.open == []
     assert "script" not in {tag for tag, _ in parser.found}
+
+
+CHOICES = {"kind", "style", "severity"}
+"""Fields whose values are the program's own few words."""
+
+
+def poisoned(record: Any, numbers: count[int]) -> Any:
+    """The same record with markup and a control character in each of its texts."""
+    if isinstance(record, str):
+        return f"<b id='t{next(numbers)}'>\x1b</title></style>\"'&<!--{{{{7*7}}}}"
+    if isinstance(record, tuple):
+        return tuple(poisoned(item, numbers) for item in record)
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        names = [field.name for field in dataclasses.fields(record) if field.name not in CHOICES]
+        return dataclasses.replace(record, **{name: poisoned(getattr(record, name), numbers) for name in names})
+    return record
+
+
+class Tags(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.comments: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
+
+@pytest.mark.parametrize(
+    ("page", "num_fields"),
+    [(render_page(poisoned(run_report(), count())), 45), (render_index(poisoned(INDEX, count())), 12)],
+    ids=["report", "index"],
+)
+def test_markup_in_any_text_field_stays_text(page: str, num_fields: int) -> None:
+    tags = Tags(page)
+    assert "b" not in tags.seen
+    assert tags.comments == []
+    assert "<b id=" not in page
+    assert "\x1b" not in page
+    assert page.count("</title>") == page.count("</style>") == 1
+    assert "{{7*7}}" in page
+    assert len({part.split("&#39;")[1] for part in page.split("&lt;b id=")[1:]}) >= num_fields
+
+
+def test_a_template_that_asks_for_what_it_was_not_given_fails() -> None:
+    with pytest.raises(UndefinedError, match="'report' is undefined"):
+        render("report.html", title="t", policy="", style="", script="", version="")
+
+
+REPORT = run_report()
+MIXED, NO_GRADIENT = REPORT.rollouts
+
+
+def test_a_group_is_told_by_its_reward_and_its_part_of_the_gradient() -> None:
+    assert summary_of(MIXED) == " · mean reward 1 · +40.0 % of the gradient"
+    assert (share_of_group(MIXED), share_of_group(NO_GRADIENT)) == ("0.4", "0.1")
+    unknown = replace(MIXED, rollouts=MIXED.rollouts[1:])
+    assert (summary_of(unknown), share_of_group(unknown)) == ("", "")
+
+
+def test_a_rollout_is_told_by_what_is_known_of_it() -> None:
+    assert [rollout_line(one) for one in MIXED.rollouts] == [
+        "#0 · reward 1 · advantage 0.7 · +40.0 % of the gradient",
+        "#1",
+    ]
+
+
+def test_a_rollout_that_was_measured_leads_to_its_tokens() -> None:
+    signal = REPORT.sections[0]
+    named = replace(signal, texts=(replace(signal.texts[0], title="1:1 #1"),))
+    report = replace(REPORT, sections=(named, *REPORT.sections[1:]))
+    assert token_texts_of(report) == {("1:1", 1): "signal-text-1"}
+    page = render_page(report)
+    assert 'id="signal-text-1"' in page
+    assert '<a href="#signal-text-1">token by token</a>' in page
+    assert 'data-like="signal-text-1"' in page
+
+
+def test_line_breaks_and_spaces_of_a_text_stay() -> None:
+    assert '<p class="text">no\n  indent</p>' in PAGE
+
+
+def test_a_report_without_texts_has_no_list_of_rollouts() -> None:
+    assert 'id="rollouts"' in PAGE
+    assert 'id="rollouts"' not in render_page(replace(REPORT, rollouts=()))
+
+
+@pytest.mark.parametrize(
+    ("strength", "is_raised", "classes"),
+    [
+        (1.0, True, "up h8"),
+        (0.3, False, "down h3"),
+        (0.125, True, "up h2"),
+        (0.124, True, "up h1"),
+        (1e-9, False, "down h1"),
+        (0.0, True, "up h0"),
+        (None, True, "unseen"),
+    ],
+)
+def test_the_stronger_the_darker(strength: float | None, is_raised: bool, classes: str) -> None:
+    assert shade_of(ShadedToken(text="a", strength=strength, is_raised=is_raised, note="")) == classes
+
+
+def test_equal_steps_of_strength_fill_every_shade() -> None:
+    tokens = [ShadedToken(text="", strength=(k + 0.5) / NUM_SHADES, is_raised=True, note="") for k in range(NUM_SHADES)]
+    assert [shade_of(token) for token in tokens] == [f"up h{shade}" for shade in range(1, NUM_SHADES + 1)]
+
+
+DEAD, REACH = strip_of(run_report())
+
+
+def test_a_share_is_said_in_per_cent_with_its_interval() -> None:
+    assert (DEAD.text, DEAD.interval, DEAD.severity, DEAD.anchor) == (
+        "25.0\N{NO-BREAK SPACE}%",
+        "[10.0 %, 40.0 %]",
+        "look",
+        "signal",
+    )
+
+
+def test_a_number_that_cannot_be_had_says_why() -> None:
+    assert (REACH.text, REACH.interval, REACH.severity) == ("— → —", "", "unknown")
+    assert REACH.note.startswith("no samples in")
+
+
+def test_a_second_number_stands_behind_an_arrow() -> None:
+    pair = replace(
+        run_report().strip[1], value=Estimate(value=0.5, low=0.4, high=0.6, num_units=9), then=Estimate.exact(0.75)
+    )
+    (item,) = strip_of(replace(run_report(), strip=(pair,)))
+    assert (item.text, item.interval) == ("50.0\N{NO-BREAK SPACE}% → 75.0\N{NO-BREAK SPACE}%", "[40.0 %, 60.0 %]")
+
+
+def test_the_line_has_the_course_without_its_gaps() -> None:
+    svg = ElementTree.fromstring(DEAD.line)
+    places = [tuple(map(float, point.split(","))) for point in svg[0].get("points", "").split()]
+    assert [x for x, _ in places] == [2.0, 118.0]
+    assert places[0][1] < places[1][1]
+
+
+def test_a_course_of_one_step_is_none_and_a_long_one_is_put_together() -> None:
+    def line(length: int) -> str:
+        number = KeyNumber(
+            name="replay",
+            title="norm",
+            value=Estimate.exact(1.0),
+            style="norm",
+            places=tuple(range(length)),
+            course=tuple(float(step) for step in range(length)),
+        )
+        return str(strip_of(replace(run_report(), strip=(number,)))[0].line)
+
+    assert line(1) == ""
+    assert 100 < line(1000).count(",") <= 160

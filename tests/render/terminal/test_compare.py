@@ -58,7 +58,7 @@ def test_a_difference_without_an_interval_says_why() -> None:
     stream = io.StringIO()
     Console(file=stream, width=80, color_system=None).print(render_table(alone))
     assert "+0.020¹" in stream.getvalue()
-    assert "¹ one pair does not tell how much pairs differ by chance" in stream.getvalue()
+    assert "¹ no interval: one pair does not tell how much pairs differ by chance" in stream.getvalue()
 
 
 def test_one_cell_has_no_table_of_differences() -> None:

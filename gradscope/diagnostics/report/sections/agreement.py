@@ -6,6 +6,7 @@ were recomputed, these are compared with the recomputed ones. Else what the trai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,21 +18,183 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.logged.step_tokens import NO_SAMPLER
 from gradscope.diagnostics.rank.tokens.sequence_corrections import sequence_corrections
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_part, missing_section
-from gradscope.diagnostics.report.sections.logged.logged_agreement import (
-    LARGE_GAP,
-    NAME,
-    QUESTION,
-    WRONG_SIDE,
-    logged_agreement,
-)
 from gradscope.findings.rank.token_parts import correction_findings
+from gradscope.metrics.sampler.mismatch import NAMES
+from gradscope.render.views.view import Column, tabulate
+from gradscope.results.logged.mismatch import MismatchNumbers, SamplerMismatch
 from gradscope.results.ranks.token_parts import CorrectionEffect
-from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
+from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
 from gradscope.rollouts.run import Run
-from gradscope.say import number
+from gradscope.say import number, percent, with_interval
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
+
+
+NAME = "agreement"
+QUESTION = "Do sampler and trainer log-probabilities agree?"
+LARGE_GAP = 0.01
+"""A mean gap of a hundredth is what bfloat16 kernels of two engines differ by; float32 gives 1e-6."""
+WRONG_SIDE = (
+    "Find out which side is off: the sampler's weights may be stale, its precision or kernels other, or the "
+    "temperature applied on one side only. Until then, correct with importance sampling."
+)
+"""What to do about a large gap."""
+
+_FEW = 0.5
+_IDENTICAL = (
+    "The trainer's log-probabilities are the sampler's to the last bit at all of {}: it took them over (as in "
+    "verl's bypass mode), or both are one engine."
+)
+
+
+def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> ReportSection:
+    """The section, of a log that has tokens to compare."""
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=(*_findings(mismatch, overall), *_set_aside(mismatch)),
+        severity=_severity(mismatch, overall),
+        meaning=f"{metric('logprob_gap').meaning} {metric('sampler.sequence_ess').meaning}",
+        next_step=_next_step(mismatch, overall),
+        charts=_charts(mismatch),
+        tables=(_whole(overall), *_steps(mismatch), *_tokens(mismatch)),
+    )
+
+
+def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str, ...]:
+    if mismatch.is_identical:
+        return (_IDENTICAL.format(_counted(overall.num_tokens, "token")),)
+    divergences = [
+        f"{title} {with_interval(estimate, '.2g')}"
+        for title, estimate in (
+            ("KL a token", overall.kl_k3),
+            ("chi-square of tokens", overall.chi2_token),
+            ("of sequences", overall.chi2_sequence),
+        )
+        if estimate.is_defined
+    ]
+    clipped = overall.frac_clipped
+    return (
+        f"Over {_counted(overall.num_tokens, 'token')} of {_counted(overall.num_sequences, 'sequence')} the logged "
+        f"log-probabilities of sampler and trainer differ by {with_interval(overall.logprob_gap, '.2g')} a token. "
+        f"Weighed by their ratios, the tokens are worth {with_interval(overall.token_ess, percent)} of as many, and "
+        f"the sequences {with_interval(overall.sequence_ess, percent)}.",
+        f"The ratio is outside [0.8, 1.2] at {with_interval(overall.frac_beyond_clip, _small)} of tokens and beyond a "
+        f"factor of two at {with_interval(overall.frac_beyond_2, _small)}"
+        + (f"; PPO's clip would take the gradient of {with_interval(clipped, _small)}." if clipped.is_defined else "."),
+        *((f"Divergences of the trainer from the sampler: {', '.join(divergences)}.",) if divergences else ()),
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def _small(share: float) -> str:
+    """A share in per cent, however small."""
+    return f"{100 * share:.2g} %"
+
+
+def _set_aside(mismatch: SamplerMismatch) -> tuple[str, ...]:
+    reasons = [f"{number:,} with {reason}" for reason, number in mismatch.set_aside.items()]
+    return (f"Rows set aside: {', '.join(reasons)}.",) if reasons else ()
+
+
+def _severity(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Severity:
+    if mismatch.is_identical or overall.logprob_gap.value is None:
+        return "unknown"
+    if overall.logprob_gap.value > LARGE_GAP:
+        return "problem"
+    return "look" if _is_worth_few(overall) else "fine"
+
+
+def _is_worth_few(overall: MismatchNumbers) -> bool:
+    return overall.sequence_ess.value is not None and overall.sequence_ess.value < _FEW
+
+
+def _next_step(mismatch: SamplerMismatch, overall: MismatchNumbers) -> str:
+    if mismatch.is_identical:
+        return "To compare them, have the trainer compute its own before the first update."
+    if (overall.logprob_gap.value or 0.0) > LARGE_GAP:
+        return WRONG_SIDE
+    if _is_worth_few(overall):
+        return (
+            "Tokens agree and sequences do not: correct token by token, or mask sequences, for weights of whole "
+            "sequences rest on few of them."
+        )
+    return "Nothing to do: the sampler's policy is the one that was updated."
+
+
+def _charts(mismatch: SamplerMismatch) -> tuple[Chart, ...]:
+    if len(mismatch.by_step) < 2 or mismatch.is_identical:
+        return ()
+    places = tuple(row.step or 0 for row in mismatch.by_step)
+    shares = [
+        Series(name=name, values=tuple(getattr(row, field).value for row in mismatch.by_step))
+        for name, field in (("sequences", "sequence_ess"), ("tokens", "token_ess"))
+    ]
+    gaps = Series(name="mean gap", values=tuple(row.logprob_gap.value for row in mismatch.by_step))
+    return (
+        Chart(title="Mean gap of a token", kind="lines", places=places, series=(gaps,), y_label="nats a token"),
+        Chart(
+            title="Effective share",
+            kind="lines",
+            places=places,
+            series=tuple(shares),
+            y_label="effective share",
+            y_range=(0.0, 1.0),
+        ),
+    )
+
+
+def _whole(overall: MismatchNumbers) -> ReportTable:
+    return tabulate(
+        "The whole log; intervals resample prompts, w = p_trainer / p_sampler",
+        (
+            Column("what", lambda row: row[1].title),
+            Column("value [95 % interval]", lambda row: getattr(overall, row[0]), "norm"),
+            Column("formula", lambda row: row[1].formula),
+        ),
+        [(name, metric(name if name == "logprob_gap" else f"sampler.{name}")) for name in NAMES],
+    )
+
+
+def _steps(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
+    if len(mismatch.by_step) < 2:
+        return ()
+    columns = (
+        Column("step", "step", "count"),
+        Column("tokens", "num_tokens", "count"),
+        Column("effective tokens", "token_ess", "share"),
+        Column("effective sequences", "sequence_ess", "share"),
+        Column("mean gap", "logprob_gap", "norm"),
+        Column("k1", lambda row: row.kl_k1.value, "norm"),
+        Column("k3", lambda row: row.kl_k3.value, "norm"),
+        Column("chi2, tokens", lambda row: row.chi2_token.value, "norm"),
+        Column("chi2, sequences", lambda row: row.chi2_sequence.value, "norm"),
+        Column("beyond clip", lambda row: row.frac_beyond_clip.value, "share"),
+        Column("beyond 2", lambda row: row.frac_beyond_2.value, "share"),
+    )
+    caption = "Each step, as in the table above; all intervals are in the JSON document"
+    return (tabulate(caption, columns, mismatch.by_step, by_step=True),)
+
+
+def _tokens(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
+    if not mismatch.worst:
+        return ()
+    several = any(token.sequence for token in mismatch.worst)
+    columns = (
+        *(Column(name, name, "count") for name in ("step", "row", *(("sequence",) if several else ()), "position")),
+        *(Column(name, name, "norm") for name in ("sampler", "trainer")),
+        Column("w", lambda token: math.exp(min(token.trainer - token.sampler, 700.0)), "norm"),
+    )
+    caption = (
+        "The tokens that differ most: row of the step and position in the completion from 0, log-probabilities of "
+        "both, w"
+    )
+    return (tabulate(caption, columns, mismatch.worst),)
+
 
 _CORRECTED = (
     f". Cosine by sequence: the least of truncating, masking and plainly weighing whole sequences, "
@@ -82,6 +245,15 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
     least = {step: min(effects, key=_cosine).cosine for step, effects in found.items() if effects}
     turned = min(least, key=lambda step: least[step].value or 0.0) if least else None
     worst = max(means, key=lambda step: means[step])
+    columns = [
+        Column("step", lambda step: step, "count"),
+        Column("tokens", lambda step: gaps[step].size, "count"),
+        Column("mean gap", means.get, "norm"),
+        Column("largest gap", lambda step: float(np.abs(gaps[step]).max()), "norm"),
+        Column("mean p ratio", lambda step: float(np.exp(gaps[step]).mean()), "norm"),
+    ]
+    if least:
+        columns.append(Column("cosine by sequence", least.get, "norm"))
     return ReportSection(
         name=NAME,
         question=QUESTION,
@@ -92,25 +264,8 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
         ),
         severity="problem" if means[worst] > LARGE_GAP else "fine",
         meaning=metric("logprob_gap").meaning,
-        next_step=_next_step(means[worst]),
-        tables=(
-            ReportTable(
-                caption=f"mean gap = {metric('logprob_gap').formula}{_CORRECTED if least else ''}",
-                columns=(
-                    Column(title="step", style="count"),
-                    Column(title="tokens", style="count"),
-                    *(Column(title=name, style="norm") for name in ("mean gap", "largest gap", "mean p ratio")),
-                    *([Column(title="cosine by sequence", style="norm")] if least else []),
-                ),
-                rows=tuple(
-                    (
-                        *(step, gap.size, means[step], float(np.abs(gap).max()), float(np.exp(gap).mean())),
-                        *([least.get(step)] if least else []),
-                    )
-                    for step, gap in gaps.items()
-                ),
-            ),
-        ),
+        next_step=_advice(means[worst]),
+        tables=(tabulate(f"mean gap = {metric('logprob_gap').formula}{_CORRECTED if least else ''}", columns, gaps),),
     )
 
 
@@ -118,7 +273,7 @@ def _cosine(effect: CorrectionEffect) -> float:
     return 1.0 if effect.cosine.value is None else effect.cosine.value
 
 
-def _next_step(gap: float | None) -> str:
+def _advice(gap: float | None) -> str:
     """What to do about a mean gap; None where none was logged."""
     if gap is None:
         return "Log the mean difference as well: the largest of a step says little about the others."
@@ -138,7 +293,7 @@ def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str])
         findings=(f"The trainer logged at step {steps[-1]}: {shown}.",),
         severity="unknown" if mean is None else "fine" if mean <= LARGE_GAP else "problem",
         meaning=metric("logprob_gap").meaning,
-        next_step=_next_step(mean),
+        next_step=_advice(mean),
         charts=(
             Chart(
                 title="As the trainer logged it",

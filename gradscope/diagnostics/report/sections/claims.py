@@ -16,8 +16,9 @@ from gradscope.diagnostics.claims.measure import claims_of
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
+from gradscope.render.views.view import Column, tabulate
 from gradscope.results.claims import ClaimRow, ClaimsReport
-from gradscope.results.report import Column, ReportSection, ReportTable
+from gradscope.results.report import ReportSection, ReportTable
 
 NAME = "claims"
 QUESTION = "Which papers' claims does this run bear out?"
@@ -97,23 +98,14 @@ def _samples(inputs: ReportInputs) -> list[str]:
 
 def _table(report: ClaimsReport) -> ReportTable:
     steps = f"gradients of steps {', '.join(map(str, report.steps))}" if report.steps else "no gradient was recomputed"
-    return ReportTable(
-        caption=f"Claims; {steps}. Beside each number: what chance gives, or what the claim compares it with",
-        columns=(
-            Column(title="claim"),
-            Column(title="what is measured"),
-            Column(title="measured", style="rank"),
-            Column(title="beside", style="rank"),
-            Column(title="verdict"),
+    return tabulate(
+        f"Claims; {steps}. Beside each number: what chance gives, or what the claim compares it with",
+        (
+            Column("claim", lambda row: f"{row.claim} {row.source.partition(' (')[0]}"),
+            Column("what is measured", "metric"),
+            Column("measured", "estimate", "rank"),
+            Column("beside", "null", "rank"),
+            Column("verdict", "words"),
         ),
-        rows=tuple(
-            (
-                f"{row.claim} {row.source.partition(' (')[0]}",
-                row.metric,
-                row.estimate,
-                row.null,
-                row.words,
-            )
-            for row in report.claims
-        ),
+        report.claims,
     )

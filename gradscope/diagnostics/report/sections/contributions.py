@@ -15,7 +15,8 @@ from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_s
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import batch_norm, cancellation, row_norms
 from gradscope.metrics.gram.row_shares import cosines_to_sum, projection_shares, top_share
-from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+from gradscope.render.views.view import Column, tabulate
+from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 from gradscope.say import percent
 
@@ -96,29 +97,18 @@ def _bars(gram: StepGram, matrix: Array) -> Chart:
 
 
 def _by_step(steps: list[tuple[StepGram, Array]]) -> ReportTable:
-    rows = [
-        (
-            gram.step,
-            len(matrix),
-            int((np.diag(matrix) > 0).sum()),
-            batch_norm(matrix),
-            top_share(matrix),
-            cancellation(matrix),
-        )
-        for gram, matrix in steps
-    ]
-    return ReportTable(
-        caption=f"Each recomputed step. top tenth = {metric('top_share').formula}; "
+    return tabulate(
+        f"Each recomputed step. top tenth = {metric('top_share').formula}; "
         f"cancellation = {metric('cancellation').formula}",
-        columns=(
-            Column(title="step", style="count"),
-            Column(title="rollouts", style="count"),
-            Column(title="with gradient", style="count"),
-            Column(title="norm", style="norm"),
-            Column(title="top tenth", style="share"),
-            Column(title="cancellation", style="share"),
+        (
+            Column("step", lambda pair: pair[0].step, "count"),
+            Column("rollouts", lambda pair: len(pair[1]), "count"),
+            Column("with gradient", lambda pair: int((np.diag(pair[1]) > 0).sum()), "count"),
+            Column("norm", lambda pair: batch_norm(pair[1]), "norm"),
+            Column("top tenth", lambda pair: top_share(pair[1]), "share"),
+            Column("cancellation", lambda pair: cancellation(pair[1]), "share"),
         ),
-        rows=tuple(rows),
+        steps,
     )
 
 
@@ -138,11 +128,11 @@ def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
     return ReportTable(
         caption=f"Live groups of step {gram.step}; share = {metric('projection_share').formula}, summed over the group",
         columns=(
-            Column(title="group"),
-            Column(title="mean reward", style="share"),
-            Column(title="share", style="gap"),
-            Column(title="norm", style="norm"),
-            Column(title="cancellation", style="share"),
+            ReportColumn(title="group"),
+            ReportColumn(title="mean reward", style="share"),
+            ReportColumn(title="share", style="gap"),
+            ReportColumn(title="norm", style="norm"),
+            ReportColumn(title="cancellation", style="share"),
         ),
         rows=tuple(sorted(rows, key=lambda row: -abs(float(row[2])))),  # type: ignore[arg-type]
     )
@@ -169,13 +159,13 @@ def _top(run: Run, gram: StepGram, matrix: Array) -> ReportTable:
         caption=f"The {len(rows)} rollouts with the largest part of step {gram.step}; "
         f"cosine = {metric('cosine_to_sum').formula}",
         columns=(
-            Column(title="rollout"),
-            Column(title="reward", style="norm"),
-            Column(title="advantage", style="norm"),
-            Column(title="share", style="gap"),
-            Column(title="cosine", style="gap"),
-            Column(title="prompt"),
-            Column(title="completion"),
+            ReportColumn(title="rollout"),
+            ReportColumn(title="reward", style="norm"),
+            ReportColumn(title="advantage", style="norm"),
+            ReportColumn(title="share", style="gap"),
+            ReportColumn(title="cosine", style="gap"),
+            ReportColumn(title="prompt"),
+            ReportColumn(title="completion"),
         ),
         rows=tuple(rows),
     )

@@ -6,8 +6,9 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.passk.samples import Samples
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.findings.passk import reach_finding
+from gradscope.render.views.view import Column, tabulate
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
-from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
 
 NAME = "coverage"
 QUESTION = "Is pass@k falling while pass@1 rises?"
@@ -118,35 +119,29 @@ def _chart(report: PassAtKReport) -> Chart:
 
 
 def _by_k(report: PassAtKReport) -> ReportTable:
-    rows: list[tuple[Cell, ...]] = [
-        (table.name, row.k, row.pass_at_k, row.pass_hat_k) for table in report.tables for row in table.rows
-    ]
-    return ReportTable(
-        caption=f"pass@k = {metric('pass_at_k').formula}; pass^k = {metric('pass_hat_k').formula}",
-        columns=(
-            Column(title="samples"),
-            Column(title="k", style="count"),
-            Column(title="pass@k", style="share"),
-            Column(title="pass^k", style="share"),
+    return tabulate(
+        f"pass@k = {metric('pass_at_k').formula}; pass^k = {metric('pass_hat_k').formula}",
+        (
+            Column("samples", lambda row: row[0].name),
+            Column("k", lambda row: row[1].k, "count"),
+            Column("pass@k", lambda row: row[1].pass_at_k, "share"),
+            Column("pass^k", lambda row: row[1].pass_hat_k, "share"),
         ),
-        rows=tuple(rows),
+        [(table, row) for table in report.tables for row in table.rows],
     )
 
 
 def _differences(comparison: PassAtKComparison | None) -> tuple[ReportTable, ...]:
     if comparison is None:
         return ()
-    return (
-        ReportTable(
-            caption=f"{comparison.second} minus {comparison.first}, paired by prompt",
-            columns=(
-                Column(title="k", style="count"),
-                Column(title="difference", style="gap"),
-                *(Column(title=name, style="count") for name in ("first ahead", "second ahead", "ties")),
-            ),
-            rows=tuple((row.k, row.difference, row.first_wins, row.second_wins, row.ties) for row in comparison.rows),
-        ),
+    columns = (
+        Column("k", "k", "count"),
+        Column("difference", "difference", "gap"),
+        Column("first ahead", "first_wins", "count"),
+        Column("second ahead", "second_wins", "count"),
+        Column("ties", "ties", "count"),
     )
+    return (tabulate(f"{comparison.second} minus {comparison.first}, paired by prompt", columns, comparison.rows),)
 
 
 def _problems(samples: tuple[Samples, ...], lost: list[tuple[str, str, str]]) -> tuple[ReportTable, ...]:
@@ -156,7 +151,11 @@ def _problems(samples: tuple[Samples, ...], lost: list[tuple[str, str, str]]) ->
     return (
         ReportTable(
             caption=f"Problems that are no longer solved ({len(lost)}{shown}); correct samples before and after",
-            columns=(Column(title="problem"), Column(title=samples[0].name), Column(title=samples[1].name)),
+            columns=(
+                ReportColumn(title="problem"),
+                ReportColumn(title=samples[0].name),
+                ReportColumn(title=samples[1].name),
+            ),
             rows=tuple(lost[:MOST_PROBLEMS]),
         ),
     )

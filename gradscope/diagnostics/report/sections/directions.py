@@ -15,8 +15,10 @@ from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_section
 from gradscope.findings.rank.headline import rank_verdict
 from gradscope.findings.rank.ranks import sharing_findings, time_findings
+from gradscope.render.views.rank import null_rank, num_live
+from gradscope.render.views.view import Column, tabulate
 from gradscope.results.ranks.curves import RankCurvePoint
-from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
@@ -110,27 +112,17 @@ def _charts(points: Sequence[RankCurvePoint]) -> tuple[Chart, ...]:
 
 
 def _table(points: Sequence[RankCurvePoint]) -> ReportTable:
-    return ReportTable(
-        caption="Mean over the live groups of a step; intervals resample groups. "
+    return tabulate(
+        "Mean over the live groups of a step; intervals resample groups. "
         f"rank = {metric('effective_rank').formula}. Unrelated rows: as many random rows of the same norms; scores "
         "alone: the same rollouts without their advantages; dealt anew: the advantages shuffled within the group",
-        columns=(
-            Column(title="step", style="count"),
-            Column(title="live groups", style="count"),
-            Column(title="rank", style="rank"),
-            Column(title="at most", style="count"),
-            *(Column(title=title, style="rank") for title in _NULLS.values()),
-            Column(title="of unrelated", style="share"),
+        (
+            Column("step", "step", "count"),
+            Column("live groups", num_live, "count"),
+            Column("rank", "effective_rank", "rank"),
+            Column("at most", "group_size", "count"),
+            *(Column(title, null_rank(name), "rank") for name, title in _NULLS.items()),
+            Column("of unrelated", lambda point: point.nulls["gaussian"].ratio, "share"),
         ),
-        rows=tuple(
-            (
-                point.step,
-                point.num_groups - point.num_dead,
-                point.effective_rank,
-                point.group_size,
-                *(point.nulls[name].effective_rank for name in _NULLS),
-                point.nulls["gaussian"].ratio,
-            )
-            for point in points
-        ),
+        points,
     )

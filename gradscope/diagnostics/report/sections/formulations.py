@@ -25,7 +25,8 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import batch_norm, gradient_gram, row_norms
 from gradscope.metrics.gram.row_shares import cosine_of_updates
 from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, singular_values_from_gram
-from gradscope.results.report import Cell, Chart, Column, ColumnStyle, ReportSection, ReportTable, Series
+from gradscope.render.views.view import Column, entry, tabulate
+from gradscope.results.report import Cell, Chart, ColumnStyle, ReportColumn, ReportSection, ReportTable, Series
 
 Array = NDArray[np.float64]
 
@@ -36,7 +37,6 @@ _Row = tuple[Cell, ...]
 _NULLS = {"shuffled": "null: shuffled", "unweighted": "null: scores alone"}
 """The null models shown beside a rank, and the heads of their columns."""
 
-_STYLES: tuple[ColumnStyle, ...] = ("gap", "gap", "norm")
 _SAME = 0.99
 """A cosine of eight degrees."""
 
@@ -111,7 +111,7 @@ def _null_ranks(rows: StepRows, parts: Sequence[SubGroup], by_group: Sequence[Ar
 
 
 def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
-    """Column means over the steps that have a value; the first reason where none has."""
+    """ReportColumn means over the steps that have a value; the first reason where none has."""
     means = []
     for column in zip(*steps, strict=True):
         values = [estimate.value for estimate in column if estimate.value is not None]
@@ -164,20 +164,10 @@ def _noise_table(steps: Sequence[StepRows]) -> tuple[ReportTable, ...]:
     updates = [update for step in steps for update in measure_formulations(step, (LOGGED,))]
     if not updates:
         return ()
-    names = ("group_cosine", "signal_to_noise", "critical_batch_size")
-    return (
-        ReportTable(
-            caption="; ".join(f"{metric(name).title} = {metric(name).formula}" for name in names),
-            columns=(
-                Column(title="step", style="count"),
-                *(Column(title=metric(name).title, style=style) for name, style in zip(names, _STYLES, strict=True)),
-            ),
-            rows=tuple(
-                (update.step, update.group_cosine, update.signal_to_noise, update.critical_batch_size)
-                for update in updates
-            ),
-        ),
-    )
+    styles: dict[str, ColumnStyle] = {"group_cosine": "gap", "signal_to_noise": "gap", "critical_batch_size": "norm"}
+    caption = "; ".join(f"{metric(name).title} = {metric(name).formula}" for name in styles)
+    columns = (Column(metric(name).title, name, style) for name, style in styles.items())
+    return (tabulate(caption, (Column("step", "step", "count"), *columns), updates),)
 
 
 def _kinds_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...]:
@@ -185,53 +175,38 @@ def _kinds_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...
     parts = [part for part in measure_kinds(rows, names) if part.norm.value != 0.0]
     if not parts:
         return ()
-    targets = tuple(parts[0].alignment)
-    return (
-        ReportTable(
-            caption=f"Step {rows.step} by kind of group: {metric('kinds.norm').formula}, its cosine with the whole "
-            f"update, and its alignment with pass@k = {metric('kinds.alignment.pass@k').formula}",
-            columns=(
-                Column(title="advantage"),
-                Column(title="groups"),
-                Column(title="number", style="count"),
-                Column(title="norm", style="norm"),
-                Column(title="cosine, update", style="gap"),
-                *(Column(title=f"cosine, {target}", style="gap") for target in targets),
-            ),
-            rows=tuple(
-                (
-                    part.advantage,
-                    part.kind.replace("_", "-"),
-                    part.num_groups,
-                    part.norm,
-                    part.cosine,
-                    *(part.alignment[target] for target in targets),
-                )
-                for part in parts
-            ),
-        ),
+    caption = (
+        f"Step {rows.step} by kind of group: {metric('kinds.norm').formula}, its cosine with the whole update, and its "
+        f"alignment with pass@k = {metric('kinds.alignment.pass@k').formula}"
     )
+    columns = (
+        Column("advantage", "advantage"),
+        Column("groups", lambda part: part.kind.replace("_", "-")),
+        Column("number", "num_groups", "count"),
+        Column("norm", "norm", "norm"),
+        Column("cosine, update", "cosine", "gap"),
+        *(Column(f"cosine, {target}", entry("alignment", target), "gap") for target in parts[0].alignment),
+    )
+    return (tabulate(caption, columns, parts),)
 
 
 def _interference_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...]:
     """What the prompts of the last step do to each other's correct answers, where that is defined."""
-    found, _ = measure_interference(rows, names)
-    known = [of for of in found if of.transfer.is_defined or of.frac_hurt.is_defined]
+    interference, _ = measure_interference(rows, names)
+    known = [of for of in interference if of.transfer.is_defined or of.frac_hurt.is_defined]
     if not known:
         return ()
-    return (
-        ReportTable(
-            caption=f"Step {rows.step} between prompts: pairs that hurt = {metric('interference.frac_hurt').formula}; "
-            f"transfer = {metric('interference.transfer').formula}",
-            columns=(
-                Column(title="advantage"),
-                Column(title="pairs that hurt", style="share"),
-                Column(title="cosine", style="gap"),
-                Column(title="transfer", style="gap"),
-            ),
-            rows=tuple((of.advantage, of.frac_hurt, of.cosine, of.transfer) for of in known),
-        ),
+    caption = (
+        f"Step {rows.step} between prompts: pairs that hurt = {metric('interference.frac_hurt').formula}; "
+        f"transfer = {metric('interference.transfer').formula}"
     )
+    columns = (
+        Column("advantage", "advantage"),
+        Column("pairs that hurt", "frac_hurt", "share"),
+        Column("cosine", "cosine", "gap"),
+        Column("transfer", "transfer", "gap"),
+    )
+    return (tabulate(caption, columns, known),)
 
 
 def _table(rows: list[_Row], steps: list[int]) -> ReportTable:
@@ -242,12 +217,12 @@ def _table(rows: list[_Row], steps: list[int]) -> ReportTable:
         "rollouts have with their advantages dealt anew within each group, and with none: a rank near these is not the "
         "formulation's doing",
         columns=(
-            Column(title="advantage"),
-            Column(title="gradient norm", style="norm"),
-            Column(title="update cosine", style="gap"),
-            Column(title="effective rank", style="rank"),
-            *(Column(title=title, style="rank") for title in _NULLS.values()),
-            Column(title="dead groups", style="share"),
+            ReportColumn(title="advantage"),
+            ReportColumn(title="gradient norm", style="norm"),
+            ReportColumn(title="update cosine", style="gap"),
+            ReportColumn(title="effective rank", style="rank"),
+            *(ReportColumn(title=title, style="rank") for title in _NULLS.values()),
+            ReportColumn(title="dead groups", style="share"),
         ),
         rows=tuple(rows),
     )

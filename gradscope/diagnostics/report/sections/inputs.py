@@ -118,3 +118,8 @@ def missing_part(name: str, question: str, part: Any, *, anchor: str | None = No
     """The section of a part of what the log says of its policy, where it has no numbers."""
     reason, hint = absence_of(name, part)
     return missing_section(anchor or name, question, Unavailable(reason=f"{reason[0].upper()}{reason[1:]}.", hint=hint))
+
+
+def visible(token: str) -> str:
+    """The text of a token; white space alone as it is written in code."""
+    return token if token.strip() else repr(token)

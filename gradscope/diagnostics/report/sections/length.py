@@ -14,7 +14,7 @@ from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailab
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.row_shares import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
-from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, Series
 from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.run import Run
 from gradscope.say import interval, number, percent
@@ -159,10 +159,10 @@ def _quarters(lengths: RunLengths, inputs: ReportInputs) -> ReportTable:
         caption="All rollouts by length; both numbers minus the mean of the rollout's group; share of the gradient = "
         f"{metric('projection_share').formula}, mean over the recomputed steps",
         columns=(
-            Column(title="completions"),
-            Column(title=lengths.unit),
-            Column(title="mean reward", style="gap"),
-            Column(title="share of the gradient", style="gap"),
+            ReportColumn(title="completions"),
+            ReportColumn(title=lengths.unit),
+            ReportColumn(title="mean reward", style="gap"),
+            ReportColumn(title="share of the gradient", style="gap"),
         ),
         rows=tuple(rows),
     )

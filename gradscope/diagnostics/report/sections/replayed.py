@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
-from gradscope.results.replay import ReplayReport
-from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, Severity
+from gradscope.render.views.view import Column, entry, tabulate
+from gradscope.results.replay import ReplayReport, StepReplay
+from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
 
 NAME = "replay"
 QUESTION = "Does the log reproduce the trainer's own numbers?"
@@ -84,28 +86,21 @@ def _charts(report: ReplayReport) -> tuple[Chart, ...]:
 
 
 def _steps(report: ReplayReport) -> ReportTable:
+    def verdict(name: str) -> Callable[[StepReplay], str | None]:
+        return lambda step: next((one.verdict for one in step.quantities if one.name == name), None)
+
     names = ("reward", "advantage", "frac_reward_zero_std", "grad_norm")
-    rows = []
-    for step in report.steps:
-        verdicts = {quantity.name: quantity.verdict for quantity in step.quantities}
-        rows.append(
-            (
-                step.step,
-                *(verdicts.get(name) for name in names),
-                step.logged.get("grad_norm"),
-                step.recomputed.get("grad_norm"),
-                step.relative_error.get("grad_norm"),
-            )
-        )
-    return ReportTable(
-        caption=f"Verdicts by step; grad_norm matches within a relative error of {report.tolerance:g}",
-        by_step=True,
-        columns=(
-            Column(title="step", style="count"),
-            *(Column(title=name) for name in names),
-            *(Column(title=name, style="norm") for name in ("logged grad_norm", "recomputed", "error")),
+    return tabulate(
+        f"Verdicts by step; grad_norm matches within a relative error of {report.tolerance:g}",
+        (
+            Column("step", "step", "count"),
+            *(Column(name, verdict(name)) for name in names),
+            Column("logged grad_norm", entry("logged", "grad_norm"), "norm"),
+            Column("recomputed", entry("recomputed", "grad_norm"), "norm"),
+            Column("error", entry("relative_error", "grad_norm"), "norm"),
         ),
-        rows=tuple(rows),
+        report.steps,
+        by_step=True,
     )
 
 
@@ -119,11 +114,11 @@ def _causes(report: ReplayReport) -> tuple[ReportTable, ...]:
                 rows.setdefault(alike, (quantity.cause, []))[1].append(step.step)
     if not rows:
         return ()
-    columns = (Column(title="first step", style="count"), Column(title="steps", style="count"))
+    columns = (ReportColumn(title="first step", style="count"), ReportColumn(title="steps", style="count"))
     return (
         ReportTable(
             caption="Causes and remarks, as they are worded at the first of their steps",
-            columns=(*columns, *(Column(title=title) for title in ("quantity", "verdict", "cause"))),
+            columns=(*columns, *(ReportColumn(title=title) for title in ("quantity", "verdict", "cause"))),
             rows=tuple(
                 (steps[0], len(steps), name, verdict, cause) for (name, verdict, _), (cause, steps) in rows.items()
             ),

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.findings.degeneracy_signal import conflict_advice, conflict_sentence, signed_percent
+from gradscope.render.views.view import Column, tabulate
 from gradscope.results.degeneracy import DegeneracyReport
-from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
 from gradscope.results.signal import RewardFunction
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.reward_table import RewardTable
@@ -115,21 +116,17 @@ def _mean(rewards: Array) -> float | None:
 
 
 def _table(report: DegeneracyReport) -> ReportTable:
-    return ReportTable(
-        caption=f"share of the squared advantage = {metric('by_reward.advantage_share').formula}; intervals resample "
-        "prompts",
-        columns=(
-            Column(title="reward function"),
-            Column(title="weight", style="norm"),
-            Column(title="groups tied", style="share"),
-            Column(title="share of the squared advantage", style="gap"),
-            Column(title="share of the squared reward differences", style="gap"),
-            Column(title="groups in which it alone differs", style="count"),
+    return tabulate(
+        f"share of the squared advantage = {metric('by_reward.advantage_share').formula}; intervals resample prompts",
+        (
+            Column("reward function", "name"),
+            Column("weight", "weight", "norm"),
+            Column("groups tied", "frac_tied", "share"),
+            Column("share of the squared advantage", "advantage_share", "gap"),
+            Column("share of the squared reward differences", "difference_share", "gap"),
+            Column("groups in which it alone differs", "num_alone", "count"),
         ),
-        rows=tuple(
-            (one.name, one.weight, one.frac_tied, one.advantage_share, one.difference_share, one.num_alone)
-            for one in report.by_reward
-        ),
+        report.by_reward,
     )
 
 
@@ -144,8 +141,8 @@ def _correlations(functions: list[RewardFunction]) -> tuple[ReportTable, ...]:
         ReportTable(
             caption=f"Correlation within groups = {metric('by_reward.correlation').formula}",
             columns=(
-                *(Column(title=title) for title in ("reward function", "and")),
-                Column(title="correlation", style="gap"),
+                *(ReportColumn(title=title) for title in ("reward function", "and")),
+                ReportColumn(title="correlation", style="gap"),
             ),
             rows=rows,
         ),

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.report.metrics_alone import dead_section
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
-from gradscope.diagnostics.report.sections.logged.metrics_alone import dead_section
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.trend import trend
+from gradscope.render.views.view import Column, tabulate
 from gradscope.results.degeneracy import DegeneracyReport, EnvironmentDegeneracy, StepDegeneracy
 from gradscope.results.lazy_rows import LazyRows
-from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, SeriesKind, Severity
+from gradscope.results.report import Chart, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.say import interval, points
 
@@ -118,50 +120,48 @@ def _kinds(report: DegeneracyReport) -> ReportTable:
         *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
         *("iid_prediction", "jensen_gap"),
     )
-    entries = [metric(name) for name in names]
     origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
-    return ReportTable(
-        caption=f"The whole log: {report.num_groups:,} groups, intervals resample prompts",
-        columns=(Column(title="what"), Column(title="share [95 % interval]", style="share"), Column(title="formula")),
-        rows=tuple(
-            (entry.title, getattr(report, entry.name), f"{entry.formula}{origins.get(entry.name, '')}")
-            for entry in entries
+    return tabulate(
+        f"The whole log: {report.num_groups:,} groups, intervals resample prompts",
+        (
+            Column("what", "title"),
+            Column("share [95 % interval]", lambda entry: getattr(report, entry.name), "share"),
+            Column("formula", lambda entry: f"{entry.formula}{origins.get(entry.name, '')}"),
         ),
+        map(metric, names),
     )
 
 
 def _by_environment(rows: Sequence[EnvironmentDegeneracy]) -> ReportTable:
-    return ReportTable(
-        caption="Each environment, data source or agent that rows name; intervals resample its prompts",
-        columns=(
-            Column(title="environment"),
-            *(Column(title=title, style="count") for title in ("groups", "rollouts")),
-            *(Column(title=title, style="share") for title in ("no gradient", "pass rate")),
+    return tabulate(
+        "Each environment, data source or agent that rows name; intervals resample its prompts",
+        (
+            Column("environment", lambda row: _cut(row.environment)),
+            Column("groups", "num_groups", "count"),
+            Column("rollouts", "num_rollouts", "count"),
+            Column("no gradient", "frac_reward_zero_std", "share"),
+            Column("pass rate", "pass_rate", "share"),
         ),
-        rows=tuple(
-            (_cut(row.environment), row.num_groups, row.num_rollouts, row.frac_reward_zero_std, row.pass_rate)
-            for row in rows
-        ),
+        rows,
     )
 
 
 def _by_prompt(rows: LazyRows) -> ReportTable:
     """The prompts on which the most rollouts taught nothing."""
-    names = ("num_groups", "num_rollouts", "pass_rate", "status", "first_step", "last_live_step")
     counted = f"{MOST_PROMPTS} of {len(rows):,}" if len(rows) > MOST_PROMPTS else f"{len(rows):,}"
     more = "; gradscope degeneracy --output DIR writes all" * (len(rows) > MOST_PROMPTS)
-    return ReportTable(
-        caption=f"{counted} prompts, first those never or always solved, by their number of rollouts{more}",
-        columns=(
-            Column(title="prompt"),
-            *(Column(title=title, style="count") for title in ("groups", "rollouts")),
-            Column(title="pass rate", style="share"),
-            Column(title="status"),
-            *(Column(title=title, style="count") for title in ("first step", "last step it differed")),
+    return tabulate(
+        f"{counted} prompts, first those never or always solved, by their number of rollouts{more}",
+        (
+            Column("prompt", lambda row: _cut(row["prompt"] or row["prompt_id"])),
+            Column("groups", itemgetter("num_groups"), "count"),
+            Column("rollouts", itemgetter("num_rollouts"), "count"),
+            Column("pass rate", itemgetter("pass_rate"), "share"),
+            Column("status", itemgetter("status")),
+            Column("first step", itemgetter("first_step"), "count"),
+            Column("last step it differed", itemgetter("last_live_step"), "count"),
         ),
-        rows=tuple(
-            (_cut(row["prompt"] or row["prompt_id"]), *(row[name] for name in names)) for row in rows[:MOST_PROMPTS]
-        ),
+        rows[:MOST_PROMPTS],
     )
 
 
@@ -170,27 +170,17 @@ def _cut(text: str) -> str:
 
 
 def _by_step(steps: tuple[StepDegeneracy, ...]) -> ReportTable:
-    return ReportTable(
-        caption="Each step",
+    return tabulate(
+        "Each step",
+        (
+            Column("step", "step", "count"),
+            Column("groups", "num_groups", "count"),
+            Column("degenerate", lambda row: row.frac_reward_zero_std.value, "share"),
+            Column("all fail", lambda row: row.frac_all_fail.value, "share"),
+            Column("all pass", lambda row: row.frac_all_pass.value, "share"),
+            Column("tied", lambda row: row.frac_tied.value, "share"),
+            Column("pass rate", lambda row: row.pass_rate.value, "share"),
+        ),
+        steps,
         by_step=True,
-        columns=(
-            Column(title="step", style="count"),
-            Column(title="groups", style="count"),
-            *(
-                Column(title=name, style="share")
-                for name in ("degenerate", "all fail", "all pass", "tied", "pass rate")
-            ),
-        ),
-        rows=tuple(
-            (
-                row.step,
-                row.num_groups,
-                row.frac_reward_zero_std.value,
-                row.frac_all_fail.value,
-                row.frac_all_pass.value,
-                row.frac_tied.value,
-                row.pass_rate.value,
-            )
-            for row in steps
-        ),
     )

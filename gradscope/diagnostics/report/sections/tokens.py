@@ -6,21 +6,32 @@ its gradient. The KL part is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.estimate import Estimate
 from gradscope.findings.rank.token_parts import logprob_change_findings, turn_findings
 from gradscope.metrics.gram.row_shares import share_of_largest
 from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
 from gradscope.metrics.sampler.token_cells import PROBABILITIES, TokenCell, token_cells
+from gradscope.render.views.rank_parts import turn_words
+from gradscope.render.views.view import Column, tabulate
 from gradscope.results.ranks.token_parts import TurnShare
-from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series, ShadedText, ShadedToken
+from gradscope.results.report import (
+    Cell,
+    Chart,
+    ReportColumn,
+    ReportSection,
+    ReportTable,
+    Series,
+    ShadedText,
+    ShadedToken,
+)
 from gradscope.say import interval, percent
 
 if TYPE_CHECKING:
@@ -230,11 +241,11 @@ def _by_entropy(rollouts: Sequence[RolloutTokens]) -> ReportTable:
         caption="Tokens by the policy's entropy where they were sampled, each among those of its rollout; norm = "
         f"{metric('token_norm').formula}",
         columns=(
-            Column(title="tokens"),
-            Column(title="number", style="count"),
-            Column(title="entropy, nats"),
-            Column(title="mean norm", style="norm"),
-            Column(title="share of the norms", style="share"),
+            ReportColumn(title="tokens"),
+            ReportColumn(title="number", style="count"),
+            ReportColumn(title="entropy, nats"),
+            ReportColumn(title="mean norm", style="norm"),
+            ReportColumn(title="share of the norms", style="share"),
         ),
         rows=tuple(rows),
     )
@@ -250,50 +261,43 @@ def _quarter_of(entropies: Array) -> NDArray[np.int64]:
 
 
 def _by_kind(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> ReportTable:
-    return ReportTable(
-        caption="The same tokens by what the update makes of them, by their probability, and by entropy among all of "
+    return tabulate(
+        "The same tokens by what the update makes of them, by their probability, and by entropy among all of "
         f"them. share of the energy = {metric('token_kinds.energy_share').formula}",
-        folded_as="By kind of token as a table",
-        columns=(
-            Column(title="tokens"),
-            Column(title="number", style="count"),
-            Column(title="share of the tokens", style="share"),
-            Column(title="share of the energy", style="share"),
+        (
+            Column("tokens", lambda kind: _KINDS[kind]),
+            Column("number", lambda kind: kinds[kind][0], "count"),
+            Column("share of the tokens", lambda kind: kinds[kind][0] / num_tokens, "share"),
+            Column("share of the energy", lambda kind: kinds[kind][1], "share"),
         ),
-        rows=tuple((_KINDS[kind], number, number / num_tokens, share) for kind, (number, share) in kinds.items()),
+        kinds,
+        folded_as="By kind of token as a table",
     )
 
 
 def _largest(rollouts: Sequence[RolloutTokens]) -> ReportTable:
-    everything = [
+    tokens = [
         (rollout, token) for rollout in rollouts for token in np.flatnonzero(rollout.is_seen & (rollout.norms > 0))
     ]
-    everything.sort(key=lambda pair: -pair[0].norms[pair[1]])
-    rows: list[tuple[Cell, ...]] = [
-        (
-            f"{rollout.group_id} #{rollout.sample}",
-            int(token) + 1,
-            rollout.texts[token] if rollout.texts[token].strip() else repr(rollout.texts[token]),
-            "more likely" if rollout.weights[token] < 0 else "less likely",
-            float(rollout.norms[token]),
-            float(rollout.entropies[token]),
-            None if rollout.shares is None else float(rollout.shares[token]),
-        )
-        for rollout, token in everything[:NUM_TOP]
-    ]
-    return ReportTable(
-        caption=f"The {len(rows)} tokens with the largest gradients; share of the rollout's own gradient = "
+    tokens.sort(key=lambda pair: -pair[0].norms[pair[1]])
+    largest = tokens[:NUM_TOP]
+
+    def of(name: str) -> Callable[[tuple[RolloutTokens, int]], float]:
+        return lambda pair: float(getattr(pair[0], name)[pair[1]])
+
+    return tabulate(
+        f"The {len(largest)} tokens with the largest gradients; share of the rollout's own gradient = "
         f"{metric('projection_share').formula}, G of its tokens",
-        columns=(
-            Column(title="rollout"),
-            Column(title="token", style="count"),
-            Column(title="text"),
-            Column(title="made"),
-            Column(title="norm", style="norm"),
-            Column(title="entropy", style="rank"),
-            Column(title="share", style="gap"),
+        (
+            Column("rollout", lambda pair: f"{pair[0].group_id} #{pair[0].sample}"),
+            Column("token", lambda pair: int(pair[1]) + 1, "count"),
+            Column("text", lambda pair: visible(pair[0].texts[pair[1]])),
+            Column("made", lambda pair: "more likely" if of("weights")(pair) < 0 else "less likely"),
+            Column("norm", of("norms"), "norm"),
+            Column("entropy", of("entropies"), "rank"),
+            Column("share", lambda pair: None if pair[0].shares is None else of("shares")(pair), "gap"),
         ),
-        rows=tuple(rows),
+        largest,
     )
 
 
@@ -301,29 +305,13 @@ def _by_turn(turns: Sequence[TurnShare]) -> tuple[ReportTable, ...]:
     """The part of each turn in each step; none where no completion has two."""
     if not turns:
         return ()
-    rows: list[tuple[Cell, ...]] = [
-        (
-            one.step,
-            f"{one.turn} and later" if one.and_later else str(one.turn),
-            one.num_rollouts,
-            one.frac_tokens,
-            one.gradient_share,
-            one.cosine,
-        )
-        for one in turns
-    ]
-    return (
-        ReportTable(
-            caption="Each turn, a stretch of sampled tokens; share of the gradient = "
-            f"{metric('turns.gradient_share').formula}",
-            columns=(
-                Column(title="step", style="count"),
-                Column(title="turn"),
-                Column(title="rollouts", style="count"),
-                Column(title="share of the tokens", style="share"),
-                Column(title="share of the gradient", style="gap"),
-                Column(title="cosine", style="gap"),
-            ),
-            rows=tuple(rows),
-        ),
+    columns = (
+        Column("step", "step", "count"),
+        Column("turn", turn_words),
+        Column("rollouts", "num_rollouts", "count"),
+        Column("share of the tokens", "frac_tokens", "share"),
+        Column("share of the gradient", "gradient_share", "gap"),
+        Column("cosine", "cosine", "gap"),
     )
+    formula = metric("turns.gradient_share").formula
+    return (tabulate(f"Each turn, a stretch of sampled tokens; share of the gradient = {formula}", columns, turns),)

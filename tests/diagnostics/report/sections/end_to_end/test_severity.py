@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.report.sections import coverage, signal, zero_loss
+from gradscope.diagnostics.report.sections import agreement, courses, coverage, loss, signal
 from gradscope.diagnostics.report.sections.contributions import contributions_section
 from gradscope.diagnostics.report.sections.length import length_section
-from gradscope.diagnostics.report.sections.logged import entropy, generation, logged_agreement
-from gradscope.diagnostics.report.sections.loss_scale import loss_scale_section
+from gradscope.diagnostics.report.sections.loss import loss_scale_section
 from gradscope.diagnostics.report.sections.replayed import replay_section
 from gradscope.diagnostics.report.sections.rewards import rewards_section
 from gradscope.estimate import Estimate
@@ -56,7 +55,7 @@ def test_dead_groups(dead: Estimate, severity: str) -> None:
     ],
 )
 def test_kinds_of_steps(kind: str, severity: str) -> None:
-    assert zero_loss._severity(Counter({kind: 1, "learning": 9})) == severity
+    assert loss._severity(Counter({kind: 1, "learning": 9})) == severity
 
 
 @pytest.mark.parametrize(("verdict", "severity"), [("mismatch", "problem"), ("match", "fine"), ("cannot", "unknown")])
@@ -111,8 +110,8 @@ def test_samplers_that_differ(gap: float | None, share: float, severity: str) ->
     assert found.overall is not None
     gap_of = NONE if gap is None else Estimate.exact(gap)
     overall = replace(found.overall, logprob_gap=gap_of, sequence_ess=Estimate.exact(share))
-    assert logged_agreement._severity(found, overall) == severity
-    assert logged_agreement._severity(replace(found, is_identical=True), overall) == "unknown"
+    assert agreement._severity(found, overall) == severity
+    assert agreement._severity(replace(found, is_identical=True), overall) == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_samplers_that_differ(gap: float | None, share: float, severity: str) ->
     ],
 )
 def test_entropies(mean: Estimate, trend: Estimate, severity: str) -> None:
-    assert entropy._severity(EntropyNumbers(step=None, mean=mean), trend) == severity
+    assert courses._entropy_severity(EntropyNumbers(step=None, mean=mean), trend) == severity
 
 
 @pytest.mark.parametrize(
@@ -139,7 +138,7 @@ def test_entropies(mean: Estimate, trend: Estimate, severity: str) -> None:
 )
 def test_generation(cut: Estimate, seconds: Estimate, slowest: Estimate, severity: str) -> None:
     numbers = GenerationNumbers(step=None, frac_truncated=cut, seconds=seconds, slowest_over_mean=slowest)
-    assert generation._severity(numbers) == severity
+    assert courses._generation_severity(numbers) == severity
 
 
 def test_coverage() -> None:

@@ -1,0 +1,182 @@
+"""What a log of metrics alone answers: dead groups, cut completions, the norm, and the other courses, as logged."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+
+from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.logged.metric_courses import metric_courses
+from gradscope.findings.metric_courses import (
+    broken_sentences,
+    clipped_sentence,
+    course_named,
+    dead_sentence,
+    norm_sentence,
+    reward_sentence,
+)
+from gradscope.render.views.view import Column, tabulate
+from gradscope.results.logged.metrics import MetricCourse
+from gradscope.results.report import Chart, KeyNumber, ReportSection, ReportTable, RunReport, Series, Severity
+from gradscope.results.source import Source
+from gradscope.rollouts.run import Run
+
+_DEAD, _CUT, _NORM = "frac_reward_zero_std", "completions/clipped_ratio", "grad_norm"
+_STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
+_MOST, _MANY = 0.5, 0.1
+
+
+def report_of_metrics(run: Run, name: str) -> RunReport:
+    """The page of a run of which metrics alone were logged.
+
+    Args:
+        run: Its ``source.kind`` is ``metrics``.
+        name: What the page calls it.
+
+    Returns:
+        A section a question that metrics answer, and one on what rollouts would add.
+    """
+    courses = metric_courses(run)
+    return RunReport(
+        source=run.source,
+        name=name,
+        sections=(dead_section(courses, run.source), *_sections(courses, run.source)),
+        recomputed=(),
+        strip=tuple(_key_number(one) for key in _STRIP if (one := course_named(courses, key)) is not None),
+    )
+
+
+def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSection:
+    """Groups without a gradient."""
+    course = course_named(courses, _DEAD)
+    question, sentence = "How much of the batch carries a gradient?", dead_sentence(courses)
+    if course is None:
+        hint = f"Name it with --metric-column {_DEAD}=NAME where one of them is."
+        return ReportSection(name="signal", question=question, missing=f"{sentence} {hint}")
+    kinds = [one for key in ("frac_all_pass", "frac_all_fail") if (one := course_named(courses, key)) is not None]
+    share = course.mean.value
+    return ReportSection(
+        name="signal",
+        question=question,
+        findings=(sentence,),
+        severity="unknown" if share is None else "problem" if share > _MOST else "look" if share > _MANY else "fine",
+        meaning=metric(_DEAD).meaning,
+        next_step="Nothing to do." if share == 0 else _ADVICE,
+        command=f"gradscope degeneracy {shlex.quote(source.path)}",
+        charts=_chart("Groups without a gradient, as logged", [course, *kinds], "share of groups"),
+    )
+
+
+_ADVICE = "Log rollouts to see whether prompts are too easy or too hard; then choose prompts, or enlarge the groups."
+
+
+def _sections(courses: Sequence[MetricCourse], source: Source) -> Iterator[ReportSection]:
+    cut = course_named(courses, _CUT)
+    if cut is not None:
+        sentence = clipped_sentence(courses)
+        share = cut.mean.value
+        yield ReportSection(
+            name="generation",
+            question="How many completions are cut off?",
+            findings=(sentence or "Few completions were cut off at the length limit.",)
+            if share is not None
+            else (f"How many is not known: {cut.mean.undefined}.",),
+            severity="unknown" if share is None else "look" if share > _MANY else "fine",
+            meaning=metric("generation.frac_truncated").meaning,
+            next_step="Raise the length limit, or mask cut completions, and see whether the reward follows."
+            if (share or 0.0) > _MANY
+            else "Nothing to do.",
+            charts=_chart("Completions that were cut off", [cut], "share of completions"),
+        )
+    norm = course_named(courses, _NORM)
+    if norm is not None:
+        broken = any(not math.isfinite(value) for value in norm.values)
+        sentence = norm_sentence(courses)
+        largest = f"{norm.at(norm.largest_step):.3g}, at step {norm.largest_step}"
+        steady = f"No gradient norm stands out: the largest is {largest}."
+        yield ReportSection(
+            name="norm",
+            question="Which step's gradient norm stands out?",
+            findings=(*broken_sentences([norm]), sentence or steady),
+            severity="problem" if broken else "look" if sentence else "fine",
+            meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
+            next_step="Look at that step." if broken or sentence else "Nothing to do.",
+            command=f"gradscope spike {shlex.quote(source.path)}",
+            charts=_chart("Gradient norm, as logged", [norm], "norm"),
+        )
+    others = [one for one in courses if one.name not in (_DEAD, "frac_all_pass", "frac_all_fail", _CUT, _NORM)]
+    if courses:
+        broken_others = tuple(broken_sentences(others))
+        severity: Severity = "look" if broken_others else "unknown"
+        yield ReportSection(
+            name="courses",
+            question="How do reward, lengths, entropy and KL go?",
+            findings=(*broken_others, reward_sentence(courses) or f"{len(others)} other metrics are known by name."),
+            severity=severity,
+            charts=tuple(chart for one in others for chart in _chart(f"{one.title}, as logged", [one], one.title)),
+            tables=(_table(courses),),
+        )
+    yield ReportSection(
+        name="rollouts",
+        question="What would rollouts add?",
+        missing=next(iter(source.missing), "Rollouts were not logged."),
+    )
+
+
+def _chart(title: str, courses: Sequence[MetricCourse], y_label: str) -> tuple[Chart, ...]:
+    steps = courses[0].steps
+    if len(steps) < 2:
+        return ()
+    series = (
+        Series(
+            name=one.title.strip(),
+            values=tuple(map(dict(zip(one.steps, map(_drawn, one.values), strict=True)).get, steps)),
+        )
+        for one in courses
+    )
+    is_share = courses[0].style == "share"
+    return (
+        Chart(
+            title=title,
+            kind="lines",
+            places=steps,
+            series=tuple(series),
+            y_label=y_label.strip(),
+            y_range=(0.0, 1.0) if is_share else None,
+        ),
+    )
+
+
+def _drawn(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _table(courses: Sequence[MetricCourse]) -> ReportTable:
+    return tabulate(
+        "Each metric as the trainer logged it; a mean over steps has no interval here.",
+        (
+            Column("metric", "name"),
+            Column("steps", lambda one: len(one.steps), "count"),
+            Column("mean over steps", "mean", "norm"),
+            Column("first", lambda one: _drawn(one.values[0]), "norm"),
+            Column("last", lambda one: _drawn(one.values[-1]), "norm"),
+            Column("smallest", lambda one: _drawn(one.at(one.smallest_step)), "norm"),
+            Column("largest", lambda one: _drawn(one.at(one.largest_step)), "norm"),
+            Column("at step", "largest_step", "count"),
+        ),
+        courses,
+    )
+
+
+def _key_number(course: MetricCourse) -> KeyNumber:
+    sections = {_DEAD: "signal", _CUT: "generation", _NORM: "norm"}
+    return KeyNumber(
+        name=sections.get(course.name, "courses"),
+        title=course.title.strip(),
+        value=course.mean,
+        style=course.style,
+        note=f"mean of {len(course.steps):,} steps, as logged",
+        places=course.steps,
+        course=tuple(map(_drawn, course.values)),
+    )

@@ -1,0 +1,301 @@
+"""Two questions about the loss: whether zero is healthy, and how much of its gradient is KL or diluted by dead groups.
+
+At the first update after sampling the ratio is 1 and group-mean advantages sum to zero, so the loss is (near) zero
+while its gradient is not: a loss of zero says nothing. A gradient of zero is right where every group is dead and
+nothing else is in the loss, and wrong where a group is live.
+
+A loss that is a mean over the batch divides by dead groups too. By rollouts (loss types ``grpo`` and ``dr_grpo``) a
+live gradient is multiplied by the share of live rollouts, by tokens (``dapo``, ``bnpo``) by the share of live tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
+from gradscope.diagnostics.report.sections.signal import dead_groups
+from gradscope.diagnostics.spike.logged_course import courses_of, metric_at, outstanding_step
+from gradscope.errors import InputError
+from gradscope.findings.degeneracy import dead_group_advice
+from gradscope.findings.rank.token_parts import kl_findings
+from gradscope.findings.spike import spike_headline
+from gradscope.render.views.view import Column, tabulate
+from gradscope.results.ranks.token_parts import TokenKl
+from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
+from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
+from gradscope.rollouts.run import Run
+from gradscope.say import percent
+
+NAME = "zero-loss"
+QUESTION = "Is a loss or gradient norm of zero healthy, a dead batch, or a bug?"
+
+_TINY_LOSS = 1e-6
+_TINY_NORM = 1e-12
+
+_KINDS = {
+    "not finite": "the trainer logged NaN or infinity as loss or grad_norm, so what that update did is not known",
+    "learning": "a gradient from live groups",
+    "on-policy": "loss near zero with a gradient: healthy, the usual picture of on-policy training",
+    "dead batch": "no gradient, and none was due: every group has equal rewards",
+    "other terms": "a gradient although every group is dead: it comes from KL, entropy or another term",
+    "suspect": "no gradient although a group has unequal rewards: masked completions, clipping, or a bug",
+}
+"""What a step can be, and what that says."""
+
+
+def zero_loss_section(inputs: ReportInputs) -> ReportSection:
+    """Loss and gradient norm of each step beside its live groups, and how many steps are of which kind."""
+    run = inputs.run
+    steps = [step for step in run.steps if "grad_norm" in run.metrics.get(step, {}) and step not in run.notes]
+    if not steps:
+        hint = "Log each step (logging_steps=1 in TRL) and keep trainer_state.json of the last checkpoint."
+        return missing_section(
+            NAME, QUESTION, Unavailable(reason="The log has no grad_norm that belongs to one step.", hint=hint)
+        )
+    table = reward_table(run.groups)
+    live = Counter(table.step[~dead_groups(table)].tolist())
+    kinds = {step: _kind(run.metrics[step], live[step]) for step in steps}
+    counts, spike = Counter(kinds.values()), _spike(run)
+    commands = ["replay"] * (counts["suspect"] > 0) + ["spike"] * len(spike)
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=(*_findings(counts, kinds), *spike),
+        severity=_severity(counts),
+        meaning="At the first update after sampling, the advantages of a group sum to zero and the ratio is 1, so the "
+        "loss is near zero even while the policy learns. Look at grad_norm, and at whether a group is live.",
+        next_step=_next_step(counts, inputs),
+        command=inputs.command(commands[0]) if commands else "",
+        charts=tuple(
+            Chart(
+                title=title,
+                kind="lines",
+                places=tuple(steps),
+                series=(Series(name=name, values=tuple(run.metrics[step].get(name) for step in steps), kind="logged"),),
+                y_label=name,
+            )
+            for name, title in (("grad_norm", "Gradient norm, as logged"), ("loss", "Loss, as logged"))
+            if any(name in run.metrics[step] for step in steps)
+        ),
+        tables=(_table(run, steps, live, Counter(table.step.tolist()), kinds),),
+    )
+
+
+def _spike(run: Run) -> tuple[str, ...]:
+    """The step whose norm stands out, in one sentence; none where none does or one is none, which is said anyway."""
+    courses = {name: course for name, course in courses_of(run).items() if name.rpartition("/")[2] == "grad_norm"}
+    try:
+        step = outstanding_step(courses)
+    except InputError:
+        return ()
+    told = [metric_at(name, course, step, was_named=False) for name, course in courses.items()]
+    is_told = all(one.value.is_defined and one.is_unusual for one in told)
+    return (spike_headline(step, told, was_named=False),) if is_told else ()
+
+
+def _kind(values: Mapping[str, float], num_live: int) -> str:
+    if not all(math.isfinite(values[name]) for name in ("grad_norm", "loss") if name in values):
+        return "not finite"
+    if values["grad_norm"] <= _TINY_NORM:
+        return "suspect" if num_live else "dead batch"
+    if not num_live:
+        return "other terms"
+    return "on-policy" if abs(values.get("loss", 1.0)) <= _TINY_LOSS else "learning"
+
+
+def _severity(counts: Counter[str]) -> Severity:
+    if counts["not finite"] or counts["suspect"]:
+        return "problem"
+    return "look" if counts["dead batch"] or counts["other terms"] else "fine"
+
+
+def _findings(counts: Counter[str], kinds: dict[int, str]) -> tuple[str, ...]:
+    total = len(kinds)
+    good = counts["learning"] + counts["on-policy"]
+    odd, healthy = ("not finite", "suspect", "dead batch", "other terms"), ("on-policy",)
+
+    def told(names: Sequence[str]) -> list[str]:
+        first = {name: next((step for step, kind in kinds.items() if kind == name), None) for name in names}
+        return [
+            f"{counts[name]} of {total} steps (first: step {first[name]}): {_KINDS[name]}."
+            for name in names
+            if counts[name]
+        ]
+
+    return (*told(odd), f"{good} of {total} steps have a gradient from live groups.", *told(healthy))
+
+
+def _next_step(counts: Counter[str], inputs: ReportInputs) -> str:
+    if counts["not finite"]:
+        return (
+            "Look at the first step that is not finite: its log-probabilities, its rewards and the precision. The "
+            "weights after it are damaged unless the trainer skipped the update."
+        )
+    if counts["suspect"]:
+        return (
+            "Look at a suspect step: are its completions masked (mask_truncated_completions), is the learning rate "
+            "zero, do the weights train? A replay recomputes its gradient."
+        )
+    if counts["dead batch"] or counts["other terms"]:
+        advice = "" if isinstance(inputs.degeneracy, Unavailable) else f" {dead_group_advice(inputs.degeneracy)}"
+        return f"Steps without a live group cost rollouts and teach nothing.{advice}"
+    return "Nothing to do here: judge progress by the reward and by grad_norm, not by the loss."
+
+
+def _table(run: Run, steps: list[int], live: Counter[int], groups: Counter[int], kinds: dict[int, str]) -> ReportTable:
+    return tabulate(
+        "Loss and gradient norm as logged, beside the groups with unequal rewards",
+        (
+            Column("step", lambda step: step, "count"),
+            Column("loss", lambda step: run.metrics[step].get("loss"), "norm"),
+            Column("grad_norm", lambda step: run.metrics[step]["grad_norm"], "norm"),
+            Column("live groups", lambda step: live[step], "count"),
+            Column("groups", lambda step: groups[step], "count"),
+            Column("kind", lambda step: kinds[step]),
+        ),
+        steps,
+        by_step=True,
+    )
+
+
+_SCALE = "dilution"
+_SCALE_QUESTION = "How much of the gradient is KL, and how much do dead groups dilute live ones?"
+BY_TOKEN = ("dapo", "bnpo")
+"""TRL's loss types that are a mean over the tokens of the batch."""
+
+_HALF = 0.5
+"""Below this the learning rate that live groups see is less than half of the one that was set."""
+_LARGE_KL = 0.5
+"""With half of the gradient's norm the KL part is as large as what the rewards ask for."""
+
+
+def loss_scale_section(inputs: ReportInputs) -> ReportSection:
+    """The KL part of recomputed gradients, and the share of the loss that is live, by step."""
+    run = inputs.run
+    if isinstance(inputs.degeneracy, Unavailable):
+        return missing_section(_SCALE, _SCALE_QUESTION, inputs.degeneracy)
+    table = reward_table(run.groups)
+    unit = "tokens" if run.settings.get("loss_type") in BY_TOKEN and _has_tokens(table) else "rollouts"
+    live = _live_shares(table, unit)
+    kl = {gram.step: gram.frac_kl for gram in inputs.grams}
+    mean = sum(live.values()) / len(live)
+    return ReportSection(
+        name=_SCALE,
+        question=_SCALE_QUESTION,
+        findings=(
+            f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
+            f"multiplied by {mean:.2f}.",
+            _kl(run, kl),
+            *kl_findings(inputs.parts.kl),
+        ),
+        severity="look" if mean < _HALF or _largest(kl) > _LARGE_KL else "fine",
+        meaning=metric("live_share").meaning,
+        next_step=_scale_next_step(live, kl),
+        charts=_charts(live, unit),
+        tables=(_scale_table(live, kl, inputs, unit), *_furthest_tokens(inputs.parts.kl)),
+    )
+
+
+def _scale_next_step(live: dict[int, float], kl: dict[int, float | None]) -> str:
+    """One sentence for each of the two that the numbers show; nothing to do where they show neither."""
+    low, high = min(live.values()), max(live.values())
+    largest = _largest(kl)
+    advice = []
+    if low < 1:
+        advice.append(
+            f"Dead groups act like a learning rate scaled by {low:.2f} to {high:.2f} from step to step: resample them, "
+            "or divide by live rollouts only."
+        )
+    if largest > _LARGE_KL:
+        advice.append("The KL part nears the whole gradient and holds the policy where it is: lower beta.")
+    return " ".join(advice) or "Nothing to do: every group is live, and no KL part that was recomputed is large."
+
+
+def _largest(kl: dict[int, float | None]) -> float:
+    return max((part for part in kl.values() if part is not None), default=0.0)
+
+
+def _has_tokens(table: RewardTable) -> bool:
+    return table.num_tokens is not None and bool(np.all(table.num_tokens != UNKNOWN))
+
+
+def _live_shares(table: RewardTable, unit: str) -> dict[int, float]:
+    weights = table.size if unit == "rollouts" or table.num_tokens is None else table.sums(table.num_tokens)
+    steps, of_group = np.unique(table.step, return_inverse=True)
+    total = np.bincount(of_group, weights=weights)
+    live = np.bincount(of_group, weights=np.where(dead_groups(table), 0, weights))
+    shares = np.divide(live, total, out=np.zeros(len(steps)), where=total > 0)
+    return dict(zip(steps.tolist(), shares.tolist(), strict=True))
+
+
+def _kl(run: Run, kl: dict[int, float | None]) -> str:
+    recomputed = {step: part for step, part in kl.items() if part is not None}
+    if recomputed:
+        worst = max(recomputed, key=lambda step: recomputed[step])
+        return (
+            f"The KL part has {percent(recomputed[worst])} of the gradient's norm at step {worst}, the most of the "
+            f"{len(recomputed)} steps recomputed."
+        )
+    beta = run.settings.get("beta")
+    if beta == 0 or (beta is None and run.settings.origin is not None):
+        return "The loss has no KL term (beta = 0)."
+    if any("kl" in values for values in run.metrics.values()):
+        return "The trainer logged a KL term; how much of the gradient it makes needs recomputed gradients."
+    return "Whether the loss has a KL term is not in the log: pass the trainer's arguments with --run-config."
+
+
+def _charts(live: dict[int, float], unit: str) -> tuple[Chart, ...]:
+    if len(live) < 2:
+        return ()
+    series = Series(name="live share", values=tuple(live.values()))
+    return (
+        Chart(
+            title="Share of the loss that is live",
+            kind="lines",
+            places=tuple(live),
+            series=(series,),
+            y_label=f"share of {unit}",
+            y_range=(0.0, 1.0),
+        ),
+    )
+
+
+def _scale_table(live: dict[int, float], kl: dict[int, float | None], inputs: ReportInputs, unit: str) -> ReportTable:
+    columns = [ReportColumn(title="step", style="count"), ReportColumn(title="live share", style="share")]
+    rows: list[tuple[Cell, ...]] = list(live.items())
+    if any(part is not None for part in kl.values()):
+        columns.append(ReportColumn(title="KL part", style="share"))
+        rows = [(*row, kl.get(step)) for row, step in zip(rows, live, strict=True)]
+    if any("kl" in values for values in inputs.run.metrics.values()):
+        columns.append(ReportColumn(title="logged kl", style="norm"))
+        rows = [(*row, inputs.run.metrics.get(step, {}).get("kl")) for row, step in zip(rows, live, strict=True)]
+    return ReportTable(
+        caption=f"live share by {unit} = {metric('live_share').formula}; KL part = |KL part| / |whole gradient|",
+        by_step=True,
+        columns=tuple(columns),
+        rows=tuple(rows),
+    )
+
+
+def _furthest_tokens(steps: Sequence[TokenKl]) -> tuple[ReportTable, ...]:
+    """The tokens of the last step that are furthest from the reference; none without one."""
+    if not steps:
+        return ()
+    last = steps[-1]
+    columns = (
+        Column("rollout", lambda token: f"{token.group_id} #{token.sample}"),
+        Column("token", lambda token: token.position + 1, "count"),
+        Column("text", lambda token: visible(token.text)),
+        Column("log p", "logprob", "gap"),
+        Column("log p of the reference", "reference", "gap"),
+        Column("k1", "k1", "gap"),
+        Column("k3", "k3", "norm"),
+    )
+    caption = f"The {len(last.top)} tokens of step {last.step} that are furthest from the reference by k3"
+    return (tabulate(caption, columns, last.top),)

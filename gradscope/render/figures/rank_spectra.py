@@ -1,0 +1,503 @@
+"""Figures of matrices: singular values beside null models, and heat maps of every weight's gradient and change."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from gradscope.catalog.lookup import metric
+from gradscope.estimate import Estimate
+from gradscope.render.figures.style import (
+    BLUE,
+    GREEN,
+    INK,
+    MUTED,
+    ON_COLOR,
+    ORANGE,
+    PURPLE,
+    SERIES,
+    clear_frame,
+    first_middle_last,
+    label_lines,
+    label_room,
+    name_of,
+    new_figure,
+    power_of_ten,
+    tick_steps,
+)
+from gradscope.render.views.rank import short_tensor
+from gradscope.results.rank import GradientSpectrum, RankReport
+from gradscope.results.ranks.curves import RankCurvePoint
+from gradscope.results.ranks.tokens import GradientSparsity
+from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
+
+_LEAST_SHARE = 1e-4
+"""Smaller shares of the sum change no effective rank and are not drawn."""
+STYLES: dict[str, tuple[str, str, Any, str]] = {
+    "unweighted": ("scores", ORANGE, "--", "s"),
+    "shuffled": ("shuffled", GREEN, "-.", "^"),
+    "signs": ("signs", PURPLE, ":", "D"),
+    "gaussian": ("Gauss", MUTED, (0, (1, 2.5)), ""),
+}
+"""Null -> its name, color, line style and marker."""
+
+
+def draw_nulls(report: RankReport) -> dict[str, Figure]:
+    """Mean spectra under the first advantage at the first, a middle and the last step; none where all are dead."""
+    first = next((point.advantage for point in report.curve), None)
+    points = [point for point in report.curve if point.advantage == first and point.profile]
+    if not points:
+        return {}
+    size = max(point.group_size for point in points)
+    points = [point for point in points if point.group_size == size]
+    return {"rank_nulls": _nulls(first_middle_last(points), centered=report.spectra[0].label.centered)}
+
+
+def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
+    size = points[0].group_size
+    names = [name_of(points[0].advantage), *(style[0] for style in STYLES.values())]
+    figure, axes = new_figure(
+        f"The mean spectrum of a group of {size}, and of its null models",
+        f"share of each singular value in their sum, s_i / sum(s), rows {'centered' if centered else 'not centered'}; "
+        "mean over live groups\nthe numbers are the mean effective ranks; below 0.0001 nothing is drawn",
+        columns=len(points),
+        height=3.8,
+        width=7.6 if len(points) > 1 else 5.4,
+        right=label_room(names),
+        panel_titles=True,
+    )
+    for place, (panel, point) in enumerate(zip(axes, points, strict=True)):
+        panel.set_yscale("log")
+        panel.set_ylim(_LEAST_SHARE, 1.2)
+        panel.yaxis.set_minor_locator(NullLocator())
+        panel.yaxis.set_major_formatter(lambda share, _: f"{share:g}")
+        panel.xaxis.set_major_locator(FixedLocator([1, *range(2, size + 1, max(1, size // 4))]))
+        panel.set_xlabel("index")
+        live = point.num_groups - point.num_dead
+        panel.set_title(f"step {point.step}, {live} live", loc="left", fontsize=9, color=INK)
+        _null_panel(panel, point, last=place == len(points) - 1)
+        if place:
+            panel.tick_params(labelleft=False)
+    return figure
+
+
+def _null_panel(axes: Axes, point: RankCurvePoint, *, last: bool) -> None:
+    labels: list[tuple[float, str, str]] = []
+    ranks: list[tuple[Estimate, str, str]] = []
+    for name, null in reversed(tuple(point.nulls.items())):
+        if null.profile:
+            label, color, line, marker = STYLES[name]
+            end = _null_line(
+                axes, null.profile, color=color, linestyle=line, marker=marker, linewidth=1.2, markersize=3
+            )
+            labels.append((end, label, color))
+            ranks.append((null.effective_rank, label, color))
+    end = _null_line(axes, point.profile, color=BLUE, linestyle="-", marker="o", linewidth=1.8, markersize=4)
+    name = name_of(point.advantage, limit=12)
+    labels.append((end, name, BLUE))
+    ranks.append((point.effective_rank, name, BLUE))
+    if last:
+        label_lines(axes, labels, gap=0.07)
+    for place, (rank, name, color) in enumerate(reversed(ranks)):
+        height = 0.04 + 0.062 * place
+        axes.text(0.03, height, f"{rank.value:.2f} {name}", transform=axes.transAxes, color=color, fontsize=7.5)
+
+
+def _null_line(axes: Axes, profile: Sequence[float], **style: Any) -> float:
+    """Draws what is large enough to count, and returns where the line ends."""
+    shown = [share for share in profile if share >= _LEAST_SHARE]
+    axes.plot(range(1, len(shown) + 1), shown, **style)
+    return shown[-1]
+
+
+def draw_spectra(report: RankReport) -> dict[str, Figure]:
+    """The spectra of the first, a middle and the last step; none where every matrix is zero."""
+    by_step = _spectra_by_step(report)
+    return {"rank_spectrum": _spectrum(report, by_step)} if by_step else {}
+
+
+def _spectra_by_step(report: RankReport) -> Mapping[int, list[GradientSpectrum]]:
+    """Spectra of whole groups and steps under the logged advantage, at first, middle and last step."""
+    advantages = [spectrum.label.advantage for spectrum in report.spectra]
+    chosen = "logged" if "logged" in advantages else next(iter(advantages), None)
+    by_step: dict[int, list[GradientSpectrum]] = defaultdict(list)
+    for spectrum in report.spectra:
+        if spectrum.label.advantage == chosen and any(spectrum.singular_values):
+            by_step[spectrum.label.step].append(spectrum)
+    return {step: _largest_groups(by_step[step]) for step in first_middle_last(sorted(by_step))}
+
+
+def _largest_groups(spectra: Sequence[GradientSpectrum]) -> list[GradientSpectrum]:
+    largest = max(spectrum.label.group_size for spectrum in spectra)
+    return [spectrum for spectrum in spectra if spectrum.label.group_size == largest]
+
+
+def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectrum]]) -> Figure:
+    """One panel a step, all on the same scale."""
+    spectra = [spectrum for of_step in by_step.values() for spectrum in of_step]
+    figure, axes = new_figure(
+        "Singular values of the gradient matrix",
+        f"{_legend(report, spectra)}; advantage: {name_of(spectra[0].label.advantage)}; "
+        f"{'' if report.rows == 'token' else 'dotted: '}the arithmetic's noise floor, below which nothing is drawn",
+        columns=len(by_step),
+        height=3.7,
+        width=7.6 if len(by_step) > 1 else 5.4,
+        right=0.9,
+        panel_titles=True,
+    )
+    values = [value for s in spectra for value in s.singular_values if value > s.noise_floor]
+    low, high = (min(values), max(values)) if values else (1e-6, 1.0)
+    floor = min(spectrum.noise_floor for spectrum in spectra)
+    bottom = floor / 2 if low / 1000 < floor else low / 3
+    for place, (panel, (step, of_step)) in enumerate(zip(axes, by_step.items(), strict=True)):
+        panel.set_yscale("log")
+        panel.yaxis.set_major_formatter(power_of_ten)
+        panel.yaxis.set_minor_locator(NullLocator())
+        panel.set_ylim(bottom, high * 2)
+        panel.set_title(f"step {step}", loc="left", fontsize=9, color=INK)
+        panel.set_xlabel("index")
+        _spectrum_panel(panel, of_step, last=place == len(by_step) - 1)
+        if place:
+            panel.tick_params(labelleft=False)
+    axes[0].set_ylabel("singular value")
+    return figure
+
+
+def _legend(report: RankReport, spectra: Sequence[GradientSpectrum]) -> str:
+    """What the lines are, with shape and centering."""
+    centered = "centered" if spectra[0].label.centered else "not centered"
+    groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None]
+    num_rows, num_columns = (groups or spectra)[0].label.shape
+    matrix = f"matrix {num_rows} x {num_columns:,}, {centered}"
+    if report.rows == "group":
+        return f"a row of the matrix is the sum of a group's gradients ({matrix})"
+    if report.rows == "token":
+        counts = [spectrum.label.shape[0] for spectrum in groups]
+        sizes = f"{min(counts)} to {max(counts)}"
+        return f"a thin line a group; its rows are the gradients of its tokens ({sizes} x {num_columns:,}, {centered})"
+    if not groups:
+        return f"all rollouts of the step ({matrix})"
+    return f"a thin line a group ({matrix}); all rollouts of the step together in orange"
+
+
+def _spectrum_panel(axes: Axes, spectra: Sequence[GradientSpectrum], *, last: bool) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda index, _: f"{index:g}")
+    labels: list[tuple[float, str, str]] = []
+    groups = [s for s in spectra if s.label.group_id is not None]
+    alpha = 0.3 if len(groups) > 12 else 0.6
+    ends = [_line(axes, spectrum, color=BLUE, width=0.9, marker="o", alpha=alpha) for spectrum in groups]
+    if any(ends):
+        labels.append((max(ends, key=len)[-1], "groups", BLUE))
+    for spectrum in spectra:
+        if spectrum.label.group_id is None:
+            shown = _line(axes, spectrum, color=ORANGE, width=1.8, style="--")
+            labels += [(shown[-1], "step", ORANGE)] if shown else []
+            axes.axhline(spectrum.noise_floor, color=MUTED, linewidth=0.8, linestyle=":")
+    if last:
+        label_lines(axes, labels, gap=0.08)
+
+
+def _line(
+    axes: Axes,
+    spectrum: GradientSpectrum,
+    *,
+    color: str,
+    width: float,
+    style: str = "-",
+    marker: str = "",
+    alpha: float = 1,
+) -> list[float]:
+    """Draws what is above the noise floor, and returns it."""
+    shown = [value for value in spectrum.singular_values if value > spectrum.noise_floor]
+    places = range(1, len(shown) + 1)
+    axes.plot(places, shown, color=color, linewidth=width, linestyle=style, marker=marker, markersize=2.6, alpha=alpha)
+    return shown
+
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)$")
+_FAINTEST = 0.07
+"""Opacity of the lowest cell."""
+OUTSIDE = "outside"
+"""The row of weights that belong to no layer, such as the embedding."""
+
+
+def draw_layers(report: RankReport) -> dict[str, Figure]:
+    """Heat maps of rank and sparsity at the last step of ``rows = weight``; none where no weight has a gradient."""
+    return _ranks(report.spectra) | _sparsity(report.sparsity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One weight of a heat map."""
+
+    value: str
+    """The number."""
+    note: str
+    """Small print below it."""
+    strength: float
+    """How much color, from 0 to 1."""
+
+
+def _ranks(spectra: Sequence[GradientSpectrum]) -> dict[str, Figure]:
+    ranked = [s for s in spectra if s.label.tensor is not None and s.ranks.effective_rank.value is not None]
+    if not ranked:
+        return {}
+    step = max(spectrum.label.step for spectrum in ranked)
+    figure = heat_map(
+        {place_of(s.label.tensor or ""): _rank_cell(s) for s in ranked if s.label.step == step},
+        f"Effective rank of each weight's gradient, step {step}",
+        f"{metric('effective_rank').formula} of the step's gradient matrix of each weight\n"
+        "small print: unrelated entries would have this, a Gaussian matrix of the same shape; stronger: closer to it",
+    )
+    return {"rank_layers": figure}
+
+
+def _rank_cell(spectrum: GradientSpectrum) -> Cell:
+    value, null = spectrum.ranks.effective_rank.value or 0.0, spectrum.nulls.get("gaussian")
+    ceiling = min(spectrum.label.shape) if null is None or null.value is None else null.value
+    strength = (value - 1) / (ceiling - 1) if ceiling > 1 else 1.0
+    return Cell(value=f"{value:.1f}", note=f"{ceiling:.1f}", strength=min(strength, 1.0))
+
+
+def _sparsity(sparsities: Sequence[GradientSparsity]) -> dict[str, Figure]:
+    of_weights = [one for one in sparsities if one.tensor is not None and one.gini.value is not None]
+    if not of_weights:
+        return {}
+    step = max(one.step for one in of_weights)
+    cells = {
+        place_of(one.tensor or ""): Cell(
+            value=f"{one.gini.value:.2f}", note=f"{one.small.value:.0%}", strength=one.gini.value or 0.0
+        )
+        for one in of_weights
+        if one.step == step
+    }
+    figure = heat_map(
+        cells,
+        f"Sparsity of each weight's gradient, step {step}",
+        "Gini of the absolute values of its entries: 0 for equal sizes, towards 1 where a single entry is everything\n"
+        "small print: share of entries below 1 % of the largest",
+    )
+    return {"rank_layers_sparsity": figure}
+
+
+def place_of(tensor: str) -> tuple[str, str]:
+    """Where a tensor stands in the heat map.
+
+    Returns:
+        Row and column.
+
+    Example:
+        >>> place_of("model.layers.0.self_attn.q_proj.weight"), place_of("model.embed_tokens.weight")
+        (('0', 'q_proj'), ('outside', 'embed_tokens'))
+    """
+    name = tensor.replace(".default", "").removesuffix(".weight")
+    layer = _LAYER.search(name)
+    row, module = (layer[1], layer[2]) if layer else (OUTSIDE, name)
+    parts = module.split(".")
+    column = ".".join(parts[-2:]) if parts[-1].startswith("lora_") else parts[-1]
+    return row, column
+
+
+def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -> Figure:
+    """Weights by layer and module, each at its :func:`place_of`; the subtitle says what the small print is."""
+    rows = sorted({row for row, _ in cells}, key=lambda row: (row == OUTSIDE, int(row) if row.isdigit() else 0))
+    columns = list(dict.fromkeys(column for _, column in cells))
+    width, height = 1.9 + max(0.66 * len(columns), 3.6), 1.75 + 0.36 * len(rows)
+    figure, (axes,) = new_figure(
+        title,
+        subtitle,
+        width=width,
+        height=height,
+        right=0.25,
+    )
+    for (row, column), cell in cells.items():
+        _draw(axes, columns.index(column), rows.index(row), cell)
+    axes.set_xlim(0, len(columns))
+    axes.set_ylim(len(rows), 0)
+    axes.set_xticks([place + 0.5 for place in range(len(columns))], _broken(columns), fontsize=7.5)
+    axes.set_yticks([place + 0.5 for place in range(len(rows))], [name_of(_row_name(row)) for row in rows])
+    clear_frame(axes)
+    return figure
+
+
+def _broken(columns: Sequence[str]) -> list[str]:
+    """Long module names in two lines, so that they stand level."""
+    names = [name_of(column, limit=22) for column in columns]
+    return [name if len(name) <= 9 else name.replace("_", "_\n", 1).replace(".", ".\n", 1) for name in names]
+
+
+def _row_name(row: str) -> str:
+    return row if row == OUTSIDE else f"layer {row}"
+
+
+def _draw(axes: Axes, x: int, y: int, cell: Cell) -> None:
+    opacity = _FAINTEST + (1 - _FAINTEST) * cell.strength
+    ink = ON_COLOR if opacity > 0.6 else INK
+    axes.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=BLUE, alpha=opacity, linewidth=0))
+    axes.text(x + 0.5, y + 0.42, cell.value, color=ink, ha="center", va="center", fontsize=8.5)
+    axes.text(x + 0.5, y + 0.78, cell.note, color=ink, ha="center", va="center", fontsize=5.5)
+
+
+_MOST_MATRICES = 24
+_SHARES = (
+    ("bf16 sees", "bfloat16_changed"),
+    ("one direction", "top_energy"),
+    ("principal", "principal_overlap"),
+    ("random", "principal_null"),
+)
+"""Label and field of the shares over checkpoints; the last is the null of the one before."""
+
+
+def draw_weight_updates(report: RankReport) -> dict[str, Figure]:
+    """Of ``rows = update``: ranks by layer, the trajectory beside a random walk, the course over checkpoints."""
+    start = min((update.first for update in report.updates), default=0)
+    since = [update for update in report.updates if update.first == start and update.effective_rank.value is not None]
+    if not since:
+        return {}
+    figures = {"update_layers": _layers([update for update in since if update.last == since[-1].last])}
+    if len({update.last for update in since}) > 1:
+        figures["update_curve"] = _curve(since)
+    if any(trajectory.top_energy.value is not None for trajectory in report.trajectories):
+        figures["update_trajectory"] = _trajectory(report.trajectories)
+    return figures
+
+
+def draw_gradients_and_updates(pairs: Sequence[GradientAndUpdate]) -> dict[str, Figure]:
+    """Ranks of the last step's gradient and of the change that followed, matrix by matrix; none without pairs."""
+    ranked = [one for one in pairs if one.gradient_rank.value is not None and one.update_rank.value is not None]
+    last = [one for one in ranked if one.step == ranked[-1].step][:_MOST_MATRICES]
+    return {"rank_gradient_update": _beside(last)} if last else {}
+
+
+def _layers(updates: Sequence[WeightUpdate]) -> Figure:
+    cells = {}
+    for update in updates:
+        value, null = update.effective_rank.value or 0.0, update.gaussian.value or 1.0
+        strength = min((value - 1) / (null - 1), 1.0) if null > 1 else 1.0
+        cells[place_of(update.tensor)] = Cell(value=f"{value:.1f}", note=f"{null:.1f}", strength=strength)
+    return heat_map(
+        cells,
+        f"Effective rank of each weight's change, updates {updates[0].first} to {updates[0].last}",
+        f"{metric('effective_rank').formula} of W_{updates[0].last} - W_{updates[0].first}\n"
+        "small print: unrelated entries would have this, a Gaussian matrix of the same shape; stronger: closer to it",
+    )
+
+
+def _curve(since: Sequence[WeightUpdate]) -> Figure:
+    """Left the rank, right the shares, means over matrices."""
+    times = sorted({update.last for update in since})
+    figure, (ranks, shares) = new_figure(
+        "The change of the weights over checkpoints",
+        f"W_t - W_{since[0].first}, mean over {len({update.tensor for update in since})} matrices; band: from lowest "
+        "to highest\nleft: effective rank, dotted: of unrelated entries; right: shares of energy, of entries",
+        columns=2,
+        height=4.0,
+        width=7.6,
+        right=label_room([label for label, _ in _SHARES]),
+        panel_titles=True,
+    )
+    by_time = [[update for update in since if update.last == time] for time in times]
+    columns = [[update.effective_rank.value or 0.0 for update in of_time] for of_time in by_time]
+    ranks.plot(times, [sum(c) / len(c) for c in columns], color=BLUE, marker="o")
+    ranks.fill_between(times, [min(c) for c in columns], [max(c) for c in columns], color=BLUE, alpha=0.15, linewidth=0)
+    null = _mean([update.gaussian for update in since])
+    ranks.axhline(null or 0.0, color=MUTED, linewidth=1.0, linestyle=":")
+    ranks.set_ylim(0, 1.1 * max(null or 0.0, *(max(c) for c in columns)))
+    ranks.set_title("effective rank", loc="left", fontsize=9, color=INK)
+    labels = []
+    for (label, field), (color, line, marker) in zip(_SHARES, SERIES, strict=True):
+        course = [(time, _mean([getattr(u, field) for u in of])) for time, of in zip(times, by_time, strict=True)]
+        points = [(time, value) for time, value in course if value is not None]
+        if points:
+            shares.plot(*zip(*points, strict=True), color=color, linestyle=line, marker=marker)
+            labels.append((points[-1][1], label, color))
+    shares.set_ylim(-0.02, 1.02)
+    shares.set_title("shares", loc="left", fontsize=9, color=INK)
+    label_lines(shares, labels, gap=0.08)
+    for panel in (ranks, shares):
+        tick_steps(panel, times, most=6)
+        panel.set_xlabel("updates t")
+    return figure
+
+
+def _mean(estimates: Sequence[Estimate]) -> float | None:
+    defined = [estimate.value for estimate in estimates if estimate.value is not None]
+    return sum(defined) / len(defined) if defined else None
+
+
+def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
+    """Two panels, one row a matrix; the random walk is one line, because it knows no matrix."""
+    shown = [one for one in trajectories if one.top_energy.value is not None][: _MOST_MATRICES + 1]
+    figure, panels = new_figure(
+        "The trajectory of the weights, beside a random walk",
+        f"W_t - W_0 at t = {', '.join(map(str, shown[0].num_updates))} as rows; dashed: a random walk, whose steps "
+        "have no direction in common",
+        columns=2,
+        height=1.75 + 0.19 * len(shown),
+        width=7.6,
+        right=1.6,
+        panel_titles=True,
+    )
+    for panel, (title, measured, walk) in zip(
+        panels,
+        (
+            ("energy in one direction", "top_energy", "walk_top_energy"),
+            ("energy on a straight line", "linear_growth", "walk_linear_growth"),
+        ),
+        strict=True,
+    ):
+        panel.set_title(title, loc="left", fontsize=9, color=INK)
+        panel.axvline(getattr(shown[0], walk).value, color=ORANGE, linestyle="--", linewidth=1.2)
+        for row, one in enumerate(shown):
+            value = getattr(one, measured).value
+            if value is not None:
+                panel.plot([value], [row], color=BLUE, marker="o" if one.tensor else "D", linestyle="")
+        _rows(panel, len(shown))
+        panel.set_xlim(0, 1.02)
+        panel.set_xlabel("share")
+    names = ["all together" if one.tensor is None else name_of(short_tensor(one.tensor)) for one in shown]
+    _names(panels[-1], names)
+    return figure
+
+
+def _beside(pairs: Sequence[GradientAndUpdate]) -> Figure:
+    figure, (axes,) = new_figure(
+        f"The gradient of step {pairs[0].step}, and the change from {pairs[0].first} to {pairs[0].last} updates",
+        f"effective rank = {metric('effective_rank').formula} of each weight's matrix; square: dL/dW, circle: "
+        "W_b - W_a, bar: a matrix of unrelated entries",
+        height=1.6 + 0.21 * len(pairs),
+        right=1.75,
+    )
+    for row, one in enumerate(pairs):
+        gradient, update = one.gradient_rank.value or 0.0, one.update_rank.value or 0.0
+        axes.plot([gradient, update], [row, row], color=MUTED, linewidth=0.9)
+        axes.plot([gradient], [row], color=ORANGE, marker="s", linestyle="")
+        axes.plot([update], [row], color=BLUE, marker="o", linestyle="")
+        if one.gaussian.value is not None:
+            axes.plot([one.gaussian.value], [row], color=MUTED, marker="|", markersize=9, linestyle="")
+    _rows(axes, len(pairs))
+    axes.set_xlim(left=0)
+    axes.set_xlabel("effective rank")
+    _names(axes, [name_of(short_tensor(one.tensor)) for one in pairs])
+    return figure
+
+
+def _rows(axes: Axes, num_rows: int) -> None:
+    axes.set_ylim(num_rows - 0.4, -0.6)
+    axes.set_yticks([])
+    axes.grid(visible=False)
+    axes.grid(axis="x", linewidth=0.6)
+
+
+def _names(axes: Axes, names: Sequence[str]) -> None:
+    for row, name in enumerate(names):
+        axes.text(1.02, row, name, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5, color=INK)

@@ -1,0 +1,145 @@
+"""Results as tidy tables: one per kind of thing measured, one row each, one column per number; as CSV, Arrow or pandas.
+
+An estimate becomes five columns (``x``, ``x_low``, ``x_high``, ``x_num_units``, ``x_undefined``), a mapping one column
+per key (``logged.grad_norm``). Sequences that are no table of their own, such as singular values, are left to the
+arrays file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gradscope.errors import MissingDependencyError, UsageError
+from gradscope.render.registry import spec_of
+from gradscope.results.envelope import to_jsonable
+from gradscope.results.lazy_rows import LazyRows
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+
+Row = dict[str, Any]
+
+_ESTIMATE_KEYS = {"value", "low", "high", "num_units", "undefined"}
+
+
+def tidy_tables(result: object) -> dict[str, list[Row]]:
+    """The tables of a result, by file stem; empty ones are left out."""
+    spec = spec_of(result)
+    tables = {
+        f"{spec.name}_{name}": rows[:] if isinstance(rows, LazyRows) else [_flat(record) for record in rows]
+        for name, rows in spec.csv(result).items()
+    }
+    return {stem: rows for stem, rows in tables.items() if rows}
+
+
+def render_csv(rows: Sequence[Row]) -> str:
+    """Rows, which may differ in columns, as CSV text with a header; an absent or null value is an empty cell."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    stream = io.StringIO(newline="")
+    writer = csv.DictWriter(stream, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+def _flat(record: Any) -> Row:
+    flat: Row = {}
+    for name, value in to_jsonable(record).items():
+        flat |= _columns(name, value)
+    return flat
+
+
+def _columns(name: str, value: Any) -> Row:
+    if isinstance(value, Mapping):
+        if set(value) == _ESTIMATE_KEYS:
+            return {name if key == "value" else f"{name}_{key}": value[key] for key in value}
+        return {column: item for key in value for column, item in _columns(f"{name}.{key}", value[key]).items()}
+    if name == "shape":
+        num_rows, num_columns = value or (None, None)
+        return {"num_rows": num_rows, "num_columns": num_columns}
+    if isinstance(value, list):
+        return {}
+    return {name: value}
+
+
+_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+def tables_of(result: object) -> tuple[str, ...]:
+    """Names of the tables of a result that have rows, in the order of its CSV files, whose stems hold the command's."""
+    return tuple(_rows_by_table(result))
+
+
+def _rows_by_table(result: object) -> dict[str, list[Row]]:
+    prefix = f"{spec_of(result).name}_"
+    return {stem.removeprefix(prefix): rows for stem, rows in tidy_tables(result).items()}
+
+
+def arrow_of(result: object, table: str | None = None) -> pyarrow.Table:
+    """One table of a result.
+
+    Args:
+        result: What a command found.
+        table: One of :func:`tables_of`; None: the first.
+
+    Returns:
+        A row per thing measured, a column per number. What a trainer logged as NaN or infinity is that number; a column
+        of numbers and words is text.
+
+    Raises:
+        UsageError: The result has no such table, or none with rows.
+    """
+    import pyarrow
+
+    tables = _rows_by_table(result)
+    wanted = next(iter(tables), None) if table is None else table
+    if wanted not in tables:
+        asked = "no table" if table is None else f"no table {table!r}"
+        hint = f"There are: {', '.join(tables)}." if tables else None
+        raise UsageError(f"This {type(result).__name__} has {asked} with rows.", hint=hint)
+    rows = tables[wanted]
+    columns = dict.fromkeys(column for row in rows for column in row)
+    estimates = {column.removesuffix("_undefined") for column in columns if column.endswith("_undefined")}
+    kinds = {f"{name}{end}": pyarrow.float64() for name in estimates for end in ("", "_low", "_high")}
+    kinds |= {f"{name}_undefined": pyarrow.string() for name in estimates}
+    cells = {column: _values([row.get(column) for row in rows]) for column in columns}
+    return pyarrow.table({column: pyarrow.array(values, type=kinds.get(column)) for column, values in cells.items()})
+
+
+def pandas_of(result: object, table: str | None = None) -> pandas.DataFrame:
+    """The same as :func:`arrow_of`, as pandas.
+
+    Returns:
+        The table; an absent number is NaN.
+
+    Raises:
+        MissingDependencyError: pandas is not installed.
+        UsageError: The result has no such table, or none with rows.
+    """
+    try:
+        import pandas  # noqa: F401  # what Arrow would import, with an error of its own
+    except ImportError as error:
+        raise MissingDependencyError(
+            "to_pandas() needs pandas, which is not installed.", hint="Use to_arrow(), or: pip install pandas"
+        ) from error
+    frame: pandas.DataFrame = arrow_of(result, table).to_pandas()
+    return frame
+
+
+def _values(values: Sequence[Any]) -> list[Any]:
+    """The cells of a column, all of one kind."""
+    kinds = {_kind_of(value) for value in values if value is not None}
+    if kinds == {float, str} and all(value in _NOT_FINITE for value in values if isinstance(value, str)):
+        return [_NOT_FINITE[value] if isinstance(value, str) else value for value in values]
+    if len(kinds) > 1:
+        return [None if value is None else str(value) for value in values]
+    return list(values)
+
+
+def _kind_of(value: float | str) -> type:
+    return bool if isinstance(value, bool) else str if isinstance(value, str) else float

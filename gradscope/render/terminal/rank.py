@@ -1,0 +1,258 @@
+"""What `gradscope rank` prints: the verdict, a line a step, what it means; every other table where it is asked for.
+
+Letters: G group size, N rows of a matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from gradscope.estimate import Estimate
+from gradscope.render.terminal.answer import Blocks, answer
+from gradscope.render.terminal.layout import draw, draw_table, source_line
+from gradscope.render.terminal.names import ALL
+from gradscope.render.views.rank import ROLLOUT_VIEWS
+from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
+from gradscope.render.views.view import Column, digits, evenly, unless_empty
+from gradscope.render.words.escape import cell
+from gradscope.render.words.numbers import FACTS, IN_THE_FILES, UNDEFINED, Footnotes, why_alone
+from gradscope.results.rank import GradientSpectrum, RankReport, StepGeometry
+from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.say import as_ranges, non_finite_word
+
+_Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
+_WHAT = {
+    "rollout": "of a group's rollouts",
+    "hidden": "of a group's rollouts by the last hidden state",
+    "logit": "of a group's rollouts by the logits",
+    "advantage": "of a group's advantages",
+    "token": "of a group's tokens",
+    "weight": "of dL/dW of a group, mean over weights",
+    "group": "of a step's groups",
+}
+
+
+_ROW_WORDS = {
+    "rollout": "a rollout's gradient",
+    "group": "the sum of a group's gradients",
+    "token": "the gradient of one token of a group",
+    "weight": "an output of one weight matrix",
+    "hidden": "the gradient of a rollout or a token by the last hidden state",
+    "logit": "the gradient of a rollout or a token by the logits",
+    "advantage": "the advantages of one rollout, token by token",
+    "update": "an output of one weight matrix's change between checkpoints",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One step under one advantage."""
+
+    step: int
+    rank: Estimate
+    ceiling: float | None
+    """Most directions that so many rows can span; None: it differs from weight to weight."""
+    unrelated: Estimate | None
+    scores: Estimate | None
+    num_live: int | None = None
+    """Groups that the rank is the mean of; None: it is of one matrix."""
+
+
+def rank_table(report: RankReport, show: Sequence[str] = ()) -> Group:
+    """The verdict, ranks step by step, at most three findings and the names of further tables, which ``show`` adds."""
+    return answer(
+        "rank",
+        report.headline or ("No rank could be found.",),
+        _answer(report, whole="steps" in show or ALL in show),
+        facts=[source_line(report.source)],
+        findings=report.findings,
+        views={name: partial(view, report) for name, view in _TABLES.items()},
+        show=show,
+        absent=report.missing_parts,
+        tone="" if report.headline else "unknown",
+    )
+
+
+def _answer(report: RankReport, *, whole: bool) -> Blocks:
+    """The table of the answer, what it leaves out, and what could not be computed."""
+    if report.trajectories:
+        notes = Footnotes()
+        yield from draw((TRAJECTORY,), report, notes)
+        yield from map(cell, notes.lines())
+    yield from _step_ranks(report, whole=whole)
+    skipped = list(report.skipped.items())
+    for step, reason in skipped if whole else skipped[:1]:
+        yield cell(f"Step {step} was left out: {reason}")
+    if len(skipped) > 1 and not whole:
+        others = as_ranges([step for step, _ in skipped[1:]])
+        yield cell(f"So were {others}; --show steps says why.")
+
+
+def _formulations(report: RankReport, notes: Footnotes) -> Blocks:
+    yield from draw(ROLLOUT_VIEWS["formulations"], report, notes)
+    for names, reason in _refusals(report.refused):
+        yield cell(f"left out: {', '.join(names)}. {reason}")
+
+
+def _heldout(report: RankReport, notes: Footnotes) -> Blocks:
+    yield from draw(ROLLOUT_VIEWS["heldout"], report, notes)
+    if report.heldout:
+        for sentence in report.heldout_notes:
+            notes.remark(sentence)
+
+
+def _engine(report: RankReport, notes: Footnotes) -> Blocks:
+    lines = (_matrix(report), *_floor(report), _settings(report))
+    yield Text("\n").join(cell(line) for line in lines if line)
+
+
+_TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
+    **{name: partial(draw, views) for name, views in {**ROLLOUT_VIEWS, **PART_VIEWS}.items()},
+    "formulations": _formulations,
+    "heldout": _heldout,
+    "engine": _engine,
+}
+"""Name -> its tables; none where the result has nothing of it. ``steps`` and ``findings`` make the answer longer."""
+
+
+def _refusals(refused: Mapping[str, str]) -> Iterator[tuple[Sequence[str], str]]:
+    """Names with their reason, those together whose reasons differ in the formulation's own name only."""
+    alike: dict[str, list[str]] = {}
+    for name, reason in refused.items():
+        alike.setdefault(reason.replace(f"'{name}'", "such").replace(name, "each"), []).append(name)
+    for reason, names in alike.items():
+        yield names, reason if len(names) > 1 else refused[names[0]]
+
+
+def _step_ranks(report: RankReport, *, whole: bool = False) -> Blocks:
+    """The rank beside its ceilings at every step, or at some, and a line each for what is undefined or left out."""
+    rows, advantage = _rows(report)
+    if not rows:
+        return
+    shown = rows if whole else evenly(rows)
+    yield cell(f"Effective rank {_WHAT[report.rows]}, advantage {advantage}")
+    yield _table(shown, {step.step: step for step in report.steps})
+    if len(shown) < len(rows):
+        yield cell(_rest(rows, shown))
+    alone: dict[str, list[int]] = {}
+    for row in rows:
+        if row.rank.is_defined and row.rank.interval is None:
+            alone.setdefault("" if row.num_live is None else why_alone(row.num_live), []).append(row.step)
+    for reason, steps in alone.items():
+        yield cell(f"No interval at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {reason}" if reason else FACTS)
+    if any(null is not None and null.interval for row in shown for null in (row.unrelated, row.scores)):
+        yield cell(IN_THE_FILES)
+    reasons: dict[str, list[int]] = {}
+    for row in rows:
+        if row.rank.undefined:
+            reasons.setdefault(row.rank.undefined.replace(f"step {row.step}", "this step"), []).append(row.step)
+    for reason, steps in reasons.items():
+        yield cell(f"No rank at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {reason}")
+
+
+def _rows(report: RankReport) -> tuple[list[_Row], str]:
+    """A row a step at the largest group size, and the advantage: the logged one, or the first."""
+    of_weights = [point for point in report.weight_curve if point.tensor is None]
+    points: Sequence[_Point] = report.curve or report.token_curve or of_weights
+    if points:
+        name = _preferred([point.advantage for point in points])
+        sized = sorted((p for p in points if p.advantage == name), key=lambda point: (point.step, point.group_size))
+        return [_of_point(point) for point in {point.step: point for point in sized}.values()], name
+    whole = [s for s in report.spectra if s.label.group_id is None and s.label.tensor is None]
+    if not whole:
+        return [], ""
+    name = _preferred([spectrum.label.advantage for spectrum in whole])
+    of_name = [spectrum for spectrum in whole if spectrum.label.advantage == name]
+    of_name.sort(key=lambda spectrum: (spectrum.label.step, spectrum.label.group_size))
+    return [_of_spectrum(one) for one in {one.label.step: one for one in of_name}.values()], name
+
+
+def _preferred(names: Sequence[str]) -> str:
+    return "logged" if "logged" in names else names[0]
+
+
+def _of_point(point: _Point) -> _Row:
+    ceiling: float | None = None
+    if isinstance(point, RankCurvePoint):
+        ceiling = point.group_size
+    elif isinstance(point, TokenRankPoint):
+        ceiling = point.num_rows.value
+    nulls = {name: null.effective_rank for name, null in point.nulls.items()}
+    return replace(_row(point.step, point.effective_rank, ceiling, nulls), num_live=point.num_groups - point.num_dead)
+
+
+def _of_spectrum(spectrum: GradientSpectrum) -> _Row:
+    return _row(spectrum.label.step, spectrum.ranks.effective_rank, min(spectrum.label.shape), spectrum.nulls)
+
+
+def _row(step: int, rank: Estimate, ceiling: float | None, nulls: Mapping[str, Estimate]) -> _Row:
+    return _Row(step=step, rank=rank, ceiling=ceiling, unrelated=nulls.get("gaussian"), scores=nulls.get("unweighted"))
+
+
+def _rest(rows: Sequence[_Row], shown: Sequence[_Row]) -> str:
+    seen = {row.step for row in shown}
+    ranks = [row.rank.value for row in rows if row.step not in seen and row.rank.value is not None]
+    between = f", with ranks from {min(ranks):.2f} to {max(ranks):.2f}" if ranks else ""
+    return f"{len(shown)} of {len(rows)} steps; --show steps adds the other {len(rows) - len(shown)}{between}."
+
+
+def _table(rows: Sequence[_Row], steps: Mapping[int, StepGeometry]) -> Table:
+    columns = [Column("step", digits("step"), "count"), Column("rank", lambda row: unless_empty(row.rank), "rank", "")]
+    if any(row.ceiling is not None for row in rows):
+        columns.append(Column("at most", "ceiling", "count"))
+    columns += [
+        Column("unrelated rows", lambda row: unless_empty(row.unrelated), "rank"),
+        Column("scores", lambda row: unless_empty(row.scores), "rank"),
+    ]
+    if steps:
+        columns.append(Column("norm off by", lambda row: _norm(steps.get(row.step)), "count"))
+    return draw_table(columns, rows, Footnotes())
+
+
+def _norm(step: StepGeometry | None) -> str:
+    """How far the recomputed norm is from the trainer's, relative to it."""
+    if step is None or step.grad_norm.value is None:
+        return UNDEFINED
+    if step.logged_grad_norm is None:
+        return "not logged"
+    if not math.isfinite(step.logged_grad_norm):
+        return f"logged {non_finite_word(step.logged_grad_norm)}"
+    difference = abs(step.grad_norm.value - step.logged_grad_norm)
+    if difference == 0:
+        return "0"
+    return f"{difference / abs(step.logged_grad_norm):.1e}" if step.logged_grad_norm else "logged 0"
+
+
+def _matrix(report: RankReport) -> str:
+    words = f"A matrix row is {_ROW_WORDS[report.rows]}"
+    if report.rows == "update":
+        return words
+    if not report.spectra:
+        return f"{words}; no matrix could be formed"
+    rows = sorted({spectrum.label.shape[0] for spectrum in report.spectra})
+    columns = sorted({spectrum.label.shape[1] for spectrum in report.spectra})
+    shape = " x ".join(f"{s[0]:,}" if len(s) == 1 else f"{s[0]:,} to {s[-1]:,}" for s in (rows, columns))
+    centered = "rows centered" if report.spectra[0].label.centered else "rows not centered"
+    return f"{words}; shape {shape}, {centered}"
+
+
+def _floor(report: RankReport) -> Iterator[str]:
+    """What of the spectra could be arithmetic: a rank says nothing about it."""
+    below = [spectrum.ranks.frac_energy_below_floor.value for spectrum in report.spectra]
+    shares = [share for share in below if share is not None]
+    if shares:
+        yield f"under the noise floor: at most {max(shares):.1g} of a spectrum's energy"
+
+
+def _settings(report: RankReport) -> str:
+    settings = [
+        f"{key} {report.engine[key]}" for key in ("engine", "dtype", "precision", "device") if key in report.engine
+    ]
+    return ", ".join(settings)

@@ -1,0 +1,1 @@
+"""Tables, each declared once: which records, which of their fields, in which words."""

@@ -1,0 +1,454 @@
+"""The tables of `gradscope rank` below the rollout: tokens, weights, and what training did to the weights.
+
+Letters: w = p_policy / p_sampler; W_t weights after t updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args, get_type_hints
+
+from gradscope.estimate import Estimate
+from gradscope.render.views.rank import (
+    MATRIX_SPECTRA,
+    MOST_SPECTRA,
+    curve_rows,
+    live_of_all,
+    null_rank,
+    num_live,
+    short_tensor,
+)
+from gradscope.render.views.view import (
+    Column,
+    Course,
+    Selection,
+    View,
+    digits,
+    entry,
+    evenly,
+    first_of,
+    last_of,
+    some_of,
+)
+from gradscope.render.words.escape import plain
+from gradscope.render.words.numbers import FACTS, IN_THE_FILES, why_alone
+from gradscope.results.ranks.curves import TokenRankPoint, WeightRankPoint
+from gradscope.results.ranks.token_parts import EntropyChange, TurnShare
+from gradscope.results.ranks.tokens import GradientSparsity
+from gradscope.results.update import ModuleShare, OptimizerStep, UpdateTrajectory
+
+_MOST_MATRICES = 30
+"""Of a table with a row a matrix."""
+_ALONE = "too few groups have such tokens, or it is at the end of its range"
+_ENTROPIES = {"top_fifth": "top fifth", "rest": "rest", None: "any"}
+_SIGNS = {"positive": "above 0", "negative": "below 0", None: "any"}
+_MODULES = get_args(get_type_hints(ModuleShare)["module"])
+
+
+def _tensor(title: str, limit: int) -> Column:
+    return Column(title, lambda record: short_tensor(record.tensor), limit=limit)
+
+
+def turn_words(turn: TurnShare) -> str:
+    """The number of a turn, the last of which stands for all that follow."""
+    return f"{turn.turn}{' and later' * turn.and_later}"
+
+
+def _parts_of_last(parts: Sequence[Any]) -> Selection:
+    last = last_of(parts)
+    others = len({part.step for part in parts}) - 1
+    if not others:
+        return last
+    more = f"{others} other step{'s are' if others > 1 else ' is'} in the JSON and the CSV"
+    return Selection(last.rows, last.facts, (f"Parts of a step are those of step {last.facts['step']}; {more}",))
+
+
+def _token_rows(points: Sequence[TokenRankPoint]) -> Selection:
+    shown = points if len(points) <= MOST_SPECTRA else last_of(points).rows
+    left = len(points) - len(shown)
+    return Selection(shown, remarks=(f"{left} lines of other steps are in the JSON and the CSV",) if left else ())
+
+
+def _sparsity_rows(sparsities: Sequence[GradientSparsity]) -> Selection:
+    """Of tokens the last steps, of weights the last step's matrices, each with its Gini coefficient by step."""
+    step = sparsities[-1].step
+    of_tokens = sparsities[0].parts == "tokens"
+    shown = list(sparsities) if of_tokens else [one for one in sparsities if one.step == step]
+    left = len(shown) - MOST_SPECTRA
+    courses: dict[str | None, list[float | None]] = {}
+    for one in sparsities:
+        courses.setdefault(one.tensor, []).append(one.gini.value)
+    return Selection(
+        [(one, courses[one.tensor]) for one in (shown[-MOST_SPECTRA:] if of_tokens else shown[:MOST_SPECTRA])],
+        {"step": step},
+        (f"{left} more lines of sparsity are in the JSON and the CSV",) if left > 0 else (),
+    )
+
+
+def _sparsity_columns(sparsities: Sequence[GradientSparsity]) -> list[Column]:
+    number = Column("number", lambda row: f"{row[0].num_parts:,}", "count")
+    measures = [
+        Column("zero", lambda row: row[0].zero, "share"),
+        Column("small", lambda row: row[0].small, "share"),
+        Column("Hoyer", lambda row: row[0].hoyer, "share"),
+        Column("Gini", lambda row: row[0].gini, "share"),
+    ]
+    if sparsities[0].parts == "tokens":
+        step = Column("step", lambda row: str(row[0].step), "count")
+        tokens = Column("tokens", number.of, "count")
+        return [step, tokens, Column("measured", lambda row: f"{row[0].frac_seen:.0%}", "count"), *measures]
+    entries = Column("step {step}: entries of", lambda row: short_tensor(row[0].tensor), limit=24)
+    return [entries, number, *measures, Column("Gini by step", lambda row: Course(row[1], width=6))]
+
+
+def _logged_change(change: EntropyChange) -> float | None:
+    if change.logged is None or change.logged_next is None:
+        return None
+    return change.logged_next - change.logged
+
+
+def _weight_rows(points: Sequence[WeightRankPoint]) -> Selection:
+    """The mean over all weights at the last step, a row an advantage and group size."""
+    return Selection(curve_rows([point for point in last_of(points).rows if point.tensor is None]))
+
+
+def _of_weights(pick: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda row: pick(row.point)
+
+
+def _sizes_of(points: Sequence[WeightRankPoint]) -> tuple[str, list[int]]:
+    """The advantage with most group sizes at the last step, and these."""
+    last = [point for point in last_of(points).rows if point.tensor is not None]
+    sizes = {name: sorted({p.group_size for p in last if p.advantage == name}) for name in _names(last)}
+    name = max(sizes, key=lambda name: len(sizes[name]))
+    return name, sizes[name]
+
+
+def _names(points: Sequence[WeightRankPoint]) -> list[str]:
+    return list(dict.fromkeys(point.advantage for point in points))
+
+
+def _size_rows(points: Sequence[WeightRankPoint]) -> Selection:
+    advantage, _ = _sizes_of(points)
+    by_tensor: dict[str, dict[int, Estimate]] = {}
+    for point in last_of(points).rows:
+        if point.advantage == advantage and point.tensor is not None:
+            by_tensor.setdefault(point.tensor, {})[point.group_size] = point.effective_rank
+    rows, left = list(by_tensor.items()), len(by_tensor) - MOST_SPECTRA
+    remarks = (f"{left} more weights are in the JSON and the CSV",) if left > 0 else ()
+    return Selection(rows[:MOST_SPECTRA], remarks=remarks)
+
+
+def _size_columns(points: Sequence[WeightRankPoint]) -> list[Column]:
+    """A column a size: does the rank grow?"""
+    advantage, sizes = _sizes_of(points)
+    return [
+        Column(f"weight ({plain(advantage)})", lambda row: short_tensor(row[0]), limit=24),
+        *(Column(f"groups\nof {size}", entry(lambda row: row[1], size), "rank") for size in sizes),
+    ]
+
+
+def _paired_rows(pairs: Sequence[Any]) -> Selection:
+    end = pairs[-1]
+    of_step = [pair for pair in pairs if pair.step == end.step]
+    what = "pairs of a gradient and a change"
+    return first_of(of_step, pairs, _MOST_MATRICES, what, step=end.step, first=end.first, last=end.last)
+
+
+def _first_to_last(what: str) -> Callable[[Sequence[Any]], Selection]:
+    """The changes from the first checkpoint to the last."""
+
+    def rows(updates: Sequence[Any]) -> Selection:
+        first, last = min(update.first for update in updates), max(update.last for update in updates)
+        chosen = [update for update in updates if (update.first, update.last) == (first, last)]
+        return first_of(chosen, updates, _MOST_MATRICES, what, first=first, last=last)
+
+    return rows
+
+
+def _adapter_rows(states: Sequence[Any]) -> Selection:
+    last = max(state.num_updates for state in states)
+    chosen = [state for state in states if state.num_updates == last]
+    return first_of(chosen, states, _MOST_MATRICES, "products", last=last)
+
+
+def _optimizer_rows(steps: Sequence[OptimizerStep]) -> Selection:
+    chosen = [step for step in last_of(steps).rows if step.tensor is None]
+    what = "steps, of single matrices and of other gradients,"
+    return first_of(chosen, steps, len(chosen), what, **last_of(steps).facts)
+
+
+def _optimizer_columns(steps: Sequence[OptimizerStep]) -> list[Column]:
+    return [
+        Column("from step {step}", "optimizer"),
+        *(
+            Column(f"cosine,\n{one.optimizer}", entry("cosines", one.optimizer), "rank")
+            for one in _optimizer_rows(steps).rows
+        ),
+        Column("rank, mean\nof matrices", "effective_rank", "rank"),
+        Column("moved\nin bf16", "bfloat16_moved", "share"),
+    ]
+
+
+def _module_rows(shares: Sequence[ModuleShare]) -> Selection:
+    """A row a step, and the share of the parameters below them."""
+    steps = evenly(list(dict.fromkeys(share.step for share in shares)))
+    rows = [(str(step), {one.module: one.energy_share for one in shares if one.step == step}) for step in steps]
+    sizes = {one.module: one.frac_parameters for one in shares if one.step == shares[-1].step}
+    return Selection([*rows, ("parameters", sizes)])
+
+
+def _module_columns(shares: Sequence[ModuleShare]) -> list[Column]:
+    kinds = [kind for kind in _MODULES if any(share.module == kind for share in shares)]
+    return [
+        Column("step", lambda row: row[0], "count"),
+        *(Column(kind.replace(" ", "\n"), entry(lambda row: row[1], kind), "share") for kind in kinds),
+    ]
+
+
+def _trajectory_rows(trajectories: Sequence[UpdateTrajectory]) -> Selection:
+    """All matrices together beside a random walk, a row a measure."""
+    whole = trajectories[0]
+    return Selection(
+        [
+            ("effective rank of the checkpoints", whole.effective_rank, whole.walk_effective_rank, "rank"),
+            ("energy in one direction", whole.top_energy, whole.walk_top_energy, "share"),
+            ("energy on a straight line", whole.linear_growth, whole.walk_linear_growth, "share"),
+        ]
+    )
+
+
+TRAJECTORY = View(
+    "trajectories",
+    (
+        Column("all matrices together", lambda row: row[0]),
+        Column("measured", lambda row: row[1], lambda row: row[3]),
+        Column("random walk", lambda row: row[2], lambda row: row[3]),
+    ),
+    _trajectory_rows,
+    (FACTS,),
+)
+
+PART_VIEWS: Mapping[str, tuple[View, ...]] = {
+    "weights": (
+        View(
+            "weight_curve",
+            (
+                Column("advantage", "label", limit=13),
+                Column("size", _of_weights(digits("group_size")), "count"),
+                Column("live", _of_weights(live_of_all), "count"),
+                Column(
+                    "rank of dL/dW",
+                    lambda row: row.point.effective_rank,
+                    "rank",
+                    alone=lambda row: why_alone(num_live(row.point)),
+                ),
+                Column("scores", _of_weights(null_rank("unweighted")), "rank"),
+                Column("shuffled", _of_weights(null_rank("shuffled")), "rank"),
+                Column("unre-\nlated", _of_weights(null_rank("gaussian")), "rank"),
+                Column(
+                    "ratio",
+                    lambda row: row.point.nulls["gaussian"].ratio if "gaussian" in row.point.nulls else None,
+                    "share",
+                ),
+            ),
+            _weight_rows,
+            (IN_THE_FILES,),
+        ),
+        View("weight_curve", _size_columns, _size_rows, (IN_THE_FILES,)),
+        MATRIX_SPECTRA,
+    ),
+    "tokens": (
+        View(
+            "token_curve",
+            (
+                Column("step", digits("step"), "count"),
+                Column("advantage", "advantage", limit=14),
+                Column("size", digits("group_size"), "count"),
+                Column("live", live_of_all, "count"),
+                Column("tokens", lambda point: point.num_rows.value, "count"),
+                Column("effective rank", "effective_rank", "rank", alone=lambda point: why_alone(num_live(point))),
+                Column("scores", null_rank("unweighted"), "rank"),
+                Column("unre-\nlated", null_rank("gaussian"), "rank"),
+            ),
+            _token_rows,
+            (IN_THE_FILES,),
+        ),
+    ),
+    "energy": (
+        View(
+            "token_kinds",
+            (
+                Column("step {step}\nadvantage", lambda kind: _SIGNS[kind.sign]),
+                Column(
+                    "probability", lambda kind: "{:g} to {:g}".format(*kind.probability) if kind.probability else "any"
+                ),
+                Column("entropy", lambda kind: _ENTROPIES[kind.entropy]),
+                Column("tokens", "frac_tokens", "share"),
+                Column("energy", "energy_share", "share"),
+                Column("along the\ngradient", "gradient_share", "rank", _ALONE),
+                Column("cosine", "cosine", "rank"),
+            ),
+            _parts_of_last,
+            (IN_THE_FILES,),
+        ),
+    ),
+    "corrections": (
+        View(
+            "corrections",
+            (
+                Column("step {step}\ncorrection", "correction"),
+                Column("kept", "kept", "share"),
+                Column("effec-\ntive", "ess", "share"),
+                Column("f^2 - 1", "chi2", "share"),
+                Column("norm", "norm_ratio", "rank"),
+                Column("cosine,\nuncorrected", "cosine", "share", _ALONE),
+                Column("cosine,\nunbiased", "unbiased_cosine", "share"),
+            ),
+            _parts_of_last,
+            ("f is what a correction multiplies the gradient of a token, or of a whole sequence, by", IN_THE_FILES),
+        ),
+    ),
+    "entropy": (
+        View(
+            "entropy_changes",
+            (
+                Column("step", digits("step"), "count"),
+                Column("entropy", "entropy", "share"),
+                Column("for a unit\nof lr", "rate", "norm"),
+                Column("cosine with\nthe update", "cosine", "rank", _ALONE),
+                Column("covariance", "covariance", "gap"),
+                Column("by the next\ncheckpoint", "measured", "gap"),
+                Column("logged\nchange", _logged_change, "gap"),
+            ),
+            some_of,
+            ("Logged change: from the step to the next one, on other prompts", FACTS, IN_THE_FILES),
+        ),
+    ),
+    "kl": (
+        View(
+            "token_kl",
+            (
+                Column("step", digits("step"), "count"),
+                Column("k1", "k1", "norm"),
+                Column("k3", "k3", "norm", _ALONE),
+                Column("in the top\nhundredth", "top_share", "share"),
+            ),
+            some_of,
+        ),
+        View(
+            "token_kl",
+            (
+                Column("step {step}\nrollout", lambda token: f"{plain(token.group_id, limit=12)} #{token.sample}"),
+                Column("token", lambda token: str(token.position + 1), "count"),
+                Column("text", lambda token: repr(token.text), limit=16),
+                Column("log p", "logprob", "norm"),
+                Column("reference", "reference", "norm"),
+                Column("k1", "k1", "norm"),
+                Column("k3", "k3", "norm"),
+            ),
+            lambda kls: Selection(kls[-1].top, {"step": kls[-1].step}),
+            (FACTS, IN_THE_FILES),
+        ),
+    ),
+    "turns": (
+        View(
+            "turns",
+            (
+                Column("step {step}\nturn", turn_words),
+                Column("rollouts", digits("num_rollouts"), "count"),
+                Column("tokens", "frac_tokens", "share"),
+                Column("along the\ngradient", "gradient_share", "rank", _ALONE),
+                Column("cosine", "cosine", "rank", _ALONE),
+            ),
+            _parts_of_last,
+            (IN_THE_FILES,),
+        ),
+    ),
+    "logprobs": (
+        View(
+            "logprob_changes",
+            (
+                Column("step", digits("step"), "count"),
+                Column("updates", lambda change: f"{change.first} to {change.last}"),
+                Column("advan-\ntage > 0", "positive", "share"),
+                Column("advan-\ntage < 0", "negative", "share"),
+                Column("advan-\ntage 0", "neither", "share"),
+                Column("> 0 less\n< 0", "difference", "share"),
+                Column("of like\nprobability", "matched", "share", _ALONE),
+            ),
+            some_of,
+            (
+                "Mean change of log p of the step's own tokens, in nats; on average a policy's own tokens fall",
+                IN_THE_FILES,
+            ),
+        ),
+    ),
+    "updates": (
+        View(
+            "gradient_updates",
+            (
+                _tensor("step {step}", 18),
+                Column("rank of\ndL/dW", "gradient_rank", "rank"),
+                Column("in one\ndirection", "gradient_top_energy", "share"),
+                Column("rank of\nW_{last} - W_{first}", "update_rank", "rank"),
+                Column("in one\ndirection", "update_top_energy", "share"),
+                Column("unrelated\nrows", "gaussian", "rank"),
+            ),
+            _paired_rows,
+            (FACTS,),
+        ),
+        View(
+            "updates",
+            (
+                _tensor("W_{last} - W_{first}", 18),
+                Column("size", "update_size", "share"),
+                Column("rank", "effective_rank", "rank"),
+                Column("unre-\nlated", "gaussian", "rank"),
+                Column("in one\ndirection", "top_energy", "share"),
+                Column("princi-\npal", "principal_overlap", "share"),
+                Column("by\nchance", "principal_null", "share"),
+                Column("changed\nin bf16", "bfloat16_changed", "share"),
+            ),
+            _first_to_last("changes, between neighboring checkpoints among them,"),
+            (FACTS,),
+        ),
+    ),
+    "frames": (
+        View(
+            "updates",
+            (
+                _tensor("W_{last} against W_{first}", 24),
+                Column("size", "update_size", "share"),
+                Column("in singular\nvalues", "spectrum_drift", "share"),
+                Column("unre-\nlated", "spectrum_drift_null", "share"),
+                Column("degrees\nturned", "principal_angle", "rank"),
+                Column("unre-\nlated", "principal_angle_null", "rank"),
+            ),
+            _first_to_last("changes"),
+            (FACTS,),
+        ),
+    ),
+    "adapters": (
+        View(
+            "adapters",
+            (
+                _tensor("after {last} updates", 20),
+                Column("|A|", "a_norm", "norm"),
+                Column("|B|", "b_norm", "norm"),
+                Column("size", "product_size", "share"),
+                Column("at\nmost", digits("rank"), "count"),
+                Column("rank", "effective_rank", "rank"),
+                Column("unre-\nlated", "unrelated_rank", "rank"),
+                Column("|BA| over\n|B||A|", "alignment", "share"),
+                Column("unre-\nlated", "unrelated_alignment", "share"),
+            ),
+            _adapter_rows,
+            (FACTS,),
+        ),
+    ),
+    "optimizers": (View("optimizers", _optimizer_columns, _optimizer_rows, (FACTS,)),),
+    "modules": (View("modules", _module_columns, _module_rows, (FACTS,)),),
+    "sparsity": (View("sparsity", _sparsity_columns, _sparsity_rows, (FACTS,)),),
+}
+"""Name of ``--show`` -> its tables, each drawn where the result has such records."""

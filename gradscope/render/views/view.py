@@ -1,0 +1,188 @@
+"""A table declared once: which records of a result, which of their fields, under which titles.
+
+The terminal draws a declaration, and :func:`tabulate` makes of its columns what the page and the notebook show.
+CSV files and data frames have every field of the same records. A declaration knows nothing of colors, widths or HTML:
+what it hands on is text, numbers, estimates and the three classes below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from gradscope.estimate import Estimate
+from gradscope.render.words.tones import Tone
+from gradscope.results.report import ColumnStyle, ReportColumn, ReportTable
+
+Item = TypeVar("Item")
+Pick = str | Callable[[Any], Any]
+"""The name of a field, or a function of the record."""
+
+MOST_ROWS = 12
+"""Of an answer's table: more rows than fit one screen with their verdict are not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A text of ours, or one that is escaped already, with a color or a footnote; it may have several lines."""
+
+    text: str
+    tone: Tone = ""
+    note: str = ""
+    """What its footnote says; empty for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Values over steps, drawn as a line of bars."""
+
+    values: Sequence[float | None]
+    low: float = 0.0
+    high: float = 1.0
+    width: int = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        title: Its head; ``{step}`` and the like stand for facts of the rows that are shown.
+        of: What a cell is of its record.
+        style: How numbers read, in all rows or in one; an integer is grouped by thousands, which ``str`` avoids for
+            steps.
+        alone: None where intervals have no room. Else they are shown, and this says why a number has none; empty where
+            that is said elsewhere.
+        limit: Characters of a text; a longer one is cut.
+    """
+
+    title: str
+    of: Pick
+    style: ColumnStyle | Callable[[Any], ColumnStyle] = "text"
+    alone: str | Callable[[Any], str] | None = None
+    limit: int | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it is aligned to the left, as words are, and numbers with intervals, whose lengths differ."""
+        return self.style == "text" or self.alone is not None
+
+    def value(self, record: Any) -> Any:
+        """The cell of a record."""
+        return pick(self.of, record)
+
+    def style_of(self, record: Any) -> ColumnStyle:
+        """How the number of a record reads."""
+        return self.style if isinstance(self.style, str) else self.style(record)
+
+
+def pick(of: Pick, record: Any) -> Any:
+    """What a declaration names of a record."""
+    return getattr(record, of) if isinstance(of, str) else of(record)
+
+
+def digits(name: str) -> Callable[[Any], str]:
+    """A whole number without separators, such as a step or a size."""
+    return lambda record: str(getattr(record, name))
+
+
+def entry(of: Pick, key: object) -> Callable[[Any], Any]:
+    """One entry of a mapping, such as the cosine with one of several updates; None where it is absent."""
+    return lambda record: pick(of, record).get(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The rows of a table, of all that there are."""
+
+    rows: Sequence[Any]
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """What titles name in braces."""
+    remarks: tuple[str, ...] = ()
+    """What is said of the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A table of some records of a result; nothing where it has none.
+
+    Attributes:
+        of: The field that holds the records, or a function of the result.
+        columns: From left to right; a function of the records where their number depends on these.
+        rows: Which of the records are shown; all where nothing is said.
+        remarks: What stands below the table.
+        is_bold: Whether a row stands out.
+    """
+
+    of: Pick
+    columns: Sequence[Column] | Callable[[Sequence[Any]], Sequence[Column]]
+    rows: Callable[[Sequence[Any]], Selection] = Selection
+    remarks: tuple[str, ...] = ()
+    is_bold: Callable[[Any], bool] = lambda record: False
+
+    def columns_of(self, records: Sequence[Any], facts: Mapping[str, object]) -> list[Column]:
+        """The columns, their titles complete."""
+        columns = self.columns(records) if callable(self.columns) else self.columns
+        return [replace(column, title=_filled(column.title, facts)) for column in columns]
+
+
+def _filled(title: str, facts: Mapping[str, object]) -> str:
+    # No str.format: names of advantages from a log, which may hold braces, are in titles, too.
+    for name, fact in facts.items():
+        title = title.replace(f"{{{name}}}", str(fact))
+    return title
+
+
+def tabulate(
+    caption: str, columns: Sequence[Column], records: Iterable[Any], *, by_step: bool = False, folded_as: str = ""
+) -> ReportTable:
+    """The plain data of a table, which is part of a report's document.
+
+    Args:
+        caption: What it shows, with the formula where a number has one.
+        columns: From left to right.
+        records: One a row.
+        by_step: Whether each row is a step.
+        folded_as: What stands on its fold; empty: it stands open.
+
+    Returns:
+        Unrounded numbers, with the style in which they are printed.
+    """
+    return ReportTable(
+        caption=caption,
+        columns=tuple(ReportColumn(title=column.title, style=column.style_of(None)) for column in columns),
+        rows=tuple(tuple(column.value(record) for column in columns) for record in records),
+        by_step=by_step,
+        folded_as=folded_as,
+    )
+
+
+def evenly(items: Sequence[Item]) -> Sequence[Item]:
+    """At most MOST_ROWS of them, evenly spaced, the first and the last among these."""
+    if len(items) <= MOST_ROWS:
+        return items
+    return [items[round(place * (len(items) - 1) / (MOST_ROWS - 1))] for place in range(MOST_ROWS)]
+
+
+def some_of(records: Sequence[Any]) -> Selection:
+    """Records of many steps, evenly spaced."""
+    return Selection(evenly(records))
+
+
+def last_of(records: Sequence[Any]) -> Selection:
+    """Those of the last step, which titles name."""
+    step = max(record.step for record in records)
+    return Selection([record for record in records if record.step == step], {"step": step})
+
+
+def first_of(shown: Sequence[Any], whole: Sequence[Any], most: int, what: str, **facts: object) -> Selection:
+    """The first of those that would be shown, and how many of all are left to the files."""
+    left = len(whole) - min(len(shown), most)
+    remarks = (f"{left} more {what} are in the JSON and the CSV",) if left > 0 else ()
+    return Selection(shown[:most], facts, remarks)
+
+
+def unless_empty(estimate: Estimate | None) -> Estimate | None:
+    """The estimate where it is a number, and else a plain dash: its reason is said elsewhere."""
+    return estimate if estimate is not None and estimate.is_defined else None

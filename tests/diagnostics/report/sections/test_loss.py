@@ -1,0 +1,182 @@
+"""Questions about the loss: is zero healthy, and what is it made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import replace
+
+import pytest
+
+from gradscope.diagnostics.report.sections.inputs import TokenParts
+from gradscope.diagnostics.report.sections.loss import loss_scale_section, zero_loss_section
+from gradscope.findings.rank.token_parts import kl_findings
+from gradscope.results.report import ReportSection
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup, Tokens
+from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
+from tests.render.examples import degeneracy_report
+from tests.render.rank_examples import kl
+
+DIFFERENT, EQUAL = [1, 0], [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "metrics", "kind"),
+    [
+        (DIFFERENT, {"grad_norm": 0.5, "loss": 0.1}, "learning"),
+        (DIFFERENT, {"grad_norm": 0.5, "loss": 1e-7}, "on-policy"),
+        (DIFFERENT, {"grad_norm": 0.5}, "learning"),
+        (DIFFERENT, {"grad_norm": 0.0, "loss": 0.0}, "suspect"),
+        (EQUAL, {"grad_norm": 0.0, "loss": 0.0}, "dead batch"),
+        (EQUAL, {"grad_norm": 0.5, "loss": 0.0}, "other terms"),
+        (DIFFERENT, {"grad_norm": math.nan, "loss": 0.1}, "not finite"),
+        (DIFFERENT, {"grad_norm": math.inf}, "not finite"),
+        (EQUAL, {"grad_norm": 0.0, "loss": math.nan}, "not finite"),
+    ],
+)
+def test_a_step_is_of_one_kind(rewards: list[float], metrics: dict[str, float], kind: str) -> None:
+    section = zero_loss_section(inputs_of(run_of(group_of(rewards, step=3), metrics={3: metrics})))
+    assert section.tables[0].rows[0][-1] == kind
+
+
+def test_findings_count_kinds_and_name_the_first_step() -> None:
+    groups = [
+        group_of(rewards, step=step) for step, rewards in ((1, DIFFERENT), (2, EQUAL), (3, DIFFERENT), (4, DIFFERENT))
+    ]
+    metrics = {1: {"grad_norm": 0.5}, 2: {"grad_norm": 0.0}, 3: {"grad_norm": 0.0}, 4: {"grad_norm": 0.4, "loss": 0.0}}
+    section = zero_loss_section(inputs_of(run_of(*groups, metrics=metrics)))
+    suspect, dead, good, on_policy = section.findings
+    assert good == "2 of 4 steps have a gradient from live groups."
+    assert suspect.startswith("1 of 4 steps (first: step 3): no gradient although a group has unequal rewards")
+    assert dead.startswith("1 of 4 steps (first: step 2): no gradient, and none was due")
+    assert on_policy.startswith("1 of 4 steps (first: step 4): loss near zero with a gradient: healthy")
+    assert section.command == "gradscope replay made-up"
+    assert section.next_step.startswith("Look at a suspect step")
+    assert [chart.series[0].values for chart in section.charts] == [(0.5, 0.0, 0.0, 0.4), (None, None, None, 0.0)]
+
+
+def test_healthy_steps_need_no_replay() -> None:
+    section = zero_loss_section(inputs_of(run_of(group_of(DIFFERENT, step=1), metrics={1: {"grad_norm": 0.5}})))
+    assert (section.command, section.next_step.split(":")[0]) == ("", "Nothing to do here")
+    dead = zero_loss_section(inputs_of(run_of(group_of(EQUAL, step=1), metrics={1: {"grad_norm": 0.0}})))
+    assert dead.next_step.startswith("Steps without a live group cost rollouts and teach nothing")
+
+
+def test_a_norm_that_belongs_to_several_steps_is_not_judged() -> None:
+    run = run_of(group_of(DIFFERENT, step=1), metrics={1: {"grad_norm": 0.5}}, notes={1: "two updates in one"})
+    assert str(zero_loss_section(inputs_of(run)).missing).startswith("The log has no grad_norm that belongs to one")
+
+
+def test_a_norm_that_is_not_finite_comes_first_and_is_drawn() -> None:
+    groups = [group_of(DIFFERENT, step=step) for step in (1, 2, 3)]
+    metrics = {1: {"grad_norm": 0.5}, 2: {"grad_norm": math.nan}, 3: {"grad_norm": 0.0}}
+    section = zero_loss_section(inputs_of(run_of(*groups, metrics=metrics)))
+    assert section.findings[0].startswith("1 of 3 steps (first: step 2): the trainer logged NaN or infinity")
+    assert section.next_step.startswith("Look at the first step that is not finite")
+    assert str(section.charts[0].series[0].values) == "(0.5, nan, 0.0)"
+
+
+def course(**others: float) -> dict[int, dict[str, float]]:
+    values = {step: {"grad_norm": 1.0 + 0.1 * (step % 4)} for step in range(1, 21)}
+    values[7]["grad_norm"] = others.pop("at_seven", 9.0)
+    values[9].update(others)
+    return values
+
+
+def test_a_step_that_stands_out_is_named_with_the_command_that_takes_it_apart() -> None:
+    groups = [group_of(DIFFERENT, step=step) for step in range(1, 21)]
+    section = zero_loss_section(inputs_of(run_of(*groups, metrics=course())))
+    assert section.findings[-1].startswith("Step 7 stands out: grad_norm 9, 8.18 times the 1.1 of the 19 steps around")
+    assert section.command == "gradscope spike made-up"
+    suspect = zero_loss_section(inputs_of(run_of(*groups, metrics=course(grad_norm=0.0))))
+    assert suspect.findings[-1].startswith("Step 7 stands out")
+    assert suspect.command == "gradscope replay made-up"
+
+
+@pytest.mark.parametrize("metrics", [course(at_seven=1.2), course(grad_norm=math.nan), course(at_seven=1.2, loss=9e9)])
+def test_where_nothing_stands_out_or_a_number_is_none_nothing_more_is_said(metrics: dict) -> None:
+    groups = [group_of(DIFFERENT, step=step) for step in range(1, 21)]
+    section = zero_loss_section(inputs_of(run_of(*groups, metrics=metrics)))
+    assert not any("stand" in finding or "broken" in finding for finding in section.findings)
+    assert section.command == ""
+
+
+def with_tokens(group: RolloutGroup, length: int) -> RolloutGroup:
+    return replace(group, rollouts=tuple(replace(r, completion_ids=(1,) * length) for r in group.rollouts))
+
+
+DEAD, LIVE = with_tokens(group_of([1, 1], step=1, prompt="dead"), 30), with_tokens(group_of([1, 0], step=1), 10)
+ALIVE = with_tokens(group_of([0, 1], step=2), 10)
+
+
+def section_of(run: Run, **parts: object) -> ReportSection:
+    return loss_scale_section(inputs_of(run, degeneracy=degeneracy_report(), **parts))
+
+
+@pytest.mark.parametrize(("loss_type", "unit", "live"), [("grpo", "rollouts", 0.5), ("dapo", "tokens", 0.25)])
+def test_the_live_share_is_of_what_the_loss_averages_over(loss_type: str, unit: str, live: float) -> None:
+    section = section_of(run_of(DEAD, LIVE, ALIVE, settings={"loss_type": loss_type, "beta": 0}))
+    assert section.tables[0].rows == ((1, live), (2, 1.0))
+    assert section.charts[0].series[0].values == (live, 1.0)
+    mean = (live + 1) / 2
+    assert section.findings[0] == (
+        f"On average {100 * mean:.1f} % of the {unit} that the loss averages over are live, so a live gradient is "
+        f"multiplied by {mean:.2f}."
+    )
+
+
+def test_without_token_ids_rollouts_are_counted() -> None:
+    section = section_of(run_of(group_of([1, 1], prompt="a"), group_of([1, 0]), settings={"loss_type": "dapo"}))
+    assert "of the rollouts that the loss averages over" in section.findings[0]
+    assert section.charts == ()
+
+
+def test_the_kl_part_is_that_of_the_step_with_most() -> None:
+    grams = [gram_of([[1.0]], ["a"], step=step, frac_kl=part) for step, part in ((1, 0.1), (2, 0.4))]
+    section = section_of(run_of(LIVE, ALIVE, metrics={1: {"kl": 0.5}}), grams=grams)
+    assert section.findings[1] == (
+        "The KL part has 40.0 % of the gradient's norm at step 2, the most of the 2 steps recomputed."
+    )
+    assert section.tables[0].rows == ((1, 1.0, 0.1, 0.5), (2, 1.0, 0.4, None))
+
+
+@pytest.mark.parametrize(
+    ("settings", "metrics", "sentence"),
+    [
+        ({"beta": 0}, {}, "The loss has no KL term (beta = 0)."),
+        ({}, {}, "The loss has no KL term (beta = 0)."),
+        ({"beta": 0.1}, {1: {"kl": 0.5}}, "The trainer logged a KL term; how much of the gradient it makes needs"),
+        (None, {}, "Whether the loss has a KL term is not in the log"),
+    ],
+)
+def test_without_gradients_the_kl_part_is_what_settings_and_log_say(
+    settings: dict[str, object] | None, metrics: dict[int, dict[str, float]], sentence: str
+) -> None:
+    assert section_of(run_of(LIVE, settings=settings, metrics=metrics)).findings[1].startswith(sentence)
+
+
+def test_what_to_do_follows_from_dead_groups_and_the_kl_part() -> None:
+    assert section_of(run_of(LIVE, ALIVE)).next_step.startswith("Nothing to do: every group is live")
+    dead = section_of(run_of(DEAD, LIVE, ALIVE)).next_step
+    assert dead.startswith("Dead groups act like a learning rate scaled by 0.50 to 1.00 from step to step")
+    assert "beta" not in dead
+    held = section_of(run_of(LIVE, ALIVE), grams=[gram_of([[1.0]], ["a"], step=1, frac_kl=0.9)]).next_step
+    assert held == "The KL part nears the whole gradient and holds the policy where it is: lower beta."
+
+
+def test_the_tokens_of_all_sequences_of_a_rollout_count() -> None:
+    before = Tokens(prompt_ids=(5,), completion_ids=(7,) * 20, mask=(True,) * 20)
+    several = replace(LIVE, rollouts=tuple(replace(one, earlier=(before,)) for one in LIVE.rollouts))
+    section = section_of(run_of(DEAD, several, settings={"loss_type": "dapo", "beta": 0}))
+    assert section.tables[0].rows == ((1, 0.5),)
+
+
+def test_the_tokens_furthest_from_the_reference_are_listed_for_the_last_step() -> None:
+    blank = dataclasses.replace(kl(6), top=(dataclasses.replace(kl(6).top[0], text="\n"),))
+    section = section_of(run_of(LIVE, ALIVE), parts=TokenParts(kl=(kl(1), blank)))
+    assert section.findings[-1] == kl_findings([blank])[0]
+    table, token = section.tables[-1], blank.top[0]
+    assert table.caption.startswith("The 1 tokens of step 6 ")
+    assert table.rows == ((f"{token.group_id} #3", 12, repr("\n"), -12.25, -0.5, -11.75, 126_742.0),)

@@ -1,0 +1,83 @@
+"""What a log of metrics alone answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from gradscope.diagnostics.report.metrics_alone import dead_section, report_of_metrics
+from gradscope.results.report import ReportSection
+from gradscope.rollouts.run import Run
+from tests.diagnostics.made_up_runs import run_of
+
+
+def metrics_alone(**courses: tuple[float, ...]) -> Run:
+    num_steps = max(map(len, courses.values()))
+    metrics = {
+        step + 1: {name.replace("__", "/"): values[step] for name, values in courses.items() if step < len(values)}
+        for step in range(num_steps)
+    }
+    run = run_of(metrics=metrics)
+    return replace(run, source=replace(run.source, kind="metrics", missing=("Log rollouts.",)))
+
+
+def sections_of(run: Run) -> dict[str, ReportSection]:
+    return {section.name: section for section in report_of_metrics(run, "a run").sections}
+
+
+def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
+    run = metrics_alone(
+        frac_reward_zero_std=(1.0, 0.9),
+        completions__clipped_ratio=(1.0, 1.0),
+        grad_norm=(0.1, 0.1, 0.1, 9.0),
+        reward=(0.1, 0.2),
+    )
+    report, sections = report_of_metrics(run, "a run"), sections_of(run)
+    assert list(sections) == ["signal", "generation", "norm", "courses", "rollouts"]
+    assert [one.severity for one in sections.values()] == ["problem", "look", "look", "unknown", "unknown"]
+    assert sections["rollouts"].missing == "Log rollouts."
+    assert sections["norm"].findings == ("The gradient norm was largest at step 4: 9, 90 times its median.",)
+    assert [one.title for one in report.strip] == ["no gradient", "mean reward", "cut off", "gradient norm"]
+    assert report.strip[3].course == (0.1, 0.1, 0.1, 9.0)
+    assert [row[0] for row in sections["courses"].tables[0].rows] == [
+        "frac_reward_zero_std", "reward", "completions/clipped_ratio", "grad_norm"
+    ]  # fmt: skip
+    assert (report.recomputed, report.rollouts, report.name) == ((), (), "a run")
+
+
+@pytest.mark.parametrize(
+    ("share", "severity", "next_step"),
+    [
+        (0.0, "fine", "Nothing to do."),
+        (0.3, "look", "Log rollouts"),
+        (0.9, "problem", "Log rollouts"),
+        (math.nan, "unknown", "Log"),
+    ],
+)
+def test_how_urgent_dead_groups_are(share: float, severity: str, next_step: str) -> None:
+    section = sections_of(metrics_alone(frac_reward_zero_std=(share, share)))["signal"]
+    assert section.severity == severity
+    assert section.next_step.startswith(next_step)
+
+
+def test_numbers_that_are_none_are_said_and_drawn_as_gaps() -> None:
+    sections = sections_of(
+        metrics_alone(grad_norm=(0.1, math.nan), completions__clipped_ratio=(math.nan, 0.1), kl=(0.1, math.inf))
+    )
+    assert sections["norm"].severity == "problem"
+    assert sections["norm"].findings[0] == "grad_norm was logged as NaN at step 2."
+    assert sections["norm"].charts[0].series[0].values == (0.1, None)
+    assert sections["generation"].findings == ("How many is not known: the trainer logged NaN at step 1.",)
+    assert sections["courses"].findings[0] == "kl was logged as Infinity at step 2."
+
+
+def test_without_the_share_the_page_says_how_to_name_it() -> None:
+    run = metrics_alone(completions__clipped_ratio=(0.0, 0.05), grad_norm=(1.0, 1.5), kl=(0.1,))
+    sections = sections_of(run)
+    assert "--metric-column frac_reward_zero_std=NAME" in (sections["signal"].missing or "")
+    assert dead_section((), run.source) == sections["signal"]
+    assert sections["generation"].findings == ("Few completions were cut off at the length limit.",)
+    assert sections["norm"].findings == ("No gradient norm stands out: the largest is 1.5, at step 2.",)
+    assert sections["courses"].findings == ("1 other metrics are known by name.",)

@@ -1,0 +1,163 @@
+"""Results as tidy tables: CSV, Arrow and pandas."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import sys
+from dataclasses import replace
+
+import pyarrow
+import pytest
+
+from gradscope.errors import MissingDependencyError, UsageError
+from gradscope.render.files.tables import arrow_of, pandas_of, render_csv, tables_of, tidy_tables
+from tests.render import examples
+from tests.render.compare_example import comparison
+from tests.render.rank_examples import formulation_report, gradient_update_report, sparse_weight_report, update_report
+
+
+def test_a_csv_reads_back_as_the_numbers_that_were_measured() -> None:
+    report = examples.degeneracy_report()
+    rows = list(csv.DictReader(render_csv(tidy_tables(report)["degeneracy_by_step"]).splitlines()))
+    assert len(rows) == 20
+    assert float(rows[4]["pass_rate"]) == report.by_step[4].pass_rate.value
+    assert float(rows[4]["pass_rate_low"]) == report.by_step[4].pass_rate.low
+    assert rows[2]["logged"] == ""
+
+
+def test_an_undefined_number_is_an_empty_cell_with_its_reason_in_the_next() -> None:
+    row = tidy_tables(examples.passk_report())["passk_tables"][7]
+    assert (row["k"], row["pass_at_k"], row["pass_at_k_undefined"]) == (
+        32,
+        None,
+        "k = 32 exceeds the 16 samples of a prompt",
+    )
+
+
+@pytest.mark.parametrize(
+    ("report", "names"),
+    [
+        (
+            examples.degeneracy_report(),
+            [
+                "degeneracy_by_step",
+                "degeneracy_by_group_size",
+                "degeneracy_by_policy",
+                "degeneracy_predictions",
+                "degeneracy_advantages",
+                "degeneracy_by_reward",
+                "degeneracy_by_prompt",
+                "degeneracy_histogram",
+                "degeneracy_plans",
+            ],
+        ),
+        (examples.passk_report(), ["passk_tables", "passk_differences"]),
+        (examples.passk_report(num_files=1), ["passk_tables"]),
+        (examples.weight_report(), ["rank_spectra", "rank_steps"]),
+        (examples.replay_report(), ["replay_steps"]),
+        (examples.check_report(), ["check_verdicts"]),
+        (examples.claims_report(), ["claims_claims"]),
+        (
+            examples.spike_report(),
+            ["spike_metrics", "spike_rollouts", "spike_removals", "spike_tokens", "spike_tensors"],
+        ),
+    ],
+)
+def test_each_result_has_its_tables(report: object, names: list[str]) -> None:
+    assert list(tidy_tables(report)) == names  # type: ignore[arg-type]
+
+
+def test_mappings_become_columns() -> None:
+    row = tidy_tables(examples.replay_report())["replay_steps"][0]
+    assert row["logged.grad_norm"] == 0.52
+    row = tidy_tables(examples.rank_report())["rank_steps"][0]
+    assert row["sparsity.zero_rows"] == 0.41
+    assert tidy_tables(examples.rank_report())["rank_spectra"][0]["num_columns"] == 99_264
+
+
+def test_every_sequence_of_a_rank_report_is_a_table() -> None:
+    tables = tidy_tables(formulation_report())
+    assert {"rank_formulations", "rank_shares", "rank_baselines"} <= set(tables)
+    assert tables["rank_formulations"][0]["alignment.pass@1_low"] == 0.9
+    assert tidy_tables(update_report())["rank_updates"][0]["principal_overlap"] == 0.123
+    assert tidy_tables(gradient_update_report())["rank_gradient_updates"][0]["update_rank"] == 24.98
+    assert len(tidy_tables(sparse_weight_report())["rank_sparsity"]) == len(sparse_weight_report().sparsity)
+
+
+def test_rows_that_differ_in_columns_share_a_header() -> None:
+    assert render_csv([{"a": 1, "b": None}, {"a": 2, "c": "x, y"}]) == 'a,b,c\n1,,\n2,,"x, y"\n'
+
+
+@pytest.mark.parametrize(
+    "report", [examples.degeneracy_report(), examples.rank_report(), comparison()], ids=lambda one: type(one).__name__
+)
+def test_a_frame_has_the_header_and_rows_of_the_csv(report: object) -> None:
+    for (stem, rows), name in zip(tidy_tables(report).items(), tables_of(report), strict=True):
+        header, *lines = csv.reader(io.StringIO(render_csv(rows)))
+        table = arrow_of(report, name)
+        assert stem.endswith(name)
+        assert (table.column_names, table.num_rows) == (header, len(lines))
+
+
+def test_the_first_table_is_the_main_one() -> None:
+    report = examples.degeneracy_report()
+    assert arrow_of(report).equals(arrow_of(report, "by_step"))
+
+
+def test_an_estimate_is_numbers_even_where_none_is_defined() -> None:
+    table = arrow_of(examples.claims_report())
+    assert table.schema.field("null_low").type == pyarrow.float64()
+    undefined = arrow_of(replace(examples.claims_report(), claims=examples.claims_report().claims[1:2]))
+    assert undefined.schema.field("estimate").type == pyarrow.float64()
+    assert undefined.schema.field("estimate_undefined").type == pyarrow.string()
+    assert undefined["estimate"].to_pylist() == [None]
+
+
+def test_what_a_trainer_logged_as_infinite_is_that_number() -> None:
+    report = examples.replay_report()
+    first, second, third, *_ = report.steps
+    logged = [math.inf, math.nan, 0.25]
+    steps = [replace(one, logged={"loss": value}) for one, value in zip((first, second, third), logged, strict=True)]
+    values = arrow_of(replace(report, steps=tuple(steps)))["logged.loss"].to_pylist()
+    assert values[0] == math.inf
+    assert math.isnan(values[1])
+    assert values[2] == 0.25
+
+
+def test_a_column_of_numbers_and_words_is_text() -> None:
+    made = comparison()
+    cells = tuple(
+        replace(cell, settings={"beta": value})
+        for cell, value in zip(made.cells, (0.1, "none", True, None), strict=True)
+    )
+    table = arrow_of(replace(made, cells=cells), "cells")
+    assert table["settings.beta"].to_pylist() == ["0.1", "none", "True", None]
+
+
+def test_pandas_has_nan_for_an_absent_number() -> None:
+    frame = pandas_of(examples.claims_report())
+    assert frame["estimate"].dtype == float
+    assert math.isnan(frame["estimate"][1])
+
+
+def test_a_table_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(UsageError, match="This ReplayReport has no table 'curve' with rows") as caught:
+        arrow_of(examples.replay_report(), "curve")
+    assert caught.value.hint == "There are: steps."
+
+
+def test_a_result_without_rows_has_no_table() -> None:
+    empty = replace(examples.check_report(), verdicts=())
+    assert tables_of(empty) == ()
+    with pytest.raises(UsageError, match="This CheckReport has no table with rows") as caught:
+        arrow_of(empty)
+    assert caught.value.hint is None
+
+
+def test_without_pandas_the_error_names_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingDependencyError, match="needs pandas") as caught:
+        pandas_of(examples.replay_report())
+    assert caught.value.hint == "Use to_arrow(), or: pip install pandas"
