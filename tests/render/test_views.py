@@ -21,6 +21,7 @@ from gradscope.render.views.view import (
     evenly,
     first_of,
     last_of,
+    lines_over,
     tabulate,
 )
 from gradscope.render.words.numbers import Footnotes
@@ -137,3 +138,10 @@ def test_rows_of_other_signs_have_equal_ranks_and_another_sum() -> None:
 )
 def test_words_that_all_parameters_share_are_left_out(name: str, short: str) -> None:
     assert short_tensor(name) == short
+
+
+def test_a_course_is_a_chart_and_a_single_step_is_none() -> None:
+    (chart,) = lines_over([1, 4], "norms", {"logged": [0.5, None]}, y_label="norm", kinds={"logged": "logged"})
+    assert (chart.kind, chart.places, chart.x_label, chart.y_range) == ("lines", (1, 4), "step", None)
+    assert [(one.name, one.values, one.kind) for one in chart.series] == [("logged", (0.5, None), "logged")]
+    assert lines_over([1], "norms", {"logged": [0.5]}, y_label="norm") == ()

@@ -16,9 +16,9 @@ from gradscope.findings.metric_courses import (
     norm_sentence,
     reward_sentence,
 )
-from gradscope.render.views.view import Column, tabulate
+from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.logged.metrics import MetricCourse
-from gradscope.results.report import Chart, KeyNumber, ReportSection, ReportTable, RunReport, Series, Severity
+from gradscope.results.report import Chart, KeyNumber, ReportSection, ReportTable, RunReport, Severity
 from gradscope.results.source import Source
 from gradscope.rollouts.run import Run
 
@@ -126,26 +126,10 @@ def _sections(courses: Sequence[MetricCourse], source: Source) -> Iterator[Repor
 
 def _chart(title: str, courses: Sequence[MetricCourse], y_label: str) -> tuple[Chart, ...]:
     steps = courses[0].steps
-    if len(steps) < 2:
-        return ()
-    series = (
-        Series(
-            name=one.title.strip(),
-            values=tuple(map(dict(zip(one.steps, map(_drawn, one.values), strict=True)).get, steps)),
-        )
-        for one in courses
-    )
-    is_share = courses[0].style == "share"
-    return (
-        Chart(
-            title=title,
-            kind="lines",
-            places=steps,
-            series=tuple(series),
-            y_label=y_label.strip(),
-            y_range=(0.0, 1.0) if is_share else None,
-        ),
-    )
+    by_step = {one.title.strip(): dict(zip(one.steps, map(_drawn, one.values), strict=True)) for one in courses}
+    values = {name: [course.get(step) for step in steps] for name, course in by_step.items()}
+    y_range = (0.0, 1.0) if courses[0].style == "share" else None
+    return lines_over(steps, title, values, y_label=y_label.strip(), y_range=y_range)
 
 
 def _drawn(value: float) -> float | None:

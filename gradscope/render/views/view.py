@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from gradscope.estimate import Estimate
 from gradscope.render.words.tones import Tone
-from gradscope.results.report import ColumnStyle, ReportColumn, ReportTable
+from gradscope.results.report import Chart, ColumnStyle, ReportColumn, ReportTable, Series, SeriesKind
 
 Item = TypeVar("Item")
 Pick = str | Callable[[Any], Any]
@@ -156,6 +157,34 @@ def tabulate(
         by_step=by_step,
         folded_as=folded_as,
     )
+
+
+def lines_over(
+    places: Iterable[float],
+    title: str,
+    series: Mapping[str, Iterable[float | None]],
+    *,
+    y_label: str,
+    y_range: tuple[float, float] | None = None,
+    kinds: Mapping[str, SeriesKind] = MappingProxyType({}),
+) -> tuple[Chart, ...]:
+    """A chart of lines over steps, which the page and the figures draw; none over a single step, which is no course.
+
+    Args:
+        places: The steps.
+        title: What it shows.
+        series: Name of a line -> its values, one a step.
+        y_label: What the values are, with their unit.
+        y_range: Fixed ends of their scale; None: those of the values.
+        kinds: Which lines have a color of their own in every picture.
+
+    Returns:
+        One chart or none.
+    """
+    steps = tuple(places)
+    lines = (Series(name=name, values=tuple(values), kind=kinds.get(name)) for name, values in series.items())
+    chart = Chart(title=title, kind="lines", places=steps, series=tuple(lines), y_label=y_label, y_range=y_range)
+    return (chart,) if len(steps) > 1 else ()
 
 
 def evenly(items: Sequence[Item]) -> Sequence[Item]:

@@ -20,7 +20,7 @@ from gradscope.diagnostics.rank.tokens.sequence_corrections import sequence_corr
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_part, missing_section
 from gradscope.findings.rank.token_parts import correction_findings
 from gradscope.metrics.sampler.mismatch import NAMES
-from gradscope.render.views.view import Column, tabulate
+from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.logged.mismatch import MismatchNumbers, SamplerMismatch
 from gradscope.results.ranks.token_parts import CorrectionEffect
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
@@ -127,24 +127,18 @@ def _next_step(mismatch: SamplerMismatch, overall: MismatchNumbers) -> str:
 
 
 def _charts(mismatch: SamplerMismatch) -> tuple[Chart, ...]:
-    if len(mismatch.by_step) < 2 or mismatch.is_identical:
+    if mismatch.is_identical:
         return ()
-    places = tuple(row.step or 0 for row in mismatch.by_step)
-    shares = [
-        Series(name=name, values=tuple(getattr(row, field).value for row in mismatch.by_step))
-        for name, field in (("sequences", "sequence_ess"), ("tokens", "token_ess"))
-    ]
-    gaps = Series(name="mean gap", values=tuple(row.logprob_gap.value for row in mismatch.by_step))
+    rows = mismatch.by_step
+    steps = [row.step or 0 for row in rows]
+    gaps = {"mean gap": [row.logprob_gap.value for row in rows]}
+    shares = {
+        "sequences": [row.sequence_ess.value for row in rows],
+        "tokens": [row.token_ess.value for row in rows],
+    }
     return (
-        Chart(title="Mean gap of a token", kind="lines", places=places, series=(gaps,), y_label="nats a token"),
-        Chart(
-            title="Effective share",
-            kind="lines",
-            places=places,
-            series=tuple(shares),
-            y_label="effective share",
-            y_range=(0.0, 1.0),
-        ),
+        *lines_over(steps, "Mean gap of a token", gaps, y_label="nats a token"),
+        *lines_over(steps, "Effective share", shares, y_label="effective share", y_range=(0.0, 1.0)),
     )
 
 

@@ -8,7 +8,7 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_part
 from gradscope.estimate import Estimate
 from gradscope.findings.rank.token_parts import entropy_findings
-from gradscope.render.views.view import Column, tabulate
+from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.logged.course import (
     EntropyNumbers,
     Generation,
@@ -18,7 +18,7 @@ from gradscope.results.logged.course import (
     StalenessNumbers,
 )
 from gradscope.results.ranks.token_parts import EntropyChange
-from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import Chart, ReportSection, ReportTable, Severity
 from gradscope.say import interval, number, percent, with_interval
 
 _ENTROPY = "entropy"
@@ -92,17 +92,12 @@ def _entropy_advice(trend: Estimate) -> str:
 
 
 def _entropy_charts(entropy: PolicyEntropy) -> tuple[Chart, ...]:
-    if len(entropy.by_step) < 2:
-        return ()
-    return (
-        Chart(
-            title="Entropy of the policy",
-            kind="lines",
-            places=tuple(row.step or 0 for row in entropy.by_step),
-            series=(Series(name="entropy", values=tuple(row.mean.value for row in entropy.by_step)),),
-            y_label="nats a token",
-        ),
-    )
+    means = {"entropy": [row.mean.value for row in entropy.by_step]}
+    return lines_over(_steps(entropy.by_step), "Entropy of the policy", means, y_label="nats a token")
+
+
+def _steps(rows: Sequence[EntropyNumbers | StalenessNumbers | GenerationNumbers]) -> list[int]:
+    return [row.step or 0 for row in rows]
 
 
 def _predicted(changes: Sequence[EntropyChange]) -> tuple[ReportTable, ...]:
@@ -171,20 +166,11 @@ def _staleness_advice(staleness: Staleness, overall: StalenessNumbers) -> str:
 
 
 def _staleness_charts(staleness: Staleness) -> tuple[Chart, ...]:
-    if len(staleness.by_step) < 2:
-        return ()
-    return (
-        Chart(
-            title="Updates behind",
-            kind="lines",
-            places=tuple(row.step or 0 for row in staleness.by_step),
-            series=(
-                Series(name="mean", values=tuple(row.mean_lag.value for row in staleness.by_step)),
-                Series(name="largest", values=tuple(row.max_lag.value for row in staleness.by_step)),
-            ),
-            y_label="updates behind",
-        ),
-    )
+    lags = {
+        "mean": [row.mean_lag.value for row in staleness.by_step],
+        "largest": [row.max_lag.value for row in staleness.by_step],
+    }
+    return lines_over(_steps(staleness.by_step), "Updates behind", lags, y_label="updates behind")
 
 
 def _by_lag(staleness: Staleness) -> ReportTable:
@@ -259,14 +245,8 @@ def _generation_charts(generation: Generation) -> Iterator[Chart]:
         ("Completions that were cut off", "frac_truncated", "share of completions", (0.0, 1.0)),
         ("Time to generate a completion", "seconds", "seconds", None),
     ):
-        values = tuple(getattr(row, field).value for row in generation.by_step)
-        if len(values) > 1 and any(value is not None for value in values):
-            places = tuple(row.step or 0 for row in generation.by_step)
-            yield Chart(
-                title=title,
-                kind="lines",
-                places=places,
-                series=(Series(name=y_label, values=values),),
-                y_label=y_label,
-                y_range=y_range,
+        values = [getattr(row, field).value for row in generation.by_step]
+        if any(value is not None for value in values):
+            yield from lines_over(
+                _steps(generation.by_step), title, {y_label: values}, y_label=y_label, y_range=y_range
             )

@@ -16,9 +16,9 @@ from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_s
 from gradscope.findings.rank.headline import rank_verdict
 from gradscope.findings.rank.ranks import sharing_findings, time_findings
 from gradscope.render.views.rank import null_rank, num_live
-from gradscope.render.views.view import Column, tabulate
+from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.ranks.curves import RankCurvePoint
-from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import Chart, ReportSection, ReportTable, Severity
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
@@ -86,29 +86,15 @@ def _next_step(point: RankCurvePoint) -> str:
 
 
 def _charts(points: Sequence[RankCurvePoint]) -> tuple[Chart, ...]:
-    """The course of the largest groups; one step is no course."""
+    """The course of the largest groups."""
     size = max(point.group_size for point in points)
     drawn = [point for point in points if point.group_size == size]
-    if len(drawn) < 2:
-        return ()
-    nulls = ("gaussian", "unweighted")
-    return (
-        Chart(
-            title=f"Effective rank of a group's gradient, of at most {size}",
-            kind="lines",
-            places=tuple(point.step for point in drawn),
-            series=(
-                Series(name="as trained", values=tuple(point.effective_rank.value for point in drawn)),
-                *(
-                    Series(name=_NULLS[name], values=tuple(point.nulls[name].effective_rank.value for point in drawn))
-                    for name in nulls
-                ),
-                Series(name="ceiling", values=(float(size),) * len(drawn)),
-            ),
-            y_label="directions",
-            y_range=(0.0, float(size)),
-        ),
-    )
+    ranks: dict[str, list[float | None]] = {"as trained": [point.effective_rank.value for point in drawn]}
+    for name in ("gaussian", "unweighted"):
+        ranks[_NULLS[name]] = [point.nulls[name].effective_rank.value for point in drawn]
+    ranks["ceiling"] = [float(size)] * len(drawn)
+    title = f"Effective rank of a group's gradient, of at most {size}"
+    return lines_over([point.step for point in drawn], title, ranks, y_label="directions", y_range=(0.0, float(size)))
 
 
 def _table(points: Sequence[RankCurvePoint]) -> ReportTable:

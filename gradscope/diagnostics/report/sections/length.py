@@ -14,7 +14,8 @@ from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailab
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.row_shares import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
-from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, Series
+from gradscope.render.views.view import lines_over
+from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable
 from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.run import Run
 from gradscope.say import interval, number, percent
@@ -110,23 +111,13 @@ def _next_step(correlation: Estimate) -> str:
 def _charts(lengths: RunLengths) -> tuple[Chart, ...]:
     """What the correlation is made of: the difference of both lines has the sign of the step's covariance."""
     steps = np.unique(lengths.steps).tolist()
-    if len(steps) < 2:
-        return ()
     apart, rewards = _within(lengths)
-    return (
-        Chart(
-            title=f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
-            kind="lines",
-            places=tuple(steps),
-            series=tuple(
-                Series(name=name, values=tuple(_mean_at(lengths, step, apart, weights) for step in steps))
-                for name, weights in (
-                    ("reward above", np.clip(rewards, 0, None)),
-                    ("reward below", np.clip(-rewards, 0, None)),
-                )
-            ),
-            y_label=f"{lengths.unit} beside the group's mean",
-        ),
+    weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
+    return lines_over(
+        steps,
+        f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
+        {name: [_mean_at(lengths, step, apart, part) for step in steps] for name, part in weights.items()},
+        y_label=f"{lengths.unit} beside the group's mean",
     )
 
 

@@ -24,7 +24,7 @@ from gradscope.errors import InputError
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.findings.rank.token_parts import kl_findings
 from gradscope.findings.spike import spike_headline
-from gradscope.render.views.view import Column, tabulate
+from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.ranks.token_parts import TokenKl
 from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
 from gradscope.rollouts.groups import reward_table
@@ -251,19 +251,8 @@ def _kl(run: Run, kl: dict[int, float | None]) -> str:
 
 
 def _charts(live: dict[int, float], unit: str) -> tuple[Chart, ...]:
-    if len(live) < 2:
-        return ()
-    series = Series(name="live share", values=tuple(live.values()))
-    return (
-        Chart(
-            title="Share of the loss that is live",
-            kind="lines",
-            places=tuple(live),
-            series=(series,),
-            y_label=f"share of {unit}",
-            y_range=(0.0, 1.0),
-        ),
-    )
+    shares = {"live share": live.values()}
+    return lines_over(live, "Share of the loss that is live", shares, y_label=f"share of {unit}", y_range=(0.0, 1.0))
 
 
 def _scale_table(live: dict[int, float], kl: dict[int, float | None], inputs: ReportInputs, unit: str) -> ReportTable:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
-from gradscope.render.views.view import Column, entry, tabulate
+from gradscope.render.views.view import Column, entry, lines_over, tabulate
 from gradscope.results.replay import ReplayReport, StepReplay
-from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, SeriesKind, Severity
 
 NAME = "replay"
 QUESTION = "Does the log reproduce the trainer's own numbers?"
@@ -64,25 +64,12 @@ def _next_step(report: ReplayReport) -> str:
 
 
 def _charts(report: ReplayReport) -> tuple[Chart, ...]:
-    logged = tuple(step.logged.get("grad_norm") for step in report.steps)
-    if len(report.steps) < 2 or not any(value is not None for value in logged):
+    norms = {name: [getattr(step, name).get("grad_norm") for step in report.steps] for name in ("logged", "recomputed")}
+    if all(value is None for value in norms["logged"]):
         return ()
-    return (
-        Chart(
-            title="Gradient norm",
-            kind="lines",
-            places=tuple(step.step for step in report.steps),
-            series=(
-                Series(name="logged", values=logged, kind="logged"),
-                Series(
-                    name="recomputed",
-                    values=tuple(step.recomputed.get("grad_norm") for step in report.steps),
-                    kind="recomputed",
-                ),
-            ),
-            y_label="grad_norm",
-        ),
-    )
+    steps = [step.step for step in report.steps]
+    kinds: dict[str, SeriesKind] = {"logged": "logged", "recomputed": "recomputed"}
+    return lines_over(steps, "Gradient norm", norms, y_label="grad_norm", kinds=kinds)
 
 
 def _steps(report: ReplayReport) -> ReportTable:

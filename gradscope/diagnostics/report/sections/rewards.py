@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.findings.degeneracy_signal import conflict_advice, conflict_sentence, signed_percent
-from gradscope.render.views.view import Column, tabulate
+from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.degeneracy import DegeneracyReport
-from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Severity
 from gradscope.results.signal import RewardFunction
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.reward_table import RewardTable
@@ -93,21 +93,9 @@ def _next_step(report: DegeneracyReport, functions: list[RewardFunction]) -> str
 
 def _charts(table: RewardTable, names: list[str]) -> tuple[Chart, ...]:
     steps = np.unique(table.step).tolist()
-    if len(steps) < 2:
-        return ()
     of_rollout = np.repeat(table.step, table.size)
-    return (
-        Chart(
-            title="Mean of each reward function",
-            kind="lines",
-            places=tuple(steps),
-            series=tuple(
-                Series(name=name, values=tuple(_mean(table.rewards[name][of_rollout == step]) for step in steps))
-                for name in names
-            ),
-            y_label="mean reward",
-        ),
-    )
+    means = {name: [_mean(table.rewards[name][of_rollout == step]) for step in steps] for name in names}
+    return lines_over(steps, "Mean of each reward function", means, y_label="mean reward")
 
 
 def _mean(rewards: Array) -> float | None:
