@@ -178,7 +178,7 @@ SPECS = (
         result=ReplayReport,
         name="replay",
         table="terminal.replay:replay_table",
-        figures="figures.replay:draw_replay",
+        figures="figures.norms:draw_replay",
         csv=_attributes("steps"),
     ),
     ResultSpec(
@@ -200,7 +200,7 @@ SPECS = (
         result=SpikeReport,
         name="spike",
         table="terminal.spike:spike_table",
-        figures="figures.spike:draw_spike",
+        figures="figures.norms:draw_spike",
         csv=_attributes("metrics", "rollouts", "removals", "tokens", "tensors"),
     ),
 )

@@ -1,1 +1,1 @@
-"""The sections of `gradscope report`: one file a question, each from what was read to sentences, charts and tables."""
+"""The sections of `gradscope report`: one function a question, from what was read to sentences, charts and tables."""

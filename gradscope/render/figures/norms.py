@@ -1,4 +1,4 @@
-"""Replay as a figure: the logged gradient norm with the recomputed one on it, and how far apart they are."""
+"""Gradient norms over steps: as logged beside as replayed, and the step that stands out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from matplotlib.ticker import NullLocator
 from gradscope.catalog.lookup import metric
 from gradscope.render.figures.style import BLUE, MUTED, ORANGE, RED, label_lines, new_figure, power_of_ten, tick_steps
 from gradscope.results.replay import ReplayReport
+from gradscope.results.spike import SpikeReport
 
 _FLOOR = 1e-16
 """Where an error of exactly zero is drawn on a logarithmic axis."""
@@ -77,3 +78,53 @@ def _errors(axes: Axes, report: ReplayReport) -> None:
     axes.yaxis.set_major_formatter(power_of_ten)
     axes.yaxis.set_minor_locator(NullLocator())
     label_lines(axes, [(report.tolerance, f"tolerance {report.tolerance:g}", ORANGE)])
+
+
+def draw_spike(report: SpikeReport) -> dict[str, Figure]:
+    """The course, and the norm after each removal; none where nothing was logged."""
+    if not report.course:
+        return {}
+    name = report.metrics[0].name if report.metrics else "logged"
+    figure, axes = new_figure(
+        f"Step {report.step}: {name} beside the other steps",
+        "median of the up to 50 steps around it; below, what is left of the norm without its worst rollouts",
+        height=4.8 if report.removals else 2.8,
+        rows=2 if report.removals else 1,
+        hspace=0.5,
+        right=1.25,
+        share_x=False,
+    )
+    above, *below = axes
+    _course(above, report, name)
+    for one in below:
+        _left(one, report)
+    return {"spike": figure}
+
+
+def _course(axes: Axes, report: SpikeReport, name: str) -> None:
+    steps, values = list(report.course), list(report.course.values())
+    axes.plot(steps, values, color=MUTED, linewidth=1.0, marker="o", markersize=3)
+    labels = []
+    if report.metrics and report.metrics[0].typical.value is not None:
+        typical = report.metrics[0].typical.value
+        axes.axhline(typical, color=BLUE, linewidth=1.0)
+        labels.append((typical, "median around it", BLUE))
+    if report.step in report.course:
+        axes.plot([report.step], [report.course[report.step]], color=RED, marker="o", linestyle="")
+        labels.append((report.course[report.step], f"step {report.step}", RED))
+    axes.set_ylabel(name)
+    axes.set_xlabel("step")
+    tick_steps(axes, steps, most=12)
+    label_lines(axes, labels, gap=0.12)
+
+
+def _left(axes: Axes, report: SpikeReport) -> None:
+    whole = report.grad_norm.value or 0.0
+    counts = [0, *(one.num_removed for one in report.removals)]
+    norms = [whole, *(one.grad_norm for one in report.removals)]
+    axes.plot(counts, norms, color=ORANGE, marker="o", markersize=4)
+    axes.set_ylim(0, 1.12 * max(norms))
+    axes.set_xlabel(f"rollouts left out, of {len(report.rollouts)}")
+    axes.set_ylabel("grad_norm")
+    tick_steps(axes, counts, most=12)
+    label_lines(axes, [(norms[-1], "what is left", ORANGE)])
