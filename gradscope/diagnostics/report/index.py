@@ -1,33 +1,46 @@
 """Several runs: each in a few numbers and curves of its log, and a few of them side by side.
 
-No model is loaded; a run's own page has the rest.
+No model is loaded; a run's own page has the rest. Side by side stand what differs from the first run, the courses of
+all in one chart, and their settings. Letters: J groups of a run.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.report.beside import MOST_BESIDE, NamedRun, mean_rewards, side_by_side
+from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
+from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
+from gradscope.findings.degeneracy_signal import conflicts_of_runs
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
+from gradscope.metrics.uncertainty.closed_form import bonferroni
+from gradscope.metrics.uncertainty.difference import difference_of
+from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.metrics.uncertainty.trend import trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
-from gradscope.results.report import RunIndex, RunSummary
+from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, RunIndex, RunSummary, Series
+from gradscope.results.signal import SideRewards
 from gradscope.results.source import Source
+from gradscope.rollouts.groups import groups_of_steps, reward_table, sizes_of
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import names_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
+from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.run import Run
-from gradscope.say import percent, with_interval
+from gradscope.say import number, percent, points, with_interval
 
 __all__ = ["report_index", "report_runs", "runs_below"]
 
@@ -191,3 +204,322 @@ def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
             f"fewest in {least.name} ({with_interval(least.frac_reward_zero_std, percent)})."
         )
     return tuple(sentences)
+
+
+MOST_BESIDE = 12
+"""Runs side by side: their rewards are in memory together, and a table of differences has a row a number and run."""
+_IN_A_CHART = 4
+"""Runs in one chart, the first among them: of more lines the dashes and markers cannot be told apart."""
+
+_LOGGED = {
+    "grad_norm": "gradient norm, as logged",
+    "entropy": "entropy, as logged",
+    "kl": "KL, as logged",
+    "completions/mean_length": "tokens of a completion, as logged",
+    "completions/clipped_ratio": "completions cut off, as logged",
+}
+"""The trainer's own metric -> its title."""
+_REWARD, _DEAD = "mean reward", "groups without a gradient"
+_ALONE = {"reward": _REWARD, "frac_reward_zero_std": _DEAD}
+"""What the trainer logged of rollouts that are not in the log."""
+_NOT_TOLD = "not known"
+_SHOWN = 40
+"""Characters of a setting's value; a longer one is cut."""
+_OF_THE_FOLDER = ("output_dir", "logging_dir", "run_name", "output", "default_local_dir", "experiment_name")
+"""Settings that name where a run is and not what it does, by their last part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedRun:
+    """One of the runs."""
+
+    name: str
+    """What the page calls it."""
+    run: Run
+    """The run."""
+
+
+def side_by_side(runs: Sequence[NamedRun]) -> tuple[ReportSection, ...]:
+    """Differences beside the first run, courses, and settings.
+
+    Args:
+        runs: At least two, with names of their own.
+
+    Returns:
+        Three sections.
+    """
+    steps = _common_steps(runs)
+    return (_differences(runs, steps), _courses(runs), _settings(runs))
+
+
+def _common_steps(runs: Sequence[NamedRun]) -> tuple[int, ...]:
+    return tuple(sorted(set.intersection(*(set(one.run.steps or one.run.every_step) for one in runs))))
+
+
+def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSection:
+    name, question = "differences", "What differs beside the first run?"
+    if not steps:
+        return ReportSection(
+            name=name, question=question, missing="The runs have no step in common, so no stretch of one is another's."
+        )
+    first, *others = [(one.name, _numbers(one.run, steps)) for one in runs]
+    rows = [
+        (title, form, other, first[1][title], found[title], difference_of(first[1][title], found[title]))
+        for title, form in _titles([first[1], *(found for _, found in others)])
+        for other, found in others
+    ]
+    sides = [found for one in runs if (found := _side_rewards(one, steps)) is not None]
+    told = [row for row in rows if _beyond_chance(row[5], len(rows))]
+    return ReportSection(
+        name=name,
+        question=question,
+        severity="look" if told or any(one.conflict for one in sides) else "fine",
+        findings=(
+            *conflicts_of_runs(sides),
+            *_sentences(first[0], [other for other, _ in others], rows),
+            *_cautions(runs, steps),
+        ),
+        meaning="Rewards and dead groups: intervals resample the prompts of each run. Metrics as logged: intervals "
+        "count as many steps as their correlation leaves. The runs are taken for independent, so with prompts in "
+        "common the differences are surer than that. The first sentence names those that hold for all "
+        f"{len(rows)} at once (Bonferroni); an interval is of its own difference alone. None of them has in it what "
+        "another seed would change.",
+        next_step="To tell a setting from a seed's luck, run each setting with several seeds: gradscope compare pairs "
+        "them.",
+        tables=(_table(first[0], rows, steps),),
+    )
+
+
+def _side_rewards(one: NamedRun, steps: Sequence[int]) -> SideRewards | None:
+    """Of the same steps, as everything that is compared."""
+    return side_rewards(replace(one.run, groups=groups_of_steps(one.run.groups, steps)), one.name)
+
+
+def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:
+    """What a run is compared by, over these steps: title -> estimate, only those that its log tells."""
+    table = reward_table(run.groups)
+    complete = table.sums(np.isnan(table.reward)) == 0
+    table = table.select(complete & np.isin(table.step, list(steps)))
+    found: dict[str, Estimate] = {}
+    if len(table):
+        means, live_size = table.sums(table.reward) / table.size, table.size > 1
+        found[_REWARD] = _mean(means, table.prompt)
+        last = table.step >= steps[-(-3 * len(steps) // 4) - 1] if len(steps) >= 4 else np.zeros(len(table), bool)
+        if last.any():
+            found["mean reward, last quarter"] = _mean(means[last], table.prompt[last])
+        if live_size.any():
+            found[_DEAD] = _mean(dead_groups(table)[live_size].astype(np.float64), table.prompt[live_size])
+        if (tokens := _tokens(table)) is not None:
+            found["tokens of a completion"] = _mean(tokens, table.prompt)
+    for metric, title in (_LOGGED if run.groups else _ALONE | _LOGGED).items():
+        whole = [values[metric] for values in run.metrics.values() if math.isfinite(values.get(metric, math.nan))]
+        chosen = [run.metrics[s][metric] for s in steps if math.isfinite(run.metrics.get(s, {}).get(metric, math.nan))]
+        if chosen:
+            found[title] = mean_of_steps(chosen, whole).within(0.0 if min(whole) >= 0 else -math.inf, math.inf)
+    return found
+
+
+def _tokens(table: RewardTable) -> NDArray[np.float64] | None:
+    if table.num_tokens is None or np.any(table.num_tokens == UNKNOWN):
+        return None
+    return np.asarray(table.sums(table.num_tokens) / table.size, dtype=np.float64)
+
+
+def _mean(values: NDArray[np.float64], prompts: NDArray[np.int64]) -> Estimate:
+    is_share = bool(values.min() >= 0.0 and values.max() <= 1.0)
+    return bootstrap_mean(values, prompts, share=is_share)
+
+
+def _titles(found: Sequence[Mapping[str, Estimate]]) -> list[tuple[str, Callable[[float], str]]]:
+    """What every run has, and how its differences read."""
+    return [
+        (title, points if title == _DEAD else lambda value: f"{value:+.3g}")
+        for title in found[0]
+        if all(title in one for one in found)
+    ]
+
+
+def _beyond_chance(difference: Estimate, num_looks: int) -> bool:
+    """Whether a difference is surely one, of so many that are looked at."""
+    return bool(bonferroni(difference, num_looks).side_of_zero)
+
+
+_Row = tuple[str, Callable[[float], str], str, Estimate, Estimate, Estimate]
+
+
+def _sentences(first: str, others: Sequence[str], rows: Sequence[_Row]) -> Iterator[str]:
+    """For each other run, what is beyond chance, most important first; runs without any together at the end."""
+    alike = []
+    for other in others:
+        of_run = [row for row in rows if row[2] == other]
+        told = [
+            f"{title} {with_interval(difference, form)}{' points' if form is points else ''}"
+            for title, form, _, _, _, difference in of_run
+            if _beyond_chance(difference, len(rows))
+        ]
+        if told:
+            yield f"{other} beside {first}: {'; '.join(told)}."
+        else:
+            alike.append(other)
+    if alike:
+        num = sum(row[2] in alike for row in rows)
+        yield f"{', '.join(alike)} beside {first}: none of {num} differences is beyond chance."
+
+
+def _cautions(runs: Sequence[NamedRun], steps: Sequence[int]) -> Iterator[str]:
+    longest = max(len(one.run.steps or one.run.every_step) for one in runs)
+    if len(steps) < longest:
+        ends = f"at step {steps[0]}, the only one" if len(steps) == 1 else f"over the {len(steps)} steps"
+        where = "" if len(steps) == 1 else f", {steps[0]} to {steps[-1]}"
+        yield f"Compared {ends} that all runs have{where}."
+    if not all(one.run.groups for one in runs):
+        return
+    sizes = [", ".join(map(str, sizes_of(one.run.groups))) for one in runs]
+    if len(set(sizes)) > 1:
+        yield f"Groups differ in size ({'; '.join(sizes)}), and larger ones are less often without a gradient."
+    prompts = [set(reward_table(one.run.groups).prompts) for one in runs]
+    shared, every = len(set.intersection(*prompts)), len(set.union(*prompts))
+    yield f"{shared:,} of {every:,} prompts are in all of them."
+
+
+def _table(first: str, rows: Sequence[_Row], steps: Sequence[int]) -> ReportTable:
+    """A row a number and run; where only two runs are compared, no column names the second."""
+    others = list(dict.fromkeys(row[2] for row in rows))
+    many = len(others) > 1
+    cells: list[tuple[Cell, ...]] = [
+        (title, *((other,) * many), _said(before, title), _said(after, title), _said(difference, title, signed=True))
+        for title, _, other, before, after, difference in rows
+    ]
+    names = ("what", *(("run",) * many), first, "the run" if many else others[0] if others else "", "difference")
+    over = f"Over {len(steps)} steps" if len(steps) > 1 else f"Step {steps[0]}"
+    return ReportTable(
+        caption=f"{over}, 95 % intervals; difference: the later run minus {first}",
+        columns=tuple(ReportColumn(title=name) for name in names),
+        rows=tuple(cells),
+    )
+
+
+def _said(estimate: Estimate, title: str, *, signed: bool = False) -> str:
+    """A number by its own kind: a table of several kinds has no style of its own."""
+    if title == _DEAD:
+        return f"{with_interval(estimate, points)} points" if signed else with_interval(estimate, percent)
+    return with_interval(estimate, "+.3g" if signed else ".3g")
+
+
+def _courses(runs: Sequence[NamedRun]) -> ReportSection:
+    """Reward, dead groups and what the trainers logged, each run a line."""
+    drawn: list[tuple[str, str, list[dict[int, float]], tuple[float, float] | None]] = [
+        ("Mean reward", "reward", [mean_rewards(one.run) for one in runs], None),
+        ("Groups without a gradient", "share of groups", [_dead_shares(one.run) for one in runs], (0.0, 1.0)),
+    ]
+    for metric, title in _LOGGED.items():
+        values = [{s: m[metric] for s, m in one.run.metrics.items() if metric in m} for one in runs]
+        drawn.append((f"{title[0].upper()}{title[1:]}", metric, values, None))
+    charts = [chart for one in drawn if sum(map(bool, one[2])) > 1 for chart in _overlaid(runs, *one)]
+    return ReportSection(
+        name="courses",
+        question="How do the runs go?",
+        severity="fine",
+        findings=(_ends(runs, drawn[0][2]),),
+        charts=tuple(charts),
+    )
+
+
+def _overlaid(
+    runs: Sequence[NamedRun],
+    title: str,
+    y_label: str,
+    values: Sequence[dict[int, float]],
+    y_range: tuple[float, float] | None,
+) -> Iterator[Chart]:
+    """The runs as lines of one scale; more than a chart can hold in several, the first run in each."""
+    places = sorted(set().union(*values))
+    known = [value for of_run in values for value in of_run.values() if math.isfinite(value)] or [0.0]
+    first, *others = zip(runs, values, strict=True)
+    batches = [others[start : start + _IN_A_CHART - 1] for start in range(0, len(others), _IN_A_CHART - 1)]
+    for place, batch in enumerate(batches, start=1):
+        yield Chart(
+            title=title if len(batches) == 1 else f"{title}, {place} of {len(batches)}",
+            kind="lines",
+            places=tuple(places),
+            series=tuple(
+                Series(name=one.name, values=tuple(of_run.get(step) for step in places))
+                for one, of_run in (first, *batch)
+            ),
+            y_label=y_label,
+            y_range=y_range or ((min(known), max(known)) if len(batches) > 1 and min(known) < max(known) else None),
+        )
+
+
+def mean_rewards(run: Run) -> dict[int, float]:
+    """Step -> mean of the rewards of its whole groups, or as logged where rollouts are not."""
+    table = reward_table(run.groups)
+    table = table.select(table.sums(np.isnan(table.reward)) == 0)
+    return _by_step(run, "reward", table, table.sums(table.reward), table.size)
+
+
+def _dead_shares(run: Run) -> dict[int, float]:
+    """Step -> share of its groups of several rollouts that are dead, likewise."""
+    table = reward_table(run.groups)
+    table = table.select((table.sums(np.isnan(table.reward)) == 0) & (table.size > 1))
+    return _by_step(run, "frac_reward_zero_std", table, dead_groups(table).astype(np.float64), np.ones(len(table)))
+
+
+def _by_step(
+    run: Run, metric: str, table: RewardTable, values: NDArray[np.float64], weights: NDArray[Any]
+) -> dict[int, float]:
+    if not run.groups:
+        logged = {step: values.get(metric, math.nan) for step, values in run.metrics.items()}
+        return {step: value for step, value in logged.items() if math.isfinite(value)}
+    steps, of_group = np.unique(table.step, return_inverse=True)
+    means = np.bincount(of_group, weights=values) / np.bincount(of_group, weights=weights)
+    return dict(zip(steps.tolist(), means.tolist(), strict=True))
+
+
+def _ends(runs: Sequence[NamedRun], rewards: Sequence[dict[int, float]]) -> str:
+    ends = [
+        f"{one.name} {number(of_run[min(of_run)], '.3g')} to {number(of_run[max(of_run)], '.3g')}"
+        for one, of_run in zip(runs, rewards, strict=True)
+        if of_run
+    ]
+    return f"Mean reward, first to last step: {'; '.join(ends)}." if ends else "No step of these runs has all rewards."
+
+
+def _settings(runs: Sequence[NamedRun]) -> ReportSection:
+    """The trainer's arguments in which the runs differ, as far as the logs tell them."""
+    name, question = "settings", "Which settings differ?"
+    known = [_flat(one.run) for one in runs]
+    untold = [one.name for one in runs if one.run.settings.origin is None]
+    if len(untold) == len(runs):
+        return ReportSection(
+            name=name,
+            question=question,
+            missing="None of the logs tells its trainer's arguments. Keep them beside the log, as your trainer writes "
+            "them; of one run --run-config names them.",
+        )
+    names = sorted(set().union(*known))
+    differing = [key for key in names if len({values.get(key, _NOT_TOLD) for values in known}) > 1]
+    others = [f"The arguments of {', '.join(untold)} are not in the log."] if untold else []
+    said = f"{len(differing)} of {len(names)} settings differ" + (f": {', '.join(differing[:6])}" if differing else "")
+    more = ", ..." if len(differing) > 6 else ""
+    attribution = ["What differs between the runs may be due to any of them."] if len(differing) > 1 else []
+    rows = tuple((key, *(values.get(key, _NOT_TOLD) for values in known)) for key in differing)
+    columns = (ReportColumn(title="setting"), *(ReportColumn(title=one.name) for one in runs))
+    return ReportSection(
+        name=name,
+        question=question,
+        severity="unknown" if untold else "look" if len(differing) > 1 else "fine",
+        findings=(f"{said}{more}.", *attribution, *others),
+        tables=(ReportTable(caption="As the logs tell them", columns=columns, rows=rows),) if rows else (),
+    )
+
+
+def _flat(run: Run) -> dict[str, str]:
+    """Setting -> its value in words, and how many rollouts a group has."""
+    sizes = {"rollouts of a group": ", ".join(map(str, sizes_of(run.groups))) or _NOT_TOLD}
+    values = {
+        name: text if len(text := str(value)) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+        for name, value in run.settings.values.items()
+        if name.rpartition(".")[2] not in _OF_THE_FOLDER
+    }
+    return sizes | values

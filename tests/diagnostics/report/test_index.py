@@ -1,12 +1,20 @@
+"""A folder of runs as an index, and runs side by side."""
+
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gradscope.diagnostics.report.index import report_index, report_runs
+from gradscope.diagnostics.report.index import NamedRun, report_index, report_runs, side_by_side
 from gradscope.errors import InputError
+from gradscope.results.report import ReportSection
+from gradscope.rollouts.run import Run
+from tests.diagnostics.made_up_runs import group_of, run_of
 
 
 def write_run(folder: Path, name: str, rewards_by_step: list[list[int]]) -> Path:
@@ -88,3 +96,152 @@ def test_many_runs_are_an_index_without_common_charts(tmp_path: Path) -> None:
     assert len(report_runs(runs[:-1]).sections) == 3
     assert len(report_runs(runs).runs) == 13
     assert len(report_index(tmp_path, runs[:4]).sections) == 3
+
+
+def run_with(
+    rate: float,
+    *,
+    steps: int = 12,
+    size: int = 4,
+    groups: int = 8,
+    seed: int = 0,
+    settings: Mapping[str, object] | None = None,
+    norm: float | None = None,
+) -> Run:
+    """Coin flips at a rate."""
+    rng = np.random.default_rng(seed)
+    return run_of(
+        *(
+            group_of((rng.random(size) < rate).astype(float).tolist(), step=step, prompt=f"p{step}-{place}")
+            for step in range(1, steps + 1)
+            for place in range(groups)
+        ),
+        metrics={} if norm is None else {s: {"grad_norm": norm + 0.01 * (s % 3)} for s in range(1, steps + 1)},
+        settings=settings,
+    )
+
+
+def sections_of(*runs: Run) -> tuple[ReportSection, ReportSection, ReportSection]:
+    found = side_by_side([NamedRun(name=name, run=run) for name, run in zip("ABCDEFG", runs, strict=False)])
+    differences, courses, settings = found
+    return differences, courses, settings
+
+
+def rows_of(section: ReportSection) -> dict[str, tuple[str, ...]]:
+    return {str(row[0]): tuple(map(str, row[1:])) for row in section.tables[0].rows}
+
+
+def test_a_run_that_earns_more_is_told_to_and_an_equal_one_is_not() -> None:
+    better, _, _ = sections_of(run_with(0.2), run_with(0.8, seed=1))
+    assert better.severity == "look"
+    assert better.headline.startswith("B beside A: mean reward +0.")
+    first, second, difference = rows_of(better)["mean reward"]
+    assert float(second.split()[0]) - float(first.split()[0]) == pytest.approx(float(difference.split()[0]), abs=1e-3)
+    same, _, _ = sections_of(run_with(0.5), run_with(0.5, seed=5))
+    assert same.headline == "B beside A: none of 3 differences is beyond chance."
+    assert same.severity == "fine"
+
+
+def test_an_interval_holds_the_true_difference() -> None:
+    """Twenty pairs of runs at rates .3 and .6: at most a few of the intervals miss 0.3."""
+    held = 0
+    for seed in range(20):
+        section, _, _ = sections_of(run_with(0.3, seed=2 * seed), run_with(0.6, seed=2 * seed + 1))
+        _, _, text = rows_of(section)["mean reward"]
+        low, high = (float(end) for end in text.split("[")[1].rstrip("]").split(", "))
+        held += low <= 0.3 <= high
+    assert held >= 17
+
+
+def test_runs_are_compared_where_both_have_steps() -> None:
+    section, courses, _ = sections_of(run_with(0.5, steps=5), run_with(0.5, steps=12))
+    assert any("over the 5 steps that all runs have, 1 to 5" in finding for finding in section.findings)
+    assert courses.charts[0].places == tuple(range(1, 13))
+    assert courses.charts[0].series[0].values[5:] == (None,) * 7
+    single, *_ = sections_of(run_with(0.5, steps=1), run_with(0.5, steps=12))
+    assert "Compared at step 1, the only one that all runs have." in single.findings
+    assert single.tables[0].caption.startswith("Step 1, 95 % intervals")
+    late = run_of(*(replace(group, step=group.step + 50) for group in run_with(0.5).groups))
+    apart, *_ = sections_of(run_with(0.5), late)
+    assert "no step in common" in str(apart.missing)
+
+
+def test_groups_of_other_sizes_and_shared_prompts_are_said() -> None:
+    section, *_ = sections_of(run_with(0.5, size=4), run_with(0.5, size=8))
+    assert any("Groups differ in size (4; 8)" in finding for finding in section.findings)
+    assert section.findings[-1] == "96 of 96 prompts are in all of them."
+
+
+def test_dead_groups_differ_in_points() -> None:
+    section, *_ = sections_of(run_with(0.5), run_with(0.99))
+    assert rows_of(section)["groups without a gradient"][2].endswith("points")
+
+
+def test_three_runs_have_a_column_for_the_name_and_a_line_each() -> None:
+    section, courses, _ = sections_of(run_with(0.2), run_with(0.5), run_with(0.8))
+    assert [row[1] for row in section.tables[0].rows[:2]] == ["B", "C"]
+    assert [finding[0] for finding in section.findings[:2]] == ["B", "C"]
+    assert [series.name for series in courses.charts[0].series] == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize(
+    ("number", "batches"), [(4, ["ABCD"]), (5, ["ABCD", "AE"]), (6, ["ABCD", "AEF"]), (7, ["ABCD", "AEFG"])]
+)
+def test_more_runs_than_a_chart_can_hold_have_several_with_the_first_in_each(number: int, batches: list[str]) -> None:
+    runs = [run_with(0.5, seed=seed, norm=float(seed)) for seed in range(number)]
+    _, courses, _ = sections_of(*runs)
+    for title in ("Mean reward", "Groups without a gradient", "Gradient norm, as logged"):
+        charts = [chart for chart in courses.charts if chart.title.startswith(title)]
+        assert ["".join(series.name for series in chart.series) for chart in charts] == batches
+        assert len({chart.y_range for chart in charts}) == 1
+        assert (title in {chart.title for chart in charts}) == (len(batches) == 1)
+
+
+def test_runs_that_do_not_differ_share_a_sentence_behind_those_that_do() -> None:
+    section, *_ = sections_of(run_with(0.2), run_with(0.2, seed=3), run_with(0.9, seed=4), run_with(0.2, seed=5))
+    assert section.findings[0].startswith("C beside A: mean reward +0.")
+    assert section.findings[1] == "B, D beside A: none of 6 differences is beyond chance."
+
+
+def test_the_trainers_own_metrics_are_compared_where_both_logged_them() -> None:
+    section, courses, _ = sections_of(run_with(0.5, norm=1.0), run_with(0.5, norm=3.0))
+    assert rows_of(section)["gradient norm, as logged"][2].startswith("+2 [")
+    assert "gradient norm, as logged" not in rows_of(sections_of(run_with(0.5, norm=1.0), run_with(0.5))[0])
+    assert [chart.title for chart in courses.charts][-1] == "Gradient norm, as logged"
+    assert courses.charts[-1].y_label == "grad_norm"
+
+
+def test_a_broken_metric_is_no_part_of_a_mean() -> None:
+    broken = run_with(0.5, norm=1.0)
+    metrics = {**broken.metrics, 3: {"grad_norm": float("nan")}}
+    section, *_ = sections_of(replace(broken, metrics=metrics), run_with(0.5, norm=1.0))
+    assert "nan" not in str(section.tables)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "severity", "words"),
+    [
+        ({"lr": 1e-6, "beta": 0}, {"lr": 2e-6, "beta": 0}, "fine", "1 of 3 settings differ: lr."),
+        ({"lr": 1e-6}, {"lr": 2e-6, "beta": 0.1}, "look", "2 of 3 settings differ: beta, lr."),
+        ({"lr": 1, "output_dir": "a"}, {"lr": 1, "output_dir": "b"}, "fine", "0 of 2 settings differ."),
+        ({"lr": 1}, None, "unknown", "1 of 2 settings differ: lr."),
+    ],
+)
+def test_settings_that_differ_are_listed(
+    first: dict[str, object] | None, second: dict[str, object] | None, severity: str, words: str
+) -> None:
+    _, _, settings = sections_of(run_with(0.5, settings=first), run_with(0.5, settings=second))
+    assert (settings.headline, settings.severity) == (words, severity)
+
+
+def test_logs_that_tell_no_settings_say_so() -> None:
+    _, _, settings = sections_of(run_with(0.5), run_with(0.5))
+    assert "None of the logs tells its trainer's arguments" in str(settings.missing)
+
+
+def test_logs_without_whole_rewards_still_show_what_they_have() -> None:
+    bare = run_of(group_of([None, 1.0], step=1), metrics={1: {"grad_norm": 1.0}})
+    section, courses, _ = sections_of(bare, replace(bare))
+    assert list(rows_of(section)) == ["gradient norm, as logged"]
+    assert courses.headline == "No step of these runs has all rewards."
+    assert [chart.title for chart in courses.charts] == ["Gradient norm, as logged"]
