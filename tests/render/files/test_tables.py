@@ -45,6 +45,7 @@ def test_an_undefined_number_is_an_empty_cell_with_its_reason_in_the_next() -> N
                 "degeneracy_by_step",
                 "degeneracy_by_group_size",
                 "degeneracy_by_policy",
+                "degeneracy_by_environment",
                 "degeneracy_predictions",
                 "degeneracy_advantages",
                 "degeneracy_by_reward",
