@@ -27,6 +27,8 @@ from gradscope.rollouts.run import Run
 By = Literal["step", "window"]
 KnownEstimates = dict[bytes, DegeneracyEstimates]
 """A digest of some groups -> their estimates."""
+_AT_ONCE = 1 << 13
+"""Steps whose groups are tables of their own at once."""
 NUM_WINDOWS = 10
 """Windows that a course over time is cut into: few enough to read, and with more groups each than a step has."""
 
@@ -114,12 +116,15 @@ def course(
     """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names what the table is of."""
     is_ordered = bool(np.all(np.diff(table.step) >= 0))
     ordered = table if is_ordered else table.take(np.argsort(table.step, kind="stable"))
-    steps = np.unique(ordered.step)
-    parts = np.array_split(steps, len(steps) if by == "step" else min(NUM_WINDOWS, len(steps)))
-    ends = np.searchsorted(ordered.step, [part[-1] for part in parts], side="right").tolist()
-    spans = [ordered.take(slice(start, end)) for start, end in pairwise([0, *ends])]
-    estimates = options.estimates(spans) if known is None else _estimates(spans, options, known)
-    return tuple(_row(run, groups, reward, found) for groups, found in zip(spans, estimates, strict=True))
+    ends = np.flatnonzero(np.diff(ordered.step, append=ordered.step[-1] + 1)) + 1
+    if by == "window":
+        ends = np.array([part[-1] for part in np.array_split(ends, min(NUM_WINDOWS, len(ends)))])
+    bounds, rows = [0, *ends.tolist()], list[StepDegeneracy]()
+    for first in range(0, len(ends), _AT_ONCE):
+        spans = [ordered.take(slice(*ends)) for ends in pairwise(bounds[first : first + _AT_ONCE + 1])]
+        estimates = options.estimates(spans) if known is None else _estimates(spans, options, known)
+        rows += (_row(run, groups, reward, found) for groups, found in zip(spans, estimates, strict=True))
+    return tuple(rows)
 
 
 def _estimates(
@@ -140,7 +145,9 @@ def _digest(groups: GroupTable) -> bytes:
 
 def _row(run: Run, groups: GroupTable, reward: str | None, estimates: DegeneracyEstimates) -> StepDegeneracy:
     """The row of the groups of one step, or of neighboring ones."""
-    step, last = int(groups.step[0]), int(groups.step[-1])
+    step = last = int(groups.step[0])
+    if groups.step[-1] != step:
+        last = int(groups.step[-1])
     # One reward function's share is another number than the trainer's; so is a share of other rollouts.
     comparable = reward is None and step == last and not run.is_means(step)
     return StepDegeneracy(

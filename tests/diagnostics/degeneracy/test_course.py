@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from gradscope.diagnostics.degeneracy import course
 from gradscope.diagnostics.degeneracy.course import EstimateOptions, KnownEstimates, course_of_run
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable
@@ -64,3 +65,11 @@ def test_a_step_whose_groups_are_known_is_not_estimated_again(monkeypatch: pytes
     assert estimated == [1, 2, 2]
     assert again[0] == first[0]
     assert again[1].num_groups == 2
+
+
+def test_steps_are_those_of_the_log_however_many_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(*(group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in range(1, 8)))
+    whole = course_of_run(run)
+    monkeypatch.setattr(course, "_AT_ONCE", 3)
+    assert course_of_run(run) == whole
+    assert [row.step for row in whole] == list(range(1, 8))

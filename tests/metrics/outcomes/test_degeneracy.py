@@ -97,3 +97,17 @@ def test_steps_together_have_the_estimates_of_each() -> None:
             one, other = getattr(alone, name), getattr(found, name)
             assert other.value == one.value
             assert other.interval == (one.interval and pytest.approx(one.interval, abs=1e-12))
+
+
+def test_tables_that_are_alike_share_the_estimates_that_each_has_alone() -> None:
+    rng = np.random.default_rng(1)
+    tables = []
+    for step in range(60):
+        names = rng.permutation(40)[: 1 + step % 4]
+        rows = [(step, f"p{name:02}", 2 + step % 2, int(rng.integers(0, 3))) for name in names]
+        tables.append(table_of([*rows, (step, rows[0][1], 2, 1)]))
+    found = estimate_degeneracies(tables)
+    assert found == [estimate_degeneracy(table) for table in tables]
+    assert len({id(one) for one in found}) < len(tables)
+    one, other = (table_of([(1, first, 2, 1), (1, "m", 2, 0)]) for first in "az")
+    assert estimate_degeneracies([one, other])[0] is not estimate_degeneracies([one, other])[1]
