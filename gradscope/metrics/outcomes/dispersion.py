@@ -197,8 +197,9 @@ def _rows_by(stratum: NDArray[np.generic]) -> list[Counts]:
     """Rows of each stratum of two or more groups."""
     order = np.argsort(stratum, kind="stable")
     ordered = stratum[order]
-    parts = np.split(order, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)
-    return [rows for rows in parts if len(rows) > 1]
+    bounds = np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [len(order)]])
+    several = np.flatnonzero(np.diff(bounds) > 1)  # a million steps of one group are no million arrays
+    return [order[start:end] for start, end in zip(bounds[several], bounds[several + 1], strict=True)]
 
 
 def _moments(sizes: Counts, passing: int) -> tuple[float, float]:

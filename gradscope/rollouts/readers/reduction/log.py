@@ -37,7 +37,7 @@ from gradscope.rollouts.readers.reduction.parts import (
 )
 from gradscope.rollouts.readers.reduction.processes import expanded_size, scan_files
 from gradscope.rollouts.readers.reduction.so_far import ReadSoFar
-from gradscope.rollouts.readers.reduction.spans import StepSpans
+from gradscope.rollouts.readers.reduction.spans import NoSpans, StepSpans
 from gradscope.rollouts.readers.reduction.whole import Whole
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.types import RolloutGroup, group_name
@@ -166,7 +166,7 @@ def reduce_log(
     """
     with_texts = spans is not None or keeps_texts(log.files)
     whole = Whole()
-    for part in _parts(log, progress, so_far, spans or StepSpans(), with_texts=with_texts):
+    for part in _parts(log, progress, so_far, spans or NoSpans(), with_texts=with_texts):
         whole.add(part)
     if whole.is_empty:
         return RewardTable.of_groups(())

@@ -105,6 +105,16 @@ class StepSpans:
                 yield from ((file, row) for row in _lines_in(file, span.start, span.end, span.line))
 
 
+class NoSpans(StepSpans):
+    """Takes in nothing: of a million steps the spans would take more memory than their rewards."""
+
+    def add(self, file: int, first: int, usual: Iterable[Span], others: Iterable[Span]) -> None:
+        """Nobody will ask for the rows."""
+
+    def add_file(self, file: int, step: Counts) -> None:
+        """Nobody will ask for the rows."""
+
+
 def _lines_in(file: Path, start: int, end: int, first: int) -> Iterator[Row]:
     for number, line in enumerate(io.BytesIO(read_span(file, start, end)), start=first):
         row = parse_line(line)

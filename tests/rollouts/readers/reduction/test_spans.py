@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -122,3 +123,12 @@ def test_a_log_that_was_changed_in_between_is_an_error(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(InputError, match=r"1\.jsonl cannot be read"):
         run.groups_at(3)
+
+
+def test_spans_of_which_nobody_asks_are_not_taken_in(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(lines(IN_ORDER), encoding="utf-8")
+    nobody = spans.NoSpans()
+    nobody.add(0, 0, [], [spans.Span(step=1, start=0, end=4, line=0)])
+    nobody.add_file(0, np.array([1]))
+    assert list(nobody.rows_around(1, [path], read_rows)) == []
