@@ -6,6 +6,7 @@ import glob
 import re
 from collections.abc import Collection, Container, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
@@ -30,6 +31,7 @@ _CHUNK = 1024
 """The same where they stay columns."""
 _LARGE, _MANY = 64 << 20, 1 << 16
 """Bytes and rows of some columns at once, by what the file says of its size."""
+_DIGITS = re.compile("[0-9]+")
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
@@ -81,8 +83,14 @@ def _is_digits(text: str) -> bool:
 
 def natural(path: Path) -> tuple[int, str]:
     """A sorting key that puts numbered files in order: the last number in the name (0 without any), then the name."""
-    digits = "".join(letter if _is_digits(letter) else " " for letter in path.name.split(".")[0]).split()
-    return (int(digits[-1]) if digits else 0, path.name)
+    return _natural_name(path.name)
+
+
+@lru_cache(maxsize=1 << 14)
+def _natural_name(name: str) -> tuple[int, str]:
+    """Of a folder of many files each format asks for the order."""
+    digits = _DIGITS.findall(name.split(".")[0])
+    return (int(digits[-1]) if digits else 0, name)
 
 
 def suffix_of(path: Path) -> str | None:

@@ -92,7 +92,7 @@ def episode_columns() -> LineColumns:
             is_odd=np.array([not (_has_one_agent(row) and _is_chain(row) and row.task.hash) for row in rows]),
         )
 
-    return LineColumns(row=_Episode, take=take)
+    return LineColumns(row=_Episode, take=take, looks_at_path=True)
 
 
 def stream_columns(*, may_branch: bool, odd_logprobs: str) -> LineColumns:

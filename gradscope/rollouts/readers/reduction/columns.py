@@ -73,6 +73,8 @@ class LineColumns:
     """The keys that are read, with their usual types."""
     take: Callable[[Sequence[Any], Path], Columns]
     """What rows of a file say; at least one."""
+    looks_at_path: bool = False
+    """Whether they say something else in a file of another name."""
     decoder: msgspec.json.Decoder[Any] = field(init=False)
     """Of the struct."""
 

@@ -8,7 +8,7 @@ are looked for beforehand, and are odd.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ from gradscope.outside.limits import MOST_ROW, most
 from gradscope.outside.plain_json import MOST_DEPTH
 from gradscope.rollouts.readers.parsing.jsonl import BOM, MOST_FLAWED, open_bytes, parse_line
 from gradscope.rollouts.readers.reduction.columns import LineColumns
-from gradscope.rollouts.readers.reduction.parts import Counts, Part, part_of_columns
+from gradscope.rollouts.readers.reduction.parts import PLACES_A_FILE, Counts, Part, part_of_columns
 
 BLOCK = 8 << 20
 """Bytes of a block: enough rows that one costs little more than to decode it, and few enough objects at a time."""
@@ -89,6 +89,8 @@ class Scanned:
     """What its rows call to be noted."""
     lost: InputError | None = None
     """Why what follows in the file cannot be read."""
+    is_of_several: bool = False
+    """Whether ``part`` has the groups of files before it, too, and their places are those within the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +182,70 @@ def scan_range(
             yield Scanned(file=file, end=block.end, num_rows=0, lost=block.lost)
         else:
             yield _scan(path, file, columns, block, with_texts)
+
+
+def scan_small(
+    paths: Sequence[Path], files: Sequence[int], columns: LineColumns, *, with_texts: bool = False
+) -> Iterator[Scanned]:
+    """What the lines of small files say; rows of many are taken at once, as taking some costs as much as taking many.
+
+    Args:
+        paths: Files of JSON lines.
+        files: Their numbers within the log.
+        columns: How to read them.
+        with_texts: Whether texts of prompts are kept.
+
+    Yields:
+        Each file; the last of those without an odd line has the part of all.
+    """
+    plain: list[_PlainFile] = []
+    for path, file in zip(paths, files, strict=True):
+        blocks = list(blocks_in(path))
+        if len(blocks) == 1 and blocks[0].lost is None and not blocks[0].is_open:
+            rows, _, bounds = blocks[0].decoded(columns.decoder)
+            if len(rows) == len(bounds) - 1:
+                plain.append(_PlainFile(path, file, blocks[0], rows, bounds))
+                continue
+        yield from _taken_together(plain, columns, with_texts)
+        plain = []
+        yield from scan_range(path, file, columns, 0, None, with_texts=with_texts)
+    yield from _taken_together(plain, columns, with_texts)
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainFile:
+    """A file that is one block of lines which the decoder takes."""
+
+    path: Path
+    file: int
+    block: LineBlock
+    rows: list[Any]
+    bounds: Counts
+
+
+def _taken_together(plain: Sequence[_PlainFile], columns: LineColumns, with_texts: bool) -> Iterator[Scanned]:
+    if not plain:
+        return
+    taken = columns.take([row for one in plain for row in one.rows], plain[0].path)
+    numbers = np.concatenate([np.arange(len(one.rows)) + one.file * PLACES_A_FILE for one in plain])
+    part, _, is_odd = part_of_columns(taken, numbers, with_texts=with_texts)
+    if is_odd.any():
+        for one in plain:
+            yield _scan(one.path, one.file, columns, one.block, with_texts)
+        return
+    noted = tuple(what for what, some in taken.noted.items() if some.any())
+    end = 0
+    for one in plain:
+        start, end, is_last = end, end + len(one.rows), one is plain[-1]
+        yield Scanned(
+            file=one.file,
+            end=one.block.end,
+            num_rows=len(one.rows),
+            part=part if is_last else None,
+            spans=_spans(taken.step[start:end], np.arange(end - start), one.bounds + one.block.offset),
+            noted=noted if is_last else (),
+            is_of_several=is_last,
+        )
 
 
 def _seek_line(stream: IO[bytes], start: int, end: int | None) -> int:
@@ -298,6 +364,8 @@ def _spans(step: Counts, at: Counts, bounds: Counts) -> list[Span]:
     """Where rows of each step lie: rows with their steps and numbers, and where lines start in the file."""
     if not len(step):
         return []
+    if (step == step[0]).all():
+        return [Span(step=int(step[0]), start=int(bounds[at[0]]), end=int(bounds[at[-1] + 1]), line=int(at[0]))]
     steps, first = np.unique(step, return_index=True)
     last = len(step) - 1 - np.unique(step[::-1], return_index=True)[1]
     return [

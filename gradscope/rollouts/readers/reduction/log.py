@@ -264,6 +264,8 @@ def _part_of(
         spans.add(found.file, first, found.spans, others)
     elif part is not None:
         spans.add_file(found.file, part.step)
+    if found.is_of_several:
+        return part
     return None if part is None else replace(part, place=part.place + found.file * PLACES_A_FILE + first)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gradscope.machine.memory import trim_heap
 from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED
 from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColumns
-from gradscope.rollouts.readers.reduction.lines import Scanned, scan_range
+from gradscope.rollouts.readers.reduction.lines import Scanned, scan_range, scan_small
 from gradscope.rollouts.readers.reduction.tables import scan_table
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ RANGE = 32 << 20
 """Bytes that a process reads before it answers."""
 MIN_FORKED = 96 << 20
 """Bytes of a log, decompressed ones by a guess, below which a second process takes longer than it saves."""
+_SMALL, _TOGETHER = 1 << 20, 4 << 20
+"""Bytes of a file that is read together with others, and of these."""
 EXPANSION = 10
 """What a compressed file is taken to hold, in its sizes on disk: rollouts of one prompt are alike and compress well."""
 
@@ -104,12 +106,37 @@ def _tasks(files: Sequence[Path], declared: Declared, ends: Mapping[int, int]) -
 
 def _scan(ranges: Iterable[Range]) -> Iterator[Scanned]:
     files, declared, with_texts = _work
-    for number, start, end in ranges:
+    for some in _with_small_together(ranges):
+        number, start, end = some[0]
         columns = declared(files[number])
-        if isinstance(columns, LineColumns):
+        if len(some) > 1 and isinstance(columns, LineColumns):
+            numbers = [number for number, _, _ in some]
+            yield from scan_small([files[number] for number in numbers], numbers, columns, with_texts=with_texts)
+        elif isinstance(columns, LineColumns):
             yield from scan_range(files[number], number, columns, start, end, with_texts=with_texts)
         elif columns is not None:
             yield from scan_table(files[number], number, columns, with_texts=with_texts)
+
+
+def _with_small_together(ranges: Iterable[Range]) -> Iterator[list[Range]]:
+    """Each range by itself, but small files of lines that stand side by side and are read alike together."""
+    files, declared, _ = _work
+    small: list[Range] = []
+    known, size = None, 0
+    for number, start, end in ranges:
+        columns, length = declared(files[number]), files[number].stat().st_size
+        is_lines = isinstance(columns, LineColumns) and not columns.looks_at_path
+        is_small = is_lines and files[number].suffix not in COMPRESSED and not start and length < _SMALL
+        if small and (not is_small or columns is not known or size + length > _TOGETHER):
+            yield small
+            small, size = [], 0
+        if is_small:
+            small.append((number, start, end))
+            known, size = columns, size + length
+        else:
+            yield [(number, start, end)]
+    if small:
+        yield small
 
 
 def _scan_all(ranges: Iterable[Range]) -> list[Scanned]:

@@ -210,7 +210,7 @@ def _text_columns() -> LineColumns:
             noted=scores.noted(rows, _BY_TEXT),
         )
 
-    return LineColumns(row=keys.struct(), take=take)
+    return LineColumns(row=keys.struct(), take=take, looks_at_path=True)
 
 
 def _token_columns() -> LineColumns:
@@ -244,7 +244,7 @@ def _token_columns() -> LineColumns:
             noted=scores.noted(rows, _BY_IDS),
         )
 
-    return LineColumns(row=keys.struct(), take=take)
+    return LineColumns(row=keys.struct(), take=take, looks_at_path=True)
 
 
 class _Scores:
