@@ -75,7 +75,7 @@ def _show_version(wanted: bool) -> None:
             "Give a command a run: its folder, a log or a URL. stdout is data, stderr is talk.",
         ],
         EXAMPLES,
-    )
+    ),
 )
 def gradscope(
     context: typer.Context,

@@ -8,7 +8,7 @@ are looked for beforehand, and are odd.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -174,14 +174,10 @@ def scan_range(
         end: The byte behind the last; None: all to the end of the file.
         with_texts: Whether texts of prompts are kept.
 
-    Yields:
-        LineBlock after block.
+    Returns:
+        Block after block.
     """
-    for block in blocks_in(path, start, end):
-        if block.lost is not None:
-            yield Scanned(file=file, end=block.end, num_rows=0, lost=block.lost)
-        else:
-            yield _scan(path, file, columns, block, with_texts)
+    return _scans(path, file, columns, blocks_in(path, start, end), with_texts)
 
 
 def scan_small(
@@ -208,7 +204,7 @@ def scan_small(
                 continue
         yield from _taken_together(plain, columns, with_texts)
         plain = []
-        yield from scan_range(path, file, columns, 0, None, with_texts=with_texts)
+        yield from _scans(path, file, columns, blocks, with_texts)
     yield from _taken_together(plain, columns, with_texts)
 
 
@@ -270,6 +266,16 @@ def _whole_lines(stream: IO[bytes], size: int) -> tuple[bytes, int]:
             rest = stream.readline(longest)
             skipped += len(rest)
     return data, skipped
+
+
+def _scans(
+    path: Path, file: int, columns: LineColumns, blocks: Iterable[LineBlock], with_texts: bool
+) -> Iterator[Scanned]:
+    for block in blocks:
+        if block.lost is not None:
+            yield Scanned(file=file, end=block.end, num_rows=0, lost=block.lost)
+        else:
+            yield _scan(path, file, columns, block, with_texts)
 
 
 def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_texts: bool) -> Scanned:

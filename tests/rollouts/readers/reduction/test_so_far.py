@@ -44,7 +44,7 @@ class Log:
         read: list[int] = []
         original = lines.blocks_in
 
-        def spy(path: Path, start: int, end: int | None) -> Iterator[lines.LineBlock]:
+        def spy(path: Path, start: int = 0, end: int | None = None) -> Iterator[lines.LineBlock]:
             for block in original(path, start, end):
                 read.append(len(block.data))
                 yield block
