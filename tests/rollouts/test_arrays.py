@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from gradscope.rollouts.arrays import to_floats, to_indices, to_numpy, to_strings, to_texts
+from gradscope.rollouts.arrays import to_filled, to_floats, to_indices, to_numpy, to_strings, to_texts
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64, np.uint8])
@@ -36,3 +41,19 @@ def test_text_of_any_letters_becomes_strings() -> None:
     halves = ["\ud800", "\ud801", "\ud800", "é"]
     assert to_strings(halves).dictionary_encode().indices.to_pylist() == [0, 1, 0, 2]
     assert to_texts(to_strings(halves)) == halves
+
+
+@pytest.mark.parametrize("values", [[1.0, None, 3.0, None], [1.0, 2.0, 3.0, 4.0], [None] * 4])
+def test_null_becomes_a_value(values: list[float | None]) -> None:
+    column = pa.array([0.0, *values], pa.float64())[1:]
+    wanted = [-1.0 if value is None else value for value in values]
+    assert to_filled(column, -1.0).tolist() == wanted
+    assert to_filled(pa.chunked_array([column, column]), -1.0).tolist() == wanted * 2
+
+
+def test_tables_are_read_without_pandas(tmp_path: Path) -> None:
+    """It is no dependency, and where it is there pyarrow's ``fill_null`` takes half a second to import it."""
+    pq.write_table(pa.table({"step": [1, 1], "group_id": ["a", "a"], "reward": [1.0, None]}), tmp_path / "a.parquet")
+    code = "import sys; from gradscope.rollouts.readers.detect import read_run; "
+    code += f"read_run({str(tmp_path)!r}, rewards_only=True); print('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

@@ -13,7 +13,7 @@ import pyarrow as pa
 from msgspec import UNSET, Raw, UnsetType
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import to_floats, to_indices, to_numpy, to_strings
+from gradscope.rollouts.arrays import to_filled, to_floats, to_indices, to_strings
 from gradscope.rollouts.readers.flat.columns import FlatColumns, flat_records, prompt_text_id
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import generation_seconds, in_environment
@@ -194,8 +194,7 @@ def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
             cells = column.to_pylist()
             return cells, np.where([cell is None for cell in cells], -1, np.arange(len(cells)))
         column = column.dictionary_encode()
-    places = column.indices.cast(pa.int64()).fill_null(-1)
-    return column.dictionary.to_pylist(), to_numpy(places)
+    return column.dictionary.to_pylist(), to_filled(column.indices.cast(pa.int64()), -1)
 
 
 def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:
@@ -209,7 +208,7 @@ def _numbers(column: pa.Array, *, from_text: bool) -> NDArray[np.float64]:
     """Numbers as ``parse_reward`` tells them; NaN where one is none, [R]."""
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        found = to_numpy(column.cast(pa.float64(), safe=False).fill_null(math.nan))
+        found = to_filled(column.cast(pa.float64(), safe=False), math.nan)
         return np.where(np.isfinite(found), found, math.nan)
     if from_text and pa.types.is_string(kind):
         try:
@@ -232,5 +231,5 @@ def _is_broken(column: pa.Array) -> NDArray[np.bool_] | None:
     """Where an advantage is a number but not a finite one, [R]."""
     if not pa.types.is_floating(column.type):
         return None
-    found = to_numpy(column.cast(pa.float64()).fill_null(0.0))
+    found = to_filled(column.cast(pa.float64()), 0.0)
     return np.asarray(~np.isfinite(found))

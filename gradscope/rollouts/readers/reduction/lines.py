@@ -8,7 +8,7 @@ are looked for beforehand, and are odd.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -174,10 +174,11 @@ def scan_range(
         end: The byte behind the last; None: all to the end of the file.
         with_texts: Whether texts of prompts are kept.
 
-    Returns:
-        Block after block.
+    Yields:
+        LineBlock after block.
     """
-    return _scans(path, file, columns, blocks_in(path, start, end), with_texts)
+    for block in blocks_in(path, start, end):
+        yield _scan(path, file, columns, block, with_texts)
 
 
 def scan_small(
@@ -196,7 +197,7 @@ def scan_small(
     """
     plain: list[_PlainFile] = []
     for path, file in zip(paths, files, strict=True):
-        blocks = list(blocks_in(path))
+        blocks = list(blocks_in(path, 0, None))
         if len(blocks) == 1 and blocks[0].lost is None and not blocks[0].is_open:
             rows, _, bounds = blocks[0].decoded(columns.decoder)
             if len(rows) == len(bounds) - 1:
@@ -204,7 +205,7 @@ def scan_small(
                 continue
         yield from _taken_together(plain, columns, with_texts)
         plain = []
-        yield from _scans(path, file, columns, blocks, with_texts)
+        yield from (_scan(path, file, columns, block, with_texts) for block in blocks)
     yield from _taken_together(plain, columns, with_texts)
 
 
@@ -268,17 +269,9 @@ def _whole_lines(stream: IO[bytes], size: int) -> tuple[bytes, int]:
     return data, skipped
 
 
-def _scans(
-    path: Path, file: int, columns: LineColumns, blocks: Iterable[LineBlock], with_texts: bool
-) -> Iterator[Scanned]:
-    for block in blocks:
-        if block.lost is not None:
-            yield Scanned(file=file, end=block.end, num_rows=0, lost=block.lost)
-        else:
-            yield _scan(path, file, columns, block, with_texts)
-
-
 def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_texts: bool) -> Scanned:
+    if block.lost is not None:
+        return Scanned(file=file, end=block.end, num_rows=0, lost=block.lost)
     rows, at, bounds = block.decoded(columns.decoder)
     num_lines = len(bounds) - 1
     part, numbers, spans = None, at, list[Span]()

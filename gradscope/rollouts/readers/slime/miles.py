@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import to_numpy
+from gradscope.rollouts.arrays import to_filled
 from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.conversations import completion_of
 from gradscope.rollouts.readers.parsing.counted import SEVERAL, hidden_by
@@ -141,7 +141,7 @@ def _is_flag(kind: pa.DataType) -> bool:
 
 def _numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
     """Whole numbers, -1 where there is none, [R]."""
-    return np.asarray(to_numpy(column.cast(pa.int64()).fill_null(-1)))
+    return np.asarray(to_filled(column.cast(pa.int64()), -1))
 
 
 def _sizes(column: pa.ChunkedArray) -> NDArray[np.int64]:
@@ -155,7 +155,7 @@ def _first_set(column: pa.ChunkedArray) -> NDArray[np.int64]:
     """The place of the first element of each list that is set; beyond its end where none is, [R]."""
     size = np.maximum(_sizes(column), 0)
     start = np.cumsum(size) - size
-    flags = to_numpy(column.combine_chunks().flatten().cast(pa.bool_()).cast(pa.int8()).fill_null(0))
+    flags = to_filled(column.combine_chunks().flatten().cast(pa.bool_()).cast(pa.int8()), 0)
     at = np.append(np.flatnonzero(flags), size.sum())
     return np.asarray(at[np.searchsorted(at, start)] - start)
 

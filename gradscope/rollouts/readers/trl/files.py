@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
-from gradscope.rollouts.arrays import to_floats, to_numpy
+from gradscope.rollouts.arrays import to_filled, to_floats, to_numpy
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.scalars import (
     digest,
@@ -73,7 +73,7 @@ class RowPrompts:
         return len(self.of_row)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepFile:
     """One file of training rollouts, without its completions."""
 
@@ -85,8 +85,8 @@ class StepFile:
     """Column names in order."""
     doubles: tuple[str, ...]
     """Names of the columns of type double, in order."""
-    prompts: RowPrompts
-    """The prompts of its rows, text or messages."""
+    prompt_cells: pa.Array
+    """Its column of prompts."""
     numbers: Mapping[str, NDArray[np.float64]]
     """The numbers of the advantage, of doubles and of reward functions; NaN where a cell holds none, or one that is not
     finite, [N] each."""
@@ -103,6 +103,11 @@ class StepFile:
     def size(self) -> int:
         """How many rows it has, N."""
         return len(self.num_tokens)
+
+    @cached_property
+    def prompts(self) -> RowPrompts:
+        """The prompts of its rows, text or messages."""
+        return _prompts(self.prompt_cells)
 
     def numbers_of(self, column: str) -> NDArray[np.float64]:
         """A column of ``numbers``; all NaN where the file lacks it, [N]."""
@@ -146,7 +151,7 @@ def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
         step=steps[0],
         columns=tuple(types),
         doubles=doubles,
-        prompts=_prompts(cells["prompt"].combine_chunks()),
+        prompt_cells=cells["prompt"].combine_chunks(),
         numbers=numbers,
         lacking=frozenset(name for name in numeric if cells[name].null_count),
         is_broken=np.array(list(map(is_not_finite, advantage)), dtype=np.bool_),
@@ -156,7 +161,7 @@ def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
 
 def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
     if pa.types.is_floating(column.type):
-        numbers = to_numpy(column.cast(pa.float64()).fill_null(math.nan))
+        numbers = to_filled(column.cast(pa.float64()), math.nan)
         return np.where(np.isfinite(numbers), numbers, math.nan)
     return to_floats(map(finite_or_none, column.to_pylist()))
 
