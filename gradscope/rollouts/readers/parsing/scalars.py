@@ -108,7 +108,7 @@ def digest(*parts: Any) -> str:
 
 def parse_messages(value: Any) -> tuple[dict[str, Any], ...] | None:
     """Chat messages without the null keys that Arrow adds when it unifies structs; None where the cell holds none."""
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
         return None
     if not all(isinstance(message, Mapping) and "role" in message for message in value):
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from gradscope.rollouts.readers.slime.torch_archive import is_archive, read_arch
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.types import Status, Tokens
 
+_digest_of_text = lru_cache(maxsize=256)(digest)  # samples of one prompt stand side by side
 _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}
 
 
@@ -137,7 +139,7 @@ def sample_record(
 
 def prompt_digest(prompt: Any) -> str:
     """The id of a prompt, text or messages."""
-    return digest(parse_messages(prompt) or text_of(prompt))
+    return _digest_of_text(prompt) if type(prompt) is str else digest(parse_messages(prompt) or text_of(prompt))
 
 
 def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
