@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -119,12 +119,15 @@ def course(
     ends = np.flatnonzero(np.diff(ordered.step, append=ordered.step[-1] + 1)) + 1
     if by == "window":
         ends = np.array([part[-1] for part in np.array_split(ends, min(NUM_WINDOWS, len(ends)))])
-    bounds, rows = [0, *ends.tolist()], list[StepDegeneracy]()
-    for first in range(0, len(ends), _AT_ONCE):
-        spans = [ordered.take(slice(*ends)) for ends in pairwise(bounds[first : first + _AT_ONCE + 1])]
-        estimates = options.estimates(spans) if known is None else _estimates(spans, options, known)
-        rows += (_row(run, groups, reward, found) for groups, found in zip(spans, estimates, strict=True))
-    return tuple(rows)
+    bounds = [0, *ends.tolist()]
+
+    def rows() -> Iterator[StepDegeneracy]:
+        for first in range(0, len(ends), _AT_ONCE):
+            spans = [ordered.take(slice(*ends)) for ends in pairwise(bounds[first : first + _AT_ONCE + 1])]
+            estimates = options.estimates(spans) if known is None else _estimates(spans, options, known)
+            yield from (_row(run, groups, reward, found) for groups, found in zip(spans, estimates, strict=True))
+
+    return tuple(rows())
 
 
 def _estimates(

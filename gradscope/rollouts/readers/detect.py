@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gradscope.errors import InputError, UsageError
+from gradscope.machine.memory import trim_heap
 from gradscope.outside.limits import require_regular
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.groups import reward_table
@@ -85,6 +86,8 @@ def read_run(
     _refuse_unused(reader, request)
     refuse_several(request.path, reader.name, request.options)
     run = as_named_run(_naming_non_finite(_with_given_base(reader.read(request), request)))
+    if rewards_only:
+        trim_heap()  # what was merged leaves holes that the statistics would not fit
     if request.options.strict:
         refuse_quarantined(run.source.quarantined)
     _require_sums(run)
