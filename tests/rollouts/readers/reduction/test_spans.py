@@ -131,4 +131,4 @@ def test_spans_of_which_nobody_asks_are_not_taken_in(tmp_path: Path) -> None:
     nobody = spans.NoSpans()
     nobody.add(0, 0, [], [spans.Span(step=1, start=0, end=4, line=0)])
     nobody.add_file(0, np.array([1]))
-    assert list(nobody.rows_around(1, [path], tables.read_rows)) == []
+    assert list(nobody.rows_around(1, [path], lambda *_: iter(()))) == []
