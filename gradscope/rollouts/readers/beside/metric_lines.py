@@ -58,12 +58,17 @@ def with_logged_metrics(request: ReadRequest, run: Run) -> Run:
     """The run with the metrics in its folder: TensorBoard's files, or a ``metrics.jsonl`` under the trainer's names.
 
     Returns:
-        The run; without metrics where the files are of several folders, which may be several runs.
+        The run; without metrics, which is said, where the files are of several folders, which may be several runs.
     """
     folder = request.path if request.path.is_dir() else request.path.parent
     folder = folder.parent if folder.name == "rollout_data" else folder
     events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
-    if len({file.parent for file in events}) == 1:
+    folders = sorted({str(file.parent) for file in events})
+    if len(folders) > 1:
+        named = f"{len(folders)} folders ({', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''})"
+        said = f"TensorBoard's files lie in {named}: which are of this run is not known, and none were read."
+        return replace(run, source=replace(run.source, missing=(*run.source.missing, said)))
+    if folders:
         found = _with(run, events, _scalars(events, quarantine))
     elif lines.is_file():
         found = _with(run, [lines], metric_lines([lines], {}, quarantine))

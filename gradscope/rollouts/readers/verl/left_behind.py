@@ -5,11 +5,16 @@ The logger "file" writes the metrics, a line a step: ``{"step": N, "data": {...}
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from gradscope.errors import InputError
+from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.readers.beside.configuration import trainer_settings
 from gradscope.rollouts.readers.beside.step_weights import CheckpointLayout, SavedWeights, saved_weights
 from gradscope.rollouts.readers.parsing.assemble import peek
@@ -19,6 +24,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import logged_numbers
 from gradscope.rollouts.run import TrainerSettings
+from gradscope.rollouts.types import RolloutGroup
 
 SWITCH_ON = (
     'No file of verl\'s metrics lies in or beside the folder: add "file" to trainer.logger and put it there '
@@ -26,14 +32,80 @@ SWITCH_ON = (
 )
 COMMON_NAMES = {"actor/grad_norm": "grad_norm", "critic/score/mean": "reward"}
 """verl's names of what every trainer logs."""
+_CLOSE = 1e-4
+"""Means of one batch differ by less: verl adds up in float32."""
 
 
-def find_metrics(folder: Path) -> Path | None:
-    """The first ``.jsonl`` of metrics in a folder of rollouts, or in the one above; None where none is."""
-    candidates = (
-        file for parent in (folder, folder.parent) for file in sorted(parent.glob("*.jsonl")) if file.is_file()
-    )
-    return next((file for file in candidates if is_metrics(file)), None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerlMetrics:
+    """What verl's logger "file" left of a run."""
+
+    file: Path | None = None
+    """Its file; None where there is none."""
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Step -> name -> number."""
+    sentences: tuple[str, ...] = ()
+    """What was concluded, where there was something to choose."""
+
+
+def metrics_of(
+    folder: Path, groups: Sequence[RolloutGroup], experiment: str | None, quarantine: QuarantineLog
+) -> VerlMetrics:
+    """The metrics of some rollouts: of several experiments' the ones whose steps and mean rewards are theirs.
+
+    Args:
+        folder: The rollouts' own; its files count before those of the folder above.
+        groups: The rollouts.
+        experiment: The name of the file that was chosen, without its ending; None: none was.
+        quarantine: Takes the lines that hold no metrics.
+
+    Returns:
+        The metrics.
+
+    Raises:
+        InputError: There are several files, and none, or not one alone, has these rewards; or none has that name.
+    """
+    files = next((some for where in (folder, folder.parent) if (some := _metrics_files(where))), [])
+    if not files and experiment is None:
+        return VerlMetrics()
+    chosen = [file for file in files if experiment in (None, file.name.split(".")[0])]
+    if len(chosen) > 1:
+        means = _mean_rewards(groups)
+        chosen = [file for file in files if _agree(read_verl_metrics(file, QuarantineLog()), means)]
+    if len(chosen) != 1:
+        names = ", ".join(str(file) for file in files) or "none"
+        have = f"{len(chosen) or 'none'} of them have the rewards of these rollouts"
+        which = "none is called so" if experiment else have
+        raise InputError(
+            f"{folder} has metrics of {len(files)} experiments ({names}), and {which}.",
+            hint="Name the one of these rollouts by its file: --metric-run NAME; or move the others away.",
+        )
+    (file,) = chosen
+    said = f"Of {len(files)} files of metrics {file.name} is that of these rollouts: its mean rewards are theirs."
+    is_found = len(files) > 1 and experiment is None
+    return VerlMetrics(file=file, metrics=read_verl_metrics(file, quarantine), sentences=(said,) if is_found else ())
+
+
+def _metrics_files(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.glob("*.jsonl")) if file.is_file() and is_metrics(file)]
+
+
+def _mean_rewards(groups: Sequence[RolloutGroup]) -> dict[int, float]:
+    """The mean reward of each step, of the rollouts that have one."""
+    table = reward_table(groups)
+    steps, of_group = np.unique(table.step, return_inverse=True)
+    is_known = ~np.isnan(table.reward)
+    of_rollout = np.repeat(of_group, table.size)[is_known]
+    sums = np.bincount(of_rollout, weights=table.reward[is_known], minlength=len(steps))
+    with np.errstate(invalid="ignore"):
+        return dict(zip(steps.tolist(), (sums / np.bincount(of_rollout, minlength=len(steps))).tolist(), strict=True))
+
+
+def _agree(metrics: Mapping[int, Mapping[str, float]], means: Mapping[int, float]) -> bool:
+    """Whether a log has every step of the rollouts, with their mean reward wherever it has one."""
+    logged = [(metrics[step].get("reward"), mean) for step, mean in means.items() if step in metrics]
+    pairs = [(reward, mean) for reward, mean in logged if reward is not None]
+    return len(logged) == len(means) and bool(pairs) and all(math.isclose(*pair, abs_tol=_CLOSE) for pair in pairs)
 
 
 def is_metrics(file: Path) -> bool:

@@ -27,9 +27,8 @@ from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced
 from gradscope.rollouts.readers.verl.columns import COLUMNS, NO_REWARDS, Uids, line_columns, row_tokens
 from gradscope.rollouts.readers.verl.left_behind import (
     SWITCH_ON,
-    find_metrics,
     is_metrics,
-    read_verl_metrics,
+    metrics_of,
     verl_settings,
     verl_weights,
 )
@@ -89,7 +88,7 @@ def _read(request: ReadRequest) -> Run:
     found = _reduced(files, request) or _by_row(files, request)
     inferred = [*_GROUPED[found.uids], *([SEVERAL] if found.folded else [])]
     folder = given if given.is_dir() else given.parent
-    metrics_file = find_metrics(folder)
+    logged = metrics_of(folder, found.groups, request.options.metric_run, found.quarantine)
     if given != request.path:
         inferred.append(f"Rollouts were read from {folder.name}/; other folders (validation) are left out.")
     settings = verl_settings(request, folder, by_v1=found.uids == "of outputs")
@@ -100,15 +99,15 @@ def _read(request: ReadRequest) -> Run:
         quarantine=found.quarantine,
         format="verl",
         recognized=f"verl rollouts {_WRITTEN[found.uids]}, {counted(len(files), 'file')}",
-        inferred=inferred,
+        inferred=[*inferred, *logged.sentences],
         missing=(
             *(() if found.has_tokens else (_NO_TOKENS,)),
             _FILTERED,
             *(() if saved.weights else (_SHARDS,)),
-            *(() if metrics_file is not None else (SWITCH_ON,)),
+            *(() if logged.file is not None else (SWITCH_ON,)),
         ),
-        files=(*files, *(() if metrics_file is None else (metrics_file,))),
-        metrics={} if metrics_file is None else read_verl_metrics(metrics_file, found.quarantine),
+        files=(*files, *(() if logged.file is None else (logged.file,))),
+        metrics=logged.metrics,
     )
     return replace(
         run,
@@ -339,4 +338,5 @@ FORMAT = Format(
     looks_for="<step>.jsonl with input, output, score and step (verl)",
     recognizes=_recognizes,
     read=_read,
+    takes=frozenset({"metric_run"}),
 )

@@ -90,4 +90,6 @@ def test_files_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (log / name).mkdir()
         (log / name / "events.out.tfevents.1.host").write_bytes(EVENTS)
-    assert read_run(log).metrics == {}
+    run = read_run(log)
+    assert run.metrics == {}
+    assert run.source.missing[-1].startswith(f"TensorBoard's files lie in 2 folders ({log}/a, {log}/b): which are")

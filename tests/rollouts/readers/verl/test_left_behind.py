@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.beside.test_step_weights import write_model
@@ -95,3 +97,37 @@ def test_a_metric_that_is_not_finite_is_kept_and_said(tmp_path: Path) -> None:
     assert [str(run.metrics[step]["grad_norm"]) for step in (1, 2)] == ["nan", "-inf"]
     said = "The trainer logged grad_norm as NaN at step 1 and at 1 more as no finite number."
     assert run.source.missing[-1] == said
+
+
+def experiments(folder: Path, **means: list[float]) -> Path:
+    """Two steps of two rollouts, with mean rewards of 0.5 and 1, beside metrics of experiments with these means."""
+    for step, rewards in ((1, (1.0, 0.0)), (2, (1.0, 1.0))):
+        rows = [{**ROW, "step": step, "score": one, "uid": f"a_{at}_0"} for at, one in enumerate(rewards)]
+        write_lines(folder / f"rollouts/{step}.jsonl", *rows)
+    for name, values in means.items():
+        lines = [{"step": at, "data": {"critic/score/mean": mean}} for at, mean in enumerate(values, start=1)]
+        write_lines(folder / f"{name}.jsonl", *lines)
+    return folder / "rollouts"
+
+
+def test_of_two_experiments_the_metrics_are_those_whose_rewards_are_the_rollouts(tmp_path: Path) -> None:
+    run = read_run(experiments(tmp_path, first=[0.25, 0.5, 0.5], second=[0.5, 1.00002, 1.0]))
+    assert run.metrics[2]["reward"] == 1.00002
+    assert run.source.files[-1].endswith("second.jsonl")
+    assert "Of 2 files of metrics second.jsonl is that of these rollouts" in run.source.inferred[-1]
+
+
+@pytest.mark.parametrize(
+    ("second", "which"),
+    [([0.5, 1.0], "2 of them have"), ([0.5], "none of them have"), ([0.25, 1.0], "none of them have"), ([], "none of")],
+)
+def test_experiments_that_rewards_do_not_tell_apart_are_asked_for(
+    tmp_path: Path, second: list[float], which: str
+) -> None:
+    first = [0.5, 1.0, 1.0] if "2 of" in which else [0.0, 0.0]
+    rollouts = experiments(tmp_path, first=first, second=second or [math.nan, math.nan])
+    with pytest.raises(InputError, match=rf"metrics of 2 experiments \(.*first.jsonl, .*second.jsonl\), and {which}"):
+        read_run(rollouts)
+    assert read_run(rollouts, ReadOptions(metric_run="first")).metrics[1]["reward"] == first[0]
+    with pytest.raises(InputError, match="and none is called so"):
+        read_run(rollouts, ReadOptions(metric_run="third"))
