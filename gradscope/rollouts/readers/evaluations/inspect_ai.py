@@ -52,7 +52,7 @@ _LOCAL_HEADER = struct.Struct("<26x2H")
 """What stands before a member's bytes: 26 bytes of no interest here, and the lengths of its name and extra field."""
 _BROKEN = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, pa.ArrowException),
-    *(EOFError, OSError, RuntimeError),
+    *(EOFError, OSError, RuntimeError, UnicodeDecodeError),
 )
 """What reading an archive raises that is damaged or compressed in a way that nobody uses."""
 _CONVERT = "Convert it where inspect_ai is installed: inspect log convert {} --to json --output-dir logs-json"

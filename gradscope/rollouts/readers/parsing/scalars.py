@@ -103,7 +103,14 @@ def digest(*parts: Any) -> str:
     """A short name for long content of plain JSON values, the same in every file: 16 hexadecimal digits."""
     if len(parts) == 1 and type(parts[0]) is str:  # what most prompts are, at a third of the cost
         return hashlib.sha256(f"[{encode_basestring_ascii(parts[0])}]".encode()).hexdigest()[:16]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(_json(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _json(value: Any, **how: Any) -> str:
+    try:
+        return json.dumps(value, default=str, **how)
+    except TypeError:  # of a pickle's dictionaries a key may be anything, or of kinds that have no order
+        return json.dumps(repr(value))
 
 
 def parse_messages(value: Any) -> tuple[dict[str, Any], ...] | None:
@@ -123,7 +130,7 @@ def text_of(value: Any) -> str:
         return ""
     messages = parse_messages(value)
     if messages is None:
-        return json.dumps(value, ensure_ascii=False, default=str)
+        return _json(value, ensure_ascii=False)
     return "\n".join(_content_of(message) for message in messages)
 
 

@@ -101,6 +101,12 @@ def test_inspect_archives_that_cannot_be_read_say_what_to_do(tmp_path: Path, mon
     monkeypatch.setattr(inspect_ai, "MOST_ROW", 3)
     with pytest.raises(InputError, match="a sample of more than 0 MiB"):
         read_run(log)
+    misnamed = tmp_path / "misnamed.eval"  # its directory calls a name UTF-8 that is not
+    misnamed.write_bytes(
+        raw[: central + 9] + b"\x08" + raw[central + 10 : central + 46] + b"\xff" + raw[central + 47 :]
+    )
+    with pytest.raises(InputError, match="cannot be read: 'utf-8' codec"):
+        read_run(misnamed)
     damaged = tmp_path / "damaged.eval"
     damaged.write_bytes(raw.replace(b'"id"', b'"ix"', 1))
     monkeypatch.undo()

@@ -220,3 +220,14 @@ def test_which_reward_counts_is_known_only_at_the_end(tmp_path: Path) -> None:
     assert rewards_of(run) == {"0": (None, None), "1:0": (0.5,)}
     assert set_aside(run) == {"the reward is missing": 1, "the reward is text": 1}
     assert "no reward 'z'" in str(assert_reduced_alike(tmp_path, ReadOptions(columns=ColumnNames(reward="z"))))
+
+
+@pytest.mark.parametrize("key", [("a", 1), None, b"x", 1.5])
+@pytest.mark.parametrize("rewards_only", [True, False])
+def test_keys_that_are_no_texts_cost_nothing(tmp_path: Path, key: Any, rewards_only: bool) -> None:
+    odd = {key: 1, "b": 2}
+    cells = [odd, {"prompt": [odd]}, {"prompt": odd, "response": odd}, {"metadata": {key: odd}}, {"status": odd}]
+    samples = [{**sample(at), **one} for at, one in enumerate(cells)]
+    file = archive(tmp_path / "rollout_data" / "3.pt", {"rollout_id": 3, "samples": samples, key: 0})
+    run = read_run(file.parent.parent, rewards_only=rewards_only)
+    assert (rewards_of(run), set_aside(run)) == ({"3:0": (1.0,) * 5}, {})
