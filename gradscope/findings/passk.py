@@ -10,11 +10,7 @@ from gradscope.say import with_interval
 
 
 def passk_findings(
-    tables: Sequence[PassAtKTable],
-    comparisons: Sequence[PassAtKComparison],
-    num_missing: Sequence[int],
-    *,
-    unfinished: Sequence[str] = (),
+    tables: Sequence[PassAtKTable], comparisons: Sequence[PassAtKComparison], num_missing: Sequence[int]
 ) -> tuple[str, ...]:
     """The sentences of a report.
 
@@ -22,7 +18,6 @@ def passk_findings(
         tables: One per file.
         comparisons: Of the first file with each other one.
         num_missing: Samples of each table that have no reward.
-        unfinished: How the evaluation of each table ended, where it did not succeed.
 
     Returns:
         The verdict first: who is ahead, or what the file reaches. Then what is not counted, what the gain is worth in
@@ -30,7 +25,6 @@ def passk_findings(
     """
     sentences = [reach_finding(comparison) for comparison in comparisons]
     sentences += [] if comparisons else [_reach(table) for table in tables]
-    sentences += [f"{table.name}: the evaluation {one}." for table, one in zip(tables, unfinished, strict=False) if one]
     sentences += [
         f"{table.name}: {missing} samples have no reward and are not counted."
         for table, missing in zip(tables, num_missing, strict=True)

@@ -123,6 +123,8 @@ class Source:
     """What the log lacks and a command may need, one sentence each, with what to switch on."""
     quarantined: Quarantine = Quarantine()
     """Rows that were set aside."""
+    unfinished: str = ""
+    """How an evaluation ended and how many of its samples there are, where it did not succeed: "was cancelled: ..."."""
 
     @property
     def filters(self) -> tuple[str, ...]:

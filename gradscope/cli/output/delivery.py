@@ -111,6 +111,8 @@ class Delivery:
 
     def _describe(self, sources: Sequence[Source], notes: Sequence[str], *, whole: bool) -> None:
         """What a reader made of its inputs; of several notes their number, unless all are asked for."""
+        unfinished = [f"The evaluation {source.unfinished}." for source in sources if source.unfinished]
+        self.said.update(unfinished)  # as a warning
         said = [sentence for source in sources for sentence in (*source.inferred, *source.missing)]
         said = [sentence for sentence in dict.fromkeys([*said, *notes]) if sentence not in self.said]
         is_folded = len(said) > 1 and not whole and all(source.kind != "metrics" for source in sources)
@@ -120,6 +122,8 @@ class Delivery:
             say(f"read {source.path}: {source.recognized}{_chosen(source)}, {source.num_rows:,} rows{last}")
         for sentence in () if is_folded else said:
             self.notice(sentence)
+        for sentence in unfinished:
+            say(f"warning: {sentence}")
         for source in sources:
             for reason in source.quarantined.reasons:
                 say(f"warning: set aside {reason.counted}: {reason.reason} ({reason.where})")

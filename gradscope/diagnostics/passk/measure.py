@@ -29,7 +29,7 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import evaluations_below, read_run
-from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, evaluations_in, how_ended
+from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, evaluations_in
 from gradscope.rollouts.run import Run
 
 USUAL_KS = (5, 10, 20, 50, 100)
@@ -96,12 +96,7 @@ def pass_at_k_of_samples(
         tables=tables,
         comparison=comparisons[0] if comparisons else None,
         further_comparisons=tuple(comparisons[1:]),
-        findings=passk_findings(
-            tables,
-            comparisons,
-            [one.num_missing for one in samples],
-            unfinished=[one.unfinished for one in samples],
-        ),
+        findings=passk_findings(tables, comparisons, [one.num_missing for one in samples]),
     )
 
 
@@ -193,7 +188,7 @@ def _evaluation(log: EvaluationLog, scorer: str | None, mean: Estimate, run: Run
         task=log.task,
         model=log.model,
         scorer=scorer or log.scalar,
-        unfinished="" if run is None else how_ended(run),
+        unfinished="" if run is None else run.source.unfinished,
         mean_score=mean,
     )
 

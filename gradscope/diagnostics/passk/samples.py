@@ -18,7 +18,6 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.evaluations.folders import how_ended
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path, manifest_path
 
@@ -43,8 +42,6 @@ class Samples:
     """c, [P]."""
     num_missing: int
     """Samples without a verdict; they are not counted in n."""
-    unfinished: str = ""
-    """How the evaluation ended and how many samples there are, where it did not succeed."""
 
 
 def sample_files(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
@@ -146,7 +143,6 @@ def samples_of_run(
         num_samples=counts[:, 1],
         num_correct=counts[:, 0],
         num_missing=int(np.sum(~is_known)),
-        unfinished=how_ended(run),
     )
 
 

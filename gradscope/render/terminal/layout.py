@@ -21,17 +21,18 @@ Column = tuple[str, Literal["left", "right"]]
 
 
 def source_line(source: Source) -> str:
-    """Where the numbers came from: the path, what it was recognized as, and how many rows could not be used."""
+    """Where the numbers came from: the path, what it was recognized as, and what of it is missing."""
     return f"{source.path} ({source.recognized}){rows_set_aside(source)}"
 
 
 def rows_set_aside(source: Source) -> str:
-    """What follows a file in a heading where rows of it were set aside; the most frequent reason stands for all."""
+    """What follows a file in a heading where something of it is missing; of rows the most frequent reason is said."""
+    ended = f"; the evaluation {source.unfinished}" if source.unfinished else ""
     parts = len(source.quarantined.lost)
     lost = f"; {parts} {'parts' if parts > 1 else 'part'} of it could not be read" if parts else ""
     if not source.quarantined.num_rows:
-        return lost
-    return f"; {source.quarantined.counted} set aside: {source.quarantined.reasons[0].reason}{lost}"
+        return f"{lost}{ended}"
+    return f"; {source.quarantined.counted} set aside: {source.quarantined.reasons[0].reason}{lost}{ended}"
 
 
 def draw(views: Iterable[view.View], result: object, notes: Footnotes) -> Iterator[Table]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,16 @@ def test_a_notice_of_a_hostile_log_is_one_escaped_line(capsys: pytest.CaptureFix
     err = capsys.readouterr().err
     assert "\x1b" not in err
     assert len(err.splitlines()) == 1
+
+
+def test_an_evaluation_that_did_not_succeed_is_a_warning_and_no_folded_note(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cut = replace(source(), unfinished="was cancelled: 12 of 32 samples")
+    cut = replace(cut, missing=(*cut.missing, f"The evaluation {cut.unfinished}."))
+    with delivery(DeliveryOptions()) as result:
+        result.deliver(replace(degeneracy_report(), source=cut))
+    captured = capsys.readouterr()
+    assert captured.err.count("The evaluation was cancelled: 12 of 32 samples.") == 1
+    assert "warning: The evaluation was cancelled" in captured.err
+    assert "the evaluation was cancelled: 12 of 32 samples" in " ".join(captured.out.split())

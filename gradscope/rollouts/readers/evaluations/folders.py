@@ -20,7 +20,6 @@ from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import is_number, text_of
 from gradscope.rollouts.readers.parsing.tables import expand, natural, suffix_of
-from gradscope.rollouts.run import Run
 
 _MOST_DEPTH = 5
 """Folders within one another that are looked into: lighteval writes details/<owner>/<model>/<date>/."""
@@ -88,14 +87,6 @@ def refuse_several(path: Path, format: str, options: ReadOptions) -> None:
             f"{path} holds {len(logs)} evaluations, which are never pooled: {named}{more}.",
             hint=f"All, a row each: gradscope passk {shlex.quote(str(path))}; or name one log: {logs[0].path}",
         )
-
-
-def how_ended(run: Run) -> str:
-    """How the evaluation of a run ended and how many samples it has, where its log says that it did not succeed."""
-    if run.source.format != _INSPECT:
-        return ""
-    header = inspect_ai.header_of([Path(file) for file in run.source.files])
-    return "" if header.is_whole else header.unfinished(run.source.num_rows + run.source.quarantined.num_rows)
 
 
 def _folders(path: Path, depth: int) -> Iterator[Path]:

@@ -76,17 +76,18 @@ def _read(request: ReadRequest) -> Run:
     samples = [located for file in files for located in read_archived_samples(file, quarantine)]
     names = (name for _, sample in samples for name in mapping_of(sample.get("scores")))
     scorer = chosen_name(names, request, "scorer", "no scored samples") if files else ""
-    header = header_of(files)
-    return assemble(
+    unfinished = header_of(files).unfinished(len(samples))
+    run = assemble(
         request,
         records=[_record(sample, scorer, location, quarantine) for location, sample in samples],
         quarantine=quarantine,
         format="inspect-ai",
         recognized=f"inspect_ai, {counted(len(files), 'log')}",
         inferred=(f"The score is that of the scorer {scorer}; C, P, I and N count 1, 0.5, 0 and 0.",),
-        missing=(TEXT_ONLY, *([] if header.is_whole else [f"The evaluation {header.unfinished(len(samples))}."])),
+        missing=(TEXT_ONLY, *([f"The evaluation {unfinished}."] if unfinished else [])),
         files=tuple(files),
     )
+    return replace(run, source=replace(run.source, unfinished=unfinished))
 
 
 def _is_readable(file: Path, quarantine: QuarantineLog) -> bool:
@@ -206,7 +207,9 @@ class Header:
         return self.status in ("success", "")
 
     def unfinished(self, num_samples: int) -> str:
-        """How the evaluation ended, and how many of its samples there are, in words."""
+        """How the evaluation ended, and how many of its samples there are, in words; empty where it is whole."""
+        if self.is_whole:
+            return ""
         ended = {"started": "has not ended", "error": "ended with an error"}.get(self.status, f"was {self.status}")
         of = "" if self.num_samples is None else f" of {self.num_samples:,}"
         return f"{ended}: {num_samples:,}{of} samples"

@@ -10,7 +10,7 @@ import pytest
 from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.evaluations.folders import evaluations_in, how_ended
+from gradscope.rollouts.readers.evaluations.folders import evaluations_in
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.evaluations.test_inspect_ai import archive
 from tests.rollouts.readers.lines import write_lines
@@ -93,11 +93,7 @@ def test_parts_of_one_log_and_steps_of_skyrl_are_read_together(folder: Path) -> 
     ("name", "ended"), [("2026-01-01_x.eval", ""), ("2026-01-02_y.eval", "was cancelled: 1 of 2 samples")]
 )
 def test_how_an_evaluation_ended_is_said_where_it_did_not_succeed(folder: Path, name: str, ended: str) -> None:
-    assert how_ended(read_run(folder / "inspect" / name)) == ended
-
-
-def test_other_logs_do_not_say_how_they_ended(folder: Path) -> None:
-    assert how_ended(read_run(folder / "plus")) == ""
+    assert read_run(folder / "inspect" / name).source.unfinished == ended
 
 
 @pytest.mark.parametrize("document", [[1], {"model_name": 3}, {}])
