@@ -15,8 +15,10 @@ from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
 from gradscope.render.files.tables import arrow_of, pandas_of, tables_of
 from gradscope.render.registry import draw_figures, spec_of
+from gradscope.render.views.view import view_table
 from gradscope.render.words.escape import plain
 from gradscope.results.envelope import fields_of
+from gradscope.results.rank import RankReport
 from gradscope.results.report import Cell, ReportColumn, ReportSection, ReportTable, RunIndex, RunReport
 
 if TYPE_CHECKING:
@@ -79,10 +81,22 @@ def _with_table(section: ReportSection, result: object) -> ReportSection:
     """A section without table gets the beginning of the result's main table."""
     if section.tables or section.missing is not None or isinstance(result, RunReport | RunIndex):
         return section
-    for name, records in spec_of(result).csv(result).items():
-        if rows := list(records):
-            return replace(section, tables=(_table(name, rows),))
-    return section
+    declared = _declared(result) if isinstance(result, RankReport) else None
+    tables = (_table(name, rows) for name, records in spec_of(result).csv(result).items() if (rows := list(records)))
+    main = declared or next(tables, None)
+    return section if main is None else replace(section, tables=(main,))
+
+
+def _declared(report: RankReport) -> ReportTable | None:
+    """The first table that ``rank --show`` has of these rows."""
+    from gradscope.render.views.rank import ROLLOUT_VIEWS
+    from gradscope.render.views.rank_parts import PART_VIEWS
+
+    for name, views in {**PART_VIEWS, **ROLLOUT_VIEWS}.items():
+        for view in views:
+            if table := view_table(view, report, f"As rank --show {name}; to_pandas() has every number"):
+                return table
+    return None
 
 
 def _table(name: str, records: list[Any]) -> ReportTable:

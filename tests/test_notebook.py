@@ -52,11 +52,12 @@ def test_a_long_table_is_cut_and_says_so() -> None:
     assert html.count("<tr>") == 13
 
 
-def test_nested_labels_of_a_record_are_columns_of_their_own() -> None:
+def test_a_rank_that_the_page_has_no_section_of_gets_the_table_of_the_terminal() -> None:
     html = notebook.html_of(examples.weight_report())
+    assert "As rank --show weights; to_pandas() has every number" in html
     assert ">tensor</th>" in html
-    assert ">effective_rank</th>" in html
-    assert ">singular_values</th>" not in html
+    assert ">effective</th>" in html
+    assert ">participation</th>" in html
 
 
 def test_a_page_in_a_notebook_has_its_strip_and_what_is_missing() -> None:

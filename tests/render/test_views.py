@@ -23,6 +23,7 @@ from gradscope.render.views.view import (
     last_of,
     lines_over,
     tabulate,
+    view_table,
 )
 from gradscope.render.words.numbers import Footnotes
 from tests.render import examples
@@ -145,3 +146,20 @@ def test_a_course_is_a_chart_and_a_single_step_is_none() -> None:
     assert (chart.kind, chart.places, chart.x_label, chart.y_range) == ("lines", (1, 4), "step", None)
     assert [(one.name, one.values, one.kind) for one in chart.series] == [("logged", (0.5, None), "logged")]
     assert lines_over([1], "norms", {"logged": [0.5]}, y_label="norm") == ()
+
+
+def test_a_view_is_plain_data_for_a_page() -> None:
+    columns = (
+        Column("step {step},\nadvan-\ntage", lambda one: Word(one.name, "fine", "never said")),
+        Column("course", lambda one: Course((0.0, 1.0))),
+        Column("share", "share", "share"),
+    )
+    view = View("records", columns, lambda all: Selection(all[:1], {"step": 3}, ("1 more",)), ("said elsewhere",))
+    table = view_table(view, Record(records=[Record(name="a", share=0.25)] * 2), "Caption")
+    assert table is not None
+    assert (table.caption, [column.title for column in table.columns]) == (
+        "Caption. 1 more",
+        ["step 3, advantage", "share"],
+    )
+    assert table.rows == (("a", 0.25),)
+    assert view_table(view, Record(records=[]), "Caption") is None

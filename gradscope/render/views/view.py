@@ -159,6 +159,36 @@ def tabulate(
     )
 
 
+def view_table(view: View, result: object, caption: str) -> ReportTable | None:
+    """A declared table as plain data: its titles in one line, its words without colors, its courses left out.
+
+    Args:
+        view: The declaration.
+        result: What it is of.
+        caption: What it shows; what the declaration says of rows that are left out follows it.
+
+    Returns:
+        The table; None where the result has no such records.
+    """
+    records = pick(view.of, result)
+    if not records:
+        return None
+    shown = view.rows(records)
+    columns = [
+        replace(column, title=column.title.replace("-\n", "").replace("\n", " "))
+        for column in view.columns_of(records, shown.facts)
+    ]
+    table = tabulate(". ".join((caption, *shown.remarks)), columns, shown.rows)
+    kept = [place for place, cell in enumerate(table.rows[0]) if not isinstance(cell, Course)] if table.rows else []
+    return replace(
+        table,
+        columns=tuple(table.columns[place] for place in kept),
+        rows=tuple(
+            tuple(cell.text if isinstance(cell := row[place], Word) else cell for place in kept) for row in table.rows
+        ),
+    )
+
+
 def lines_over(
     places: Iterable[float],
     title: str,
