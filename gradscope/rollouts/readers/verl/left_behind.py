@@ -48,7 +48,7 @@ class VerlMetrics:
     """What was concluded, where there was something to choose."""
 
 
-def metrics_of(
+def verl_metrics(
     folder: Path, groups: Sequence[RolloutGroup], experiment: str | None, quarantine: QuarantineLog
 ) -> VerlMetrics:
     """The metrics of some rollouts: of several experiments' the ones whose steps and mean rewards are theirs.

@@ -28,7 +28,7 @@ from gradscope.rollouts.readers.verl.columns import COLUMNS, NO_REWARDS, Uids, l
 from gradscope.rollouts.readers.verl.left_behind import (
     SWITCH_ON,
     is_metrics,
-    metrics_of,
+    verl_metrics,
     verl_settings,
     verl_weights,
 )
@@ -88,7 +88,7 @@ def _read(request: ReadRequest) -> Run:
     found = _reduced(files, request) or _by_row(files, request)
     inferred = [*_GROUPED[found.uids], *([SEVERAL] if found.folded else [])]
     folder = given if given.is_dir() else given.parent
-    logged = metrics_of(folder, found.groups, request.options.metric_run, found.quarantine)
+    logged = verl_metrics(folder, found.groups, request.options.metric_run, found.quarantine)
     if given != request.path:
         inferred.append(f"Rollouts were read from {folder.name}/; other folders (validation) are left out.")
     settings = verl_settings(request, folder, by_v1=found.uids == "of outputs")
