@@ -263,11 +263,6 @@ def test_many_decided_claims_are_cut_and_counted() -> None:
     assert "6 more are decided: --show reasons." in text
 
 
-def test_there_is_no_table_for_anything_else() -> None:
-    with pytest.raises(TypeError, match="no command finds a dict"):
-        render_table({})
-
-
 @pytest.mark.parametrize("name", [*CATALOG, "pass@4"])
 def test_every_metric_has_a_page(name: str) -> None:
     page = " ".join(printed(metric_answer(name)).split())

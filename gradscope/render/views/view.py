@@ -179,12 +179,13 @@ def view_table(view: View, result: object, caption: str) -> ReportTable | None:
         for column in view.columns_of(records, shown.facts)
     ]
     table = tabulate(". ".join((caption, *shown.remarks)), columns, shown.rows)
-    kept = [place for place, cell in enumerate(table.rows[0]) if not isinstance(cell, Course)] if table.rows else []
+    drawable = [index for index, cell in enumerate(table.rows[0]) if not isinstance(cell, Course)] if table.rows else []
     return replace(
         table,
-        columns=tuple(table.columns[place] for place in kept),
+        columns=tuple(table.columns[index] for index in drawable),
         rows=tuple(
-            tuple(cell.text if isinstance(cell := row[place], Word) else cell for place in kept) for row in table.rows
+            tuple(cell.text if isinstance(cell := row[index], Word) else cell for index in drawable)
+            for row in table.rows
         ),
     )
 
@@ -221,7 +222,7 @@ def evenly(items: Sequence[Item]) -> Sequence[Item]:
     """At most MOST_ROWS of them, evenly spaced, the first and the last among these."""
     if len(items) <= MOST_ROWS:
         return items
-    return [items[round(place * (len(items) - 1) / (MOST_ROWS - 1))] for place in range(MOST_ROWS)]
+    return [items[round(index * (len(items) - 1) / (MOST_ROWS - 1))] for index in range(MOST_ROWS)]
 
 
 def some_of(records: Sequence[Any]) -> Selection:
