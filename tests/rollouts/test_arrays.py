@@ -52,7 +52,7 @@ def test_null_becomes_a_value(values: list[float | None]) -> None:
 
 
 def test_tables_are_read_without_pandas(tmp_path: Path) -> None:
-    """It is no dependency, and where it is there pyarrow's ``fill_null`` takes half a second to import it."""
+    """It is no dependency, and where it is there pyarrow's ``fill_null`` imports it, which takes a while."""
     pq.write_table(pa.table({"step": [1, 1], "group_id": ["a", "a"], "reward": [1.0, None]}), tmp_path / "a.parquet")
     code = "import sys; from gradscope.rollouts.readers.detect import read_run; "
     code += f"read_run({str(tmp_path)!r}, rewards_only=True); print('pandas' in sys.modules)"
