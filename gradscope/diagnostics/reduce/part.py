@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gradscope.errors import InputError
 from gradscope.progress import Progress
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.evaluations.folders import are_of_one, evaluations_in, how_ended
 from gradscope.rollouts.readers.reduced import write_part
 
 
@@ -25,7 +27,20 @@ def reduce_run(
         The part: one file, there whole or not at all.
 
     Raises:
-        InputError: No row can be used, or it is a log of metrics alone, which are small as they are.
+        InputError: No row can be used; it is a log of metrics alone, which are small as they are; or it is several
+            evaluations, or one that did not end.
         OutputExistsError: The same files were reduced into the folder before.
     """
-    return write_part(read_run(path, read, rewards_only=True, progress=progress), Path(output))
+    options = read or ReadOptions()
+    run = read_run(path, options, rewards_only=True, progress=progress)
+    if not are_of_one(run.source.format, [Path(file) for file in run.source.files]):
+        evaluations = evaluations_in(run.path, options)
+        if len(evaluations) > 1:
+            raise InputError(
+                f"{run.source.path} holds {len(evaluations)} evaluations, which are never pooled.",
+                hint=f"Reduce each into a folder of its own, the first: {evaluations[0].path}",
+            )
+    ended = how_ended(run)
+    if ended:
+        raise InputError(f"{run.source.path}: {ended}", hint="Name the log itself; a part would not say so.")
+    return write_part(run, Path(output))

@@ -31,6 +31,7 @@ from gradscope.results.envelope import sha256_of
 from gradscope.results.source import Quarantine, QuarantineReason, Source
 from gradscope.rollouts.arrays import to_numpy, to_strings, to_texts
 from gradscope.rollouts.groups import GroupsOfTable, reward_table, sizes_of
+from gradscope.rollouts.readers.evaluations.folders import are_of_one
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.counted import counted
 from gradscope.rollouts.readers.parsing.grouping import describe_sizes
@@ -307,6 +308,12 @@ def _require_one_log(manifests: Mapping[Path, _Manifest]) -> None:
                 f"{first} is of a log of {one.format} and {path} of one of {other.format}.",
                 hint="Put the parts of each log in a folder of their own.",
             )
+    files = [Path(file.path) for manifest in manifests.values() for file in manifest.row_files]
+    if others and not are_of_one(one.format, files):
+        raise InputError(
+            f"{first} and {others[0][0]} are of several evaluations, which are never pooled.",
+            hint="Put the part of each evaluation in a folder of its own.",
+        )
     seen: dict[tuple[str, ...], Path] = {}
     for path, manifest in manifests.items():
         for file in manifest.row_files:

@@ -12,6 +12,7 @@ import pytest
 from gradscope.diagnostics.check.measure import check_run
 from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 from gradscope.diagnostics.passk.measure import measure_pass_at_k
+from gradscope.diagnostics.reduce import part
 from gradscope.diagnostics.reduce.part import reduce_run
 from gradscope.diagnostics.report.measure import report_run
 from gradscope.errors import InputError
@@ -105,6 +106,20 @@ def test_advantages_of_the_log_are_replayed_from_parts(tmp_path: Path) -> None:
     found, wanted = report_run(tmp_path / "trl"), report_run(fixture)
     (of_parts,), (of_log,) = ([one for one in run.sections if one.name == "replay"] for run in (found, wanted))
     assert of_parts.tables == of_log.tables
+
+
+def test_evaluations_are_never_pooled(tmp_path: Path) -> None:
+    fixture = Path(__file__).resolve().parents[3] / "fixtures/logs/skyrl_eval"
+    with pytest.raises(InputError, match="holds 2 evaluations, which are never pooled"):
+        reduce_run(fixture, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_evaluation_that_did_not_end_is_not_reduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fixture = Path(__file__).resolve().parents[3] / "fixtures/logs/inspect_ai"
+    monkeypatch.setattr(part, "how_ended", lambda run: "cancelled, 12 of 32 samples.")
+    with pytest.raises(InputError, match="cancelled, 12 of 32 samples"):
+        reduce_run(fixture, tmp_path)
 
 
 def test_metrics_alone_are_not_reduced(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 
 LOGS = Path(__file__).resolve().parents[3] / "fixtures/logs"
-OF_STEPS = ("areal", "art", "open_instruct", "relax", "rllm", "roll", "skyrl_eval", "slime", "tinker", "trl", "miles")
+OF_STEPS = ("areal", "art", "open_instruct", "relax", "rllm", "roll", "slime", "tinker", "trl", "miles")
 """Samples of formats with a file a step or an episode, each of which is a log of its own."""
 
 
@@ -246,6 +246,13 @@ def test_a_file_that_two_parts_hold_is_refused(tmp_path: Path, moved: bool) -> N
 def test_parts_of_two_formats_are_refused(tmp_path: Path) -> None:
     parts = parts_of([LOGS / "trl", LOGS / "art"], tmp_path)
     with pytest.raises(InputError, match=r"is of a log of (trl|art) and \S+ of one of (trl|art)"):
+        read_run(parts, rewards_only=True)
+
+
+def test_parts_of_two_evaluations_are_refused(tmp_path: Path) -> None:
+    files = read_run(LOGS / "skyrl_eval", rewards_only=True).source.files
+    parts = parts_of(files, tmp_path)
+    with pytest.raises(InputError, match="are of several evaluations, which are never pooled"):
         read_run(parts, rewards_only=True)
 
 

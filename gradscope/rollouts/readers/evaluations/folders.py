@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -87,6 +87,12 @@ def refuse_several(path: Path, format: str, options: ReadOptions) -> None:
             f"{path} holds {len(logs)} evaluations, which are never pooled: {named}{more}.",
             hint=f"All, a row each: gradscope passk {shlex.quote(str(path))}; or name one log: {logs[0].path}",
         )
+
+
+def are_of_one(format: str, files: Sequence[Path]) -> bool:
+    """Whether files may be of one log: of evaluations only those whose names say that they are parts."""
+    is_evaluation = format in {one.name for one in _FORMATS}
+    return not is_evaluation or len(files) < 2 or all(_PART.fullmatch(file.name.partition(".")[0]) for file in files)
 
 
 def _folders(path: Path, depth: int) -> Iterator[Path]:
