@@ -8,7 +8,7 @@ from gradscope.errors import InputError
 from gradscope.progress import Progress
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.evaluations.folders import are_of_one, evaluations_in, how_ended
+from gradscope.rollouts.readers.evaluations.folders import are_of_one, evaluations_in
 from gradscope.rollouts.readers.reduced import write_part
 
 
@@ -40,7 +40,9 @@ def reduce_run(
                 f"{run.source.path} holds {len(evaluations)} evaluations, which are never pooled.",
                 hint=f"Reduce each into a folder of its own, the first: {evaluations[0].path}",
             )
-    ended = how_ended(run)
-    if ended:
-        raise InputError(f"{run.source.path}: {ended}", hint="Name the log itself; a part would not say so.")
+    if run.source.unfinished:
+        raise InputError(
+            f"The evaluation {run.source.path} {run.source.unfinished}.",
+            hint="Name the log itself; a part would not say so.",
+        )
     return write_part(run, Path(output))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gradscope.diagnostics.report.measure import report_run
 from gradscope.errors import InputError
 from gradscope.render.files.document import document_of
 from gradscope.results.envelope import render_json
+from gradscope.rollouts.readers.detect import read_run
 
 QUESTIONS: dict[str, Callable[[Path], Any]] = {
     "degeneracy": lambda path: measure_degeneracy(path, group_sizes=(2, 8), target_degeneracy=0.2),
@@ -117,8 +119,10 @@ def test_evaluations_are_never_pooled(tmp_path: Path) -> None:
 
 def test_an_evaluation_that_did_not_end_is_not_reduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fixture = Path(__file__).resolve().parents[3] / "fixtures/logs/inspect_ai"
-    monkeypatch.setattr(part, "how_ended", lambda run: "cancelled, 12 of 32 samples.")
-    with pytest.raises(InputError, match="cancelled, 12 of 32 samples"):
+    whole = read_run(fixture, rewards_only=True)
+    cancelled = replace(whole, source=replace(whole.source, unfinished="was cancelled: 12 of 32 samples"))
+    monkeypatch.setattr(part, "read_run", lambda *_, **__: cancelled)
+    with pytest.raises(InputError, match="was cancelled: 12 of 32 samples"):
         reduce_run(fixture, tmp_path)
 
 
