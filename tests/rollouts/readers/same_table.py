@@ -48,7 +48,8 @@ def _read(path: Path, options: ReadOptions | None, read: Callable[..., Run]) -> 
 
 def _assert_same_table(reduced: RewardTable, by_row: RewardTable) -> None:
     assert reduced.ids() == by_row.ids()
-    assert list(reduced.rewards) == list(by_row.rewards)
+    further = reduced.rewards.keys() - by_row.rewards.keys()  # of rows that repeat others, and do not count
+    assert all(np.isnan(reduced.rewards[name]).all() for name in further)
     for name, values in by_row.rewards.items():
         np.testing.assert_array_equal(reduced.rewards[name], values, name)
     for field in fields(RewardTable):
