@@ -132,10 +132,11 @@ def build_document(
 def render_json(document: Mapping[str, Any]) -> str:
     """The document as indented strict JSON in ASCII, which no terminal acts on and no encoding spoils."""
     mark, tables = f"rows {uuid.uuid4()} ", list[str]()
+    encode = json.JSONEncoder(allow_nan=False).encode
 
     def marked(value: Any) -> Any:
         if isinstance(value, PlainRows) and value:
-            tables.append(",\n".join(f"      {json.dumps(row, allow_nan=False)}" for row in value))
+            tables.append(",\n".join(f"      {encode(row)}" for row in value))
             return f"{mark}{len(tables) - 1}"
         return {key: marked(item) for key, item in value.items()} if isinstance(value, dict) else value
 
