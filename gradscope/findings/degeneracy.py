@@ -107,7 +107,9 @@ def _filtered(report: DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
     counted = _behind_filter(report)
     if log.resampled:
         return _RESAMPLED, counted
-    return (counted,) if counted else report.source.filters
+    if counted:
+        return (counted,)
+    return () if report.frac_reward_zero_std.value else report.source.filters  # a filter leaves no dead group
 
 
 def _behind_filter(report: DegeneracyReport) -> str:

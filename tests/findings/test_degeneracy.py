@@ -7,6 +7,7 @@ import pytest
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import LoggedGroups, dead_group_advice, degeneracy_findings
 from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition
+from gradscope.results.source import LOWER_BOUND
 from tests.render.examples import HOSTILE, degeneracy_report
 
 LOG = LoggedGroups(num_levels=2, reward_functions=("acc",), num_singletons=0, num_incomplete=0, resampled=False)
@@ -49,6 +50,22 @@ def test_live_groups_only_need_no_advice() -> None:
     text = said(with_kinds(0.0, 0.0))
     assert text.startswith("0 of 160 groups (0.0 %) have equal rewards: each of them gives a group-mean baseline a")
     assert "try" not in text
+
+
+@pytest.mark.parametrize(
+    ("all_pass", "counted", "said_so"), [(0.0, False, True), (0.5, False, False), (0.0, True, False)]
+)
+def test_a_filter_may_have_hidden_dead_groups_where_the_log_has_none(
+    all_pass: float, counted: bool, said_so: bool
+) -> None:
+    report = with_kinds(all_pass, 0.0)
+    unknown = Estimate.undefined_because("nothing was counted")
+    behind = report.behind_filter if counted else replace(report.behind_filter, frac_zero_std_sampled=unknown)
+    filtered = f"dynamic sampling drops dead groups; {LOWER_BOUND}"
+    source = replace(report.source, missing=("The log holds no text.", filtered))
+    text = said(replace(report, behind_filter=behind, source=source))
+    assert (filtered in text) == said_so
+    assert "holds no text" not in text
 
 
 def test_the_gap_is_split_over_several_steps() -> None:

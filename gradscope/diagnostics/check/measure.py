@@ -226,10 +226,9 @@ def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, s
     if entry is None:
         return "Look at the trainer's own log of this metric."
     if source.kind == "metrics":
-        command, meaning = ("degeneracy", entry.meaning) if entry.command == "degeneracy" else ("spike", "")
-        return f"{meaning} Look closer: gradscope {command} {shlex.quote(source.path)}".strip()
-    closer = look_closer(entry, source.path)
-    return " ".join(part for part in (entry.meaning, value.advice, closer) if part)
+        command = "degeneracy" if entry.command == "degeneracy" else "spike"
+        return f"Look closer: gradscope {command} {shlex.quote(source.path)}"
+    return f"{value.advice} {look_closer(entry, source.path)}".strip()
 
 
 def _overall(outcomes: Sequence[Outcome]) -> Outcome:
