@@ -151,7 +151,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         range="(0, 1]",
         better="neither",
         moved_by="As over-dispersion z, and the number of groups.",
-        source="Permutation test within steps, 1,999 deals; 199 where these are dear.",
+        source="Permutation test within steps: 1,999 deals, 199 where these are dear, none beyond z = 44.7 (Cantelli).",
         path="overdispersion.p_value",
     ),
     _degeneracy_metric(

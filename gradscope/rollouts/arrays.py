@@ -49,6 +49,35 @@ def to_strings(values: list[str]) -> pa.Array:
     return whole.cast(pa.string())
 
 
+def bytes_of(strings: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes of strings that :func:`to_strings` made, and where each starts and the last one ends, [R + 1]."""
+    _, ends, data = strings.buffers()
+    starts = np.frombuffer(ends, np.int32, len(strings) + 1).astype(np.int64)
+    return np.frombuffer(data or b"", np.uint8, starts[-1]), starts
+
+
+def cut_strings(strings: pa.Array, at: NDArray[np.int64]) -> tuple[pa.Array, pa.Array]:
+    """Strings cut in two.
+
+    Args:
+        strings: As :func:`to_strings` makes them, [R].
+        at: The byte at which each is cut, among those of all, [R].
+
+    Returns:
+        What stands before, and what stands from there on, [R] each.
+    """
+    data, starts = bytes_of(strings)
+    sizes = np.stack([at - starts[:-1], starts[1:] - at])
+    is_head = np.repeat(np.tile([True, False], len(at)), sizes.T.ravel())
+    heads, tails = (
+        pa.Array.from_buffers(
+            pa.string(), len(at), [None, pa.py_buffer(np.cumsum([0, *size], dtype=np.int32)), pa.py_buffer(part)]
+        )
+        for size, part in zip(sizes, (data[is_head], data[~is_head]), strict=True)
+    )
+    return heads, tails
+
+
 def to_texts(strings: pa.Array) -> list[str]:
     """An array that :func:`to_strings` may have made as text."""
     try:

@@ -9,7 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gradscope.rollouts.arrays import to_filled, to_floats, to_indices, to_numpy, to_strings, to_texts
+from gradscope.rollouts.arrays import (
+    bytes_of,
+    cut_strings,
+    to_filled,
+    to_floats,
+    to_indices,
+    to_numpy,
+    to_strings,
+    to_texts,
+)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64, np.uint8])
@@ -57,3 +66,13 @@ def test_tables_are_read_without_pandas(tmp_path: Path) -> None:
     code = "import sys; from gradscope.rollouts.readers.detect import read_run; "
     code += f"read_run({str(tmp_path)!r}, rewards_only=True); print('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_strings_are_cut_at_bytes_of_their_own() -> None:
+    words = ["a_1_0", "", "é_x", "plain"]
+    strings = to_strings(words)
+    data, starts = bytes_of(strings)
+    assert (data.tobytes().decode(), starts.tolist()) == ("a_1_0é_xplain", [0, 5, 5, 9, 14])
+    heads, tails = cut_strings(strings, np.array([1, 5, 7, 14]))
+    assert (heads.to_pylist(), tails.to_pylist()) == (["a", "", "é", "plain"], ["_1_0", "", "_x", ""])
+    assert bytes_of(to_strings([]))[1].tolist() == [0]

@@ -6,9 +6,9 @@ The test asks for the pairs of rollouts of one group that disagree: prompts of u
 If every rollout of a step were a flip of the same coin, the outcomes of the step could be dealt to its groups in any
 order; so the outcomes are dealt anew, within steps. It is exact given the step totals, whatever p was, and a prompt
 that returns at several steps does it no harm: under the hypothesis prompts do not matter. Mean and variance over all
-deals are known in closed form (factorial moments of the multivariate hypergeometric distribution), and give z; the
-p-value is always dealt, for where passes or fails are rare few pairs can disagree at all, and a normal p-value is then
-too small however many groups there are.
+deals are known in closed form (factorial moments of the multivariate hypergeometric distribution), and give z. A normal
+p-value is too small where passes or fails are rare, however many groups there are; so the p-value is dealt, but where
+Cantelli's inequality, which holds for any distribution of this mean and variance, puts it below what deals can tell.
 
 A step with many groups is dealt column by column: the passes of the r-th rollouts fall on groups at random, and only
 how many groups have c passes so far matters, so a deal costs the square of the group size and not the number of groups.
@@ -82,12 +82,14 @@ def dispersion_test(
         undefined = Estimate.undefined_because(reason, num_units=len(n))
         return DispersionTest(z=undefined, p_value=undefined, test="none")
     observed = int(np.sum(c * (n - c)))
-    dealt = _deal(strata, seed)
-    p_value = (1 + int(np.sum(dealt <= observed))) / (1 + len(dealt))
+    z = (mean - observed) / variance**0.5
+    p_value, test = 1 / (1 + z**2), "Cantelli's inequality for deals of the outcomes within steps"
+    if z < 0 or p_value > 1 / (1 + NUM_DEALS):
+        dealt = _deal(strata, seed)
+        p_value = (1 + int(np.sum(dealt <= observed))) / (1 + len(dealt))
+        test = f"{len(dealt)} deals of the outcomes within steps"
     return DispersionTest(
-        z=Estimate.exact((mean - observed) / variance**0.5, num_units=len(n)),
-        p_value=Estimate.exact(p_value, num_units=len(n)),
-        test=f"{len(dealt)} deals of the outcomes within steps",
+        z=Estimate.exact(z, num_units=len(n)), p_value=Estimate.exact(p_value, num_units=len(n)), test=test
     )
 
 

@@ -56,6 +56,19 @@ def test_unequal_prompts_are_found_out() -> None:
     assert dispersion_test(np.full(40, 8), c, np.zeros(40)).p_value.value == pytest.approx(0.0005)
 
 
+def test_beyond_what_deals_can_tell_nothing_is_dealt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All or nothing in each of 700 groups: no deal comes near, and the bound says so without one."""
+    n, c = np.full(700, 8), np.tile([0, 8], 350)
+    test = dispersion_test(n, c, np.ones(700))
+    assert test.test.startswith("Cantelli's inequality")
+    assert test.z.value is not None
+    assert test.p_value.value == pytest.approx(1 / (1 + test.z.value**2))
+    assert test.p_value.value < 1 / (1 + NUM_DEALS)
+    monkeypatch.setattr(dispersion, "NUM_DEALS", 10**9)
+    monkeypatch.setattr(dispersion, "_MOST_DRAWS", 0)
+    assert dispersion_test(n, c, np.ones(700)).p_value.value == 1 / 200  # as few as any deal can make it
+
+
 def test_one_outcome_cannot_be_dealt_anew() -> None:
     test = dispersion_test([4, 4, 4], [4, 4, 4], [1, 1, 1])
     assert test.z.undefined == test.p_value.undefined

@@ -25,19 +25,20 @@ _MOST_PEEKED = 16_000_000
 """Bytes behind which none is looked at any more, however few there were: a row may be all rollouts of a step."""
 
 
-def peek(path: Path, quarantine: QuarantineLog | None = None) -> list[dict[str, Any]]:
+def peek(path: Path, quarantine: QuarantineLog | None = None, *, num_rows: int = _NUM_PEEKED) -> list[dict[str, Any]]:
     """The first readable rows of a file, or of the first file of a folder or glob that has any.
 
     Args:
         path: What to look at.
         quarantine: Takes what was met on the way; None: nobody asks.
+        num_rows: At most so many.
 
     Returns:
         Their cells.
     """
     for file in expand(path):
         stat = file.stat()
-        rows, met = _first_rows(file, stat.st_size, stat.st_mtime_ns)
+        rows, met = _first_rows(file, stat.st_size, stat.st_mtime_ns, num_rows)
         if quarantine is not None:
             quarantine.include(met, {})
         if rows:
@@ -46,10 +47,10 @@ def peek(path: Path, quarantine: QuarantineLog | None = None) -> list[dict[str, 
 
 
 @lru_cache(maxsize=4)
-def _first_rows(file: Path, size: int, written: int) -> tuple[tuple[dict[str, Any], ...], QuarantineLog]:
+def _first_rows(file: Path, size: int, written: int, num_rows: int) -> tuple[tuple[dict[str, Any], ...], QuarantineLog]:
     """The first rows of a file and what was met on the way; every format asks for them in turn."""
     met, rows = _CountedLog(), []
-    for _, row in islice(read_rows(file, met), _NUM_PEEKED):
+    for _, row in islice(read_rows(file, met), num_rows):
         rows.append(row)
         if met.num_bytes >= _MOST_PEEKED:
             break

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 from msgspec import UNSET, Raw, UnsetType
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import to_floats
+from gradscope.rollouts.arrays import bytes_of, cut_strings, to_floats, to_numpy, to_strings, to_texts
 from gradscope.rollouts.readers.parsing.nested_cells import in_environment
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import is_number, text_of
@@ -107,6 +108,7 @@ Uids = Literal["of outputs", "of groups"] | None
 """What uids name: each output, as ``<group>_<session>_<index>``, or its group; None: rows have none."""
 _SOURCE = "data_source"
 _TAIL = re.compile(r"_([0-9]+)_([0-9]+)")
+_MARK, _NEW_LINE = map(ord, "_\n")
 _NO_NUMBER = b'"[{n'
 """How JSON texts begin that are no number or boolean."""
 
@@ -161,16 +163,12 @@ def line_columns(
         cells = list(map(uid, rows))
         match uids:
             case "of outputs":
-                cuts = [cell.rfind("_", 0, cell.rfind("_")) for cell in cells]
-                tails = [cell[cut:] for cell, cut in zip(cells, cuts, strict=True)]
-                groups = [cell[:cut] for cell, cut in zip(cells, cuts, strict=True)]
-                kinds = {tail: _TAIL.fullmatch(tail) for tail in tails}
-                improper = {tail for tail, found in kinds.items() if found is None}
-                sessions = sample_hashes(found and found[1] for found in kinds.values())
-                codes = dict(zip(kinds, sessions, strict=True))
-                numbers["sample"] = np.array(list(map(codes.__getitem__, tails)), dtype=np.uint32)
-                if improper or "\n" in "".join(groups):
-                    is_odd |= [tail in improper or "\n" in name for tail, name in zip(tails, groups, strict=True)]
+                groups, tails = _cut_uids(cells)
+                kinds, codes = [_TAIL.fullmatch(tail) for tail in to_texts(tails.dictionary)], to_numpy(tails.indices)
+                numbers["sample"] = sample_hashes(kind and kind[1] for kind in kinds)[codes]
+                is_odd |= np.array([kind is None for kind in kinds])[codes]
+                if (bytes_of(groups)[0] == _NEW_LINE).any():
+                    is_odd |= ["\n" in name for name in to_texts(groups)]
             case "of groups":
                 groups = cells
             case None:
@@ -190,6 +188,18 @@ def line_columns(
         )
 
     return LineColumns(row=keys.struct(is_complete=True), take=take) if keys.are_plain else None
+
+
+def _cut_uids(cells: list[str]) -> tuple[pa.Array, pa.Array]:
+    """The groups that uids of outputs name, and what follows, as a dictionary: ``_<session>_<index>`` where proper."""
+    uids = to_strings(cells)
+    data, starts = bytes_of(uids)
+    marks, cut = np.flatnonzero(data == _MARK), starts[1:].copy()
+    behind = np.searchsorted(marks, starts[1:])
+    has_two = behind - np.searchsorted(marks, starts[:-1]) >= 2
+    cut[has_two] = marks[behind[has_two] - 2]
+    groups, tails = cut_strings(uids, cut)
+    return groups, tails.dictionary_encode()
 
 
 def _tokens(cells: dict[str, Any]) -> Tokens | Literal["none"] | None:

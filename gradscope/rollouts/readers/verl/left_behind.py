@@ -110,7 +110,7 @@ def _agree(metrics: Mapping[int, Mapping[str, float]], means: Mapping[int, float
 
 def is_metrics(file: Path) -> bool:
     """Whether a JSONL file's first readable line has a step and an object ``data``, and nothing else."""
-    first = next(iter(peek(file)), {})
+    first = next(iter(peek(file, num_rows=1)), {})
     return first.keys() == {"step", "data"} and isinstance(first["data"], Mapping)
 
 

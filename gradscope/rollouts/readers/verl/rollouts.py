@@ -39,6 +39,8 @@ from gradscope.rollouts.types import RolloutGroup, Tokens
 _UID = re.compile(r"(?P<group>.+)_(?P<session>[0-9]+)_(?P<index>[0-9]+)")
 _NUM_PEEKED = 1000
 """Rows that tell what uids name."""
+_WELL_KNOWN = 20
+"""Files of which several rows are looked at before the log is read; of the others one, as there may be thousands."""
 _NUMBERED = re.compile(r"[0-9]+\.jsonl(\.gz)?")
 _GROUPED_BY_TEXT = (
     "Rows carry no group id and are reordered: rollouts were grouped by input and ground truth within the step; equal "
@@ -160,7 +162,8 @@ def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
         that others have, no two share one, or an output of a session, which may have several, has no score or no tokens
         that can be used.
     """
-    first = [row for file in files for row in peek(file)]
+    first = [row for file in files[:_WELL_KNOWN] for row in peek(file)]
+    first += [row for file in files[_WELL_KNOWN:] for row in peek(file, num_rows=1)]
     uids, has_tokens = _uids_of(first), any(COLUMNS & row.keys() for row in first)
     if not first or len({"uid" in row for row in first}) > 1:
         return None
