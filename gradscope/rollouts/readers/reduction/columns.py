@@ -28,6 +28,7 @@ from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP, whole_
 from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none
 
 Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 REWARD = "reward/"
 """What stands before the name of a reward function in the name of its column."""
@@ -40,6 +41,9 @@ Name = str | int
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _NAMES = frozenset({str, int})
 _NO_STEP = -1
+_ID_CELLS = b" 0123456789,"
+_CELLS = _ID_CELLS + b".-+eEnultrfas"
+"""What stands in a JSON list of whole numbers, and in one of numbers, booleans and null."""
 _STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
 """What a key of a struct must not have."""
 
@@ -203,14 +207,32 @@ def json_of(cell: Any) -> bytes:
 
 def flat_length(text: bytes) -> int:
     """How many cells a JSON text has that is a flat list without text; -1 where it is anything else."""
-    if text.translate(None, b" 0123456789,.-+eEnultrfas") != b"[]":
+    if text.translate(None, _CELLS) != b"[]":
         return -1
     return text.count(b",") + 1 if text.strip(b"[ ]") else 0
 
 
 def num_ids(text: bytes) -> int:
     """How many ids a JSON text has that is a list of whole numbers from 0 on; -1 where it is anything else."""
-    return flat_length(text) if not text.strip(b"[] 0123456789,") and text.count(b"[") == 1 else -1
+    return flat_length(text) if text.translate(None, _ID_CELLS) == b"[]" else -1
+
+
+def flat_lengths(texts: Sequence[bytes]) -> Counts:
+    """:func:`flat_length` of each, [R]."""
+    return _lengths(texts, _CELLS, flat_length)
+
+
+def nums_ids(texts: Sequence[bytes]) -> Counts:
+    """:func:`num_ids` of each, [R]."""
+    return _lengths(texts, _ID_CELLS, num_ids)
+
+
+def _lengths(texts: Sequence[bytes], cells: bytes, length_of: Callable[[bytes], int]) -> Counts:
+    """Of JSON texts that all are such lists only commas are counted, as one look at all of them together says so."""
+    if b"".join(texts).translate(None, cells) != b"[]" * len(texts):
+        return np.array(list(map(length_of, texts)), dtype=np.int64)
+    commas = [text.count(b",") for text in texts]
+    return np.array([count + 1 if count else length_of(text) for count, text in zip(commas, texts, strict=True)])
 
 
 def ids_digest(text: bytes) -> str:

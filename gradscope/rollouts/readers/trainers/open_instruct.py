@@ -30,11 +30,12 @@ from gradscope.rollouts.readers.reduction.columns import (
     LineColumns,
     Name,
     Number,
-    flat_length,
+    flat_lengths,
     ids_digest,
     json_of,
     num_ids,
     numbers_of,
+    nums_ids,
     step_numbers,
     whole_names_of,
 )
@@ -136,9 +137,9 @@ def _line_columns() -> LineColumns:
     def take(rows: Sequence[Any], _: Path) -> Columns:
         prompts = [bytes(prompt(row)) for row in rows]
         ids = {text: ids_digest(text) if num_ids(text) >= 0 else "" for text in dict.fromkeys(prompts)}
-        lengths = np.array([num_ids(bytes(response(row))) for row in rows])
+        lengths = nums_ids([bytes(response(row)) for row in rows])
         logged = [json_of(logprobs(row)) for row in rows]
-        num_logged = np.array([-1 if text == b"null" else flat_length(text) for text in logged])
+        num_logged = flat_lengths(logged)
         is_logged = np.array([text != b"null" for text in logged])
         indices = whole_names_of(list(map(index, rows)))
         return Columns(

@@ -18,11 +18,13 @@ from gradscope.rollouts.readers.reduction.columns import (
     Keys,
     digest_of,
     flat_length,
+    flat_lengths,
     id_texts,
     ids_digest,
     json_of,
     num_ids,
     numbers_of,
+    nums_ids,
     rewards_of,
     sample_hashes,
     step_numbers,
@@ -94,6 +96,14 @@ def test_lists_are_counted_as_they_are_written(text: str, length: int, ids: int)
     assert (flat_length(text.encode()), num_ids(text.encode())) == (length, ids)
     if ids >= 0:
         assert ids_digest(text.encode()) == digest(json.loads(text))
+
+
+@pytest.mark.parametrize("odd", [b"null", b"[-1]", b"[[1],[2]]", b"3"])
+def test_lists_of_many_rows_are_counted_as_each_alone(odd: bytes) -> None:
+    plain = [b"[]", b"[ ]", b"[7]", b"[1, 20,3]"]
+    for texts in (plain, [*plain, odd], [odd]):
+        assert nums_ids(texts).tolist() == list(map(num_ids, texts))
+        assert flat_lengths(texts).tolist() == list(map(flat_length, texts))
 
 
 @given(
