@@ -248,6 +248,14 @@ def digest_of(*texts: bytes) -> str:
     return digest(*map(json.loads, texts))
 
 
+def digests_of(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
+    """:func:`digest_of` of each row's JSON texts, [R]."""
+    texts = [text for row in rows for text in row]
+    if {text[:1] for text in texts} == {b'"'} and _is_canonical(b"".join(texts)):  # of all of them at once
+        return [hashlib.sha256(b"[" + b", ".join(row) + b"]").hexdigest()[:16] for row in rows]
+    return [digest_of(*row) for row in rows]
+
+
 def _is_canonical(text: bytes) -> bool:
     is_plain = text[:1] == b'"' and text.isascii() and b"\x7f" not in text
     return is_plain and (b"\\" not in text or not (b"\\u" in text or b"\\/" in text))

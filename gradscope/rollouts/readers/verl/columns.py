@@ -36,6 +36,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     LineColumns,
     Number,
     digest_of,
+    digests_of,
     json_of,
     numbers_of,
     sample_hashes,
@@ -144,8 +145,9 @@ def line_columns(
         if name not in {*usual, _SOURCE}
     ]
 
-    def prompt_of(row: Any) -> str:
-        return in_environment(source(row), digest_of(*(json_of(text(row)) for text in texts)))
+    def prompts_of(rows: Sequence[Any]) -> list[str]:
+        of_texts = [[json_of(cell) for cell in map(text, rows)] for text in texts]
+        return list(map(in_environment, map(source, rows), digests_of(list(zip(*of_texts, strict=True)))))
 
     def take(rows: Sequence[Any], _: Path) -> Columns:
         rewards = numbers_of(list(map(score, rows)))
@@ -181,7 +183,7 @@ def line_columns(
         return Columns(
             step=step_numbers(list(map(step, rows))),
             group=groups,
-            prompts=lambda some: [prompt_of(rows[at]) for at in some],
+            prompts=lambda some: prompts_of([rows[at] for at in some]),
             texts=lambda some: [text_of(json.loads(json_of(texts[0](rows[at])))) for at in some],
             numbers=numbers,
             is_odd=is_odd,
