@@ -16,7 +16,7 @@ from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportT
 from gradscope.results.signal import RewardFunction
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.reward_table import RewardTable
-from gradscope.say import interval
+from gradscope.say import interval, percent, with_interval
 
 Array = NDArray[np.float64]
 
@@ -59,7 +59,10 @@ def _severity(report: DegeneracyReport, functions: list[RewardFunction]) -> Seve
 
 def _findings(report: DegeneracyReport, functions: list[RewardFunction]) -> Iterator[str]:
     conflict = () if report.reward_conflict is None else (conflict_sentence(report.reward_conflict),)
-    if not report.is_in_conflict:  # else the page begins with it
+    if report.is_in_conflict and report.reward_conflict is not None:  # the page begins with the conflict itself
+        main = next(one for one in report.by_reward if one.name == report.reward_conflict.main)
+        yield f"'{main.name}' is tied in {with_interval(main.frac_tied, percent)} of the groups."
+    else:
         yield from conflict
     for kind, what in (("advantage_share", "squared advantage"), ("difference_share", "squared reward differences")):
         shares = {one.name: share for one in functions if (share := getattr(one, kind)).value is not None}

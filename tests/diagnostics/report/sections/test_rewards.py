@@ -56,6 +56,7 @@ def test_a_conflict_is_a_problem_with_its_remedy() -> None:
     functions = {"acc": [1, 1], "short": [-0.5, -0.25]}
     section = section_of(*(group_of([0.5, 0.75], prompt=f"p{n}", functions=functions) for n in range(20)))
     assert section.severity == "problem"
+    assert section.headline.startswith("'acc' is tied in 100.0 %")
     assert any(finding.startswith("'short' alone decides 100.0 %") for finding in section.findings)
     assert section.next_step == "Give 'short' no weight where 'acc' is tied."
 
