@@ -194,7 +194,7 @@ def _csv_batch(
                 strings_can_be_null=False,
             ),
         )
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, UnicodeEncodeError):  # the latter of a head that is not UTF-8
         return None
     if len(table) != len(ends):
         return None
