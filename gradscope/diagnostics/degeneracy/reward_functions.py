@@ -117,7 +117,8 @@ def measure_reward_functions(
     is_tied = spreads[main] <= EQUAL_REWARDS if main in spreads else np.zeros(len(groups), dtype=np.bool_)
     decided = is_tied & (groups.spread(groups.reward) > EQUAL_REWARDS)
     scaled = _scaled(run, groups)
-    sums = _sums(groups, names, weights or {}, scaled, decided)
+    with np.errstate(over="ignore", invalid="ignore"):  # what cannot be squared is undefined, with that reason
+        sums = _sums(groups, names, weights or {}, scaled, decided)
     ratios = _ratios(sums, names, groups.prompt, resampling)
     functions = tuple(
         RewardFunction(
@@ -375,18 +376,25 @@ def _ratios(
     """Shares of the sums of squares and correlations, from the same resamples of prompts."""
     at = {key: place for place, key in enumerate(sums)}
     units = cluster_sums(np.column_stack(list(sums.values())), prompts)
+    is_known = np.isfinite(np.abs(units).sum(axis=0))
+    units = np.where(is_known, units, 0.0)
     wanted: dict[_Key, tuple[int, int, int]] = {}
     found: dict[_Key, Estimate] = {}
     totals = {key: float(units[:, place].sum()) for key, place in at.items()}
+    too_large = Estimate.undefined_because("rewards differ by more than can be squared", num_units=len(units))
     for kind in ("advantage", "difference"):
         for name in (*names, ""):
-            if totals.get((kind,), 0.0) > 0:
+            if any(key in at and not is_known[at[key]] for key in ((kind, name), (kind,))):
+                found[kind, name] = too_large
+            elif totals.get((kind,), 0.0) > 0:
                 wanted[kind, name] = (at[kind, name], at[kind,], at[kind,])
             else:
                 found[kind, name] = Estimate.undefined_because("no group has rewards that differ", num_units=len(units))
     for first, second in combinations(names, 2):
         own = [("product", name, name) for name in (first, second)]
-        if all(totals[key] > 0 for key in own):
+        if not all(is_known[at[key]] for key in (*own, ("product", first, second))):
+            found["correlation", first, second] = too_large
+        elif all(totals[key] > 0 for key in own):
             wanted["correlation", first, second] = (at["product", first, second], at[own[0]], at[own[1]])
         else:
             reason = "one of the two never differs within a group"
@@ -397,7 +405,8 @@ def _ratios(
     within = [(-1.0, 1.0) if key[0] == "correlation" else (0.0, 1.0) if key[1] == "" else None for key in wanted]
     estimates = bootstrap_statistics(
         lambda totals: ratio_or_zero(
-            totals[..., above], np.sqrt(np.clip(totals[..., left] * totals[..., right], 0.0, None))
+            totals[..., above],
+            np.sqrt(np.clip(totals[..., left], 0.0, None)) * np.sqrt(np.clip(totals[..., right], 0.0, None)),
         ),
         units,
         within=(

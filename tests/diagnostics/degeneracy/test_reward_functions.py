@@ -214,6 +214,19 @@ def test_reward_function_that_is_missing_somewhere_has_no_share() -> None:
     assert report.by_reward[1].frac_tied.undefined == "it is missing in 1 of 2 groups"
 
 
+@pytest.mark.parametrize("large", [1e75, 1e120, 1e154, 1e306])
+def test_rewards_that_cannot_be_squared_have_no_share_and_no_correlation(large: float) -> None:
+    """Of smaller ones the share is that of one function whose differences drown those of the other."""
+    report = degeneracy_of_run(a_run(correct=CORRECT, length=-0.01 * LENGTH, beside=large * LENGTH))
+    (found,) = [one for one in report.by_reward if one.name == "beside"]
+    undefined = "rewards differ by more than can be squared"
+    if large < 1e150:
+        assert found.correlation["length"].value == pytest.approx(-1)
+    else:
+        assert found.correlation["length"].undefined == undefined
+    assert shares(report, "difference_share")["correct"] is not None
+
+
 def test_without_differences_nothing_has_a_share() -> None:
     run = run_of(group_of([1.5, 1.5], prompt="a"), group_of([2, 2], prompt="b"))
     report = degeneracy_of_run(with_rewards(run, one=[[1, 1], [1, 1]], two=[[0.5, 0.5], [1, 1]]))
