@@ -17,6 +17,8 @@ from gradscope.rollouts.types import RolloutGroup
 
 Array = NDArray[np.float64]
 
+_LARGEST = 1e100
+"""Of a reward function; the squares of larger ones, and their sums, are no floats."""
 _TOLERANCE = 1e-6
 """Largest residual, relative to the largest sum of absolute terms: a few roundings of float32."""
 _MOST_TERMS = 4
@@ -110,10 +112,12 @@ def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float
 
 
 def _different(columns: Mapping[str, Array]) -> list[str]:
-    """Columns that are not 0 throughout and are no multiple of one before them."""
+    """Columns that are not 0 throughout, can be squared, and are no multiple of one before them."""
     names: list[str] = []
     for name, values in columns.items():
-        if np.any(values) and not any(_is_multiple(values, columns[other]) for other in names):
+        if 0 < np.abs(values).max(initial=0) < _LARGEST and not any(
+            _is_multiple(values, columns[other]) for other in names
+        ):
             names.append(name)
     return names
 
