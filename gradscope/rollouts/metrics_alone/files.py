@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import re
 import shutil
 import sqlite3
@@ -334,7 +335,7 @@ def trackio_rows(
             shutil.copyfile(log, f"{copy}-wal")
         options = "mode=ro&immutable=1" if copy is file else "mode=rw"
         try:
-            with closing(sqlite3.connect(f"file:{quote(str(copy.resolve()))}?{options}", uri=True)) as database:
+            with closing(sqlite3.connect(f"file:{quote(os.fsencode(copy.resolve()))}?{options}", uri=True)) as database:
                 database.execute("PRAGMA trusted_schema = OFF")
                 database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, most(MOST_ROW))
                 left = iter(range(_MOST_STEPS_OF_SQL >> 20))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -71,3 +72,10 @@ def test_a_database_without_rewards_in_its_traces_is_one_of_metrics(database: Pa
     change(database, "UPDATE traces SET metadata = ?", b"{}")
     run = read_run(database, metrics_alone=True)
     assert (run.source.kind, run.metrics[2]["frac_reward_zero_std"]) == ("metrics", 0.5)
+
+
+def test_a_database_of_any_name_is_opened(tmp_path: Path) -> None:
+    """Names of files are bytes: this one is no UTF-8, and has what a URI gives a meaning."""
+    name = os.fsdecode(b"a\xff#%41.db")
+    shutil.copyfile(LOG / "async-grpo.db", tmp_path / name)
+    assert len(read_run(tmp_path / name).groups) == len(read_run(LOG).groups)
