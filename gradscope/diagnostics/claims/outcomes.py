@@ -13,6 +13,8 @@ EXCESS = 0.01
 """The least share of groups beyond the prediction that is called an excess."""
 PERSISTENT = 0.05
 """The least excess of dead groups after a dead one that is called persistence."""
+FEW_RETURNING = 10
+"""Prompts; of 8 whose pass rate rises to one the interval left out 0 in 6.5 % of simulated logs without persistence."""
 HARD = 0.25
 """A task is hard where fewer rollouts pass; at 7 %, where the second source's are, and at 25 % alike one pass rate for
 all makes few groups that all pass."""
@@ -66,6 +68,10 @@ def dead_groups_return(evidence: Evidence) -> Judgement:
     found = dead_persistence(table.step, table.prompt, table.dead, resampling=evidence.resampling)
     if found.excess.undefined is not None:
         return cannot_tell(found.excess.undefined)
+    if found.excess.num_units < FEW_RETURNING:
+        return cannot_tell(
+            f"Fewer than {FEW_RETURNING} prompts return beside others whose last group was unlike theirs"
+        )
     return Judgement(
         estimate=found.excess,
         null=Estimate.exact(0.0),

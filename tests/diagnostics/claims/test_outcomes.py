@@ -173,6 +173,13 @@ def test_persistence_that_is_small_contradicts() -> None:
     assert found.verdict == "contradicted"
 
 
+@pytest.mark.parametrize(("num_prompts", "verdict"), [(8, "cannot_tell"), (20, "supported")])
+def test_persistence_of_few_prompts_is_not_told(num_prompts: int, verdict: str) -> None:
+    found = dead_groups_return(returns(num_prompts // 2, num_prompts))
+    assert found.verdict == verdict
+    assert ("Fewer than 10 prompts return" in found.why) == (num_prompts == 8)
+
+
 def test_prompts_that_never_come_back_do_not_tell() -> None:
     found = dead_groups_return(Given(run=log(lambda step, place: 0.3, 0, steps=2)))
     assert (found.verdict, found.why) == ("cannot_tell", "No prompt comes back.")
