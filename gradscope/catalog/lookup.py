@@ -105,19 +105,17 @@ def search(text: str) -> list[Metric]:
         'frac_reward_zero_std'
     """
     words = re.findall(r"[a-z0-9@^]+", text.lower())
-
-    def rank(entry: Metric) -> tuple[int, int]:
-        scores = [_fit(entry, word) for word in words]
-        return -sum(score > 0 for score in scores), -sum(scores) - 3 * (entry.name in ESSENTIAL)
-
-    return sorted((entry for entry in CATALOG.values() if any(_fit(entry, word) for word in words)), key=rank)
+    scores = {name: [_fit(entry, word) for word in words] for name, entry in CATALOG.items()}
+    fitting = [name for name in CATALOG if any(scores[name])]
+    fitting.sort(key=lambda name: (scores[name].count(0), -sum(scores[name]) - 3 * (name in ESSENTIAL)))
+    return [CATALOG[name] for name in fitting]
 
 
 def _fit(entry: Metric, word: str) -> int:
     """How well a word fits an entry; 0 where it does not."""
-    names = (6, re.split(r"[._]", entry.name)), (4, entry.name), (4, entry.title.lower())
     text = f"{entry.meaning} {entry.moved_by} {entry.source}".lower()
-    return next((score for score, words in (*names, (1, text)) if word in words), 0)
+    parts = (6, re.split(r"[._]", entry.name)), (4, entry.name), (4, entry.title.lower()), (1, text)
+    return next((score for score, part in parts if word in part), 0)
 
 
 def definitions(*names: str) -> dict[str, str]:

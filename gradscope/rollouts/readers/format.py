@@ -208,13 +208,10 @@ class RowFormat:
         """The rollouts of rows, each looked at by itself."""
         for file, (location, cells) in rows:
             row = LogRow(file=file, location=location, cells=cells, reading=reading)
-            yield from self._records_of(row, shared)
-
-    def _records_of(self, row: LogRow, shared: Mapping[str, Any]) -> Iterator[Record]:
-        try:
-            yield from self.records(row, **shared)
-        except UnusableRowError as error:
-            row.reading.quarantine.add(str(error), row.location)
+            try:
+                yield from self.records(row, **shared)
+            except UnusableRowError as error:
+                reading.quarantine.add(str(error), location)
 
     def _rows(self, reading: Reading) -> Iterator[LogRow]:
         for file in reading.files:

@@ -89,10 +89,12 @@ EVALPLUS = RowFormat(
 )
 
 
-_lm_eval_ONE_SCORE = (
-    "lm-eval logs one score a document, after its filter, not one a response: only pass@1 can be computed, and groups "
-    "have one rollout. For more, score `resps` again and give a file with a row a response."
-)
+def _one_score(most: int, harness: str, responses: str) -> str:
+    return (
+        f"Each document has up to {counted(most, 'response')}. {harness}, not one a response: only pass@1 can be "
+        f"computed, and groups have one rollout. For more, score {responses} again and give a file with a row a "
+        "response."
+    )
 
 
 def _lm_eval_survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str]:
@@ -104,7 +106,7 @@ def _lm_eval_survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str]:
     most = max((len(list_of(first)) for row in rows for first in list_of(row.cells.get("resps"))), default=1)
     left_out = f"; rows of other filters ({', '.join(others)}) are the same responses and left out" if others else ""
     reading.inferred.append(f"The score is {metric} after the filter {filter}{left_out}.")
-    reading.missing.append(f"Each document has up to {counted(most, 'response')}. {_lm_eval_ONE_SCORE}")
+    reading.missing.append(_one_score(most, "lm-eval logs one score a document, after its filter", "`resps`"))
     return {"metric": metric, "filter": filter}
 
 
@@ -152,18 +154,12 @@ LM_EVAL = RowFormat(
 )
 
 
-_lighteval_ONE_SCORE = (
-    "lighteval logs one value a document and metric, not one a response: only pass@1 can be computed, and groups have "
-    "one rollout. For more, score the responses again and give a file with a row a response."
-)
-
-
 def _lighteval_survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str]:
     metrics = (name for row in rows for name in numbers_in(row.cells.get("metric")))
     metric = chosen_name(metrics, reading.request, "metric", "no metric that is a number")
     most = max((len(list_of(mapping_of(row.cells.get("model_response")).get("text"))) for row in rows), default=1)
     reading.inferred.append(f"The score is {metric}.")
-    reading.missing.append(f"Each document has up to {counted(most, 'response')}. {_lighteval_ONE_SCORE}")
+    reading.missing.append(_one_score(most, "lighteval logs one value a document and metric", "the responses"))
     return {"metric": metric}
 
 
@@ -196,10 +192,10 @@ LIGHTEVAL = RowFormat(
 )
 
 
-_skyrl_STEP = re.compile(r"^global_step_([0-9]+)_evals$")
-_skyrl_STATUS: dict[str, Status] = {"stop": "completed", "length": "truncated"}
-_skyrl_BY_PROMPT = "Responses to one prompt of one data source are a group; equal prompts merge."
-_skyrl_SUMMED = "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
+_SKYRL_STEP = re.compile(r"^global_step_([0-9]+)_evals$")
+_SKYRL_STATUS: dict[str, Status] = {"stop": "completed", "length": "truncated"}
+_SKYRL_BY_PROMPT = "Responses to one prompt of one data source are a group; equal prompts merge."
+_SKYRL_SUMMED = "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
 
 
 def _refuse_turns(rows: Sequence[LogRow], reading: Reading) -> dict[str, Any]:
@@ -232,13 +228,13 @@ def _skyrl_records(row: LogRow) -> Iterator[Record]:
         raise UnusableRowError("input_prompt is missing")
     name = f"{text_of(cells.get('data_source'))}/{digest(prompt)}"
     yield Record(
-        step=number_in_name(_skyrl_STEP, row.file.resolve()) or 0,
+        step=number_in_name(_SKYRL_STEP, row.file.resolve()) or 0,
         group=name,
         prompt_id=name,
         prompt=prompt,
         completion=text_of(cells.get("output_response")),
         reward=row.reward(_skyrl_total(cells.get("score", ABSENT), row)),
-        status=_skyrl_STATUS.get(text_of(cells.get("stop_reason")), "unknown"),
+        status=_SKYRL_STATUS.get(text_of(cells.get("stop_reason")), "unknown"),
     )
 
 
@@ -246,7 +242,7 @@ def _skyrl_total(score: Any, row: LogRow) -> Any:
     """The sum of a list of numbers; what is none among them, or no list, stays as it is, to be judged as a reward."""
     if not isinstance(score, list) or not score:
         return score
-    row.reading.noted.add(_skyrl_SUMMED)
+    row.reading.noted.add(_SKYRL_SUMMED)
     broken = [cell for cell in score if isinstance(parse_reward(cell), str)]
     return broken[0] if broken else math.fsum(score)
 
@@ -264,8 +260,8 @@ SKYRL = RowFormat(
     recognizes_file=has_keys("input_prompt", "output_response", "score"),
     survey=_refuse_turns,
     records=_skyrl_records,
-    inferred=(_skyrl_BY_PROMPT, _skyrl_SUMMED),
-    if_noted=frozenset({_skyrl_SUMMED}),
+    inferred=(_SKYRL_BY_PROMPT, _SKYRL_SUMMED),
+    if_noted=frozenset({_SKYRL_SUMMED}),
     missing=(TEXT_ONLY,),
 )
 
