@@ -115,7 +115,7 @@ def _largest(grams: Iterable[np.ndarray], expected: Gram) -> float:
 
 def our_grams(folder: Path, rollouts: list[Sampled]) -> tuple[list[np.ndarray], int]:
     """The step's matrices by both engines, and the number of parameters without a rule."""
-    from gradscope.gradients.model.padding import TrainerPadding
+    from gradscope.gradients.model.batches import TrainerPadding
     from gradscope.gradients.model.policy import load_measured_policy
     from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.plan.prepared_step import prepare_step

@@ -271,7 +271,7 @@ def settings(setting: Setting) -> Iterator[Case]:
 
     def slices(size: int) -> Callable[[], Iterator[Row]]:
         def run() -> Iterator[Row]:
-            from gradscope.gradients.engines import accumulator
+            from gradscope.gradients.engines import loop as accumulator
 
             prepared = prepared_step(setting, setting.policy("4B"), 8, 300)
             with mock.patch.object(accumulator, "CUDA_SLICE_BYTES", size):

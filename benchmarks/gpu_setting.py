@@ -291,7 +291,7 @@ def plain_pass(prepared: Any) -> Callable[[], None]:
     """Forward and backward passes of a step's rows in the same batches, as training does them."""
     import torch
 
-    from gradscope.gradients.model.forward import completion_logprobs
+    from gradscope.gradients.model.passes import completion_logprobs
 
     policy, plan = prepared.policy, prepared.plan
 

@@ -115,8 +115,7 @@ def engines(model: Any, trainable: dict[str, Any], plan: Any, batch: Any) -> dic
     """What each engine does for this plan."""
     import torch
 
-    from gradscope.gradients.engines.accumulator import GramAccumulator
-    from gradscope.gradients.engines.loop import loop_gram
+    from gradscope.gradients.engines.loop import GramAccumulator, loop_gram
     from gradscope.gradients.engines.prompt import prompt_gram
     from gradscope.gradients.engines.stream import stream_gram
     from gradscope.gradients.model.batches import BATCH_COST, MAX_BATCH_TOKENS, pad_batch, split_rows

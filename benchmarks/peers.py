@@ -33,7 +33,7 @@ def peer_work(method: str, model: Any, trainable: dict[str, Any], batch: Any) ->
 def _accumulator(batch: Any) -> Any:
     import torch
 
-    from gradscope.gradients.engines.accumulator import GramAccumulator
+    from gradscope.gradients.engines.loop import GramAccumulator
 
     return GramAccumulator(len(batch.rows), torch.device("cpu"))
 

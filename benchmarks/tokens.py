@@ -61,12 +61,10 @@ def build(model: Any, trainable: dict[str, Any], method: str) -> tuple[Callable[
     """The measured work, and the plain pass over the same rollout."""
     import torch
 
-    from gradscope.gradients.engines.accumulator import GramAccumulator
-    from gradscope.gradients.model.batches import pad_batch
-    from gradscope.gradients.model.token_sequence import TokenSequence
+    from gradscope.gradients.engines.loop import GramAccumulator
+    from gradscope.gradients.model.batches import TokenSequence, pad_batch
     from gradscope.gradients.tokens.lockstep import lockstep_gram
-    from gradscope.gradients.tokens.loop import token_loop_rows
-    from gradscope.gradients.tokens.rows import TokenRow, chunks_of
+    from gradscope.gradients.tokens.rows import TokenRow, chunks_of, token_loop_rows
 
     generator, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
     ids = torch.randint(0, 8192, (PROMPT + COMPLETION,), generator=generator).tolist()

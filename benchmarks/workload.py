@@ -47,7 +47,7 @@ def build_plan(lengths: str, size: int) -> Any:
     """Score rows of one group: random rollouts behind one random prompt."""
     import torch
 
-    from gradscope.gradients.model.token_sequence import TokenSequence
+    from gradscope.gradients.model.batches import TokenSequence
     from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.plan.rows import plan_rows
     from gradscope.rollouts.types import Rollout

@@ -39,10 +39,9 @@ from gradscope.diagnostics.rank.weights.module_shares import module_shares
 from gradscope.diagnostics.rank.weights.optimizer_question import optimizer_steps
 from gradscope.diagnostics.spike.parts import tensors_of
 from gradscope.estimate import Estimate
-from gradscope.gradients.model.checkpoint_tensors import Checkpoint
-from gradscope.gradients.step.heldout_gram import HeldoutGram
-from gradscope.gradients.step.optimizer_steps import MatrixSteps
-from gradscope.gradients.step.tensor_norms import TensorNorm
+from gradscope.gradients.model.checkpoint import Checkpoint
+from gradscope.gradients.step.directions import MatrixSteps, TensorNorm
+from gradscope.gradients.step.heldout import HeldoutGram
 from gradscope.metrics.gram.alignment import expected_updates
 from gradscope.metrics.gram.geometry import batch_norm, cancellation
 from gradscope.metrics.gram.matrix_frames import frame_of, principal_angle, spectrum_drift

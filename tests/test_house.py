@@ -88,7 +88,7 @@ ALLOWED = {
         "results",
         "rollouts.read_options",
         "gradients.engine_options",
-        "gradients.processes.group",
+        "gradients.processes",
     },
     "notebook": {"diagnostics", "render", "results"},
     "__main__": {"cli"},

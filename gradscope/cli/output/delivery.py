@@ -152,7 +152,7 @@ def delivery(options: DeliveryOptions, *, judges: bool = False) -> Iterator[Deli
             yield opened
         _say_what_is_lost(opened.lost, judges=judges)
         return
-    from gradscope.gradients.processes.group import connected_processes
+    from gradscope.gradients.processes import connected_processes
 
     with connected_processes():
         if process_index() == 0:

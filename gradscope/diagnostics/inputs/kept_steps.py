@@ -17,8 +17,7 @@ from gradscope.version import __version__
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.objective import Objective
-    from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.step.step_norm import StepNorm
+    from gradscope.gradients.step.step_gram import StepGram, StepNorm
 
 _SUFFIXES = {".safetensors", ".json", ".jinja", ".model", ".txt"}
 """What a model folder holds that shapes a gradient: weights, configurations, the tokenizer's files."""
@@ -53,7 +52,7 @@ class KeptStep:
 
     def read(self) -> StepGram | StepNorm | None:
         """The step as it was kept; None where it must be computed."""
-        from gradscope.gradients.step.step_file import read_step
+        from gradscope.gradients.step.step_gram import read_step
 
         gram = read_step(self._path, self._key)
         if gram is not None:
@@ -64,7 +63,7 @@ class KeptStep:
 
     def write(self, gram: StepGram | StepNorm) -> None:
         """Keep the step for the next call."""
-        from gradscope.gradients.step.step_file import write_step
+        from gradscope.gradients.step.step_gram import write_step
 
         write_step(self._path, gram, self._key)
 

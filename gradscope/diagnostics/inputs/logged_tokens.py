@@ -15,7 +15,7 @@ from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import Rollout
 
 if TYPE_CHECKING:
-    from gradscope.gradients.model.token_sequence import TokenSequence
+    from gradscope.gradients.model.batches import TokenSequence
 
 _SEEN, _LENGTH, _TOOLS = "num_tokens", "completions/mean_length", "tools/"
 

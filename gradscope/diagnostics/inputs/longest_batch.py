@@ -15,8 +15,7 @@ from typing import Any
 
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.padded_sequences import pretrained_length, see_batch
-from gradscope.gradients.plan.prepared_step import sequences_of
+from gradscope.gradients.plan.prepared_step import pretrained_length, see_batch, sequences_of
 from gradscope.rollouts.run import Run
 
 

@@ -21,19 +21,25 @@ from gradscope.diagnostics.inputs.step_loss import StepLoss
 from gradscope.diagnostics.inputs.tolerance import GRAD_NORM_TOLERANCE, NEAR, meets_logged, rounding_floor
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.checkpoint import FloatName, stored_dtype
-from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
-from gradscope.gradients.processes.group import num_connected, of_one_mind
+from gradscope.gradients.processes import num_connected, of_one_mind
 from gradscope.gradients.step.measure import measure_step, notes_on
-from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.step_norm import StepNorm, measure_norm
-from gradscope.gradients.trained.assumptions import Assumption, norm_under, other_assumptions, unchanged
+from gradscope.gradients.step.step_gram import StepGram, StepNorm, measure_norm
+from gradscope.gradients.trained.assumptions import (
+    Assumption,
+    is_own_output,
+    is_random,
+    norm_under,
+    other_assumptions,
+    takes_random_numbers,
+    trl_output,
+    unchanged,
+)
 from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, trained_norms
-from gradscope.gradients.trained.output_layer import is_own_output, trl_output
-from gradscope.gradients.trained.randomness import is_random, takes_random_numbers
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run import Run, WeightsRef

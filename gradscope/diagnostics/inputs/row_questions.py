@@ -14,8 +14,7 @@ from gradscope.progress import ProgressCallback, no_progress
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.tokens.measure import TokenGram
-    from gradscope.gradients.tokens.signals import Signal, StepSignals
+    from gradscope.gradients.tokens.measure import Signal, StepSignals, TokenGram
 
 
 class RowQuestion(Protocol):
@@ -64,6 +63,6 @@ class SignalQuestion:
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
     ) -> tuple[StepSignals]:
         """The Gram matrices of both."""
-        from gradscope.gradients.tokens.signals import measure_signals
+        from gradscope.gradients.tokens.measure import measure_signals
 
         return (measure_signals(prepared, gram, self.signal, most=self.most, seed=self.seed, progress=progress),)

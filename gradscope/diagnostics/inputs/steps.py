@@ -27,8 +27,7 @@ from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.inputs.recomputed import Recomputer
-    from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.step.step_norm import StepNorm
+    from gradscope.gradients.step.step_gram import StepGram, StepNorm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ class MeasuredStep:
 def norm_of(gram: StepGram) -> StepNorm:
     """What a step's Gram matrix says of the norm of its gradient."""
     from gradscope.diagnostics.inputs.tolerance import rounding_floor
-    from gradscope.gradients.step.step_norm import StepNorm
+    from gradscope.gradients.step.step_gram import StepNorm
     from gradscope.metrics.gram.geometry import batch_norm
 
     whole = gram.logged_gram
@@ -175,7 +174,7 @@ def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
     """What was asked for, while steps are measured."""
     if options.precision != "high":
         return nullcontext()
-    from gradscope.gradients.model.precision import without_tf32
+    from gradscope.gradients.model.calls import without_tf32
 
     return without_tf32()
 
@@ -190,8 +189,8 @@ def _measure(
 ) -> MeasuredStep:
     """One step: refused with a reason, taken as an earlier call kept it, or computed."""
     from gradscope.gradients.model.budget import names_out_of_memory
-    from gradscope.gradients.processes.group import connected_index, from_main, of_one_mind
-    from gradscope.gradients.step.step_norm import StepNorm
+    from gradscope.gradients.processes import connected_index, from_main, of_one_mind
+    from gradscope.gradients.step.step_gram import StepNorm
 
     groups, weights = run.groups_at(step), run.weights_before(step)
     measured = MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=None)
@@ -222,7 +221,7 @@ def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
         return run.notes[step]
     if (no_ids := without_ids(run, step)) is not None:
         return no_ids
-    from gradscope.gradients.plan.obstacles import several_sequences
+    from gradscope.gradients.plan.objective import several_sequences
 
     rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
     if (several := several_sequences(rollouts)) is not None:

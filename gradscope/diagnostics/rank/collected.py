@@ -50,7 +50,7 @@ from gradscope.rollouts.types import RolloutGroup
 from gradscope.say import as_ranges
 
 if TYPE_CHECKING:
-    from gradscope.gradients.step.heldout_gram import HeldoutGram
+    from gradscope.gradients.step.heldout import HeldoutGram
     from gradscope.gradients.step.step_gram import StepGram
 
 WHOLE_ROLLOUTS = ("rollout", "group")

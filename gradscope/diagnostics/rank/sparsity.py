@@ -14,7 +14,7 @@ from gradscope.metrics.gram.sparsity import row_sparsity
 from gradscope.results.ranks.tokens import GradientSparsity
 
 if TYPE_CHECKING:
-    from gradscope.gradients.step.weight_spectra import WeightSpectrum
+    from gradscope.gradients.step.directions import WeightSpectrum
     from gradscope.gradients.tokens.measure import TokenGram
 
 

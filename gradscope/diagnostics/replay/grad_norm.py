@@ -19,7 +19,7 @@ from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
 if TYPE_CHECKING:
-    from gradscope.gradients.step.step_norm import StepNorm
+    from gradscope.gradients.step.step_gram import StepNorm
     from gradscope.gradients.trained.norms import TrainedNorms
 
 WELL_BEYOND = 3.0

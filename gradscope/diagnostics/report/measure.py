@@ -66,7 +66,7 @@ from gradscope.rollouts.run import Run
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
+    from gradscope.gradients.tokens.measure import RolloutTokens
 
 
 MOST_STEPS = 4
@@ -356,7 +356,7 @@ def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptio
 
 
 def _is_alone() -> bool:
-    from gradscope.gradients.processes.group import num_connected
+    from gradscope.gradients.processes import num_connected
 
     return num_connected() == 1
 
@@ -373,7 +373,7 @@ def _squared_norm(gram: StepGram) -> float:
 
 
 def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions) -> tuple[RolloutTokens, ...]:
-    from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
+    from gradscope.gradients.tokens.measure import measure_rollout_tokens
 
     assert measured.gram is not None, "the caller chooses a step that was recomputed"
     assert measured.gram.policy_gram is not None, "and one whose advantages were logged"

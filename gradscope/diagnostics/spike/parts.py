@@ -18,9 +18,9 @@ from gradscope.results.spike import SpikeRemoval, SpikeRollout, SpikeTensor, Spi
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 if TYPE_CHECKING:
+    from gradscope.gradients.step.directions import TensorNorm
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.step.tensor_norms import TensorNorm
-    from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
+    from gradscope.gradients.tokens.measure import RolloutTokens
 
 MOST_REMOVED = 0.25
 """Share of the rollouts that is left out at most: a step of which more has to go is not made by a few."""

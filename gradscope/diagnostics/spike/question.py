@@ -12,9 +12,9 @@ from gradscope.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
+    from gradscope.gradients.step.directions import TensorNorm
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.step.tensor_norms import TensorNorm
-    from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
+    from gradscope.gradients.tokens.measure import RolloutTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,8 @@ class SpikeQuestion:
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
     ) -> tuple[SpikeAnswer, ...]:
         """Both, where advantages were logged and the gradient is not zero; else nothing."""
-        from gradscope.gradients.step.tensor_norms import measure_tensor_norms
-        from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
+        from gradscope.gradients.step.directions import measure_tensor_norms
+        from gradscope.gradients.tokens.measure import measure_rollout_tokens
 
         whole = gram.logged_gram
         if whole is None or not whole.sum() > 0:

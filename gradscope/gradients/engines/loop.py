@@ -6,18 +6,140 @@ Shapes: N rows, P parameters.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from gradscope.errors import UsageError
-from gradscope.gradients.engines.accumulator import GramAccumulator
-from gradscope.gradients.model.backward import gradients_on
+from gradscope.gradients.layers.factors import GradientFactor, Scatter
 from gradscope.gradients.model.batches import pad_batch
-from gradscope.gradients.model.forward import completion_logprobs
+from gradscope.gradients.model.passes import completion_logprobs, gradients_on
 from gradscope.gradients.plan.rows import RowPlan
+
+SLICE_BYTES = 64 * 2**20
+"""Memory for the slice of all rows' gradients that exists at one time."""
+CUDA_SLICE_BYTES = 2**29
+"""The same on a GPU, which is idle between slices; a float64 copy of as many bytes exists beside it. Not measured."""
+CAST_BYTES = 2 * 2**20
+"""Memory for the float64 copy of a part of it: on a CPU it should stay in the cache."""
+TILE = 128
+"""Rows of a tile of the Gram matrix; tiles above the diagonal are not computed."""
+
+
+class GramAccumulator:
+    """Adds up K = sum over parameters of (rows' gradients) (rows' gradients)^T.
+
+    Products of float32 slices are formed and added in float64: a float32 Gram sees no singular value below about
+    2e-4 of the largest.
+
+    Args:
+        places: Row of the matrix that each row of the step counts to, so that those of one place are summed; None: each
+            is a row of its own.
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        device: torch.device,
+        slice_bytes: int | None = None,
+        places: Sequence[int] | None = None,
+    ) -> None:
+        self.num_parameters = 0
+        """Elements of all parameters that were added."""
+        self.device = device
+        """Where slices are formed."""
+        self._places = places
+        self._lower = torch.zeros(num_rows, num_rows, dtype=torch.float64, device=device)
+        self._slice_bytes = slice_bytes or (CUDA_SLICE_BYTES if device.type == "cuda" else SLICE_BYTES)
+        self._cast_bytes = self._slice_bytes if device.type == "cuda" else min(self._slice_bytes, CAST_BYTES)
+
+    @property
+    def gram(self) -> torch.Tensor:
+        """K, [N, N]."""
+        return self._lower.tril() + self._lower.tril(-1).t()
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(self._lower.shape[0])
+
+    def add_rows(self, rows: torch.Tensor) -> None:
+        """Add columns of the gradient matrix, [N, columns]: one parameter's gradients, or some of them."""
+        self.num_parameters += rows.shape[1]
+        self._lower += self.products(rows)
+
+    def add_parameter(
+        self, shape: torch.Size, dtype: torch.dtype, parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]]
+    ) -> None:
+        """Add one parameter's gradients.
+
+        Args:
+            parts: Per batch the indices of its rows and the factors of all calls with the parameter.
+        """
+        length = shape[0]
+        width = shape.numel() // length
+        if all(isinstance(factor, Scatter) for _, factors in parts for factor in factors):
+            parts, length, width = _renumber(parts)
+        self.add_slices((length, width), dtype, parts)
+        self.num_parameters += shape.numel()
+
+    def add_slices(
+        self,
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]],
+    ) -> None:
+        """Add matrices that have a parameter's inner products, or a part of them, and are not counted as one.
+
+        Args:
+            shape: Rows and columns of a matrix.
+            parts: Per batch the indices of its rows and their factors.
+        """
+        length, width = shape
+        working = torch.promote_types(dtype, torch.float32)
+        step = max(1, min(length, self._slice_bytes // (width * self.num_rows * working.itemsize)))
+        buffer = torch.empty(self.num_rows * step * width, dtype=working, device=self.device)
+        for start in range(0, length, step):
+            stop = min(start + step, length)
+            slices = buffer[: self.num_rows * (stop - start) * width].view(self.num_rows, stop - start, width).zero_()
+            for rows, factors in parts:
+                for local, row in enumerate(rows):
+                    place = row if self._places is None else self._places[row]
+                    for factor in factors:
+                        factor.add_to(local, start, slices[place])
+            self._lower += self.products(slices.flatten(1))
+
+    def add_products(self, products: torch.Tensor) -> None:
+        """Add float64 inner products that are known without rows, right on and below the diagonal."""
+        self._lower += products
+
+    def products(self, rows: torch.Tensor) -> torch.Tensor:
+        """Inner products of rows [N, columns] in float64, right on and below the diagonal, [N, N]."""
+        total = torch.zeros_like(self._lower)
+        width = max(1, self._cast_bytes // (8 * self.num_rows))
+        for start in range(0, rows.shape[1], width):
+            wide = rows[:, start : start + width].double()
+            for first in range(0, self.num_rows, TILE):
+                last = min(first + TILE, self.num_rows)
+                total[first:last, :last].addmm_(wide[first:last], wide[:last].t())
+        return total
+
+
+def _renumber(
+    parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]],
+) -> tuple[list[tuple[Sequence[int], list[GradientFactor]]], int, int]:
+    """Count ids among those that occur: rows of a table that nobody looked up have no gradient."""
+    scatters = [factor for _, factors in parts for factor in factors if isinstance(factor, Scatter)]
+    seen = torch.unique(torch.cat([ids for factor in scatters for ids in factor.ids]))
+    renumbered = [
+        (rows, [factor.renumbered(seen) for factor in factors if isinstance(factor, Scatter)])
+        for rows, factors in parts
+    ]
+    width = scatters[0].grads[0].shape[1]  # of a row of the table, whichever way the parameter holds it
+    return [(rows, list(factors)) for rows, factors in renumbered], max(1, int(seen.numel())), width
+
 
 ROW_BYTES = 2**30
 """Memory that ``loop`` may spend on rows; beyond it ``stream`` is chosen."""

@@ -10,21 +10,250 @@ Shapes: N rows, P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, is_dataclass, replace
+from types import TracebackType
+from typing import Any, BinaryIO, Self, cast
 
 import torch
 from torch import nn
 
-from gradscope.gradients.engines.accumulator import GramAccumulator
-from gradscope.gradients.engines.pending_parts import PendingParts
-from gradscope.gradients.engines.spill import KEPT_BYTES
+from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.layers.capture import Capture, Sink
-from gradscope.gradients.layers.factors import GradientFactor
-from gradscope.gradients.model.backward import backpropagate, gradients_on
+from gradscope.gradients.layers.factors import GradientFactor, Part, Summed, compact
 from gradscope.gradients.model.batches import PaddedBatch
-from gradscope.gradients.model.forward import Past, completion_logprobs
+from gradscope.gradients.model.passes import Past, backpropagate, completion_logprobs, gradients_on
 from gradscope.gradients.plan.rows import RowPlan
+from gradscope.machine.memory import trim_heap
+from gradscope.writing import naming
+
+KEPT_BYTES = 2**28
+"""Memory for what waits, where nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A tensor in the file."""
+
+    offset: int
+    """Its first byte."""
+    shape: torch.Size
+    """Its shape."""
+    dtype: torch.dtype
+    """Its dtype."""
+
+
+class PartStore:
+    """Factors by parameter, on the CPU or on disk.
+
+    Args:
+        max_bytes: Memory for them; what comes later goes to a temporary file.
+    """
+
+    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
+        self._left = max_bytes
+        self._parts: dict[str, list[Part]] = defaultdict(list)
+        self._open = ExitStack()
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._parts.clear()
+        self._open.close()
+        trim_heap()
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters of which something is kept."""
+        return list(self._parts)
+
+    def keep(self, name: str, rows: tuple[int, ...], factors: Sequence[GradientFactor]) -> None:
+        """Keep what the calls in one batch add to a parameter."""
+        self._parts[name].append((rows, [self._stored(factor) for factor in factors]))
+
+    def make_room(self) -> None:
+        """Hand back what earlier passes freed, where so much waits among it that the next one would not fit there."""
+        if self._file is not None:
+            trim_heap()
+
+    def take(self, name: str, device: torch.device) -> list[Part]:
+        """Hand out what was kept of a parameter, one part per batch, and forget it."""
+        return [
+            (rows, [_mapped(factor, self._read).to(device) for factor in factors])
+            for rows, factors in self._parts.pop(name)
+        ]
+
+    def factors(self) -> Iterator[tuple[str, list[GradientFactor]]]:
+        """Each parameter with its factors of all batches so far; of what is on disk only the places."""
+        for name, parts in self._parts.items():
+            yield name, [factor for _, factors in parts for factor in factors]
+
+    def drop(self, name: str) -> None:
+        """Forget what was kept of a parameter; the room that it has on disk stays taken."""
+        del self._parts[name]
+
+    def _stored(self, factor: GradientFactor) -> GradientFactor:
+        size = stored_bytes([factor])
+        if size <= self._left:
+            self._left -= size
+            return factor.to(torch.device("cpu"))
+        return cast(GradientFactor, _mapped(factor, self._write))
+
+    def _write(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if self._file is None:
+            opened = tempfile.TemporaryFile()  # noqa: SIM115 - the stack closes it
+            self._file = cast(BinaryIO, self._open.enter_context(opened))
+        with naming(tempfile.gettempdir()):
+            offset = self._file.seek(0, 2)
+            self._file.write(memoryview(_bytes(value.cpu().contiguous())))
+        return _Place(offset=offset, shape=value.shape, dtype=value.dtype)
+
+    def _read(self, value: Any) -> Any:
+        if not isinstance(value, _Place):
+            return value
+        assert self._file is not None, "a place is in a file"
+        tensor = torch.empty(value.shape, dtype=value.dtype)
+        self._file.seek(value.offset)
+        self._file.readinto(memoryview(_bytes(tensor)))  # type: ignore[attr-defined]
+        return tensor
+
+
+def free_bytes() -> int:
+    """What is free where the temporary file is, or would be."""
+    return shutil.disk_usage(tempfile.gettempdir()).free
+
+
+def stored_bytes(factors: Iterable[GradientFactor]) -> int:
+    """What factors take, here or on disk."""
+    kept = (part for factor in factors for part in _parts(factor))
+    return sum(part.shape.numel() * part.dtype.itemsize for part in kept)
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    """The memory of a tensor on the CPU, in any dtype."""
+    return tensor.flatten().view(torch.uint8).numpy()
+
+
+def _parts(value: Any) -> list[torch.Tensor | _Place]:
+    """All tensors of a factor, wherever they are."""
+    found: list[torch.Tensor | _Place] = []
+    _mapped(value, lambda part: found.append(part) if isinstance(part, torch.Tensor | _Place) else None)
+    return found
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A factor with everything that it holds changed, in records and tuples too."""
+    if isinstance(value, tuple):
+        return tuple(_mapped(part, change) for part in value)
+    if is_dataclass(value) and not isinstance(value, (type, _Place)):
+        return replace(value, **{field.name: _mapped(getattr(value, field.name), change) for field in fields(value)})
+    return change(value)
+
+
+class PendingParts:
+    """Factors by parameter.
+
+    Args:
+        trainable: The parameters of this round; of others nothing is kept.
+        waits: Whether factors wait for those of other batches.
+        max_kept_bytes: Memory for what waits; more of it goes to a temporary file.
+    """
+
+    def __init__(
+        self,
+        trainable: Mapping[str, nn.Parameter],
+        accumulator: GramAccumulator,
+        *,
+        waits: bool,
+        max_kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        self.left: dict[str, nn.Parameter] = {}
+        """Parameters for the rounds to come."""
+        self._trainable, self._accumulator, self._waits = dict(trainable), accumulator, waits
+        self._max_kept_bytes = max_kept_bytes
+        self._here: dict[str, list[Part]] = defaultdict(list)
+        self._store = PartStore(max_kept_bytes)
+
+    def __enter__(self) -> Self:
+        self._store.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._here.clear()
+        self._store.__exit__(kind, error, traceback)
+
+    def make_room(self) -> None:
+        """Hand memory back before a pass, where much waits already."""
+        self._store.make_room()
+
+    def take(self, name: str, rows: Sequence[int], factors: Sequence[GradientFactor]) -> None:
+        """Keep what the calls in one batch add to a parameter in some of the step's rows."""
+        if not self._waits:
+            self._here[name].append((tuple(rows), list(factors)))
+        elif name in self._trainable:
+            self._store.keep(name, tuple(rows), compact(factors))
+
+    def leave_what_does_not_fit(self, tokens: float, rows: float) -> int:
+        """Once the first of several batches is in, leave parameters whose parts of all batches are too much together.
+
+        Of those that stay the gradients came last, from the bottom of the model: the rounds to come go down less far.
+
+        Args:
+            tokens: Tokens of all batches over those of the first.
+            rows: Their rows likewise; a gradient that is kept whole takes as much for a short row as for a long one.
+
+        Returns:
+            How many rounds there are to come, this one among them.
+        """
+        if not self._waits:
+            return 1
+        room = self._max_kept_bytes + free_bytes() // 2
+        sizes = {}
+        for name, factors in reversed([*self._store.factors()]):
+            by_row = stored_bytes(factor for factor in factors if isinstance(factor, Summed))
+            sizes[name] = rows * by_row + tokens * (stored_bytes(factors) - by_row)
+        later = _rounds(sizes, room)[1:]
+        for name in (name for names in later for name in names):
+            self._store.drop(name)
+            self.left[name] = self._trainable.pop(name)
+        return 1 + len(later)
+
+    def combine(self, name: str) -> None:
+        """Add a parameter that is complete to the Gram, and drop what was kept of it."""
+        parts = self._store.take(name, self._accumulator.device) if self._waits else self._here.pop(name)
+        self._accumulator.add_parameter(self._trainable[name].shape, self._trainable[name].dtype, parts)
+
+    def combine_all(self, uncovered: Collection[str]) -> None:
+        """Add every parameter of which something was kept."""
+        for name in self._store.names if self._waits else list(self._here):
+            if name not in uncovered:
+                self.combine(name)
+
+
+def _rounds(sizes: Mapping[str, float], room: float) -> list[list[str]]:
+    """Parameters in the order given, as many a round as there is room for; one alone where even that is too much."""
+    rounds: list[list[str]] = [[]]
+    used = 0.0
+    for name, size in sizes.items():
+        if rounds[-1] and used + size > room:
+            rounds.append([])
+            used = 0.0
+        rounds[-1].append(name)
+        used += size
+    return rounds
+
 
 OnSequence = Callable[[int, torch.Tensor], None]
 """Called with a sequence's index and the log-probabilities of its completion, [T]."""

@@ -8,23 +8,94 @@ calls with a parameter have arrived (a tied weight has several), its factors go 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers.cache_utils import Cache
 
-from gradscope.gradients.layers.coverage import CoveredLayers
-from gradscope.gradients.layers.experts import returned_by
-from gradscope.gradients.layers.factors import GradientFactor, HeadProduct
-from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, Verdict, begin_graph
-from gradscope.gradients.layers.recompute import recomputed
-from gradscope.gradients.layers.rules import looks_up
-from gradscope.gradients.layers.trace import decoder_layers
+from gradscope.gradients.layers.factors import ForwardCall, GradientFactor, HeadProduct, LayerCall, Verdict, begin_graph
+from gradscope.gradients.layers.rules import looks_up, returned_by
+from gradscope.gradients.layers.trace import CoveredLayers, decoder_layers
 from gradscope.gradients.model.batches import PaddedBatch
-from gradscope.gradients.model.head.plain import plain_head
-from gradscope.gradients.model.head.sliced import HeadTokens, PlainHead, Watch
+from gradscope.gradients.model.head import HeadTokens, PlainHead, Watch, plain_head
+
+Run = Callable[[Callable[[], Any]], Any]
+"""Runs a layer and returns what it returns."""
+
+
+@contextmanager
+def recomputed(layers: Sequence[nn.Module], run: Run) -> Iterator[None]:
+    """Let layers run again within the backward pass of the forward pass that runs inside; leave it after that.
+
+    Args:
+        layers: Called one after the other, the hidden state first among their arguments.
+        run: Around each of a layer's runs, without a graph at first.
+
+    Yields:
+        Nothing.
+    """
+    with ExitStack() as stack:
+        for layer in layers:
+            before = vars(layer).get("forward")
+            vars(layer)["forward"] = _again(layer.forward, run)
+            stack.callback(_put_back, layer, before)
+        yield
+
+
+def share_nothing(layers: Sequence[nn.Module]) -> bool:
+    """Whether no parameter is in two layers: the gradient of such a one comes in parts when both run again."""
+    every = [id(parameter) for layer in layers for parameter in layer.parameters()]
+    return len(every) == len(set(every))
+
+
+def _put_back(layer: nn.Module, forward: Any) -> None:
+    if forward is None:
+        del vars(layer)["forward"]
+    else:
+        vars(layer)["forward"] = forward
+
+
+def _again(forward: Callable[..., Any], run: Run) -> Callable[..., Any]:
+    def recomputing(*arguments: Any, **keywords: Any) -> Any:
+        given = (*arguments[1:], *keywords.values())
+        if not torch.is_grad_enabled() or not arguments or not all(map(_is_repeatable, given)):
+            return forward(*arguments, **keywords)
+
+        def once(inputs: torch.Tensor) -> Any:
+            with _as_it_was([value for value in given if isinstance(value, Cache)]):
+                return run(lambda: forward(inputs, *arguments[1:], **keywords))
+
+        hidden: torch.Tensor = arguments[0]
+        if not hidden.requires_grad:
+            hidden = hidden.detach().requires_grad_(True)  # the graph cannot start inside a run that builds none
+        return checkpoint(once, hidden, use_reentrant=True)
+
+    return recomputing
+
+
+def _is_repeatable(value: Any) -> bool:
+    """Whether an argument is the same at a second run, and gets no gradient from it."""
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_repeatable, value))
+    if isinstance(value, torch.Tensor):
+        return not value.requires_grad
+    return value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device, Cache))
+
+
+@contextmanager
+def _as_it_was(caches: Sequence[Cache]) -> Iterator[None]:
+    """Take back what a layer adds to a cache: no other layer reads it."""
+    entries = [(entry, dict(vars(entry))) for cache in caches for entry in cache.layers]
+    try:
+        yield
+    finally:
+        for entry, values in entries:
+            vars(entry).update(values)
+
 
 Answer = TypeVar("Answer")
 

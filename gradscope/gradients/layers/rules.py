@@ -4,23 +4,309 @@
 A module whose forward is not what the rule assumes (a subclass that computes something else, a norm that is not affine
 in its weight, tensors without a batch and token axis) gets no rule, and its parameters go the slow exact way.
 
-Shapes: B rows, S padded length, I inputs, O outputs, H width.
+Shapes: B rows, S padded length, I inputs, O outputs, H width, T tokens of a row, E experts, K experts of a token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from peft.tuners import lora
+from peft.utils.integrations import dequantize_module_weight
 from torch import nn
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from gradscope.gradients.layers.adapters import adapter, fits_adapter, is_adapted
-from gradscope.gradients.layers.experts import experts, fits_experts, fits_router, is_expert_layer, is_router, router
-from gradscope.gradients.layers.factors import GradientFactor, OuterProduct
-from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, Rule, Verdict, is_close, once
+from gradscope.gradients.layers.factors import (
+    ForwardCall,
+    GradientFactor,
+    LayerCall,
+    OuterProduct,
+    Routed,
+    Rule,
+    Summed,
+    Verdict,
+    is_close,
+    once,
+)
+
+
+def waits_for_tokens(model: Any) -> bool:
+    """Whether an adapter acts only from its invocation tokens on (aLoRA): without them nothing has a gradient."""
+    configs = getattr(model, "peft_config", {}).values()
+    return any(getattr(config, "alora_invocation_tokens", None) for config in configs)
+
+
+def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
+    """What a layer of these two kinds computes with, beyond what its parts compute when they are called.
+
+    Returns:
+        Names of parameters below the module, of its active adapters; empty for every other module.
+    """
+    if not isinstance(module, lora.Linear | lora.Embedding):
+        return ()
+    names = []
+    for name in _active(module):
+        if isinstance(module, lora.Embedding):
+            names += [f"lora_embedding_A.{name}", f"lora_embedding_B.{name}"]
+        elif name in module.lora_magnitude_vector:
+            names += [f"lora_A.{name}.weight", f"lora_B.{name}.weight"]
+            names += [] if getattr(module.base_layer, "bias", None) is None else ["base_layer.bias"]
+        if name in module.lora_magnitude_vector:
+            names.append(f"lora_magnitude_vector.{name}.weight")
+    return tuple(names)
+
+
+def is_adapted(module: nn.Module) -> bool:
+    """Whether a module is a layer of these two kinds with one active adapter."""
+    return len(adapter_parameters(module)) > 0 and len(_active(module)) == 1
+
+
+def adapter(call: LayerCall) -> Mapping[str, GradientFactor]:
+    """The whole layer at once: A, B, and with DoRA the magnitudes and the base layer's bias.
+
+    With g = s (m / n) d: dB = sum_t g (A x)^T, dA = sum_t B^T g x^T, dm = sum_t d (y - b + s B A x) / n, db = sum_t d.
+
+    Args:
+        call: One call, input [B, S, I] or ids [B, S], and output gradient [B, S, O].
+
+    Returns:
+        Factors of A [r, I], B [O, r], m [O] and b [O]; that of an embedding's A as a table by id, [I, r].
+    """
+    with torch.no_grad():
+        layer = _Layer.of(call.module)
+        inner = once(call.input, layer.inner)
+        grad = call.grad * layer.gain * layer.scale
+        below = grad @ layer.up
+        factors: dict[str, GradientFactor] = {
+            layer.names[1]: OuterProduct(left=call.tokens(grad), right=call.tokens(inner)),
+            layer.names[0]: call.lookup(below, layer.padding)
+            if layer.is_lookup
+            else OuterProduct(left=call.tokens(below), right=call.tokens(call.input)),
+        }
+        if layer.norm is not None:
+            adapted = once(call.input, layer.adapted)
+            factors[layer.names[2]] = call.summed(call.grad * (adapted / layer.norm))
+        if isinstance(layer.bias, torch.Tensor):
+            factors["base_layer.bias"] = call.summed(call.grad)
+    return factors
+
+
+def fits_adapter(call: ForwardCall) -> Verdict:
+    """Whether a layer computes what the rule takes it to compute: its first row can be computed again."""
+    with torch.no_grad():
+        layer = _Layer.of(call.module)
+        rebuilt = layer.bias + layer.gain * layer.adapted(call.input[:1].detach())
+        return is_close(rebuilt, call.output[:1].detach())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """The numbers that one layer computes with."""
+
+    module: Any
+    """The layer, a ``lora.Linear`` or ``lora.Embedding``."""
+    names: tuple[str, str, str]
+    """Names of A, B and m below the layer; there is no m without DoRA."""
+    down: torch.Tensor
+    """A, [r, I]."""
+    up: torch.Tensor
+    """B, [O, r]."""
+    scale: torch.Tensor | float
+    """s, an embedding's own scale included."""
+    bias: torch.Tensor | float
+    """b, [O]; 0 without one."""
+    norm: torch.Tensor | None
+    """n, [O]; None without DoRA."""
+    gain: torch.Tensor | float
+    """m / n, [O]; 1 without DoRA."""
+
+    @classmethod
+    def of(cls, module: nn.Module) -> _Layer:
+        """The layer's numbers at its present weights."""
+        assert isinstance(module, lora.Linear | lora.Embedding), "the rule is chosen by type"
+        (name,) = _active(module)
+        is_lookup = isinstance(module, lora.Embedding)
+        first, second = (
+            f"lora_embedding_{part}.{name}" if is_lookup else f"lora_{part}.{name}.weight" for part in "AB"
+        )
+        magnitude = f"lora_magnitude_vector.{name}.weight"
+        down, up = module.get_parameter(first), module.get_parameter(second)
+        base, scale = module.get_base_layer(), module.scaling[name]
+        bias, norm = getattr(base, "bias", None), None
+        if name in module.lora_magnitude_vector:
+            weight = dequantize_module_weight(base).to(down.dtype)
+            norm = module.lora_magnitude_vector[name].get_weight_norm(weight, up @ down, scale)
+        return cls(
+            module=module,
+            names=(first, second, magnitude),
+            down=down,
+            up=up,
+            scale=scale * getattr(base, "embed_scale", 1.0) if is_lookup else scale,
+            bias=0.0 if bias is None or norm is None else bias,
+            norm=norm,
+            gain=1.0 if norm is None else module.get_parameter(magnitude) / norm,
+        )
+
+    @property
+    def is_lookup(self) -> bool:
+        """Whether the base layer is an embedding."""
+        return isinstance(self.module, lora.Embedding)
+
+    @property
+    def padding(self) -> int | None:
+        """The id whose column of A gets no gradient."""
+        padding: int | None = self.module.get_base_layer().padding_idx
+        return padding
+
+    def inner(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The inner product with A, A x, [..., r]."""
+        return self.down.t()[inputs] if self.is_lookup else inputs.to(self.down.dtype) @ self.down.t()
+
+    def adapted(self, inputs: torch.Tensor) -> torch.Tensor:
+        """What is left of the output without magnitudes and bias, y - b + s B A x, [..., O]."""
+        base: torch.Tensor = self.module.base_layer(inputs)
+        return base - self.bias + self.scale * (self.inner(inputs) @ self.up.t())
+
+
+def _active(module: lora.Linear | lora.Embedding) -> list[str]:
+    """The active adapters that the layer has."""
+    if module.disable_adapters or module.merged:
+        return []
+    held = module.lora_embedding_A if isinstance(module, lora.Embedding) else module.lora_A
+    return [name for name in module.active_adapters if name in held]
+
+
+def is_expert_layer(module: nn.Module) -> bool:
+    """Whether a module holds experts as the rule knows them: [E, 2I, H] and [E, H, I] without biases."""
+    own = dict(module.named_parameters(recurse=False))
+    if own.keys() != {"gate_up_proj", "down_proj"} or not callable(getattr(module, "act_fn", None)):
+        return False
+    up, down = own["gate_up_proj"].shape, own["down_proj"].shape
+    return len(up) == len(down) == 3 and up[0] == down[0] and up[1] == 2 * down[2] and up[2] == down[1]
+
+
+def is_router(module: nn.Module) -> bool:
+    """Whether a module is a top-k router whose only parameter is its weight [E, H]."""
+    own = dict(module.named_parameters(recurse=False))
+    return type(module).__name__.endswith("TopKRouter") and own.keys() == {"weight"} and own["weight"].dim() == 2
+
+
+def returned_by(module: nn.Module, output: Any) -> Any:
+    """What carries a module's gradient: a router's weights of the chosen experts, elsewhere its output."""
+    return output[1] if is_router(module) and isinstance(output, tuple) and len(output) == 3 else output
+
+
+def experts(call: LayerCall) -> Mapping[str, GradientFactor]:
+    """All experts' matrices: dW_down,e = sum p d h^T and dW_gate_up,e = sum dz x^T over the tokens of expert e.
+
+    Args:
+        call: One call, input [B S, H], beside it the experts [B S, K] and their weights [B S, K], output gradient
+            [B S, H].
+
+    Returns:
+        Factors of ``gate_up_proj`` [E, 2I, H] and ``down_proj`` [E, H, I].
+    """
+    index, weights = call.extra
+    pairs = [
+        _pairs(call.module, inputs, chosen, share, grad)
+        for inputs, chosen, share, grad in zip(
+            _rows(call, call.input), _rows(call, index), _rows(call, weights), _rows(call, call.grad), strict=True
+        )
+    ]
+    expert_ids = tuple(pair[0] for pair in pairs)
+    return {
+        "gate_up_proj": Routed(experts=expert_ids, left=tuple(p[1] for p in pairs), right=tuple(p[2] for p in pairs)),
+        "down_proj": Routed(experts=expert_ids, left=tuple(p[3] for p in pairs), right=tuple(p[4] for p in pairs)),
+    }
+
+
+def router(call: LayerCall) -> Mapping[str, GradientFactor]:
+    """A router's matrix, by a backward pass of the router alone for each row.
+
+    Args:
+        call: One call, input [B S, H] and the gradient of the chosen experts' weights [B S, K].
+
+    Returns:
+        GradientFactor to ``weight`` [E, H].
+    """
+    rows = []
+    for inputs, grad in zip(_rows(call, call.input), _rows(call, call.grad), strict=True):
+        with torch.enable_grad():
+            weight = call.module.get_parameter("weight").detach().requires_grad_(True)
+            shares = returned_by(call.module, functional_call(call.module, {"weight": weight}, (inputs,)))
+            (gradient,) = torch.autograd.grad(shares, weight, grad)
+        rows.append(gradient.to(torch.promote_types(gradient.dtype, torch.float32)))
+    return {"weight": Summed(rows=torch.stack(rows))}
+
+
+def fits_experts(call: ForwardCall) -> Verdict:
+    """Whether the first tokens' outputs can be computed again, and the batch's tokens and their experts are rows."""
+    num_tokens = call.num_rows * call.length
+    if len(call.extra) != 2 or not _is_of_tokens(call, num_tokens) or call.output.shape != call.input.shape:
+        return False
+    index, weights = call.extra
+    if index.shape != weights.shape or len(index) != num_tokens:
+        return False
+    few = slice(0, 8)
+    none = torch.zeros_like(call.output[few])
+    expert_ids, _, _, _, inner = _pairs(call.module, call.input[few], index[few], weights[few], none)
+    down = call.module.get_parameter("down_proj").detach()
+    outer = weights[few].reshape(-1, 1) * torch.einsum("phi,pi->ph", down[expert_ids], inner)
+    return is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), call.output[few].detach())
+
+
+def fits_router(call: ForwardCall) -> Verdict:
+    """Whether a router treats tokens one by one: the first of the batch's tokens come out the same alone."""
+    num_tokens = call.num_rows * call.length
+    if call.extra or not _is_of_tokens(call, num_tokens) or len(call.output) != num_tokens:
+        return False
+    alone = returned_by(call.module, call.module(call.input[:8]))
+    return isinstance(alone, torch.Tensor) and is_close(alone, call.output[:8].detach())
+
+
+def _is_of_tokens(call: ForwardCall, num_tokens: int) -> bool:
+    return call.input.dim() == 2 and len(call.input) == num_tokens
+
+
+def _rows(call: LayerCall, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A folded tensor [B S, ...] as each row's tokens, [B][T, ...]."""
+    return call.tokens(tensor.reshape(len(call.spans), call.length, *tensor.shape[1:]))
+
+
+def _pairs(
+    module: nn.Module, inputs: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, grad: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Per (token, expert): the expert, dz, x, p d, and the inner activation."""
+    up, down = module.get_parameter("gate_up_proj").detach(), module.get_parameter("down_proj").detach()
+    expert_ids, num_choices = index.flatten(), index.shape[1]
+    tokens = inputs.repeat_interleave(num_choices, 0)
+    outer = (weights.reshape(-1, 1) * grad.repeat_interleave(num_choices, 0)).to(down.dtype)
+    before = tokens.new_zeros(len(expert_ids), up.shape[1])
+    inner_grad = tokens.new_zeros(len(expert_ids), down.shape[2])
+    for expert in torch.unique(expert_ids).tolist():
+        chosen = expert_ids == expert
+        before[chosen] = tokens[chosen] @ up[expert].t()
+        inner_grad[chosen] = outer[chosen] @ down[expert]
+    with torch.enable_grad():
+        before.requires_grad_(True)
+        inner = _gated(module, before)
+        (before_grad,) = torch.autograd.grad(inner, before, inner_grad)
+    return expert_ids, before_grad, tokens, outer, inner.detach()
+
+
+def _gated(module: nn.Module, before: torch.Tensor) -> torch.Tensor:
+    """What goes into the second matrix: transformers' own function where the experts have one, else act(g) * u."""
+    own = getattr(module, "_apply_gate", None)
+    if callable(own):
+        gated: torch.Tensor = own(before)
+        return gated
+    gate, linear = before.chunk(2, dim=-1)
+    product: torch.Tensor = module.act_fn(gate) * linear  # type: ignore[operator]
+    return product
 
 
 def rule_for(module: nn.Module) -> Rule | None:

@@ -1,17 +1,71 @@
 """Batches of rows for one forward pass: sorted by length, cut by a token budget, padded on a chosen side.
 
-Shapes: B rows of a batch, S padded length, T tokens of a completion, V vocabulary.
+Shapes: B rows of a batch, S padded length, T tokens of a completion, V vocabulary, R rollouts of a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
-from gradscope.gradients.model.token_sequence import TokenSequence
+from gradscope.rollouts.run import TrainerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The padded row that a trainer put a sequence into, for models that see the padding around it."""
+
+    prompt_width: int
+    """Tokens of the padded prompt; the padding comes first."""
+    completion_width: int
+    """Tokens of the padded completion; the padding comes last."""
+    padding_id: int
+    """The token that fills it."""
+
+    @property
+    def width(self) -> int:
+        """Tokens of the whole row."""
+        return self.prompt_width + self.completion_width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSequence:
+    """One rollout as the trainer's forward pass saw it."""
+
+    group_id: str
+    """The rollout's group."""
+    sample: int
+    """Index within the group."""
+    prompt_ids: tuple[int, ...]
+    """At least one token: the first completion token is predicted from it."""
+    completion_ids: tuple[int, ...]
+    """The sampled tokens, end-of-sequence included, [T]."""
+    mask: tuple[bool, ...]
+    """Which completion tokens count in the loss, [T]."""
+    inferred: bool
+    """Whether the completion's ids were re-tokenized from its text. A prompt's are not in doubt: the trainer made them
+    from the same text with the same tokenizer."""
+    frame: Frame | None = None
+    """The trainer's padding; None where the model's output does not depend on it."""
+
+    @property
+    def length(self) -> int:
+        """Tokens that a forward pass has to take: prompt and completion, with the padding that belongs to them."""
+        return self.num_tokens if self.frame is None else self.frame.width
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of prompt and completion."""
+        return len(self.prompt_ids) + len(self.completion_ids)
+
+    @property
+    def start(self) -> int:
+        """Padding before the first token."""
+        return 0 if self.frame is None else self.frame.prompt_width - len(self.prompt_ids)
+
 
 PaddingSide = Literal["left", "right"]
 
@@ -142,3 +196,41 @@ def pad_batch(
         spans=tuple(spans),
         num_completion=tuple(len(sequence.completion_ids) for sequence in sequences),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerPadding:
+    """What decides the width of a padded row."""
+
+    num_processes: int = 1
+    """Each pads its own slice of the batch."""
+    multiple: int = 1
+    """Widths are rounded up to a multiple of it (``pad_to_multiple_of``)."""
+
+    @classmethod
+    def from_settings(cls, settings: TrainerSettings) -> TrainerPadding:
+        """The padding of a trainer's arguments; one process where they do not tell."""
+        rows, per_device = settings.get("generation_batch_size"), settings.get("per_device_train_batch_size")
+        steps = settings.get("steps_per_generation", settings.get("gradient_accumulation_steps"))
+        known = all(isinstance(value, int) and value > 0 for value in (rows, per_device, steps))
+        return cls(
+            num_processes=max(1, rows // (per_device * steps)) if known else 1,
+            multiple=int(settings.get("pad_to_multiple_of", 1)),
+        )
+
+    def framed(self, sequences: Sequence[TokenSequence], padding_id: int) -> tuple[TokenSequence, ...]:
+        """The sequences of a whole step, [R], each in the row that its process padded it into."""
+        per_process = -(-len(sequences) // self.num_processes)
+        framed: list[TokenSequence] = []
+        for start in range(0, len(sequences), per_process):
+            part = sequences[start : start + per_process]
+            frame = Frame(
+                prompt_width=self._width(len(sequence.prompt_ids) for sequence in part),
+                completion_width=self._width(len(sequence.completion_ids) for sequence in part),
+                padding_id=padding_id,
+            )
+            framed += [replace(sequence, frame=frame) for sequence in part]
+        return tuple(framed)
+
+    def _width(self, lengths: Iterable[int]) -> int:
+        return -(-max(lengths) // self.multiple) * self.multiple

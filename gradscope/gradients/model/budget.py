@@ -12,10 +12,10 @@ import torch
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import default_batch_tokens
-from gradscope.gradients.model.checked.loading import is_out_of_memory
-from gradscope.gradients.model.head.plain import plain_head
+from gradscope.gradients.model.checked import is_out_of_memory
+from gradscope.gradients.model.head import plain_head
 from gradscope.gradients.model.policy import MeasuredPolicy
-from gradscope.gradients.processes.group import from_all, num_connected
+from gradscope.gradients.processes import from_all, num_connected
 from gradscope.progress import NoticeCallback, no_notice
 
 LAYER_VALUES = 34

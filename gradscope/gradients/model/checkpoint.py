@@ -1,13 +1,25 @@
-"""Weights from disk: safetensors only, no pickle, no remote code, and a clear sentence for whatever does not fit."""
+"""Weights from disk: safetensors only, no pickle, no remote code, and a clear sentence for whatever does not fit.
+
+Shapes: O outputs, I inputs, r the rank of an adapter.
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
+import os
 import re
-from collections.abc import Mapping
+import socket
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import transformers
 from peft import PeftConfig, PeftType, get_peft_model, set_peft_model_state_dict
@@ -17,14 +29,88 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.checked.adapter import read_adapter_config
-from gradscope.gradients.model.checked.loading import UNREADABLE, opened_tensors, quiet, refusing
-from gradscope.gradients.model.checked.model_folder import require_possible, require_readable, require_same_tensors
-from gradscope.gradients.model.hub import require_hub
-from gradscope.gradients.processes.group import holds_everywhere, num_connected
-from gradscope.gradients.processes.sharding import call_as_module, own_slice, settle, sharding_arguments
+from gradscope.gradients.model.checked import (
+    UNREADABLE,
+    opened_tensors,
+    quiet,
+    read_adapter_config,
+    refusing,
+    require_possible,
+    require_readable,
+    require_same_tensors,
+)
+from gradscope.gradients.model.sharding import call_as_module, own_slice, settle, sharding_arguments
+from gradscope.gradients.processes import holds_everywhere, num_connected
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import WeightsRef
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_SECONDS = 5
+_NO = {"", "0", "false", "no", "off"}
+
+
+def require_hub(name: str, *, may_ask: bool = True) -> None:
+    """Refuse a hub id whose model is neither in the cache nor to be had.
+
+    Args:
+        name: A folder, which is not looked at, or a hub id.
+        may_ask: Whether the hub may be asked: not where only a file names the id.
+
+    Raises:
+        InputError: The hub may not be asked, cannot be reached, or HF_HUB_OFFLINE is set, and the cache does not hold
+            the model.
+    """
+    if Path(name).exists() or not _HUB_ID.fullmatch(name):
+        return
+    if not may_ask:
+        if _is_cached(name):
+            return
+        raise InputError(
+            f"The base model is named {name}, which is no folder here, and the hub's cache does not hold it.",
+            hint=f"Name its folder, or let it be downloaded: --model {name}",
+        )
+    is_offline = os.environ.get("HF_HUB_OFFLINE", "").lower() not in _NO
+    if (not is_offline and _is_reachable(_endpoint())) or _is_cached(name):
+        return
+    host = urllib.parse.urlsplit(_endpoint()).hostname
+    raise InputError(
+        f"There is no folder {name}, the hub's cache does not hold that model, and "
+        f"{'HF_HUB_OFFLINE is set' if is_offline else f'{host} cannot be reached'}.",
+        hint="Unset HF_HUB_OFFLINE to download it, or name a folder."
+        if is_offline
+        else "Name a folder, or download it where there is network; HF_HUB_OFFLINE=1 then reads the cache alone.",
+    )
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+
+
+def _is_reachable(address: str) -> bool:
+    """Whether something answers; where only the loaders could tell, such as behind a SOCKS proxy, they shall try."""
+    if "all" in urllib.request.getproxies():
+        return True
+    try:
+        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=_SECONDS).close()
+    except urllib.error.HTTPError:
+        return True
+    except urllib.error.URLError as error:
+        return not isinstance(error.reason, socket.gaierror | ConnectionError)
+    except (OSError, ValueError):
+        return True
+    return True
+
+
+def _is_cached(name: str) -> bool:
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError):
+        return False
+    return True
+
 
 FloatName = Literal["float32", "bfloat16", "float16"]
 """Dtypes that weights are trained in."""
@@ -288,3 +374,118 @@ def _second_line(error: Exception) -> str:
     """PyTorch lists the tensors that do not fit below a headline."""
     lines = str(error).strip().splitlines()
     return lines[min(1, len(lines) - 1)].strip()
+
+
+_LORA_FACTOR = re.compile(r"^base_model\.model\.(.+)\.lora_[AB](?:\.[^.]+)?\.weight$")
+_UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One set of weights, its matrices read when they are asked for."""
+
+    num_updates: int
+    """How many optimizer updates it has had."""
+    matrices: dict[str, Callable[[], Array]]
+    """Tensor -> reads its matrix, [O, I]."""
+    factors: dict[str, Callable[[], tuple[Array, Array]]] = field(default_factory=dict)
+    """Of an adapter: tensor -> reads A, [r, I], and B, [O, r]; the scale is in neither."""
+
+
+def open_checkpoint(weights: WeightsRef) -> Checkpoint:
+    """The two-dimensional tensors of a model folder or LoRA adapter.
+
+    Returns:
+        Its matrices by the model's own names.
+
+    Raises:
+        InputError: A file of tensors cannot be read, or an adapter is not one product of two factors.
+    """
+    if weights.kind == "adapter":
+        return _adapter(weights)
+    matrices = {name: _reader(file, name) for name, file in _matrices(weights.path).items()}
+    return Checkpoint(num_updates=weights.num_updates, matrices=matrices)
+
+
+def base_matrices(weights: WeightsRef) -> dict[str, Callable[[], Array]]:
+    """The matrices that updates are measured against: those of the model itself, or of an adapter's base.
+
+    Returns:
+        Readers; empty where an adapter's base model is not on this disk.
+    """
+    folder = weights.path if weights.kind == "full" else Path(weights.base or "")
+    if not (folder / "config.json").is_file():
+        return {}
+    return {name: _reader(file, name) for name, file in _matrices(folder).items()}
+
+
+def changed_in_bfloat16(before: Array, after: Array) -> float:
+    """Share of entries whose bfloat16 rounding differs between two matrices, [O, I] each."""
+    first, second = (torch.from_numpy(matrix).to(torch.bfloat16) for matrix in (before, after))
+    return float((first != second).double().mean())
+
+
+def _matrices(folder: Path) -> dict[str, Path]:
+    """Names of two-dimensional tensors and the file that holds each."""
+    files: dict[str, Path] = {}
+    bring_weights(folder)
+    for file in sorted(folder.glob("*.safetensors")):
+        with opened_tensors(file) as tensors:
+            files |= {name: file for name in tensors.keys() if len(tensors.get_slice(name).get_shape()) == 2}  # noqa: SIM118
+    return files
+
+
+def _reader(file: Path, name: str) -> Callable[[], Array]:
+    return lambda: np.asarray(_tensor(file, name).double().numpy(), dtype=np.float64)
+
+
+def _tensor(file: Path, name: str) -> torch.Tensor:
+    with opened_tensors(file) as tensors:
+        tensor: torch.Tensor = tensors.get_tensor(name)
+        return tensor
+
+
+def _adapter(weights: WeightsRef) -> Checkpoint:
+    """The matrices s B A of a LoRA adapter and their factors, by the names of the weights that they are added to."""
+    folder = weights.path
+    config = read_adapter_config(folder)
+    scale = _scale(folder, config)
+    files = _matrices(folder)
+    matches = {name: _LORA_FACTOR.match(name) for name in files}
+    modules: dict[str, dict[str, str]] = {}
+    for name, match in matches.items():
+        if match is None:
+            raise InputError(f"{folder}: {name} is no factor of a LoRA adapter.", hint="Merge it into its base model.")
+        modules.setdefault(match[1], {})["A" if ".lora_A" in name else "B"] = name
+
+    def read(factors: dict[str, str]) -> tuple[Array, Array]:
+        down, up = (_tensor(files[factors[side]], factors[side]).double().numpy() for side in "AB")
+        return np.asarray(down, dtype=np.float64), np.asarray(up, dtype=np.float64)
+
+    def product(factors: dict[str, str]) -> Array:
+        down, up = read(factors)
+        matrix = scale * (up @ down)
+        return np.ascontiguousarray(matrix.T) if config.get("fan_in_fan_out") else matrix
+
+    return Checkpoint(
+        num_updates=weights.num_updates,
+        matrices={f"{module}.weight": partial(product, factors) for module, factors in modules.items()},
+        factors={f"{module}.weight": partial(read, factors) for module, factors in modules.items()},
+    )
+
+
+def _scale(folder: Path, config: dict[str, Any]) -> float:
+    """What PEFT multiplies B A with: alpha / r, or alpha / sqrt(r) with ``use_rslora``."""
+    used = next((name for name in _UNSUPPORTED if config.get(name)), None)
+    if config.get("peft_type") != "LORA" or used is not None:
+        raise InputError(
+            f"{folder}: this adapter is not one product of two factors ({used or config.get('peft_type')}).",
+            hint="Merge the adapters into their base model and give the merged folders.",
+        )
+    rank, alpha = float(config["r"]), float(config["lora_alpha"])
+    return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
+
+
+def common_tensors(checkpoints: Sequence[Checkpoint]) -> list[str]:
+    """Names of the tensors that every checkpoint holds, in the order of the first."""
+    return [name for name in checkpoints[0].matrices if all(name in other.matrices for other in checkpoints)]

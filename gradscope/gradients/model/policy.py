@@ -1,4 +1,7 @@
-"""The policy whose gradients are measured: its weights, its tokenizer, its reference, and what was found on the way."""
+"""The policy whose gradients are measured: its weights, its tokenizer, its reference, and what was found on the way.
+
+Shapes: T tokens of a completion.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,12 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from gradscope.errors import InputError, UsageError
-from gradscope.gradients.model.checked.tokenizer import load_tokenizer
+from gradscope.gradients.model.batches import TokenSequence, TrainerPadding
+from gradscope.gradients.model.calls import call_on
+from gradscope.gradients.model.checked import load_tokenizer
 from gradscope.gradients.model.checkpoint import (
     FloatName,
     is_fresh,
@@ -21,10 +27,88 @@ from gradscope.gradients.model.checkpoint import (
     padding_id,
     require_finite,
 )
-from gradscope.gradients.model.embedding import padding_row, token_embedding
-from gradscope.gradients.model.padding import TrainerPadding
-from gradscope.gradients.processes.sharding import own_device
+from gradscope.gradients.model.sharding import own_device
 from gradscope.rollouts.run import WeightsRef
+from gradscope.rollouts.types import Rollout, RolloutGroup
+
+_PROBE = 3
+"""Tokens enough to see what is counted up."""
+_INSIDE = ("base_layer", "original_module")
+"""Where PEFT's wrappers keep what they wrap."""
+
+
+def token_embedding(model: Any) -> nn.Embedding:
+    """The token embedding itself: the only module that knows of a padding row."""
+    module = model.get_input_embeddings()
+    while not isinstance(module, nn.Embedding):
+        inner = next((getattr(module, name) for name in _INSIDE if hasattr(module, name)), None)
+        if inner is None:
+            break
+        module = inner
+    return module  # type: ignore[no-any-return]
+
+
+def padding_row(model: Any) -> int | None:
+    """The token whose embedding gets no gradient from being read; None where every token's does."""
+    return getattr(token_embedding(model), "padding_idx", None)
+
+
+def built_for(model: Any) -> int | None:
+    """The longest sequence that the configuration names; None where it names none."""
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return int(limit) if limit is not None and limit > 0 else None
+
+
+def longest_sequence(model: Any) -> int | None:
+    """Tokens that the tables of positions hold; None where nothing is looked up by position."""
+    limits = list(_rows_left(model))
+    size = built_for(model)
+    if size is not None and any(size in buffer.shape for buffer in model.buffers()):
+        limits.append(size)  # sines, or a causal mask, for as many positions and no more
+    return min(limits, default=None)
+
+
+def _rows_left(model: Any) -> Iterator[int]:
+    """Of each table that is looked up by position, the rows from its first position on.
+
+    The model is given one token several times: a table that is asked for ascending ids is asked for positions.
+
+    Yields:
+        A number of rows.
+    """
+    with _Lookups(model) as lookups:
+        _run(model)
+    for num_rows, ids in lookups.seen:
+        if len(ids) == _PROBE and ids == list(range(ids[0], ids[0] + _PROBE)):
+            yield num_rows - ids[0]
+
+
+class _Lookups(TorchFunctionMode):
+    """Notes every tensor of a model that is looked up and the ids that it is asked for, whatever module does it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self.seen: list[tuple[int, list[int]]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.functional.embedding:
+            self._note(args[1], args[0])
+        elif func is torch.Tensor.__getitem__:
+            self._note(args[0], args[1])
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, table: torch.Tensor, ids: Any) -> None:
+        if id(table) in self._own and isinstance(ids, torch.Tensor) and ids.numel() == _PROBE:
+            self.seen.append((len(table), ids.flatten().tolist()))
+
+
+def _run(model: Any) -> None:
+    """One token several times, which is not the padding token: some models do not count that."""
+    token = 1 if getattr(model.config.get_text_config(), "pad_token_id", None) == 0 else 0
+    with torch.no_grad():
+        call_on(model, torch.full((1, _PROBE), token, device=model.get_input_embeddings().weight.device))
+
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -238,3 +322,115 @@ def _reference(
     if rounded != "float32":
         round_to(model, _DTYPES[rounded], adapter=initial.kind == "adapter")
     return model.to(device).eval().requires_grad_(False)
+
+
+def token_sequences(
+    policy: MeasuredPolicy,
+    groups: Sequence[RolloutGroup],
+    *,
+    max_completion_length: int | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> tuple[TokenSequence, ...]:
+    """The rollouts of some groups as token ids that fit the model.
+
+    Text is tokenized as TRL does: a plain prompt with the tokenizer's special tokens, a conversation through the chat
+    template with a generation prompt, a completion without special tokens and with the end-of-sequence token where it
+    is shorter than ``max_completion_length``.
+
+    Args:
+        policy: The model whose vocabulary and positions the ids must fit, and its tokenizer.
+        max_completion_length: The trainer's limit; where it is not known, every re-tokenized completion counts as
+            ended.
+
+    Returns:
+        One sequence per rollout, in order.
+    """
+    sequences = []
+    for group in groups:
+        for rollout in group.rollouts:
+            sequence = _sequence(policy.tokenizer, rollout, max_completion_length, chat_template_kwargs or {})
+            _require_known(policy, sequence, group.step)
+            sequences.append(sequence)
+    _require_positions(policy, sequences)
+    return tuple(sequences)
+
+
+def _sequence(
+    tokenizer: Any, rollout: Rollout, max_completion_length: int | None, template: Mapping[str, Any]
+) -> TokenSequence:
+    if (rollout.prompt_ids is None or rollout.completion_ids is None) and tokenizer is None:
+        raise InputError(
+            f"Rollout {rollout.sample} of group {rollout.group_id} has no token ids, and no tokenizer was found.",
+            hint="Put tokenizer.json beside the weights, or log exact ids.",
+        )
+    prompt_ids = rollout.prompt_ids if rollout.prompt_ids is not None else _prompt_ids(tokenizer, rollout, template)
+    if rollout.completion_ids is not None:
+        completion_ids = rollout.completion_ids
+    else:
+        completion_ids = _completion_ids(tokenizer, rollout.completion, max_completion_length)
+    mask = rollout.mask if rollout.mask is not None else (True,) * len(completion_ids)
+    where = f"Rollout {rollout.sample} of group {rollout.group_id}"
+    if len(mask) != len(completion_ids):
+        raise InputError(
+            f"{where} has a loss mask of {len(mask)} tokens and a completion of {len(completion_ids)}.",
+            hint="Log exact completion ids; a mask cannot be matched to re-tokenized text.",
+        )
+    if not prompt_ids:
+        raise InputError(
+            f"{where} has an empty prompt: nothing predicts its first token.",
+            hint="Log the prompt as the policy saw it, with its start-of-sequence token.",
+        )
+    return TokenSequence(
+        group_id=rollout.group_id,
+        sample=rollout.sample,
+        prompt_ids=tuple(prompt_ids),
+        completion_ids=tuple(completion_ids),
+        mask=tuple(mask),
+        inferred=rollout.completion_ids is None,
+    )
+
+
+def _prompt_ids(tokenizer: Any, rollout: Rollout, template: Mapping[str, Any]) -> tuple[int, ...]:
+    if rollout.messages is None:
+        return tuple(tokenizer(rollout.prompt)["input_ids"])
+    # Columnar files give every message every key; a template must not see the ones that are null.
+    messages = [{key: value for key, value in message.items() if value is not None} for message in rollout.messages]
+    encoded = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=True, return_dict=True, **template
+    )
+    return tuple(encoded["input_ids"])
+
+
+def _completion_ids(tokenizer: Any, completion: str, max_completion_length: int | None) -> tuple[int, ...]:
+    ids = tuple(tokenizer(completion, add_special_tokens=False)["input_ids"])
+    if tokenizer.eos_token_id is None:
+        return ids
+    if max_completion_length is not None and len(ids) >= max_completion_length:
+        return ids[:max_completion_length]
+    return (*ids, tokenizer.eos_token_id)
+
+
+def _require_known(policy: MeasuredPolicy, sequence: TokenSequence, step: int) -> None:
+    ids = (*sequence.prompt_ids, *sequence.completion_ids)
+    if min(ids) < 0 or max(ids) >= policy.vocab_size:
+        outside = max(ids) if max(ids) >= policy.vocab_size else min(ids)
+        raise InputError(
+            f"Step {step}, group {sequence.group_id}, sample {sequence.sample}: token id {outside} is outside the "
+            f"model's vocabulary of {policy.vocab_size}.",
+            hint="These rollouts are from another model or tokenizer; point --model at theirs.",
+        )
+
+
+def _require_positions(policy: MeasuredPolicy, sequences: Sequence[TokenSequence]) -> None:
+    """Refuse what a table of positions cannot hold; a model without one runs longer sequences than it was built for."""
+    longest = max(sequences, key=lambda sequence: sequence.num_tokens, default=None)
+    expected = built_for(policy.model)
+    if longest is None or (expected is not None and longest.num_tokens <= expected):
+        return
+    limit = longest_sequence(policy.model)
+    if limit is not None and longest.num_tokens > limit:
+        raise InputError(
+            f"Group {longest.group_id}, sample {longest.sample} has {longest.num_tokens} tokens; the model's table of "
+            f"positions ends at {limit}.",
+            hint="These rollouts are from a model with a longer context; point --model at theirs.",
+        )

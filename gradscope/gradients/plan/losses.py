@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast, get_args
 
 import torch
 
@@ -164,3 +164,260 @@ LOSSES: Mapping[str, Loss] = {
     "vespo": Loss(term=gamma_weighted, average=tokens_alike, by_all_tokens=True, corrects_itself=True),
 }
 """TRL's ``loss_type`` -> the loss."""
+
+
+Mode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+"""Whether tokens or whole completions are weighed, and whether a ratio out of bounds is cut or drops them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerCorrection:
+    """Ratios of trainer to sampler, in TRL's ``vllm_importance_sampling_*``."""
+
+    mode: Mode = "sequence_mask"
+    """What is weighed, and what happens out of bounds."""
+    low: float | None = None
+    """The least ratio; None without one."""
+    high: float | None = 3.0
+    """The largest ratio; None without one."""
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> SamplerCorrection | None:
+        """The correction of a trainer's arguments.
+
+        Returns:
+            None where the loss has none.
+
+        Raises:
+            ValueError: The mode is none of TRL's.
+        """
+        if not values.get("use_vllm") or values.get("vllm_importance_sampling_correction", True) is False:
+            return None
+        mode = values.get("vllm_importance_sampling_mode") or "sequence_mask"
+        if mode not in get_args(Mode):
+            raise ValueError(f"vllm_importance_sampling_mode {mode!r} is none of {', '.join(get_args(Mode))}")
+        capped = values.get("vllm_importance_sampling_cap")
+        high = capped if capped is not None else values.get("vllm_importance_sampling_clip_max", 3.0)
+        return cls(mode=cast(Mode, mode), low=values.get("vllm_importance_sampling_clip_min"), high=high)
+
+    @property
+    def by_sequence(self) -> bool:
+        """Whether the whole sequence has one ratio, the product of its tokens'."""
+        return self.mode.startswith("sequence")
+
+    def ratio(self, sampler: torch.Tensor, old: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
+        """What the reward part is multiplied by.
+
+        Args:
+            sampler: The sampling engine's log-probabilities, [T]; a token without a number counts as on policy.
+            old: Those of the weights that sampled, by the trainer, [T].
+            counted: 1 where a token is in the loss, [T].
+
+        Returns:
+            A ratio by token, [T], or one, [1].
+        """
+        gap = ((old - sampler) * counted).nan_to_num(nan=0.0)
+        ratio = (gap.sum().unsqueeze(0) if self.by_sequence else gap).exp()
+        low = -float("inf") if self.low is None else self.low
+        high = float("inf") if self.high is None else self.high
+        if self.mode.endswith("truncate"):
+            return ratio.clamp(low, high)
+        return ratio.masked_fill((ratio < low) | (ratio > high), 0.0)
+
+
+KlTerm = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""From log pi and log reference of each token, [T], to the term of each, [T]."""
+
+
+def log_ratio(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """k1: how much likelier the policy has a token."""
+    return logprobs - reference
+
+
+def half_square(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """k2: half of its square."""
+    return (logprobs - reference).square() / 2
+
+
+def square(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Its square."""
+    return (logprobs - reference).square()
+
+
+def magnitude(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Its absolute value."""
+    return (logprobs - reference).abs()
+
+
+def excess(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """k3: exp(d) - d - 1 with d = log reference - log pi."""
+    behind = reference - logprobs
+    return behind.exp() - behind - 1
+
+
+def bounded_excess(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """k3 with d held within 20 and the term within 10, as verl and NeMo-RL have it."""
+    behind = (reference - logprobs).clamp(-20.0, 20.0)
+    return (behind.exp() - behind - 1).clamp(-10.0, 10.0)
+
+
+KL_TERMS: Mapping[str, KlTerm] = {
+    "k1": log_ratio,
+    "k2": half_square,
+    "k3": excess,
+    "k3 bounded": bounded_excess,
+    "square": square,
+    "abs": magnitude,
+}
+"""Name here -> the estimator."""
+
+
+_NO_CLIP = (-float("inf"), float("inf"), float("inf"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What the loss knows of one completion beside its log-probabilities."""
+
+    counted: torch.Tensor
+    """1 where a token is in the loss, [T]."""
+    old: torch.Tensor | None = None
+    """Log-probabilities under the weights that sampled the batch, [T]; None where these are the weights at hand."""
+    sampler: torch.Tensor | None = None
+    """Log-probabilities of the engine that sampled, [T], where the loss is corrected for it; NaN where not known."""
+    reference: torch.Tensor | None = None
+    """Log-probabilities under the reference policy, [T]; None without a KL term."""
+
+    def to(self, like: torch.Tensor) -> Completion:
+        """The same in the dtype and on the device of another tensor."""
+        old, sampler, reference = (
+            None if each is None else sent(each, like) for each in (self.old, self.sampler, self.reference)
+        )
+        return Completion(counted=sent(self.counted, like), old=old, sampler=sampler, reference=reference)
+
+
+def reward_slope(
+    loss: Loss,
+    of: LossParameters,
+    completion: Completion,
+    logprobs: torch.Tensor,
+    weights: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    correction: SamplerCorrection | None = None,
+    off_policy_threshold: float | None = None,
+    clip: bool = True,
+) -> torch.Tensor:
+    """Derivative by log pi of the averaged reward part, [T].
+
+    Args:
+        weights: What each token's term is multiplied by, [T].
+        advantages: Advantage of each token, [T].
+        correction: How the loss is corrected for the engine that sampled; None: it is not.
+        off_policy_threshold: Completions of negative advantage further off than this leave the reward part.
+        clip: Whether the ratio is clipped; a score vector, which knows no advantage, has no clip.
+
+    Returns:
+        The weights of grad log pi.
+    """
+    factor = None
+    if correction is not None:
+        assert completion.sampler is not None, "a corrected loss has the sampler's log-probabilities"
+        factor = correction.ratio(completion.sampler, _old(completion, logprobs), completion.counted)
+    low, high, bound = _NO_CLIP
+    if clip:
+        low, high = 1 - of.epsilon_low, 1 + of.epsilon_high
+        bound = float("inf") if of.delta is None else of.delta
+    kept = torch.ones_like(weights)
+    if off_policy_threshold is not None and clip:
+        kept = _kept(completion, logprobs, advantages, off_policy_threshold)
+
+    def part(leaf: torch.Tensor) -> torch.Tensor:
+        log_ratio = leaf - _old(completion, leaf)
+        terms = Terms(
+            logprobs=leaf,
+            log_ratio=log_ratio,
+            ratio=_ratio(log_ratio, completion.counted, of),
+            advantages=advantages,
+            counted=completion.counted,
+            low=low,
+            high=high,
+            bound=bound,
+            correction=factor,
+            of=of,
+        )
+        term = loss.term(terms)
+        return term if factor is None or loss.corrects_itself else term * factor
+
+    return _derivative(lambda leaf: (weights * kept * part(leaf)).sum(), logprobs)
+
+
+def kl_slope(
+    of: LossParameters, completion: Completion, logprobs: torch.Tensor, weights: torch.Tensor, *, corrected: bool
+) -> torch.Tensor:
+    """Derivative by log pi of the averaged KL term, whose estimator ``of`` names, [T].
+
+    Args:
+        weights: What each token's term is multiplied by, beta included, [T].
+        corrected: Whether the term is multiplied by the importance ratio; that of a sequence spreads over its tokens.
+
+    Returns:
+        The weights of grad log pi.
+    """
+    reference = completion.reference
+    assert reference is not None, "a plan with kl rows has reference log-probabilities"
+
+    def part(leaf: torch.Tensor) -> torch.Tensor:
+        term = KL_TERMS[of.kl_type](leaf, reference)
+        return term * _ratio(leaf - _old(completion, leaf), completion.counted, of) if corrected else term
+
+    return _derivative(lambda leaf: (weights * part(leaf)).sum(), logprobs)
+
+
+def sent(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor in the dtype and on the device of another.
+
+    What goes to a GPU is queued there behind the work at hand, and the program goes on. What comes back is waited for:
+    nothing else would keep it from being read too early.
+
+    Returns:
+        The same numbers; itself where nothing changes.
+    """
+    return tensor.to(like, non_blocking=tensor.device.type == "cpu")
+
+
+def factors_out(loss: Loss, of: LossParameters) -> bool:
+    """Whether, while a batch is used once, the weights are those of a score vector times minus the advantage."""
+    one = torch.ones(2, dtype=torch.float64)
+    completion, logprobs = Completion(counted=one), torch.tensor([-1.0, -2.0], dtype=torch.float64)
+    score = reward_slope(loss, of, completion, logprobs, one, one, clip=False)
+    return all(
+        torch.allclose(reward_slope(loss, of, completion, logprobs, one, sign * one), sign * score, rtol=1e-12)
+        for sign in (1.0, -1.0)
+    )
+
+
+def _derivative(value: Callable[[torch.Tensor], torch.Tensor], at: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        leaf = at.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(value(leaf), leaf)
+    return slope
+
+
+def _old(completion: Completion, logprobs: torch.Tensor) -> torch.Tensor:
+    return logprobs.detach() if completion.old is None else completion.old
+
+
+def _ratio(log_ratio: torch.Tensor, counted: torch.Tensor, of: LossParameters) -> torch.Tensor:
+    """The importance ratio by token, [T], or the geometric mean of a sequence, [1]."""
+    if of.importance_sampling_level == "token":
+        return log_ratio.exp()
+    return ((log_ratio * counted).sum() / counted.sum().clamp(min=1.0)).exp().unsqueeze(0)
+
+
+def _kept(completion: Completion, logprobs: torch.Tensor, advantages: torch.Tensor, threshold: float) -> torch.Tensor:
+    """1 where the advantage is not negative or the completion is not further off than the threshold, [T]."""
+    sampled = _old(completion, logprobs) if completion.sampler is None else completion.sampler
+    gap = (sampled - logprobs.detach()).nan_to_num(nan=0.0) * completion.counted
+    close = gap.sum() / completion.counted.sum().clamp(min=1.0) <= threshold
+    return ((advantages >= 0) | close).to(logprobs)

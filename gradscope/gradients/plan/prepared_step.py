@@ -4,6 +4,8 @@
 has a KL term, runs the reference policy. Every kind of rows is then measured from the same :class:`PreparedStep`:
 rollouts (``measure_step``), weight matrices (``measure_weight_spectra``), tokens (``measure_tokens``,
 ``measure_rollout_tokens``). Nothing in it depends on which of them is asked.
+
+Shapes: R rollouts of a step.
 """
 
 from __future__ import annotations
@@ -17,18 +19,143 @@ from typing import Any
 import torch
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.batches import BATCH_COST, PaddedBatch, PaddingSide, pad_batch, split_rows
+from gradscope.gradients.model.batches import BATCH_COST, PaddedBatch, PaddingSide, TokenSequence, pad_batch, split_rows
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
-from gradscope.gradients.model.forward import completion_entropies, completion_logprobs
-from gradscope.gradients.model.policy import MeasuredPolicy
-from gradscope.gradients.model.token_sequence import TokenSequence
-from gradscope.gradients.model.tokenize import token_sequences
+from gradscope.gradients.model.passes import completion_entropies, completion_logprobs
+from gradscope.gradients.model.policy import MeasuredPolicy, token_sequences
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.padded_sequences import as_trained, in_frames
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan, plan_rows
-from gradscope.gradients.plan.truncation import with_status
-from gradscope.gradients.processes.group import num_connected
+from gradscope.gradients.processes import num_connected
+from gradscope.rollouts.trl_version import VERSION_HINT
 from gradscope.rollouts.types import Rollout, RolloutGroup
+
+_SAME = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 2e-2}
+"""Largest difference of a log-probability, relative to the largest of them or 1, that is rounding. Rotary models of
+2 to 24 layers differ by 0.5e-6 to 1.5e-6 in float32 and 0.02 in bfloat16; frequencies scaled for 8 % more positions by
+5e-5, learned positions by 0.1 and more."""
+
+
+def as_trained(policy: MeasuredPolicy, sequences: Sequence[TokenSequence]) -> tuple[TokenSequence, ...]:
+    """The sequences of a step, [R], in the trainer's padding where the model's output depends on it.
+
+    Returns:
+        The sequences, framed or as they are.
+    """
+    if policy.padding is None:
+        return tuple(sequences)
+    framed = policy.padding.framed(sequences, padding_id_of(policy))
+    if scales_with_width(policy.model):
+        return framed
+    furthest = max(framed, key=lambda sequence: sequence.start)
+    return framed if sees_padding(policy, furthest) else tuple(sequences)
+
+
+def in_frames(policy: MeasuredPolicy, plan: RowPlan) -> tuple[TokenSequence, ...]:
+    """The sequences of a plan, [R], in the trainer's padding whether or not it matters: rounding depends on it."""
+    if policy.padding is None or any(sequence.frame for sequence in plan.sequences):
+        return plan.sequences
+    return policy.padding.framed(plan.sequences, padding_id_of(policy))
+
+
+def scales_with_width(model: Any) -> bool:
+    """Whether rotary frequencies change with the padded length of a batch, at once or beyond what was pretrained.
+
+    The change may be as small as rounding where a batch is hardly longer, so it is not left to a comparison.
+
+    Returns:
+        True for dynamic scaling and longrope.
+    """
+    kinds = [getattr(module, "rope_type", None) for module in model.modules()]
+    names = {name for kind in kinds for name in (kind.values() if isinstance(kind, dict) else (kind,))}
+    return bool(names & {"dynamic", "longrope"})
+
+
+def pretrained_length(model: Any) -> int | None:
+    """The positions up to which nothing is scaled; None where no module scales dynamically."""
+    for module in model.modules():
+        if getattr(module, "rope_type", None) == "dynamic":
+            return int(module.config.max_position_embeddings)
+    return None
+
+
+def see_batch(model: Any, length: int) -> None:
+    """Let a model see a batch of a length, whose rotary frequencies it keeps until a longer one comes."""
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        model(input_ids=torch.zeros(1, length, dtype=torch.long, device=device))
+    for module in model.modules():
+        if getattr(module, "rope_type", None) == "dynamic":
+            module.original_max_seq_len = 0  # else a shorter sequence, such as a probe of three tokens, undoes it
+
+
+def sees_padding(policy: MeasuredPolicy, framed: TokenSequence) -> bool:
+    """Whether a model's log-probabilities of one sequence depend on the padding around it, beyond rounding."""
+    if framed.length == framed.num_tokens:
+        return False
+    alone, padded = (_logprobs(policy, sequence) for sequence in (replace(framed, frame=None), framed))
+    scale = max(1.0, float(alone.abs().max()))
+    return not bool((alone - padded).abs().max() <= _SAME[policy.dtype] * scale)
+
+
+def padding_id_of(policy: MeasuredPolicy) -> int:
+    """The token that the trainer pads with: the tokenizer's, else its end-of-sequence token, as TRL has it."""
+    config = policy.model.config.get_text_config()
+    candidates = [getattr(policy.tokenizer, name, None) for name in ("pad_token_id", "eos_token_id")]
+    known = [token for token in (*candidates, getattr(config, "pad_token_id", None)) if isinstance(token, int)]
+    return next((token for token in known if 0 <= token < policy.vocab_size), 0)
+
+
+def _logprobs(policy: MeasuredPolicy, sequence: TokenSequence) -> torch.Tensor:
+    with torch.no_grad():
+        (logprobs,) = completion_logprobs(policy.model, pad_batch([0], [sequence], policy.device), 1.0)
+    return logprobs
+
+
+_WHERE = "Truncated completions leave the loss, and which were truncated cannot be told"
+
+
+def with_status(rollout: Rollout, policy: MeasuredPolicy, objective: Objective) -> Rollout:
+    """A rollout that says how it ended, where the loss asks for it and the log does not say.
+
+    Args:
+        policy: Its tokenizer and generation configuration hold the tokens that end a sequence.
+
+    Returns:
+        The rollout, with its status where that could be told.
+
+    Raises:
+        InputError: The tokens that end a sequence are not known.
+    """
+    if not objective.mask_truncated or rollout.status != "unknown" or not rollout.completion_ids:
+        return rollout
+    last, ends, more = rollout.completion_ids[-1], _tokenizer_ends(policy.tokenizer), _declared_ends(policy.model)
+    if not ends:
+        raise InputError(
+            f"{_WHERE}: no tokenizer with an end-of-sequence token was found.",
+            hint="Put tokenizer.json and tokenizer_config.json beside the weights.",
+            cause="truncation_unknown",
+        )
+    if last in more - ends and not objective.trl.known:
+        raise InputError(
+            f"{_WHERE}: whether token {last} ends a completion depends on TRL's version, which is not known.",
+            hint=VERSION_HINT,
+            cause="settings_unknown",
+        )
+    complete = last in (ends if objective.trl.is_before(1, 15) else ends | more)
+    return replace(rollout, status="completed" if complete else "truncated")
+
+
+def _tokenizer_ends(tokenizer: Any) -> frozenset[int]:
+    """The tokenizer's own end of a sequence, and its padding."""
+    end = getattr(tokenizer, "eos_token_id", None)
+    padding = getattr(tokenizer, "pad_token_id", None)
+    return frozenset() if end is None else frozenset({end, end if padding is None else padding})
+
+
+def _declared_ends(model: Any) -> frozenset[int]:
+    """Those of the generation configuration."""
+    declared = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    return frozenset(declared if isinstance(declared, list) else () if declared is None else (declared,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

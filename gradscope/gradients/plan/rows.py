@@ -16,9 +16,9 @@ from typing import Literal
 import torch
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.token_sequence import TokenSequence
+from gradscope.gradients.model.batches import TokenSequence
+from gradscope.gradients.plan.losses import Completion, factors_out, kl_slope, reward_slope, sent
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.slopes import Completion, factors_out, kl_slope, reward_slope, sent
 from gradscope.rollouts.types import Rollout
 
 Channel = Literal["score", "kl", "logged", "entropy"]

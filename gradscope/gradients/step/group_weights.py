@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradscope.gradients.engines.loop import ROW_BYTES, parameter_blocks
-from gradscope.gradients.model.backward import backward, gradients_on
 from gradscope.gradients.model.batches import PaddedBatch, pad_batch
-from gradscope.gradients.model.forward import completion_logprobs
-from gradscope.gradients.model.precision import uses_tf32
+from gradscope.gradients.model.calls import uses_tf32
+from gradscope.gradients.model.passes import backward, completion_logprobs, gradients_on
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
-from gradscope.gradients.processes.group import num_connected
+from gradscope.gradients.processes import num_connected
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.step.verify import require_agreement, tolerance
 from gradscope.metrics.gram.null_models import gaussian_cosines

@@ -8,18 +8,30 @@ Shapes: R rollouts, N rows, T tokens of a completion, P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from gradscope.errors import InputError
+from gradscope.gradients.model.batches import PaddedBatch
+from gradscope.gradients.model.calls import uses_tf32
+from gradscope.gradients.model.passes import backpropagate, completion_logprobs, gradients_on
+from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import BESIDE, Channel, Row
 from gradscope.gradients.step.verify import Verification
 from gradscope.gradients.trained.assumptions import Assumption
 from gradscope.gradients.trained.norms import TrainedNorms
 from gradscope.metrics.gram.spectrum import Array
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.writing import atomic_write, repeatable
 
 Chosen = Literal["loop", "stream", "prompt"]
 """The engines."""
@@ -177,3 +189,195 @@ class StepGram:
         if array.shape != (self.num_rollouts,):
             raise ValueError(f"expected {self.num_rollouts} advantages, got an array of shape {array.shape}")
         return array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepNorm:
+    """What a replay needs to know of a step's gradient."""
+
+    norm: float | None
+    """Of the gradient that the optimizer saw; None where no advantages were logged."""
+    floor: float
+    """Up to where a norm of this step is rounding."""
+    frac_kl: float | None
+    """Norm of the KL part over the norm of the whole; None without a KL term, and where the whole is zero."""
+    logprobs: tuple[Array, ...]
+    """The policy's log-probability of each completion token, [R][T]."""
+    num_inferred_ids: int
+    """Rollouts whose token ids were re-tokenized from text."""
+    described: Mapping[str, object]
+    """How it was computed, for the JSON document."""
+    as_clipped: float | None = None
+    """The same as PyTorch's clipping adds it up, in the dtype of the gradients: float32 is 2e-5 off on a table of 30 M
+    numbers. None where it is not known."""
+    trained: TrainedNorms | None = None
+    """Norms by the trainer's own arithmetic; None where this one holds all of it."""
+    other_texts: tuple[int, ...] = ()
+    """Rows whose text is another one than their ids say."""
+
+    @property
+    def num_rollouts(self) -> int:
+        """R."""
+        return len(self.logprobs)
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one pass over all batches gives."""
+
+    squares: float = 0.0
+    as_clipped: float = 0.0
+    kl_squares: float = 0.0
+    logprobs: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+def measure_norm(prepared: PreparedStep, progress: ProgressCallback = no_progress) -> StepNorm:
+    """The norm of a step's gradient under its logged advantages, and of the KL part within it.
+
+    Args:
+        prepared: The step; every rollout has an advantage.
+
+    Returns:
+        The norm, in the arithmetic of the policy.
+    """
+    policy, plan, budget = prepared.policy, prepared.plan, prepared.budget
+    rows = range(len(plan.sequences))
+
+    def attempt(tokens: int) -> _Pass:
+        return _one_pass(prepared, prepared.batches(rows, tokens), progress)
+
+    done = budget.fit([plan.lengths[row] for row in rows], attempt)
+    norm, lengths = done.squares**0.5, np.cumsum([len(done.logprobs[row]) for row in rows])
+    logprobs = torch.cat([done.logprobs[row] for row in rows]).cpu().numpy()
+    dtype = str(policy.dtype).removeprefix("torch.")
+    tf32 = uses_tf32(policy.device)
+    return StepNorm(
+        norm=norm,
+        as_clipped=done.as_clipped,
+        floor=0.0,
+        frac_kl=done.kl_squares**0.5 / norm if plan.index("kl") and norm > 0 else None,
+        logprobs=tuple(np.split(logprobs, lengths[:-1])),
+        num_inferred_ids=sum(sequence.inferred for sequence in plan.sequences),
+        described={
+            "engine": "backward",
+            "dtype": dtype,
+            "precision": "high" if dtype in ("float32", "float64") and not tf32 else "reduced",
+            "tf32": tf32,
+            "device": str(policy.device),
+            "batch_tokens": budget.tokens,
+            "num_parameters": policy.num_parameters,
+            "coverage": 1.0,
+        },
+    )
+
+
+def _one_pass(prepared: PreparedStep, batches: Sequence[PaddedBatch], progress: ProgressCallback) -> _Pass:
+    policy, plan, done = prepared.policy, prepared.plan, _Pass()
+    trainable, has_kl = policy.trainable, bool(plan.index("kl"))
+    kl_parts: dict[str, torch.Tensor] = {}
+    with _own_gradients(trainable):
+        for batch in batches:
+            outputs = completion_logprobs(policy.model, batch, plan.objective.temperature, entropies=plan.has_entropies)
+            sequences = [plan.rows[row].sequence for row in batch.rows]
+            each = [(sequence, row.detach()) for sequence, row in zip(sequences, outputs, strict=True)]
+            if has_kl:
+                kept = {name: parameter.grad for name, parameter in trainable.items()}
+                for name, parameter in trainable.items():
+                    parameter.grad = kl_parts.get(name)
+                weights = [plan.cotangent(Row(sequence=sequence, channel="kl"), row) for sequence, row in each]
+                backpropagate(outputs, weights, retain_graph=True)
+                for name, parameter in trainable.items():
+                    if parameter.grad is not None:
+                        kl_parts[name] = parameter.grad
+                    parameter.grad = kept[name]
+            backpropagate(outputs, [plan.gradient(sequence, row) for sequence, row in each])
+            done.logprobs.update({sequence: plan.logprobs(sequence, row).double() for sequence, row in each})
+            progress(len(done.logprobs), len(plan.sequences), "rollouts")
+        gradients = [parameter.grad for parameter in trainable.values() if parameter.grad is not None]
+        done.squares, done.as_clipped = _squares(gradients), float(torch.nn.utils.get_total_norm(gradients))
+    done.kl_squares = _squares(kl_parts.values())
+    return done
+
+
+@contextmanager
+def _own_gradients(trainable: Mapping[str, torch.nn.Parameter]) -> Iterator[None]:
+    """Gradients on, none there; what was there comes back."""
+    before = {name: parameter.grad for name, parameter in trainable.items()}
+    try:
+        for parameter in trainable.values():
+            parameter.grad = None
+        with gradients_on(trainable, on=True):
+            yield
+    finally:
+        for name, parameter in trainable.items():
+            parameter.grad = before[name]
+
+
+def _squares(gradients: Iterable[torch.Tensor]) -> float:
+    return sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for part in gradients)
+
+
+_ARRAYS = ("gram", "rewards", "advantages", "logprobs")
+_TUPLES = ("group_ids", "samples", "slow_parameters", "notes")
+
+
+def write_step(path: Path, step: StepGram | StepNorm, key: str) -> None:
+    """Write everything that is known of a step, with the key of what it was computed from."""
+    arrays = {
+        "logprobs": np.concatenate([np.zeros(0), *step.logprobs]),
+        "lengths": np.array([len(row) for row in step.logprobs], dtype=np.int64),
+    }
+    rest: dict[str, Any] = {
+        field.name: getattr(step, field.name) for field in fields(step) if field.name not in _ARRAYS
+    }
+    if isinstance(step, StepGram):
+        arrays |= {"gram": step.gram, "rewards": step.rewards}
+        arrays |= {} if step.advantages is None else {"advantages": step.advantages}
+        rest |= _parts_of(step)
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    atomic_write(path, repeatable(save(whole, metadata={"key": key, "step": json.dumps(rest)})), force=True)
+
+
+def _parts_of(gram: StepGram) -> dict[str, Any]:
+    """What is no number or text by itself."""
+    rest: dict[str, Any] = {}
+    rest |= {"rows": [asdict(row) for row in gram.rows], "verification": asdict(gram.verification)}
+    rest["trained"] = gram.trained and asdict(gram.trained)
+    rest["assumption"] = gram.assumption and {
+        "padding_row": gram.assumption.padding_row,
+        "frozen": sorted(gram.assumption.frozen),
+    }
+    return rest
+
+
+def read_step(path: Path, key: str) -> StepGram | StepNorm | None:
+    """Read a step again; None where there is no such file, or it is of something else than the key."""
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("key") != key:
+                return None
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError):
+        return None
+    rest: dict[str, Any] = json.loads(metadata["step"])
+    logprobs = tuple(np.split(arrays["logprobs"], np.cumsum(arrays["lengths"])[:-1]))
+    rest["other_texts"] = tuple(rest["other_texts"])
+    if "gram" not in arrays:
+        return StepNorm(logprobs=logprobs, **rest)
+    rest |= {name: tuple(rest[name]) for name in _TUPLES}
+    rest |= {"rows": tuple(Row(**row) for row in rest["rows"]), "verification": Verification(**rest["verification"])}
+    if rest["trained"]:
+        rest["trained"] = TrainedNorms(**rest["trained"] | {"norms": tuple(rest["trained"]["norms"])})
+    if rest["assumption"]:
+        kept = rest["assumption"]
+        rest["assumption"] = Assumption(padding_row=kept["padding_row"], frozen=frozenset(kept["frozen"]))
+    return StepGram(
+        gram=arrays["gram"],
+        rewards=arrays["rewards"],
+        advantages=arrays.get("advantages"),
+        logprobs=logprobs,
+        **rest,
+    )

@@ -21,16 +21,15 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import Verify
-from gradscope.gradients.layers.adapters import waits_for_tokens
-from gradscope.gradients.layers.recompute import recomputed, share_nothing
+from gradscope.gradients.layers.capture import recomputed, share_nothing
+from gradscope.gradients.layers.rules import waits_for_tokens
 from gradscope.gradients.layers.trace import decoder_layers
-from gradscope.gradients.model.backward import squared_norm
 from gradscope.gradients.model.batches import PaddedBatch
-from gradscope.gradients.model.embedding import token_embedding
-from gradscope.gradients.model.forward import completion_logprobs
-from gradscope.gradients.model.precision import uses_tf32
+from gradscope.gradients.model.calls import uses_tf32
+from gradscope.gradients.model.passes import completion_logprobs, squared_norm
+from gradscope.gradients.model.policy import token_embedding
 from gradscope.gradients.plan.prepared_step import PreparedStep
-from gradscope.gradients.processes.group import num_connected
+from gradscope.gradients.processes import num_connected
 from gradscope.machine.memory import trim_heap
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}

@@ -4,29 +4,130 @@ A token's row under any advantage is its weight times grad log pi of the token, 
 clip and the trainer's averaging: per token everything that the trainer does is a scalar. The Gram of the rows is
 therefore diag(v) U diag(v), with U computed once.
 
-Shapes: N token rows, R rollouts of the step, P parameters.
+Shapes: N token rows, R rollouts of the step, P parameters, T tokens of a completion, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from gradscope.errors import VerificationError
-from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.errors import InputError, VerificationError
+from gradscope.gradients.engines.loop import GramAccumulator
+from gradscope.gradients.model.batches import pad_batch, split_rows
+from gradscope.gradients.model.calls import uses_tf32
+from gradscope.gradients.model.passes import completion_entropies, completion_logprobs
+from gradscope.gradients.model.policy import MeasuredPolicy
+from gradscope.gradients.model.sharding import require_one_process
 from gradscope.gradients.plan.prepared_step import PreparedStep
-from gradscope.gradients.processes.sharding import require_one_process
+from gradscope.gradients.plan.rows import Channel, Row, RowPlan
 from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.step.verify import require_agreement, tolerance
 from gradscope.gradients.tokens.lockstep import lockstep_gram
-from gradscope.gradients.tokens.loop import token_loop_rows
-from gradscope.gradients.tokens.rows import TokenRow, chunks_of
-from gradscope.gradients.tokens.sketched import sketch_rows
-from gradscope.gradients.tokens.table import TokenTable, token_tables
-from gradscope.gradients.tokens.verify import TokenVerification, verify_token_gram, verify_token_sketch
+from gradscope.gradients.tokens.rows import TokenRow, TokenTable, chunks_of, token_loop_rows, token_tables
+from gradscope.gradients.tokens.sketch import sketch_plain_rows, sketch_rows
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
+
+_TOKEN_FACTOR = 5
+"""A token's row has fewer digits than a sum of hundreds: where pi is near 1, what is left of it has cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenVerification:
+    """What the self-check of one matrix of token rows found; it passed, or there would be an error in its place."""
+
+    row_error: float
+    """Largest difference of an inner product of the recomputed rows, over the product of their norms; a row
+    smaller than their root mean square counts as that."""
+    num_rows: int
+    """Rows that were recomputed, one plain backward pass each."""
+    sum_error: float | None
+    """Largest difference between inner products of the sums of each rollout's token rows and the rollouts' own Gram
+    matrix, in units of the rows of undecided tokens; None where tokens were sampled or sketched."""
+    tolerance: float
+    """The largest difference that passes."""
+
+    def describe(self) -> dict[str, float | str | bool | None]:
+        """Its fields and ``passed``, for the JSON document."""
+        return {"passed": True, **asdict(self)}
+
+
+def verify_token_gram(prepared: PreparedStep, table: TokenTable, gram: Array, step: StepGram) -> TokenVerification:
+    """Check a Gram matrix [N, N] of token rows, without weights, against plain rows and the rollouts' own."""
+    checked = _checked(len(table.rows))
+    limit = _limit(prepared.policy)
+    plain = _plain_gram(prepared, [table.rows[row] for row in checked])
+    row_error = _require_close(prepared.policy, gram[np.ix_(checked, checked)], plain)
+    sum_error = _sum_error(gram, table, step) if len(table.rows) == table.num_tokens else None
+    if sum_error is not None:
+        require_agreement("The token rows disagree with the rollouts' own gradients", sum_error, limit)
+    return TokenVerification(row_error=row_error, num_rows=len(checked), sum_error=sum_error, tolerance=limit)
+
+
+def verify_token_sketch(
+    prepared: PreparedStep, table: TokenTable, gram: Array, num_buckets: int, seed: int
+) -> TokenVerification:
+    """Check sketched rows: a sketch is a fixed linear map, so plain rows must have the same ones."""
+    checked = _checked(len(table.rows))
+    chunks = chunks_of([table.rows[row] for row in checked], prepared.plan.sequences)
+    plain = sketch_plain_rows(prepared.policy, chunks, prepared.plan.objective.temperature, num_buckets, seed)
+    row_error = _require_close(prepared.policy, gram[np.ix_(checked, checked)], np.asarray(plain.gram.cpu().numpy()))
+    return TokenVerification(
+        row_error=row_error, num_rows=len(checked), sum_error=None, tolerance=_limit(prepared.policy)
+    )
+
+
+def _require_close(policy: MeasuredPolicy, block: Array, plain: Array) -> float:
+    # A spectrum knows singular values on the scale of all rows, so a small row's error counts on that scale too.
+    squares = np.diag(plain)
+    error = _largest_relative(np.abs(block - plain), np.sqrt(np.maximum(squares, squares.mean())))
+    require_agreement("The token rows disagree with one backward pass a token", error, _limit(policy))
+    return error
+
+
+def _limit(policy: MeasuredPolicy) -> float:
+    """The largest difference that passes."""
+    return _TOKEN_FACTOR * tolerance(policy.dtype, tf32=uses_tf32(policy.device))
+
+
+def _plain_gram(prepared: PreparedStep, rows: Sequence[TokenRow]) -> Array:
+    """Inner products of a few rows by one plain backward pass each."""
+    policy, plan = prepared.policy, prepared.plan
+    accumulator = GramAccumulator(len(rows), policy.device)
+    chunks = chunks_of(rows, plan.sequences)
+    token_loop_rows(policy.model, policy.trainable, chunks, plan.objective.temperature, accumulator.add_rows)
+    return np.asarray(accumulator.gram.cpu().numpy())
+
+
+def _checked(num_rows: int) -> list[int]:
+    """First, middle and last row: of different rollouts where there are several."""
+    return sorted({0, num_rows // 2, num_rows - 1})
+
+
+def _sum_error(gram: Array, table: TokenTable, step: StepGram) -> float:
+    """How far the sums of the rollouts' tokens are from the rollouts' score vectors."""
+    # A token of probability near 1 has a small row, 1 - pi times what an undecided token's would be, and the rollouts'
+    # own rows know 1 - pi only to float32; so the scale of a token is its norm over 1 - pi.
+    members, member = np.unique(table.rollouts, return_inverse=True)
+    mixing = np.zeros((len(members), len(table.rows)))
+    mixing[member, np.arange(len(table.rows))] = table.score_weights
+    difference = np.abs(mixing @ gram @ mixing.T - step.score_gram[np.ix_(members, members)])
+    logprobs = np.array([step.logprobs[row.sequence][row.position] for row in table.rows])
+    scale = np.sqrt(np.diag(gram)) / np.clip(-np.expm1(logprobs), np.finfo(np.float32).eps, 1.0)
+    return _largest_relative(difference, np.abs(mixing) @ scale)
+
+
+def _largest_relative(differences: Array, norms: Array) -> float:
+    """The largest difference of an inner product over the product of two norms."""
+    scale = np.outer(norms, norms)
+    return float(np.max(np.divide(differences, scale, out=differences.copy(), where=scale > 0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +217,245 @@ def _sketched(
     chunks = chunks_of(rows, plan.sequences)
     sketch, slow = sketch_rows(prepared.policy, chunks, plan.objective.temperature, num_buckets, seed)
     return np.asarray(sketch.gram.cpu().numpy()), slow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutTokens:
+    """The tokens of one rollout under the logged advantages; the KL part is left out."""
+
+    group_id: str
+    """Its group."""
+    sample: int
+    """Its index within the group."""
+    texts: tuple[str, ...]
+    """Each token alone as text, [T]; its id where there is no tokenizer."""
+    is_seen: NDArray[np.bool_]
+    """Which tokens were measured: not those that the loss masks, nor those that were not drawn, [T]."""
+    weights: Array
+    """What multiplies grad log pi in the loss: negative where the update makes the token more likely, [T]."""
+    norms: Array
+    """Norm of each token's gradient, 0 where it was not measured, [T]."""
+    shares: Array | None
+    """Part of the rollout's gradient along that gradient's own direction, [T]; None where tokens were not drawn."""
+    entropies: Array
+    """Entropy of the policy where the token was sampled, in nats, [T]."""
+    logprobs: Array
+    """Log pi of the policy, [T]."""
+
+
+def measure_rollout_tokens(
+    prepared: PreparedStep,
+    step: StepGram,
+    rollouts: Sequence[int],
+    *,
+    most: int = 512,
+    seed: int = 0,
+) -> tuple[RolloutTokens, ...]:
+    """Every token of some rollouts of one step.
+
+    Args:
+        rollouts: Which rollouts of the step, the most important first.
+        most: Most token rows; rollouts are left out from the end, and of a first one that is longer, as many tokens
+            are drawn.
+
+    Returns:
+        One a rollout, in the order asked for; none where no advantage was logged or no token counts.
+    """
+    policy, plan = prepared.policy, prepared.plan
+    chosen = _as_many(plan, rollouts, most)
+    grams = measure_tokens(prepared, step, most=most, seed=seed, rollouts=chosen)
+    entropies = policy_entropies(policy, plan, chosen, step.batch_tokens)
+    of_rollout = {rollout: gram for gram in grams for rollout in np.unique(gram.table.rollouts).tolist()}
+    return tuple(
+        _tokens(policy.tokenizer, plan, rollout, of_rollout[rollout], (entropies[rollout], step.logprobs[rollout]))
+        for rollout in chosen
+        if rollout in of_rollout and of_rollout[rollout].table.logged_weights is not None
+    )
+
+
+def _as_many(plan: RowPlan, rollouts: Sequence[int], most: int) -> list[int]:
+    """The first rollouts whose tokens are not too many together; always the first."""
+    lengths = np.cumsum([len(plan.sequences[rollout].completion_ids) for rollout in rollouts])
+    return list(rollouts[: max(1, int(np.searchsorted(lengths, most, side="right")))])
+
+
+def policy_entropies(
+    policy: MeasuredPolicy, plan: RowPlan, rollouts: Sequence[int], batch_tokens: int
+) -> dict[int, Array]:
+    """Entropy of the policy at each completion token of some rollouts of a step, in nats.
+
+    Args:
+        batch_tokens: Most padded tokens of a forward pass.
+
+    Returns:
+        Rollout -> entropies, [T].
+    """
+    entropies: dict[int, Array] = {}
+    lengths = [plan.sequences[rollout].length for rollout in rollouts]
+    for part in split_rows(lengths, batch_tokens):
+        rows = [rollouts[index] for index in part]
+        batch = pad_batch(rows, [plan.sequences[row] for row in rows], policy.device)
+        rounds = completion_entropies(policy.model, batch, plan.objective.temperature)
+        entropies.update((row, values.double().cpu().numpy()) for row, values in zip(rows, rounds, strict=True))
+    return entropies
+
+
+def _tokens(
+    tokenizer: Any, plan: RowPlan, rollout: int, gram: TokenGram, of_policy: tuple[Array, Array]
+) -> RolloutTokens:
+    """The tokens of one rollout, the policy's entropies and log-probabilities of which are known."""
+    sequence, table = plan.sequences[rollout], gram.table
+    assert table.logged_weights is not None, "the caller asks for rollouts with logged advantages"
+    inside = np.flatnonzero(table.rollouts == rollout)
+    positions, factors = table.positions[inside], table.logged_weights[inside]
+    rows = factors[:, None] * gram.gram[np.ix_(inside, inside)] * factors
+    entropies, logprobs = of_policy
+    norms, weights, seen, shares = (np.zeros(len(entropies)) for _ in range(4))
+    norms[positions] = np.sqrt(np.clip(np.diag(rows), 0.0, None))
+    weights[positions], seen[positions] = factors, 1.0
+    total = float(rows.sum())
+    shares[positions] = rows.sum(axis=1) / total if total > 0 else 0.0
+    whole = len(table.rows) == table.num_tokens and total > 0
+    return RolloutTokens(
+        group_id=sequence.group_id,
+        sample=sequence.sample,
+        texts=tuple(token_text(tokenizer, token) for token in sequence.completion_ids),
+        is_seen=seen > 0,
+        weights=weights,
+        norms=norms,
+        shares=shares if whole else None,
+        entropies=entropies,
+        logprobs=logprobs,
+    )
+
+
+def token_text(tokenizer: Any, token: int) -> str:
+    """A token as text, special tokens by their name; a part of a character stays its replacement mark."""
+    return f"[{token}]" if tokenizer is None else str(tokenizer.decode([token]))
+
+
+Signal = Literal["hidden", "logit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalGram:
+    """The inner products of one group's token rows, without advantages."""
+
+    table: TokenTable
+    """The tokens and their weights, [N]."""
+    gram: Array
+    """Inner products of d log pi(token) / d signal, float64, [N, N]."""
+    num_columns: int
+    """d or V."""
+    num_buckets: None = None
+    """Rows are never sketched: there are as many numbers in them as in the signal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSignals:
+    """Both kinds of rows of one step."""
+
+    tokens: tuple[SignalGram, ...]
+    """One a group; none for a group of which no token counts."""
+    score_gram: Array
+    """Inner products of the rollouts' rows without advantages, [R, R]."""
+    logged_gram: Array | None
+    """The same with the logged advantage of every token; None where none were logged, [R, R]."""
+    num_columns: int
+    """d or V."""
+
+
+def measure_signals(
+    prepared: PreparedStep,
+    step: StepGram,
+    signal: Signal,
+    *,
+    most: int | None,
+    seed: int,
+    progress: ProgressCallback = no_progress,
+) -> StepSignals:
+    """The Gram matrices of token rows and of rollout rows.
+
+    Args:
+        step: The step's Gram matrix, for the log-probabilities.
+        most: Token rows of a group; of more tokens, as many are drawn. None: all. Rollouts' rows have all.
+        seed: Decides which tokens are drawn.
+
+    Returns:
+        The step's signals.
+
+    Raises:
+        InputError: The model has no output head whose input could be taken.
+    """
+    tables = {table.group_id: table for table in token_tables(prepared, step, most=most, seed=seed, rollouts=None)}
+    logged = all(advantages is not None for advantages in prepared.plan.advantages)
+    grams: list[SignalGram] = []
+    sums: list[torch.Tensor] = []
+    first = 0
+    for done, group in enumerate(prepared.groups):
+        members = range(first, first + len(group.rollouts))
+        first, table = members.stop, tables.get(group.group_id)
+        rows = [_token_rows(prepared, sequence, signal) for sequence in members]
+        sums += [_weighed(prepared, step, sequence, own, logged) for sequence, own in zip(members, rows, strict=True)]
+        if table is not None:
+            chosen = torch.stack([rows[row.sequence - members.start][row.position] for row in table.rows]).double()
+            grams.append(SignalGram(table=table, gram=_products(chosen), num_columns=chosen.shape[1]))
+        progress(done + 1, len(prepared.groups), "groups")
+    stacked = torch.stack(sums, dim=1)
+    return StepSignals(
+        tokens=tuple(grams),
+        score_gram=_products(stacked[0]),
+        logged_gram=_products(stacked[1]) if logged else None,
+        num_columns=stacked.shape[2],
+    )
+
+
+def _token_rows(prepared: PreparedStep, sequence: int, signal: Signal) -> torch.Tensor:
+    """D log pi(token) / d signal of every token of one completion, [T, d] or [T, V]."""
+    plan, policy = prepared.plan, prepared.policy
+    batch = pad_batch([0], [plan.sequences[sequence]], policy.device)
+    with _watched(policy.model, signal) as seen, torch.enable_grad():
+        (logprobs,) = completion_logprobs(policy.model, batch, plan.objective.temperature)
+    (grad,) = torch.autograd.grad(logprobs.sum(), seen)
+    # what the head saw ends where the batch does, in the trainer's padding where the sequence stands in it; before that
+    # come the last prompt token and all of the completion, whose last token predicts nothing
+    seen_of_it, ((_, end),) = grad.flatten(0, -2), batch.spans
+    last = len(seen_of_it) - (batch.length - end) - 1
+    return seen_of_it[last - len(logprobs) : last]
+
+
+@contextmanager
+def _watched(model: Any, signal: Signal) -> Iterator[list[torch.Tensor]]:
+    """Cut the graph at the input or the output of the output head, so that derivatives by it can be taken."""
+    head = model.get_output_embeddings()
+    if head is None:
+        raise InputError(
+            "The model has no output head, so there is no last hidden state to take a gradient by.",
+            hint="Look at the gradient by the parameters: --rows rollout.",
+        )
+    seen: list[torch.Tensor] = []
+
+    def cut(tensor: torch.Tensor) -> torch.Tensor:
+        seen.append(tensor.detach().requires_grad_())
+        return seen[-1]
+
+    if signal == "hidden":
+        handle = head.register_forward_pre_hook(lambda _, inputs: (cut(inputs[0]), *inputs[1:]))
+    else:
+        handle = head.register_forward_hook(lambda _, __, output: cut(output))
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def _weighed(prepared: PreparedStep, step: StepGram, sequence: int, rows: torch.Tensor, logged: bool) -> torch.Tensor:
+    """A rollout's own row: its tokens' rows weighed as in the loss, without and with logged advantages, [1 or 2, d]."""
+    logprobs = torch.tensor(step.logprobs[sequence], device=rows.device)
+    channels: tuple[Channel, ...] = ("score", "logged") if logged else ("score",)
+    weights = [prepared.plan.cotangent(Row(sequence=sequence, channel=channel), logprobs) for channel in channels]
+    return torch.stack(weights).double() @ rows.double()
+
+
+def _products(rows: torch.Tensor) -> Array:
+    return np.asarray((rows @ rows.T).cpu().numpy(), dtype=np.float64)

@@ -1,17 +1,26 @@
 """Rows of single tokens: which of them, and which share a forward pass.
 
-Shapes: N token rows, C rows of a chunk, T tokens of a completion.
+Shapes: N token rows, C rows of a chunk, T tokens of a completion, R rollouts of the step.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
 
-from gradscope.gradients.model.token_sequence import TokenSequence
+from gradscope.gradients.model.batches import TokenSequence, pad_batch
+from gradscope.gradients.model.passes import completion_logprobs, gradients_on
+from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.gradients.plan.rows import Channel, Row, RowPlan
+from gradscope.gradients.step.step_gram import StepGram
+from gradscope.metrics.gram.spectrum import Array
 
 CHUNK = 32
 """Tokens that share a forward pass; each pays for the positions up to the chunk's last."""
@@ -80,3 +89,117 @@ def _chunk(members: Sequence[int], rows: Sequence[TokenRow], index: int, sequenc
     kept = positions[-1] + 1
     prefix = replace(sequence, completion_ids=sequence.completion_ids[:kept], mask=sequence.mask[:kept])
     return Chunk(rows=tuple(members), positions=positions, sequence=index, prefix=prefix)
+
+
+def token_loop_rows(
+    model: Any,
+    trainable: Mapping[str, nn.Parameter],
+    chunks: Sequence[Chunk],
+    temperature: float,
+    add: Callable[[torch.Tensor], None],
+) -> None:
+    """Every row, handed out parameter by parameter.
+
+    Args:
+        trainable: Name -> parameter; only these are computed.
+        add: Called with each parameter's gradients over all rows, [N, elements].
+    """
+    num_rows, parameters = sum(len(chunk.rows) for chunk in chunks), list(trainable.values())
+    kept = [
+        torch.zeros(num_rows, p.numel(), dtype=torch.promote_types(p.dtype, torch.float32), device=p.device)
+        for p in parameters
+    ]
+    with gradients_on(trainable, on=True):
+        for chunk in chunks:
+            batch = pad_batch([0], [chunk.prefix], parameters[0].device)
+            (logprobs,) = completion_logprobs(model, batch, temperature, torch.float64)
+            for row, position in zip(chunk.rows, chunk.positions, strict=True):
+                last = row == chunk.rows[-1]
+                grads = torch.autograd.grad(logprobs[position], parameters, retain_graph=not last, allow_unused=True)
+                for rows, grad in zip(kept, grads, strict=True):
+                    if grad is not None:
+                        rows[row] = grad.detach().flatten()
+    while kept:
+        add(kept.pop(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTable:
+    """The token rows of one group."""
+
+    step: int
+    """The trainer's step."""
+    group_id: str
+    """The group."""
+    rows: tuple[TokenRow, ...]
+    """The tokens, [N]."""
+    score_weights: Array
+    """The trainer's weight of each token, importance ratio included and advantage not, [N]."""
+    logged_weights: Array | None
+    """The whole weight of each token in the reward part of the gradient that the optimizer saw: per-token advantages,
+    ratio and clip included, [N]; None where no advantages were logged."""
+    num_tokens: int
+    """Tokens of the group that count in the loss; more than N where they were sampled."""
+
+    @property
+    def rollouts(self) -> NDArray[np.intp]:
+        """Which rollout of the step each token belongs to, [N]."""
+        return np.array([row.sequence for row in self.rows])
+
+    @property
+    def positions(self) -> NDArray[np.intp]:
+        """Each token's place in its completion, [N]."""
+        return np.array([row.position for row in self.rows])
+
+
+def token_tables(
+    prepared: PreparedStep,
+    step: StepGram,
+    *,
+    most: int | None,
+    seed: int,
+    rollouts: Collection[int] | None,
+) -> Iterator[TokenTable]:
+    """The tokens of each group that count in the loss, or a random part of them.
+
+    Args:
+        step: The step's Gram matrix, for the log-probabilities.
+        most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
+        rollouts: Rollouts of the step whose tokens are wanted; None: all.
+
+    Yields:
+        One table per group; none for a group of which no token counts.
+    """
+    plan = prepared.plan
+    score, logged = _weights(plan, step, "score"), None
+    if all(advantages is not None for advantages in plan.advantages):
+        logged = _weights(plan, step, "logged")
+    first = 0
+    for number, group in enumerate(prepared.groups):
+        members = range(first, first + len(group.rollouts))
+        first = members.stop
+        candidates = [
+            TokenRow(sequence=sequence, position=position)
+            for sequence in members
+            if rollouts is None or sequence in rollouts
+            for position in np.flatnonzero(plan.weights[sequence].numpy()).tolist()
+        ]
+        if not candidates:
+            continue
+        rows = sample_tokens(candidates, most or len(candidates), (seed, step.step, number))
+        yield TokenTable(
+            step=step.step,
+            group_id=group.group_id,
+            rows=rows,
+            score_weights=np.array([score[row.sequence][row.position] for row in rows]),
+            logged_weights=None if logged is None else np.array([logged[row.sequence][row.position] for row in rows]),
+            num_tokens=len(candidates),
+        )
+
+
+def _weights(plan: RowPlan, step: StepGram, channel: Channel) -> list[Array]:
+    """What multiplies each token's grad log pi in a rollout's row, [R][T]."""
+    return [
+        plan.cotangent(Row(sequence=sequence, channel=channel), torch.tensor(logprobs)).double().numpy()
+        for sequence, logprobs in enumerate(step.logprobs)
+    ]

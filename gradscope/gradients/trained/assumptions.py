@@ -3,21 +3,28 @@
 Whether the padding token's embedding got a gradient depends on when the padding token was written into the model's
 configuration; which tensors were frozen stands nowhere, but a frozen one is the same in every checkpoint. Either
 changes the norm of the gradient by far more than rounding, so at most one way of training fits what was logged.
+
+Shapes: S tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import torch
+from torch import nn
 
-from gradscope.gradients.model.embedding import padding_row, token_embedding
-from gradscope.gradients.model.policy import MeasuredPolicy
+from gradscope.gradients.model.batches import TokenSequence, pad_batch
+from gradscope.gradients.model.passes import completion_logprobs
+from gradscope.gradients.model.policy import MeasuredPolicy, padding_row, token_embedding
+from gradscope.gradients.model.sharding import own_slice
 from gradscope.gradients.plan.prepared_step import PreparedStep
-from gradscope.gradients.processes.group import holds_everywhere
-from gradscope.gradients.processes.sharding import own_slice
+from gradscope.gradients.processes import holds_everywhere
 from gradscope.gradients.trained.norms import tensor_squares
 
 
@@ -110,3 +117,122 @@ def _padding_rows(prepared: PreparedStep) -> Sequence[int | None]:
     sequences, rows = prepared.plan.sequences, prepared.policy.padding_rows
     read = {token for s in sequences for token in (*s.prompt_ids, *s.completion_ids)[:-1]}
     return rows if any(row in read for row in rows) else ()
+
+
+_SAME = 1e-3
+"""Relative difference of logits that is rounding."""
+
+
+def is_own_output(model: Any, sequence: TokenSequence) -> bool:
+    """Whether a model's logits of one sequence are those that TRL's layer would make of its last hidden state."""
+    device = next(model.parameters()).device
+    ids = torch.tensor([(*sequence.prompt_ids, *sequence.completion_ids)], device=device)
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+    with torch.no_grad():
+        own = model(**given).logits
+        with trl_output(model):
+            made = model(**given).logits
+    return made.shape == own.shape and bool((made - own).abs().max() <= _SAME * own.abs().max())
+
+
+@contextmanager
+def trl_output(model: Any) -> Iterator[None]:
+    """Let a model answer with the logits of TRL's layer.
+
+    Yields:
+        Nothing.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    config = base.config.get_text_config()
+
+    def forward(*, logits_to_keep: int = 0, **arguments: Any) -> SimpleNamespace:
+        hidden = base.base_model(**arguments).last_hidden_state[:, -logits_to_keep:]
+        return SimpleNamespace(logits=_scaled(config, base.get_output_embeddings()(hidden)))
+
+    vars(base)["forward"] = forward
+    try:
+        yield
+    finally:
+        del vars(base)["forward"]
+
+
+def _scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:
+    """What TRL makes of the product, [1, S, V], by the configuration's numbers of these names."""
+    known = (getattr(config, name, None) for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"))
+    scale, divisor = next((number for number in known if number is not None), None), "logits_scaling"
+    if scale is None and getattr(config, divisor, None) is not None:
+        scale = getattr(config, divisor) if config.model_type == "hyperclovax" else 1 / getattr(config, divisor)
+    logits = logits if scale is None else logits * scale
+    cap = getattr(config, "final_logit_softcapping", None)
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+_MOST_TOKENS = 16
+"""Tokens of a prompt, and of a completion, that the model is asked about: what it draws, it draws for each."""
+
+
+def is_random(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropout: bool) -> bool:
+    """Whether two forward passes of training would differ.
+
+    The model itself is asked, in training mode, for what it is called differs from one architecture to the next.
+
+    Args:
+        policy: The weights.
+        sequence: Any sequence that it can read.
+        without_dropout: Whether TRL switched dropout off (``disable_dropout``). It switches off the modules; what a
+            layer hands to a function as a number stays on.
+
+    Returns:
+        True where they would.
+    """
+    batch = pad_batch([0], [_piece(sequence)], policy.device)
+    with torch.no_grad(), _training(policy.model, without_dropout=without_dropout):
+        first, second = (_seeded(policy, batch, seed) for seed in (0, 1))
+    return not torch.equal(first.nan_to_num(), second.nan_to_num())  # what overflowed is equal to itself here
+
+
+def takes_random_numbers(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropout: bool) -> bool:
+    """Whether a forward pass of training draws anything at all, which rarely may have changed something.
+
+    Returns:
+        True where it does; arguments are those of :func:`is_random`.
+    """
+    batch = pad_batch([0], [_piece(sequence)], policy.device)
+    state = torch.cuda.get_rng_state if policy.device.type == "cuda" else torch.get_rng_state
+    with torch.no_grad(), _training(policy.model, without_dropout=without_dropout):
+        before = state()
+        completion_logprobs(policy.model, batch, 1.0)
+        return not torch.equal(state(), before)
+
+
+def _piece(sequence: TokenSequence) -> TokenSequence:
+    """The tokens around the end of a prompt; a row in a trainer's frame stays whole."""
+    if sequence.frame is not None:
+        return sequence
+    completion_ids, mask = sequence.completion_ids[:_MOST_TOKENS], sequence.mask[:_MOST_TOKENS]
+    return replace(sequence, prompt_ids=sequence.prompt_ids[-_MOST_TOKENS:], completion_ids=completion_ids, mask=mask)
+
+
+def _seeded(policy: MeasuredPolicy, batch: object, seed: int) -> torch.Tensor:
+    torch.manual_seed(seed)
+    (logprobs,) = completion_logprobs(policy.model, batch, 1.0)  # type: ignore[arg-type]
+    return logprobs
+
+
+@contextmanager
+def _training(model: nn.Module, *, without_dropout: bool) -> Iterator[None]:
+    """Training mode inside; modes, dropout and the random state come back."""
+    modes = {module: module.training for module in model.modules()}
+    shares = {module: module.p for module in modes if isinstance(module, nn.Dropout)}
+    devices = [next(model.parameters()).device] if next(model.parameters()).is_cuda else []
+    try:
+        model.train()
+        for dropout in shares if without_dropout else ():
+            dropout.p = 0.0
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        for dropout, share in shares.items():
+            dropout.p = share
+        for module, mode in modes.items():
+            module.training = mode

@@ -5,7 +5,7 @@ or float16, whose rounding depends on which rollouts share a batch and in which 
 term, which is one of the whole batch. The order is not logged, so the passes run in several random orders; how far
 their norms lie apart is how closely the logged one can be told.
 
-Shapes: R rollouts of a step.
+Shapes: R rollouts of a step, N tokens, H width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,19 +18,95 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
-from gradscope.gradients.model.backward import backpropagate, gradients_on
 from gradscope.gradients.model.batches import PaddedBatch
-from gradscope.gradients.model.forward import completion_logprobs
+from gradscope.gradients.model.passes import backpropagate, completion_logprobs, gradients_on
 from gradscope.gradients.model.policy import MeasuredPolicy
+from gradscope.gradients.model.sharding import original_type, own_slice, put_together
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan
-from gradscope.gradients.processes.group import holds_everywhere, num_connected
-from gradscope.gradients.processes.sharding import own_slice, put_together
-from gradscope.gradients.trained.fused_head import fused_head
-from gradscope.gradients.trained.router import router_losses
+from gradscope.gradients.processes import holds_everywhere, num_connected
 from gradscope.metrics.uncertainty.prediction import prediction_interval
 from gradscope.rollouts.run import TrainerSettings
+
+
+@contextmanager
+def fused_head(model: Any, *, in_float32: bool = False) -> Iterator[None]:
+    """Let a model's output layer compute as TRL's head does; one that is not a plain linear layer stays as it is.
+
+    Args:
+        in_float32: Whether its logits are not rounded either (``cast_lm_head_to_fp32``).
+
+    Yields:
+        Nothing.
+    """
+    head = model.get_output_embeddings()
+    if original_type(head) is not nn.Linear:
+        yield
+        return
+    least = torch.float32 if in_float32 else None
+    vars(head)["forward"] = lambda hidden: _FusedHead.apply(hidden, head.weight, head.bias, least)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        del vars(head)["forward"]
+
+
+class _FusedHead(torch.autograd.Function):
+    """hidden W' + b in the dtype of products or a given one, returned in float32; gradients are float32 products."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, given: torch.dtype | None
+    ) -> torch.Tensor:
+        kind = hidden.device.type
+        dtype = given or (torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype)
+        with torch.autocast(kind, enabled=False):
+            ctx.save_for_backward(hidden, weight)
+            ctx.dtype, ctx.bias_dtype = dtype, None if bias is None else bias.dtype
+            logits = hidden.to(dtype) @ weight.to(dtype).t()
+            return (logits if bias is None else logits + bias.to(dtype)).float()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight = ctx.saved_tensors
+        # the cotangent of a logit is rounded like the logit; its products are not
+        rounded = grad.to(ctx.dtype).float()
+        to_hidden = (rounded @ weight.to(ctx.dtype).float()).to(hidden.dtype) if ctx.needs_input_grad[0] else None
+        to_weight = to_bias = None
+        if ctx.needs_input_grad[1]:
+            flat, inputs = rounded.flatten(0, -2), hidden.to(ctx.dtype).float().flatten(0, -2)
+            to_weight = (flat.t() @ inputs).to(weight.dtype)
+        if ctx.bias_dtype is not None and ctx.needs_input_grad[2]:
+            to_bias = rounded.flatten(0, -2).sum(0).to(ctx.bias_dtype)
+        return to_hidden, to_weight, to_bias, None
+
+
+@contextmanager
+def router_losses(model: Any, found: list[torch.Tensor]) -> Iterator[None]:
+    """Let each forward pass inside return its load-balancing term, with its graph and without a coefficient.
+
+    Args:
+        found: Gets the terms, one a pass, as they come.
+
+    Yields:
+        Nothing.
+    """
+
+    def ask(_: Any, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return arguments, keywords | {"output_router_logits": True}
+
+    def take(_: Any, arguments: Any, output: Any) -> None:
+        found.append(output.aux_loss)
+
+    handles = [model.register_forward_pre_hook(ask, with_kwargs=True), model.register_forward_hook(take)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
 
 NUM_ORDERS = 6
 """Random orders that the passes run in; their standard deviation is then known to a third."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.hub import require_hub
+from gradscope.gradients.model.checkpoint import require_hub
 from gradscope.training.protocols import Tokenizer
 from gradscope.training.setup.config import EMBEDDED_MODEL, TrainConfig
 from gradscope.training.tasks.task import Problem

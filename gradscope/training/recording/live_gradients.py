@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradscope.estimate import Estimate
+from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import names_out_of_memory
-from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.model.policy import MeasuredPolicy, coarsest_dtype, load_measured_policy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gradscope.gradients.model.embedding import padding_row
+from gradscope.gradients.model.policy import padding_row
 from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.checkpoint_folders import find_base, weights_at
 from gradscope.rollouts.run import WeightsRef

@@ -141,7 +141,7 @@ def test_memory_that_runs_out_on_one_ends_both(tiny_run: Path) -> None:
     """As if one process had less memory than the other."""
     code = """
 import os, sys, torch
-from gradscope.gradients.processes import group
+from gradscope.gradients import processes as group
 from gradscope.gradients.step import measure
 group._SKEW = 1.0
 def fails(*_, **__):

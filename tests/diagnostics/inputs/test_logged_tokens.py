@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gradscope.diagnostics.inputs.logged_tokens import other_texts, other_tokens
-from gradscope.gradients.model.token_sequence import TokenSequence
+from gradscope.gradients.model.batches import TokenSequence
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, run_of
 

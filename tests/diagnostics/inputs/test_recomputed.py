@@ -15,14 +15,13 @@ from gradscope.diagnostics.inputs.recomputed import policy_of as policy_of_run
 from gradscope.diagnostics.inputs.step_loss import loss_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.gradients.model.padding import TrainerPadding
+from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.step_norm import StepNorm
+from gradscope.gradients.step.step_gram import StepGram, StepNorm
+from gradscope.gradients.trained.assumptions import trl_output
 from gradscope.gradients.trained.norms import TrainerArithmetic, trained_norms
-from gradscope.gradients.trained.output_layer import trl_output
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.diagnostics.made_up_runs import run_of

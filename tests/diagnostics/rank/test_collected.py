@@ -10,9 +10,8 @@ from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step, kl_of_dead_groups
 from gradscope.diagnostics.rank.weights.optimizer_question import GradientOfStep
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.step.heldout_gram import HeldoutGram
-from gradscope.gradients.step.optimizer_steps import MatrixSteps
-from gradscope.gradients.step.tensor_norms import TensorNorm
+from gradscope.gradients.step.directions import MatrixSteps, TensorNorm
+from gradscope.gradients.step.heldout import HeldoutGram
 from gradscope.reason import Reason
 from tests.diagnostics.made_up_runs import group_of as rewarded
 from tests.diagnostics.made_up_runs import run_of

@@ -9,7 +9,7 @@ import pytest
 
 from gradscope.diagnostics.rank.sparsity import token_sparsity, weight_sparsity
 from gradscope.findings.rank.sparsity import sparsity_findings
-from gradscope.gradients.step.weight_spectra import WeightSpectrum
+from gradscope.gradients.step.directions import WeightSpectrum
 from gradscope.metrics.gram.sparsity import row_sparsity
 from tests.diagnostics.rank.tokens.test_token_spectra import tokens_of
 

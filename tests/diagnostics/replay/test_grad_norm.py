@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.replay.grad_norm import replay_grad_norm, replay_texts
-from gradscope.gradients.step.step_norm import StepNorm
+from gradscope.gradients.step.step_gram import StepNorm
 from gradscope.gradients.trained.norms import TrainedNorms
 from gradscope.reason import Reason
 from gradscope.rollouts.run import Run, TrainerSettings

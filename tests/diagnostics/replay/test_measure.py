@@ -10,7 +10,7 @@ import pytest
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.replay.measure import replay_measured, replay_run
 from gradscope.errors import InputError
-from gradscope.gradients.step.step_norm import StepNorm
+from gradscope.gradients.step.step_gram import StepNorm
 from gradscope.results.replay import ReplayReport, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
 from tests.diagnostics.made_up_runs import group_of, run_of

@@ -17,9 +17,9 @@ from gradscope.diagnostics.report import measure as report
 from gradscope.diagnostics.report.measure import report_run, report_tokens
 from gradscope.diagnostics.report.sections.inputs import TokenParts
 from gradscope.errors import InputError
+from gradscope.gradients import processes as group
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.gradients.processes import group
-from gradscope.gradients.tokens import rollout_tokens
+from gradscope.gradients.tokens import measure as rollout_tokens
 from gradscope.progress import no_progress
 from gradscope.results.report import ReportSection, RunReport
 from gradscope.results.source import Source

@@ -7,10 +7,10 @@ import pytest
 
 from gradscope.diagnostics.spike.parts import MOST_TOKENS, removals_of, rollouts_of, tensors_of, tokens_of
 from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.gradients.step.directions import TensorNorm
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.tensor_norms import TensorNorm
-from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
+from gradscope.gradients.tokens.measure import measure_rollout_tokens
 from tests.diagnostics.made_up_runs import group_of
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 

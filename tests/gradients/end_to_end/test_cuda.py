@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from gradscope.gradients.model.calls import exact_products, without_tf32
 from gradscope.gradients.model.policy import load_measured_policy
-from gradscope.gradients.model.precision import exact_products, without_tf32
-from gradscope.gradients.step.row_error import FLOAT32_ROW_ERROR
+from gradscope.gradients.step.measure import FLOAT32_ROW_ERROR
 from gradscope.gradients.step.verify import tolerance
 from gradscope.rollouts.run import WeightsRef
 from tests.gradients.end_to_end.test_other_device import LOOKS, OBJECTIVES, logged_groups

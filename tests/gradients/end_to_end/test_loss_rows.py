@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from gradscope.gradients.plan.losses import SamplerCorrection
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.sampler import SamplerCorrection
 from tests.gradients.models import measured_step, policy_of, tiny_groups, tiny_model
 
 MODEL = "qwen3_gqa_norms"

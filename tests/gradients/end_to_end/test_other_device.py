@@ -17,24 +17,18 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget
-from gradscope.gradients.model.embedding import longest_sequence
-from gradscope.gradients.model.padding import TrainerPadding
+from gradscope.gradients.model.policy import longest_sequence
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
+from gradscope.gradients.step.directions import measure_optimizer_steps, measure_weight_spectra, step_gradient
 from gradscope.gradients.step.group_weights import Combinations, measure_group_weights
 from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.step.optimizer_steps import measure_optimizer_steps
-from gradscope.gradients.step.weight_spectra import measure_weight_spectra, step_gradient
-from gradscope.gradients.tokens.measure import measure_tokens
-from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
-from gradscope.gradients.tokens.signals import measure_signals
-from gradscope.gradients.tokens.sums.corrections import CORRECTIONS, corrected
-from gradscope.gradients.tokens.sums.counted_tokens import counted_tokens
-from gradscope.gradients.tokens.sums.token_sums import measure_token_sums
+from gradscope.gradients.tokens.measure import measure_rollout_tokens, measure_signals, measure_tokens
+from gradscope.gradients.tokens.sums import CORRECTIONS, corrected, counted_tokens, measure_token_sums
+from gradscope.gradients.trained.assumptions import is_own_output, is_random
 from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms
-from gradscope.gradients.trained.output_layer import is_own_output
-from gradscope.gradients.trained.randomness import is_random
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,

@@ -8,7 +8,7 @@ import pytest
 from gradscope.gradients.model.policy import load_measured_policy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
-from gradscope.gradients.step.weight_spectra import measure_weight_spectra
+from gradscope.gradients.step.directions import measure_weight_spectra
 from tests.gradients.models import measured_step
 from tests.gradients.runs import groups_of, logged_grad_norm, settings_of, weights_before
 

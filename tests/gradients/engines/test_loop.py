@@ -1,18 +1,75 @@
-"""One sequence at a time: the reference engine."""
-
 from __future__ import annotations
 
 import pytest
+import torch
 
 from gradscope.errors import UsageError
-from tests.gradients.models import (
-    DAPO,
-    measured_step,
-    tiny_groups,
-    tiny_policy,
-)
+from gradscope.gradients.engines.loop import GramAccumulator
+from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
+from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
 
 
 def test_loop_refuses_rows_beyond_its_budget():
     with pytest.raises(UsageError, match="Keeping 6 gradient rows takes"):
         measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="loop", max_row_bytes=1000)
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 1000, 2**20])
+def test_a_tied_table_is_one_parameter_whatever_the_slices(slice_bytes):
+    torch.manual_seed(0)
+    left, right = [torch.randn(4, 7) for _ in range(3)], [torch.randn(4, 5) for _ in range(3)]
+    ids, grads = [torch.randint(0, 7, (4,)) for _ in range(3)], [torch.randn(4, 5) for _ in range(3)]
+    dense = torch.stack([a.t() @ b for a, b in zip(left, right, strict=True)])
+    for row, (seen, grad) in enumerate(zip(ids, grads, strict=True)):
+        dense[row].index_add_(0, seen, grad)
+    uses = [OuterProduct(left=tuple(left), right=tuple(right)), Scatter(ids=tuple(ids), grads=tuple(grads))]
+    accumulator = GramAccumulator(3, CPU, slice_bytes)
+    accumulator.add_parameter(torch.Size([7, 5]), torch.float32, [((0, 1, 2), uses)])
+    expected = dense.flatten(1).double()
+    torch.testing.assert_close(accumulator.gram, expected @ expected.t(), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_of_different_batches_meet():
+    accumulator = GramAccumulator(2, CPU)
+    first, second = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, -1.0]])
+    parts = [((1,), [Summed(rows=first)]), ((0,), [Summed(rows=second)])]
+    accumulator.add_parameter(torch.Size([2]), torch.float32, parts)
+    assert accumulator.gram.tolist() == [[10.0, 1.0], [1.0, 5.0]]
+
+
+def test_an_untied_table_costs_only_the_ids_that_occur():
+    accumulator = GramAccumulator(1, CPU)
+    scatter = Scatter(ids=(torch.tensor([10**9, 5, 5]),), grads=(torch.tensor([[1.0], [2.0], [3.0]]),))
+    accumulator.add_parameter(torch.Size([2 * 10**9, 1]), torch.float32, [((0,), [scatter])])
+    assert accumulator.gram.tolist() == [[26.0]]
+
+
+def test_planted_small_directions_survive_the_sum():
+    """Singular values down to 1e-6 of the largest are right: products are added in float64."""
+    torch.manual_seed(1)
+    directions = torch.linalg.qr(torch.randn(40_000, 4, dtype=torch.float64)).Q.t()
+    turn = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64)).Q
+    planted = torch.tensor([1.0, 1e-2, 1e-4, 1e-6], dtype=torch.float64)
+    accumulator = GramAccumulator(4, CPU, slice_bytes=2**16)
+    accumulator.add_rows((turn * planted) @ directions)
+    found = torch.linalg.eigvalsh(accumulator.gram).flip(0).clamp(min=0).sqrt()
+    torch.testing.assert_close(found, planted, rtol=1e-2, atol=0)
+
+
+def test_tiles_below_the_diagonal_give_the_whole():
+    torch.manual_seed(2)
+    rows = torch.randn(300, 50)  # more rows than two tiles hold
+    accumulator = GramAccumulator(300, CPU, slice_bytes=2**14)
+    accumulator.add_rows(rows)
+    torch.testing.assert_close(accumulator.gram, rows.double() @ rows.double().t())
+    assert torch.equal(accumulator.gram, accumulator.gram.t())
+
+
+def test_rows_of_one_place_are_summed():
+    accumulator = GramAccumulator(2, CPU, places=[1, 0, 1])
+    parts = [((0, 1), [Summed(rows=torch.tensor([[1.0, 2.0], [3.0, 0.0]]))]), ((2,), [Summed(rows=torch.ones(1, 2))])]
+    accumulator.add_parameter(torch.Size([2]), torch.float32, parts)
+    assert accumulator.gram.tolist() == [[9.0, 6.0], [6.0, 13.0]]

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from gradscope.gradients.engines.prompt import PREFIX_SHARE, completion_batches
-from gradscope.gradients.engines.shared_prompts import group_by_prompt
-from gradscope.gradients.model.token_sequence import TokenSequence
+from gradscope.errors import UsageError
+from gradscope.gradients.engines import prompt as prefix
+from gradscope.gradients.engines import prompt as shared_prompts
+from gradscope.gradients.engines.prompt import PREFIX_SHARE, completion_batches, frac_shared, group_by_prompt
+from gradscope.gradients.model.batches import TokenSequence
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import RowPlan, plan_rows
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.step_gram import measure_norm
+from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.types import Rollout, RolloutGroup
+from tests.gradients.adapters import adapt
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
@@ -20,6 +27,7 @@ from tests.gradients.models import (
     measured_step,
     naive_rows,
     policy_of,
+    prepared,
     relative,
     tiny_experts,
     tiny_groups,
@@ -165,3 +173,64 @@ def test_a_long_prefix_counts_towards_the_budget_of_a_batch():
     (group,) = group_by_prompt(plan)
     sizes = [len(batch.rows) for batch in completion_batches(plan, group, 12, torch.device("cpu"))]
     assert sizes == [2, 2]
+
+
+def test_a_model_without_keys_and_values_of_all_tokens_is_refused(monkeypatch):
+    class Forgetful(prefix.DynamicCache):
+        def update(self, keys, values, layer, *rest, **named):
+            super().update(keys[:, :, -3:], values[:, :, -3:], layer)
+            return keys, values
+
+    monkeypatch.setattr(prefix, "DynamicCache", Forgetful)
+    with pytest.raises(UsageError, match="keeps the keys and values of all tokens") as caught:
+        measured_step(
+            tiny_policy("llama_untied_biases"), long_prompts(tiny_groups(1)), DAPO, engine="prompt", verify="all"
+        )
+    assert "--engine stream" in caught.value.hint
+
+
+def test_auto_shares_no_prompt_of_a_model_that_keeps_another_kind_of_past(monkeypatch):
+    monkeypatch.setattr(shared_prompts, "MIN_PREFIX", 20)
+    policy, groups = tiny_policy("llama_untied_biases"), long_prompts(tiny_groups(1, 6), length=24)
+    policy.model.config.layer_types = ["full_attention", "linear_attention"]
+    assert measured_step(policy, groups, DAPO).engine == "loop"
+    with pytest.raises(UsageError, match="keeps the keys and values of all tokens"):
+        measured_step(policy, groups, DAPO, engine="prompt")
+
+
+@pytest.mark.parametrize(("token", "is_zero"), [(7, False), (22, True)])
+def test_an_adapter_that_waits_for_tokens_shares_no_prompt_and_may_have_no_gradient(token: int, is_zero: bool) -> None:
+    """aLoRA acts from its invocation tokens on, which may stand in the prompt; 22 does not occur."""
+    model = adapt(
+        tiny_model("llama_untied_biases"),
+        {"alora_invocation_tokens": [token], "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"},
+    )
+    assert not prefix.can_share(model)
+    groups = [
+        replace(
+            group, rollouts=tuple(replace(one, prompt_ids=(3, 7, 4), completion_ids=(5, 6)) for one in group.rollouts)
+        )
+        for group in tiny_groups()
+    ]
+    step = prepared(policy_of(model, lora=True), groups, DAPO)
+    gram = measure_step(step, engine="stream")
+    assert batch_norm(gram.logged_gram) == pytest.approx(measure_norm(step).norm, rel=1e-4)  # they almost cancel
+    assert (batch_norm(gram.logged_gram) == 0.0) == is_zero
+
+
+def test_auto_shares_long_prompts_where_that_saves_enough(monkeypatch):
+    policy = tiny_policy("llama_untied_biases")
+    assert measured_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "loop"
+    monkeypatch.setattr(shared_prompts, "MIN_PREFIX", 20)
+    assert measured_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "prompt"
+    assert measured_step(policy, long_prompts(tiny_groups(1, 1), length=24), DAPO).engine == "loop"
+
+
+def test_rows_are_grouped_by_the_ids_of_their_prompts():
+    plan = plan_of([(5, 6), (7,), (5, 6)], [2, 1, 3])
+    first, second = group_by_prompt(plan)
+    assert (first.rows, first.prompt_ids, first.prefix_ids) == ((0, 2), (5, 6), (5,))
+    assert (second.rows, second.prefix_ids) == ((1,), ())
+    # 11 tokens, and the second run of the one-token prefix is saved
+    assert frac_shared(plan, weight_gradients=True) == pytest.approx(1 / (3 * 11))
+    assert frac_shared(plan, weight_gradients=False) == pytest.approx(1 / (2 * 11))

@@ -1,15 +1,34 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from gradscope.errors import VerificationError
 from gradscope.gradients.layers import rules
-from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall
-from gradscope.gradients.layers.rules import rule_for
-from tests.gradients.adapters import adapted
-from tests.gradients.models import ARCHITECTURES, tiny_experts, tiny_model
+from gradscope.gradients.layers import rules as experts
+from gradscope.gradients.layers.factors import ForwardCall, LayerCall
+from gradscope.gradients.layers.rules import adapter_parameters, fits_adapter, is_adapted, rule_for
+from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.gradients.tokens.measure import measure_tokens
+from tests.gradients.adapters import KINDS, adapt, adapted, adapted_experts
+from tests.gradients.models import (
+    ARCHITECTURES,
+    DAPO,
+    break_rule,
+    measured_step,
+    naive_rows,
+    naive_token_rows,
+    policy_of,
+    relative,
+    tiny_experts,
+    tiny_groups,
+    tiny_model,
+    weight_of,
+)
 
 
 def fits(module, given, returned, *, num_rows, length):
@@ -141,3 +160,212 @@ def test_norms_sum_over_tokens_and_heads(axes):
         found.add_to(row, 0, out)
         (expected,) = torch.autograd.grad(module(given[row : row + 1]), module.weight, grad[row : row + 1])
         torch.testing.assert_close(out[:, 0], expected)
+
+
+GROUPS = tiny_groups(1, 3)
+WEIGHT = 1.0 / sum(len(rollout.completion_ids) for rollout in GROUPS[0].rollouts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_equal_one_float64_backward_each(kind):
+    policy = policy_of(adapted(kind), lora=True)
+    rows, token_rows = naive_rows(policy, GROUPS, WEIGHT), naive_token_rows(policy, GROUPS)
+    for engine, batch_tokens in (("loop", None), ("stream", None), ("stream", 16)):
+        step = measured_step(policy, GROUPS, DAPO, batch_tokens=batch_tokens, engine=engine, verify="all")
+        assert relative(step.score_gram, rows @ rows.T) < 1e-5
+        assert (step.coverage, step.num_parameters, step.slow_parameters) == (1.0, rows.shape[1], ())
+    (tokens,) = measure_tokens(prepare_step(policy, GROUPS, DAPO), step)
+    assert relative(tokens.gram, token_rows @ token_rows.T) < 1e-5
+    assert (tokens.num_columns, tokens.slow_parameters) == (rows.shape[1], ())
+
+
+@pytest.mark.parametrize("kind", ["embedding, scaled", "dora", "dora, conv1d", "dora, embedding"])
+def test_gram_in_float64_is_exact_to_rounding(kind):
+    policy = policy_of(adapted(kind, dtype=torch.float64), lora=True)
+    rows = naive_rows(policy, GROUPS, WEIGHT)
+    assert relative(measured_step(policy, GROUPS, DAPO, engine="stream").score_gram, rows @ rows.T) < 1e-12
+
+
+def test_every_kind_trains_what_it_says():
+    """Otherwise a kind could pass because peft ignored its options."""
+    trained = {kind: policy_of(adapted(kind), lora=True).trainable for kind in KINDS}
+    marks = {"bias all": "bias", "lora_bias": "lora_B.default.bias", "patterns": "q_proj.lora_A"}
+    for kind, names in trained.items():
+        mark = marks.get(kind) or next((m for k, m in _MARKS.items() if k in kind), "lora_A.default.weight")
+        assert any(mark in name for name in names), kind
+    assert any(shape[0] == 5 for shape in (parameter.shape for parameter in trained["patterns"].values()))
+
+
+_MARKS = {"dora": "magnitude", "saved": "modules_to_save", "embedding": "lora_embedding_A", "bias": "base_layer.bias"}
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
+def test_adapters_on_fused_experts_go_the_slow_way_and_are_named(name):
+    policy = policy_of(adapted_experts(name), lora=True)
+    oracle = policy_of(adapted_experts(name, implementation="eager"), lora=True)
+    rows = naive_rows(oracle, GROUPS, WEIGHT)
+    found = measured_step(policy, GROUPS, DAPO, engine="stream", verify="all")
+    assert relative(found.score_gram, rows @ rows.T) < 1e-5
+    assert set(found.slow_parameters) == {name for name in policy.trainable if "experts" in name}
+    assert len(found.slow_parameters) == 8 < len(policy.trainable)
+    assert any("8 parameters have no layer rule" in note for note in found.notes)
+    rows = naive_token_rows(oracle, GROUPS)
+    (tokens,) = measure_tokens(prepare_step(policy, GROUPS, DAPO), found)
+    assert relative(tokens.gram, rows @ rows.T) < 1e-5
+    assert tokens.slow_parameters == found.slow_parameters
+
+
+def test_two_active_adapters_of_these_kinds_go_the_slow_way():
+    model = adapt(tiny_model("llama_untied_biases"), {"use_dora": True})
+    model.add_adapter("second", model.peft_config["default"])
+    model.base_model.set_adapter(["default", "second"])
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad or name.endswith("base_layer.bias"))
+    policy = policy_of(model.eval(), lora=True)
+    rows = naive_rows(policy, GROUPS, WEIGHT)
+    found = measured_step(policy, GROUPS, DAPO, engine="stream", verify="all")
+    assert relative(found.score_gram, rows @ rows.T) < 1e-5
+    assert set(found.slow_parameters) == set(policy.trainable)
+
+
+def test_an_adapter_that_is_off_or_merged_has_no_rule():
+    module = adapted("dora").base_model.model.model.layers[0].self_attn.q_proj
+    assert rule_for(module) is rules.ADAPTER
+    module.enable_adapters(False)
+    assert not is_adapted(module)
+    module.enable_adapters(True)
+    module.merge()
+    assert adapter_parameters(module) == ()
+
+
+def test_plain_lora_keeps_the_rule_of_its_linear_layers():
+    module = adapted("rslora").base_model.model.model.layers[0].self_attn.q_proj
+    assert rule_for(module) is None
+    assert rule_for(module.lora_A["default"]) is rules.LINEAR
+    assert adapter_parameters(nn.Linear(2, 2)) == ()
+
+
+def test_a_layer_that_computes_something_else_does_not_fit():
+    module = adapted("dora").base_model.model.model.layers[0].self_attn.q_proj
+    given = torch.randn(2, 3, 16)
+    returned = module(given)
+    call = ForwardCall(module=module, input=given, output=returned, num_rows=2, length=3)
+    assert fits_adapter(call)
+    assert not fits_adapter(dataclasses.replace(call, output=1.01 * returned))
+
+
+class Nothing:
+    """A factor that adds nothing."""
+
+    def add_to(self, row, start, out):
+        pass
+
+
+@pytest.mark.parametrize("part", ["lora_A", "lora_B", "magnitude", "bias"])
+def test_a_dropped_part_is_caught(monkeypatch, part):
+    def silenced(honest):
+        return lambda call: {name: Nothing() if part in name else factor for name, factor in honest(call).items()}
+
+    break_rule(monkeypatch, "adapter", silenced)
+    policy = policy_of(adapted("dora, rslora, biases"), lora=True)
+    with pytest.raises(VerificationError, match="disagrees with an ordinary backward pass"):
+        measured_step(policy, GROUPS, DAPO, engine="stream")
+
+
+MIXTURES = ("qwen3_moe", "qwen3_moe_normalized", "mixtral")
+
+
+@pytest.mark.parametrize("batch_tokens", [None, 24])
+@pytest.mark.parametrize("engine", ["loop", "stream"])
+@pytest.mark.parametrize("name", MIXTURES)
+def test_gram_equals_one_float64_backward_per_rollout(name, engine, batch_tokens):
+    policy, groups = policy_of(tiny_experts(name)), tiny_groups()
+    rows = naive_rows(policy_of(tiny_experts(name, implementation="eager")), groups, weight_of(groups))
+    found = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine=engine, verify="all")
+    assert relative(found.score_gram, rows @ rows.T) < 1e-5
+    assert found.slow_parameters == ()
+    assert found.coverage == 1.0
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_left_padding_changes_nothing(name):
+    policy, groups = policy_of(tiny_experts(name)), tiny_groups()
+    grams = [measured_step(policy, groups, DAPO, engine="stream", padding_side=side).gram for side in ("left", "right")]
+    assert relative(*grams) < 1e-5
+
+
+@pytest.mark.parametrize(("rule", "parameter"), [("experts", "down_proj"), ("experts", "gate_up_proj")])
+def test_a_dropped_expert_is_caught(monkeypatch, rule, parameter):
+    def silenced(honest):
+        def silent(call):
+            factors = dict(honest(call))
+            part = factors[parameter]
+            return factors | {parameter: dataclasses.replace(part, left=tuple(0 * left for left in part.left))}
+
+        return silent
+
+    break_rule(monkeypatch, rule, silenced)
+    policy, groups = policy_of(tiny_experts("mixtral")), tiny_groups()
+    with pytest.raises(VerificationError, match="disagrees with an ordinary backward pass"):
+        measured_step(policy, groups, DAPO, engine="stream")
+
+
+def test_experts_with_another_activation_inside_get_no_rule():
+    model = tiny_experts("mixtral")
+    module = model.model.layers[0].mlp.experts
+    given, index = torch.randn(6, 16), torch.randint(0, 4, (6, 2))
+    weights = torch.rand(6, 2)
+    returned = module(given, index, weights)
+    call = ForwardCall(module=module, input=given, output=returned, extra=(index, weights), num_rows=2, length=3)
+    assert experts.fits_experts(call)
+    assert not experts.fits_experts(dataclasses.replace(call, output=1.1 * returned))
+    assert not experts.fits_experts(dataclasses.replace(call, extra=(index,)))
+    assert not experts.fits_experts(dataclasses.replace(call, num_rows=4))
+    assert not experts.fits_experts(dataclasses.replace(call, extra=(index, weights[:, :1])))
+
+
+def test_experts_are_gated_by_their_own_function():
+    model = tiny_experts("mixtral")
+    for layer in model.model.layers:
+        layer.mlp.experts._apply_gate = lambda both: both.chunk(2, dim=-1)[0].tanh() * both.chunk(2, dim=-1)[1].sin()
+    stream, loop = (measured_step(policy_of(model), tiny_groups(), DAPO, engine=name) for name in ("stream", "loop"))
+    assert stream.slow_parameters == ()
+    assert relative(stream.score_gram, loop.score_gram) < 1e-5
+    usual = measured_step(policy_of(tiny_experts("mixtral")), tiny_groups(), DAPO, engine="loop")
+    assert relative(loop.score_gram, usual.score_gram) > 0.01
+
+
+def test_a_router_that_looks_at_all_tokens_gets_no_rule():
+    router = tiny_experts("mixtral").model.layers[0].mlp.gate
+    given = torch.randn(12, 16)
+    shares = router(given)[1]
+    call = ForwardCall(module=router, input=given, output=shares, num_rows=4, length=3)
+    assert experts.fits_router(call)
+    assert not experts.fits_router(dataclasses.replace(call, output=shares + 0.1))
+    assert not experts.fits_router(dataclasses.replace(call, num_rows=2))
+    assert not experts.fits_router(dataclasses.replace(call, extra=(given,)))
+
+
+def test_only_the_known_layout_counts_as_experts():
+    class Experts(nn.Module):
+        act_fn = staticmethod(torch.relu)
+
+        def __init__(self, inner):
+            super().__init__()
+            self.gate_up_proj = nn.Parameter(torch.zeros(2, 6, 4))
+            self.down_proj = nn.Parameter(torch.zeros(2, 4, inner))
+
+    assert experts.is_expert_layer(Experts(3))
+    assert not experts.is_expert_layer(Experts(4))
+    assert not experts.is_expert_layer(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_token_rows_equal_one_float64_backward_per_token(name):
+    policy, groups = policy_of(tiny_experts(name)), tiny_groups(1, 2)
+    rows = naive_token_rows(policy_of(tiny_experts(name, implementation="eager")), groups)
+    (found,) = measure_tokens(prepare_step(policy, groups, DAPO), measured_step(policy, groups, DAPO))
+    assert relative(found.gram, rows @ rows.T) < 1e-5
+    assert found.slow_parameters == ()
+    assert found.num_columns == rows.shape[1]
+    assert found.verification.sum_error < 2e-5

@@ -18,7 +18,7 @@ from gradscope.gradients.model.budget import (
 )
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
-from gradscope.gradients.step.weight_spectra import measure_weight_spectra
+from gradscope.gradients.step.directions import measure_weight_spectra
 from tests.gradients.models import DAPO, measured_step, relative, tiny_groups, tiny_model, tiny_policy
 
 CPU_MESSAGE = "[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried to allocate"

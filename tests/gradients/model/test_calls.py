@@ -1,11 +1,22 @@
-"""How a model of any class is called."""
-
 from __future__ import annotations
 
+from contextlib import suppress
+
+import pytest
 import torch
 
-from gradscope.gradients.model.calls import activations_kept, call_on, forward_arguments, without_adapter
-from tests.gradients.models import tiny_model
+from gradscope.gradients.model.calls import (
+    activations_kept,
+    call_on,
+    exact_products,
+    forward_arguments,
+    uses_tf32,
+    without_adapter,
+    without_tf32,
+)
+from gradscope.gradients.step.measure import FLOAT32_ROW_ERROR
+from gradscope.gradients.step.verify import tolerance
+from tests.gradients.models import DAPO, measured_step, policy_of, tiny_groups, tiny_model, tiny_policy
 
 
 def test_a_model_is_asked_for_its_own_arguments_inside_an_adapter_too():
@@ -22,3 +33,66 @@ def test_checkpointing_is_off_for_a_while():
     with activations_kept(model):
         assert not any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
     assert any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
+@pytest.fixture
+def tf32():
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+def test_tf32_is_switched_off_and_comes_back(tf32):
+    cuda, convolutions = torch.device("cuda"), torch.backends.cudnn.allow_tf32
+    assert uses_tf32(cuda)
+    assert not uses_tf32(torch.device("cpu"))
+    with suppress(KeyError), without_tf32():
+        assert not uses_tf32(cuda)
+        assert not torch.backends.cudnn.allow_tf32
+        raise KeyError
+    assert uses_tf32(cuda)
+    assert torch.backends.cudnn.allow_tf32 == convolutions
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "precision"),
+    [
+        (torch.bfloat16, torch.bfloat16, "high"),
+        (torch.float16, torch.bfloat16, "high"),
+        (torch.float32, torch.bfloat16, "highest"),
+        (torch.float32, torch.float32, "highest"),
+        (torch.float64, torch.float64, "highest"),
+    ],
+)
+def test_only_numbers_that_tf32_holds_are_multiplied_in_it(first, second, precision):
+    with suppress(KeyError), exact_products(first, second):
+        assert torch.get_float32_matmul_precision() == precision
+        raise KeyError
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_tensorfloat_32_holds_every_number_of_half_precision():
+    """Its mantissa has 10 bits behind the point: rounding the others off must change nothing."""
+    for dtype in (torch.bfloat16, torch.float16):
+        every = torch.arange(2**16).to(torch.uint16).view(dtype).float()
+        bits = every[every.isfinite()].view(torch.int32)
+        assert len(bits) > 2**15
+        assert not (bits & (2**13 - 1)).any()
+
+
+def test_products_that_may_round_are_not_taken_for_float32(monkeypatch):
+    monkeypatch.setattr("gradscope.gradients.step.measure.uses_tf32", lambda device: True)
+    monkeypatch.setattr("gradscope.gradients.step.measure.uses_tf32", lambda device: True)
+    monkeypatch.setattr("gradscope.gradients.step.verify.uses_tf32", lambda device: True)
+    found = measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    assert (found.precision, found.tf32) == ("reduced", True)
+    assert found.relative_row_error == 0.0  # measured, and on a CPU the two passes are the same
+    assert found.verification.tolerance == tolerance(torch.float32, tf32=True) == 1e-2
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "high"), (torch.bfloat16, "reduced")])
+def test_the_result_says_its_precision(dtype, precision):
+    found = measured_step(policy_of(tiny_model("llama_untied_biases", dtype=dtype)), tiny_groups(), DAPO)
+    described = found.describe()
+    assert (described["precision"], described["tf32"]) == (precision, False)
+    assert (found.relative_row_error == FLOAT32_ROW_ERROR) == (precision == "high")

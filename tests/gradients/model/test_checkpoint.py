@@ -1,21 +1,35 @@
-"""Every kind of adapter as peft saves it, read back by the project's own loader."""
-
 from __future__ import annotations
 
 import json
+import socket
+import urllib.error
+import urllib.request
 import warnings
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from peft import IA3Config, LoHaConfig, OFTConfig, VBLoRAConfig, VeraConfig
 from safetensors.torch import load_file, save_file
 from transformers import Emu3ForCausalLM, Emu3TextConfig
 
+from gradscope.diagnostics.rank.weights.updates import measure_weight_updates
 from gradscope.errors import InputError
-from gradscope.gradients.model.checkpoint import is_fresh
+from gradscope.gradients.model import checkpoint as hub
+from gradscope.gradients.model.checkpoint import (
+    changed_in_bfloat16,
+    is_fresh,
+    load_adapter,
+    open_checkpoint,
+    require_hub,
+)
 from gradscope.gradients.model.policy import load_measured_policy
+from gradscope.progress import no_progress
 from gradscope.rollouts.run import WeightsRef
+from gradscope.training.grpo.policy import load_trained_policy
+from tests.diagnostics.rank.weights.test_updates import NAME, adapter
 from tests.gradients.adapters import KINDS, adapt, adapt_with, adapted_experts
 from tests.gradients.models import (
     DAPO,
@@ -172,3 +186,106 @@ def test_the_reference_of_a_run_with_magnitudes_is_the_adapter_it_started_from(t
     policy = load_measured_policy(later, device="cpu", initial=first)
     with policy.as_reference() as reference:
         assert torch.equal(reference(IDS).logits, model(IDS).logits)
+
+
+HUB_NAME = "nobody/no-such-model"
+
+
+@pytest.fixture(autouse=True)
+def an_empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_HUB_OFFLINE", "HF_ENDPOINT", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(hub, "_is_cached", lambda name: False)
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def urlopen(*arguments: Any, **named: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+
+
+@pytest.mark.parametrize("reason", [socket.gaierror(-2, "Name or service not known"), ConnectionRefusedError()])
+def test_without_network_one_line_says_so_and_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, reason: OSError
+) -> None:
+    answering(monkeypatch, urllib.error.URLError(reason))
+    with pytest.raises(InputError, match=r"huggingface\.co cannot be reached") as caught:
+        load_trained_policy(HUB_NAME, dtype="float32", chat=False)
+    assert "\n" not in caught.value.message
+    assert "HF_HUB_OFFLINE=1" in (caught.value.hint or "")
+
+
+def test_offline_by_wish_is_said_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(InputError, match="HF_HUB_OFFLINE is set") as caught:
+        require_hub(HUB_NAME)
+    assert (caught.value.hint or "").startswith("Unset HF_HUB_OFFLINE")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        urllib.error.HTTPError("https://huggingface.co", 403, "Forbidden", None, None),  # type: ignore[arg-type]
+        urllib.error.URLError(TimeoutError()),
+        TimeoutError(),
+    ],
+)
+def test_whatever_may_be_an_answer_is_left_to_the_loaders(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    answering(monkeypatch, error)
+    require_hub(HUB_NAME)
+
+
+def test_what_is_cached_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, urllib.error.URLError(ConnectionRefusedError()))
+    monkeypatch.setattr(hub, "_is_cached", lambda name: True)
+    require_hub(HUB_NAME)
+
+
+def test_behind_a_socks_proxy_the_loaders_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://localhost:1")
+    answering(monkeypatch, urllib.error.URLError(ConnectionRefusedError()))
+    require_hub(HUB_NAME)
+
+
+def test_a_folder_and_what_is_no_hub_id_are_not_looked_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answering(monkeypatch, AssertionError("not to be asked"))
+    require_hub(str(tmp_path))
+    require_hub("./absent/folder")
+    require_hub("/absent")
+
+
+def test_a_hub_is_not_asked_for_what_only_a_file_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answering(monkeypatch, AssertionError("not to be asked"))
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("not to be asked"))
+    weights = WeightsRef(num_updates=1, path=tmp_path, kind="adapter", base=HUB_NAME)
+    lora = {"r": 1, "target_modules": ["q_proj"], "peft_type": "LORA", "base_model_name_or_path": HUB_NAME}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(lora))
+    save_file({"base_model.model.q_proj.lora_A.weight": torch.zeros(1, 1)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(InputError, match="the hub's cache does not hold it") as caught:
+        load_adapter(weights, None)
+    assert caught.value.hint == f"Name its folder, or let it be downloaded: --model {HUB_NAME}"
+
+
+def test_a_transposed_adapter_is_turned(tmp_path: Path) -> None:
+    ref = adapter(tmp_path / "a", 1, torch.ones(6, 2), torch.ones(2, 4), fan_in_fan_out=True)
+    assert open_checkpoint(ref).matrices[NAME]().shape == (4, 6)
+
+
+@pytest.mark.parametrize("config", [{"use_dora": True}, {"rank_pattern": {"q_proj": 4}}, {"peft_type": "IA3"}])
+def test_an_adapter_of_another_kind_is_refused(tmp_path: Path, config: dict[str, object]) -> None:
+    refs = [adapter(tmp_path / f"a{t}", t, torch.ones(6, 2), torch.ones(2, 4), **config) for t in (0, 5)]
+    with pytest.raises(InputError, match="this adapter is not one product of two factors"):
+        measure_weight_updates(refs, no_progress)
+
+
+def test_an_adapter_with_other_tensors_is_refused(tmp_path: Path) -> None:
+    ref = adapter(tmp_path / "a", 1, torch.ones(6, 2), torch.ones(2, 4))
+    save_file({"extra.weight": torch.ones(2, 2)}, ref.path / "adapter_model.safetensors")
+    with pytest.raises(InputError, match=r"extra\.weight is no factor of a LoRA adapter"):
+        open_checkpoint(ref)
+
+
+def test_bfloat16_sees_large_changes_alone() -> None:
+    before = np.array([[1.0, 1.0]])
+    assert changed_in_bfloat16(before, before + np.array([[1e-4, 1e-1]])) == 0.5

@@ -1,17 +1,42 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import (
+    GPTJConfig,
+    GPTJForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    RobertaConfig,
+    RobertaForCausalLM,
+    WhisperConfig,
+    WhisperForCausalLM,
+    XLNetConfig,
+)
 
 from gradscope.errors import InputError, UsageError
-from gradscope.gradients.model.policy import _default_padding, load_measured_policy
+from gradscope.gradients.model.policy import (
+    _default_padding,
+    built_for,
+    load_measured_policy,
+    longest_sequence,
+    padding_row,
+    token_embedding,
+    token_sequences,
+)
 from gradscope.rollouts.run import WeightsRef
-from tests.gradients.models import DAPO, VOCAB, measured_step, tiny_groups, tiny_model, write_tokenizer
+from gradscope.rollouts.types import Rollout, RolloutGroup
+from tests.gradients.adapters import adapted
+from tests.gradients.models import DAPO, VOCAB, measured_step, tiny_groups, tiny_model, tiny_policy, write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -293,3 +318,179 @@ def test_in_float32_a_policy_has_the_same_numbers(kind, saved, adapter) -> None:
     assert again.trainable.keys() == policy.trainable.keys()
     for one, other in zip(policy.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(one.float(), other)
+
+
+SHAPE = {"vocab_size": VOCAB, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "pad_token_id": 0}
+
+
+def with_trainable_tokens() -> Any:
+    config = LoraConfig(r=2, target_modules=["q_proj"], trainable_token_indices=[3, 4], task_type="CAUSAL_LM")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return get_peft_model(tiny_model("llama_untied_biases"), config)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [adapted("embedding"), adapted("saved embedding and head"), with_trainable_tokens()],
+    ids=["adapter", "trained copy", "trained tokens"],
+)
+def test_the_embedding_is_found_under_what_peft_puts_around_it(model):
+    assert type(token_embedding(model)) is nn.Embedding
+    assert token_embedding(model).num_embeddings == VOCAB
+    assert padding_row(model) == 0
+
+
+def test_a_plain_model_names_its_embedding_itself():
+    model = tiny_model("gpt2_tied_conv1d")
+    assert token_embedding(model) is model.transformer.wte
+    assert padding_row(model) is None
+
+
+def roberta() -> Any:
+    return RobertaForCausalLM(
+        RobertaConfig(**SHAPE, intermediate_size=8, max_position_embeddings=20, is_decoder=True, bos_token_id=1)
+    )
+
+
+def opt() -> Any:
+    return OPTForCausalLM(OPTConfig(**SHAPE, ffn_dim=8, max_position_embeddings=20, word_embed_proj_dim=8))
+
+
+def gptj() -> Any:
+    return GPTJForCausalLM(GPTJConfig(vocab_size=VOCAB, n_embd=8, n_layer=1, n_head=2, rotary_dim=4, n_positions=20))
+
+
+def whisper() -> Any:
+    shape = {"vocab_size": VOCAB, "d_model": 8, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 8}
+    return WhisperForCausalLM(WhisperConfig(**shape, max_target_positions=20, pad_token_id=0))
+
+
+@pytest.mark.parametrize(
+    ("make", "longest"),
+    [
+        (lambda: tiny_model("llama_untied_biases"), None),  # rotary
+        (lambda: tiny_model("gpt2_tied_conv1d"), 32),
+        (opt, 20),  # its table has two rows more, and starts at the third
+        (roberta, 19),  # positions start after the padding token's
+        (gptj, 20),  # sines in a buffer
+        (whisper, 20),  # a parameter that is indexed, of a length that the configuration names otherwise
+    ],
+    ids=["llama", "gpt2", "opt", "roberta", "gptj", "whisper"],
+)
+def test_a_table_of_positions_says_how_long_a_sequence_can_be(make, longest):
+    model = make().eval()
+    assert longest_sequence(model) == longest
+    one = torch.full((1, 1 if longest is None else longest), 5)
+    with torch.no_grad():
+        model(input_ids=one)
+        if longest is not None:
+            with pytest.raises((IndexError, RuntimeError)):
+                model(input_ids=torch.full((1, longest + 1), 5))
+
+
+def test_an_adapter_around_the_model_changes_nothing():
+    assert longest_sequence(adapted("dora, conv1d")) == 32
+
+
+def test_what_a_configuration_names_is_the_length_it_was_built_for():
+    model = tiny_model("llama_untied_biases")
+    assert built_for(model) == 32
+    model.config = XLNetConfig()  # any length, as it says with -1
+    assert built_for(model) is None
+
+
+class LetterTokenizer:
+    """a = 1, b = 2, ...; 20 begins a prompt, 21 ends a completion, chat turns are wrapped in 22."""
+
+    eos_token_id = 21
+
+    def __call__(self, text, add_special_tokens=True):
+        ids = [ord(letter) - 96 for letter in text]
+        return {"input_ids": [20, *ids] if add_special_tokens else ids}
+
+    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize, return_dict, end=22):
+        assert add_generation_prompt
+        assert tokenize
+        assert return_dict
+        assert all(set(message) == {"role", "content"} for message in messages)
+        text = "".join(message["content"] for message in messages)
+        return {"input_ids": [22, *self(text, add_special_tokens=False)["input_ids"], end]}
+
+
+POLICY = dataclasses.replace(tiny_policy("llama_untied_biases"), tokenizer=LetterTokenizer())
+
+
+def sequence(policy=POLICY, limit=None, template=None, **values):
+    defaults = {"group_id": "g", "sample": 0, "row": 0, "prompt": "ab", "completion": "cd", "reward": 1.0}
+    rollout = Rollout(**{**defaults, **values})
+    group = RolloutGroup(step=3, group_id="g", prompt_id="p", rollouts=(rollout,))
+    return token_sequences(policy, [group], max_completion_length=limit, chat_template_kwargs=template)[0]
+
+
+def test_logged_ids_are_used_as_they_are():
+    found = sequence(prompt_ids=(5, 6), completion_ids=(7,), mask=(False,))
+    assert (found.prompt_ids, found.completion_ids, found.mask, found.inferred) == ((5, 6), (7,), (False,), False)
+    assert found.length == 3
+
+
+def test_text_is_tokenized_as_trl_does():
+    found = sequence()
+    assert found.prompt_ids == (20, 1, 2)
+    assert found.completion_ids == (3, 4, 21)
+    assert found.mask == (True, True, True)
+    assert found.inferred
+
+
+def test_a_conversation_goes_through_the_template_without_null_keys():
+    found = sequence(messages=({"role": "user", "content": "ab", "tool_calls": None},))
+    assert found.prompt_ids == (22, 1, 2, 22)
+
+
+def test_the_trainers_arguments_reach_the_template():
+    found = sequence(messages=({"role": "user", "content": "ab"},), template={"end": 19})
+    assert found.prompt_ids == (22, 1, 2, 19)
+
+
+def test_a_completion_at_the_limit_has_no_end_token():
+    assert sequence(limit=2).completion_ids == (3, 4)
+    assert sequence(limit=3).completion_ids == (3, 4, 21)
+    assert sequence(limit=1).completion_ids == (3,)
+
+
+def test_a_tokenizer_without_end_token_adds_none():
+    tokenizer = LetterTokenizer()
+    tokenizer.eos_token_id = None
+    assert sequence(dataclasses.replace(POLICY, tokenizer=tokenizer)).completion_ids == (3, 4)
+
+
+def test_text_without_a_tokenizer_is_refused():
+    with pytest.raises(InputError, match="no token ids, and no tokenizer was found"):
+        sequence(dataclasses.replace(POLICY, tokenizer=None))
+
+
+def test_a_mask_that_does_not_match_is_refused():
+    with pytest.raises(InputError, match="loss mask of 1 tokens and a completion of 2"):
+        sequence(completion_ids=(1, 2), prompt_ids=(1,), mask=(True,))
+
+
+def test_an_empty_prompt_is_refused():
+    with pytest.raises(InputError, match="empty prompt"):
+        sequence(prompt_ids=(), completion_ids=(1,))
+
+
+@pytest.mark.parametrize("wrong", [VOCAB, -1])
+def test_ids_outside_the_vocabulary_are_refused(wrong):
+    with pytest.raises(InputError, match=f"Step 3, group g, sample 0: token id {wrong} is outside .* {VOCAB}"):
+        sequence(prompt_ids=(1,), completion_ids=(2, wrong))
+
+
+def test_more_tokens_than_a_table_of_positions_has_are_refused():
+    policy = dataclasses.replace(tiny_policy("gpt2_tied_conv1d"), tokenizer=LetterTokenizer())
+    assert sequence(policy, prompt_ids=(1,), completion_ids=(2,) * 31).length == 32
+    with pytest.raises(InputError, match="sample 0 has 33 tokens; the model's table of positions ends at 32"):
+        sequence(policy, prompt_ids=(1,), completion_ids=(2,) * 32)
+
+
+def test_rotary_positions_go_on_beyond_what_the_model_was_built_for():
+    assert sequence(prompt_ids=(1,), completion_ids=(2,) * 32).length == 33

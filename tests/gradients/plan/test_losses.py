@@ -1,13 +1,23 @@
-"""Each loss against its formula, written down a second time on plain numbers."""
-
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
-from gradscope.gradients.plan.losses import LOSSES, LossParameters, Terms
+from gradscope.gradients.plan.losses import (
+    KL_TERMS,
+    LOSSES,
+    Completion,
+    LossParameters,
+    SamplerCorrection,
+    Terms,
+    factors_out,
+    kl_slope,
+    reward_slope,
+    sent,
+)
 
 INF = float("inf")
 
@@ -89,3 +99,173 @@ def test_averages_by_hand(name, expected):
 def test_dr_grpo_without_its_length_is_a_callers_bug():
     with pytest.raises(ValueError, match="divides by max_completion_length"):
         LOSSES["dr_grpo"].average([1], LossParameters(), 1)
+
+
+COUNTED = torch.tensor([1.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+OLD = torch.zeros(4, dtype=torch.float64)
+SAMPLER = -torch.tensor([math.log(2.0), math.log(0.5), 7.0, math.nan], dtype=torch.float64)
+
+
+def ratio(mode: str, low: float | None = None, high: float | None = None) -> list[float]:
+    return SamplerCorrection(mode=mode, low=low, high=high).ratio(SAMPLER, OLD, COUNTED).tolist()
+
+
+def test_ratios_by_token_and_of_the_sequence():
+    """Tokens that do not count, and those without a number, count as on policy."""
+    assert ratio("token_truncate") == pytest.approx([2.0, 0.5, 1.0, 1.0])
+    assert ratio("sequence_truncate") == pytest.approx([1.0])
+
+
+def test_beyond_its_bounds_a_ratio_is_cut_or_dropped():
+    assert ratio("token_truncate", 0.7, 1.5) == pytest.approx([1.5, 0.7, 1.0, 1.0])
+    assert ratio("token_mask", 0.7, 1.5) == pytest.approx([0.0, 0.0, 1.0, 1.0])
+    assert ratio("sequence_mask", 1.5) == [0.0]
+    assert ratio("sequence_mask", 0.5, 1.5) == pytest.approx([1.0])
+
+
+def test_the_arguments_of_old_and_new_versions():
+    assert SamplerCorrection.from_values({}) is None
+    assert SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_correction": False}) is None
+    assert SamplerCorrection.from_values({"use_vllm": True}) == SamplerCorrection(mode="sequence_mask", high=3.0)
+    old = SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_cap": 2.0})
+    new = SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_clip_max": 2.0})
+    assert old == new == SamplerCorrection(high=2.0)
+    given = {"vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_clip_min": 0.5}
+    both = SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_clip_max": None, **given})
+    assert both == SamplerCorrection(mode="token_mask", low=0.5, high=None)
+
+
+def test_a_mode_that_trl_does_not_have_is_a_callers_bug():
+    with pytest.raises(ValueError, match="'odd' is none of token_truncate, token_mask"):
+        SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_mode": "odd"})
+
+
+LOGPROBS, REFERENCE = torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -1.0])
+BY_HAND = {
+    "k1": [0.5, -1.0],
+    "k2": [0.125, 0.5],
+    "square": [0.25, 1.0],
+    "abs": [0.5, 1.0],
+    "k3": [math.exp(-0.5) - 0.5, math.e - 2],
+    "k3 bounded": [math.exp(-0.5) - 0.5, math.e - 2],
+}
+
+
+@pytest.mark.parametrize("name", KL_TERMS)
+def test_estimators_by_hand(name: str) -> None:
+    assert KL_TERMS[name](LOGPROBS, REFERENCE).tolist() == pytest.approx(BY_HAND[name])
+
+
+def test_the_bounded_one_ends_at_ten() -> None:
+    assert KL_TERMS["k3 bounded"](torch.tensor([-9.0]), torch.tensor([0.0])).tolist() == [10.0]
+
+
+LOGPROBS_SLOPES = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)
+COUNTED_SLOPES = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+WEIGHTS = 0.25 * COUNTED_SLOPES
+ONE = torch.ones(3, dtype=torch.float64)
+
+
+def off_policy(**changes) -> Completion:
+    return Completion(
+        counted=COUNTED_SLOPES, old=LOGPROBS_SLOPES - torch.tensor([0.1, 0.4, -0.15], dtype=torch.float64), **changes
+    )
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_on_policy_every_loss_weighs_a_counted_token_by_its_average(name):
+    """CISPO excepted, whose bound is on the ratio itself: 0.2 where it stands at its default."""
+    own, factor = Completion(counted=COUNTED_SLOPES), 0.2 if name == "cispo" else 1.0
+    slope = reward_slope(LOSSES[name], LossParameters(), own, LOGPROBS_SLOPES, WEIGHTS, -2.0 * ONE)
+    torch.testing.assert_close(slope, factor * 2.0 * WEIGHTS)
+
+
+def test_a_sequences_ratio_spreads_its_derivative_over_its_tokens():
+    of = LossParameters(importance_sampling_level="sequence")
+    completion = off_policy()
+    slope = reward_slope(LOSSES["grpo"], of, completion, LOGPROBS_SLOPES, WEIGHTS, 2.0 * ONE)
+    ratio = torch.exp(torch.tensor((0.1 - 0.15) / 2, dtype=torch.float64))
+    torch.testing.assert_close(slope, -2.0 * ratio * WEIGHTS.sum() * COUNTED_SLOPES / 2)
+
+
+def test_a_sequences_ratio_multiplies_the_kl_term_even_at_ratio_one():
+    of, reference = LossParameters(importance_sampling_level="sequence"), LOGPROBS_SLOPES + 0.3 * ONE
+    own = Completion(counted=COUNTED_SLOPES, reference=reference)
+    plain = kl_slope(of, own, LOGPROBS_SLOPES, WEIGHTS, corrected=False)
+    kl = torch.exp(0.3 * ONE) - 0.3 - 1
+    torch.testing.assert_close(
+        kl_slope(of, own, LOGPROBS_SLOPES, WEIGHTS, corrected=True), plain + (WEIGHTS * kl).sum() * COUNTED_SLOPES / 2
+    )
+    by_token = kl_slope(LossParameters(), own, LOGPROBS_SLOPES, WEIGHTS, corrected=True)
+    torch.testing.assert_close(by_token, plain + WEIGHTS * kl)
+
+
+def test_a_score_vector_has_no_clip():
+    of = LossParameters(epsilon_low=0.01, epsilon_high=0.01)
+    clipped, free = (
+        reward_slope(LOSSES["grpo"], of, off_policy(), LOGPROBS_SLOPES, WEIGHTS, ONE, clip=clip)
+        for clip in (True, False)
+    )
+    assert clipped[0] == 0.0
+    assert free[0] == -0.25 * torch.exp(torch.tensor(0.1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("advantage", "threshold", "stays"), [(1.0, 0.0, True), (-1.0, 0.1, True), (-1.0, 0.0, False)])
+def test_completions_of_negative_advantage_that_are_far_off_leave(advantage, threshold, stays):
+    completion = dataclasses.replace(off_policy(), old=LOGPROBS_SLOPES + 0.05)
+    slope = reward_slope(
+        LOSSES["sapo"],
+        LossParameters(),
+        completion,
+        LOGPROBS_SLOPES,
+        WEIGHTS,
+        advantage * ONE,
+        off_policy_threshold=threshold,
+    )
+    assert bool(slope.any()) == stays
+
+
+def test_distance_is_to_the_sampler_where_there_is_one():
+    near, far = (
+        reward_slope(
+            LOSSES["grpo"],
+            LossParameters(),
+            Completion(counted=COUNTED_SLOPES, sampler=LOGPROBS_SLOPES + gap),
+            LOGPROBS_SLOPES,
+            WEIGHTS,
+            -ONE,
+            off_policy_threshold=0.1,
+        )
+        for gap in (0.05, 0.5)
+    )
+    assert near.any()
+    assert not far.any()
+
+
+def test_the_correction_multiplies_the_reward_part():
+    completion = Completion(counted=COUNTED_SLOPES, sampler=LOGPROBS_SLOPES - 0.2)
+    correction = SamplerCorrection(mode="token_truncate", high=None)
+    corrected = reward_slope(
+        LOSSES["dapo"], LossParameters(), completion, LOGPROBS_SLOPES, WEIGHTS, ONE, correction=correction
+    )
+    torch.testing.assert_close(corrected, -WEIGHTS * torch.exp(torch.tensor(0.2, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_all_losses_factor_out_on_policy_unless_a_bound_cuts_there(name):
+    assert factors_out(LOSSES[name], LossParameters())
+    assert factors_out(LOSSES[name], LossParameters(delta=0.5)) == (name in ("cispo", "sapo", "vespo"))
+
+
+def test_everything_goes_where_the_log_probabilities_are():
+    moved = off_policy(reference=LOGPROBS_SLOPES).to(torch.zeros(1, dtype=torch.float32))
+    assert {moved.counted.dtype, moved.old.dtype, moved.reference.dtype} == {torch.float32}
+    assert moved.sampler is None
+
+
+def test_what_comes_back_from_a_device_is_waited_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, like, non_blocking: asked.append(non_blocking))
+    sent(ONE, ONE)
+    sent(torch.ones(1, device="meta"), ONE)
+    assert asked == [True, False]

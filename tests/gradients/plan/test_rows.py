@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.token_sequence import TokenSequence
+from gradscope.gradients.model.batches import TokenSequence
+from gradscope.gradients.plan.losses import SamplerCorrection
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import ForwardPasses, Row, high_entropy, plan_rows
-from gradscope.gradients.plan.sampler import SamplerCorrection
 from gradscope.rollouts.trl_version import TrlVersion
 from gradscope.rollouts.types import Rollout
 

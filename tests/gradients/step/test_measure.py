@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from gradscope.errors import InputError, UsageError, VerificationError
-from gradscope.gradients.engines import pending_parts
-from gradscope.gradients.engines.accumulator import GramAccumulator
-from gradscope.gradients.layers import coverage
+from gradscope.gradients.engines import stream as pending_parts
+from gradscope.gradients.engines.loop import GramAccumulator
+from gradscope.gradients.layers import trace as coverage
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
+from gradscope.gradients.step.measure import FLOAT32_ROW_ERROR, first_non_finite, measure_step
 from gradscope.reason import Reason
 from tests.gradients.models import (
     ARCHITECTURES,
@@ -334,3 +336,113 @@ def test_an_engine_that_needs_the_whole_model_is_refused_where_processes_share_i
     monkeypatch.setattr("gradscope.gradients.step.measure.num_connected", lambda: 2)
     with pytest.raises(UsageError, match=f"`{engine}` needs the whole model, and 2 processes share this one"):
         measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine=engine)
+
+
+LLAMA = "llama_untied_biases"
+
+
+def prepared() -> PreparedStep:
+    return prepare_step(tiny_policy(LLAMA), tiny_groups(), DAPO)
+
+
+def test_a_finite_pass_has_none() -> None:
+    assert first_non_finite(prepared()) is None
+
+
+def test_a_token_that_overflows_is_named_with_its_rollout_and_the_first_module() -> None:
+    step = prepared()
+    token = step.plan.sequences[2].completion_ids[0]
+    embedding = step.policy.model.get_input_embeddings()
+    first = next(
+        index for index, one in enumerate(step.plan.sequences) if token in (*one.prompt_ids, *one.completion_ids)
+    )
+    with torch.no_grad():
+        embedding.weight[token] = float("inf")
+    found = first_non_finite(step)
+    assert found is not None
+    sequence = step.plan.sequences[first]
+    assert (found.rollout, found.module) == (first, "model.embed_tokens")
+    assert found.token == [*sequence.prompt_ids, *sequence.completion_ids].index(token)
+    assert str(found) == (
+        f"the output of model.embed_tokens is not finite in rollout {sequence.sample} of group {sequence.group_id}, "
+        f"at token {found.token}"
+    )
+
+
+def test_a_layer_that_overflows_is_named_before_what_follows_from_it() -> None:
+    step = prepared()
+    with torch.no_grad():
+        step.policy.model.model.layers[1].mlp.up_proj.weight.mul_(1e38).mul_(1e3)
+    found = first_non_finite(step)
+    assert found is not None
+    assert found.module == "model.layers.1.mlp.up_proj"
+
+
+@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
+def test_no_gradient_is_made_of_numbers_that_are_none(engine: str) -> None:
+    step = prepared()
+    with torch.no_grad():
+        step.policy.model.lm_head.weight.mul_(1e38).mul_(1e3)
+    with pytest.raises(
+        InputError, match="Step 1: the output of lm_head is not finite in rollout 0 of group g0"
+    ) as error:
+        measure_step(step, engine=engine)
+    assert error.value.cause == "overflow"
+
+
+def test_a_gradient_that_overflows_where_the_loss_does_not_is_named_by_its_rollout() -> None:
+    step = prepared()
+    head = step.policy.model.lm_head
+    head.weight.register_hook(lambda grad: grad * float("inf"))
+    with pytest.raises(InputError, match="the gradient of rollout 0 of group g0 is not finite"):
+        measure_step(step, engine="loop")
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_float32_rows_stay_within_the_documented_bound(name):
+    """Each row against float64, one by one: float32 rows by plain backwards of the float32 model."""
+    policy, groups = tiny_policy(name), tiny_groups()
+    exact = naive_rows(policy, groups, 1.0)
+    for rollout, truth in zip((r for group in groups for r in group.rollouts), exact, strict=True):
+        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
+        start = len(rollout.prompt_ids)
+        log_pi = torch.log_softmax(policy.model(input_ids=ids).logits[0, start - 1 : -1], -1)
+        total = log_pi.gather(1, ids[0, start:, None]).sum()
+        grads = torch.autograd.grad(total, list(policy.trainable.values()), allow_unused=True)
+        row = torch.cat([part.flatten() for part in grads]).double().numpy()
+        assert relative(row, truth) < FLOAT32_ROW_ERROR
+    assert measured_step(policy, groups, DAPO).relative_row_error == FLOAT32_ROW_ERROR
+
+
+def test_bfloat16_rows_are_measured_against_float32_and_the_model_is_left_as_it_was():
+    policy, groups = policy_of(tiny_model("llama_untied_biases", dtype=torch.bfloat16)), tiny_groups()
+    before = {name: parameter.clone() for name, parameter in policy.trainable.items()}
+    found = measured_step(policy, groups, DAPO, engine="stream")
+    assert 1e-4 < found.relative_row_error < 0.2
+    assert found.dtype == "bfloat16"
+    for name, parameter in policy.model.named_parameters():
+        assert parameter.dtype == torch.bfloat16
+        assert torch.equal(parameter, before[name])
+        assert parameter.grad is None
+    exact = naive_rows(policy, groups, 1.0 / sum(len(r.completion_ids) for g in groups for r in g.rollouts))
+    truth = np.linalg.svd(exact, compute_uv=False)
+    singular = np.sqrt(np.clip(np.linalg.eigvalsh(found.gram)[::-1], 0, None))
+    assert np.abs(singular - truth).max() < found.relative_row_error * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stream"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_bfloat16_singular_values_are_within_the_floor_of_float64_under_any_advantages(name, engine):
+    """Weyl: no singular value moves by more than |E|; the floor must hold it, for the step and for each group."""
+    policy, groups = policy_of(tiny_model(name, dtype=torch.bfloat16)), tiny_groups(2, 4)
+    found = measured_step(policy, groups, DAPO, engine=engine)
+    exact = naive_rows(policy, groups, 1.0 / sum(len(r.completion_ids) for g in groups for r in g.rollouts))
+    rng = np.random.default_rng(0)
+    for rows in (slice(None), slice(0, 4), slice(4, 8)):
+        for _ in range(5):
+            advantages = rng.normal(size=len(exact[rows]))
+            weighted = advantages[:, None] * exact[rows]
+            gram = advantages[:, None] * found.score_gram[rows, rows] * advantages
+            truth = np.linalg.svd(weighted, compute_uv=False)
+            singular = np.sqrt(np.clip(np.linalg.eigvalsh(gram)[::-1], 0, None))
+            assert np.abs(singular - truth).max() < found.relative_row_error * np.linalg.norm(weighted)

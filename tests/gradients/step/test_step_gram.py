@@ -2,12 +2,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from gradscope.errors import InputError
-from tests.gradients.models import DAPO, measured_step, policy_of, tiny_groups, tiny_model, tiny_policy
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.step_gram import measure_norm, read_step, write_step
+from gradscope.metrics.gram.geometry import batch_norm
+from tests.gradients.models import DAPO, measured_step, policy_of, prepared, tiny_groups, tiny_model, tiny_policy
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +66,56 @@ def test_the_description_is_plain_json(found):
     assert described["coverage"] == 1.0
     assert described["verification"]["passed"] is True
     assert found.frac_kl is None
+
+
+def test_a_step_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
+    groups = tiny_groups()
+    logged = measured_step(tiny_policy("gpt2_tied_conv1d"), groups, DAPO)
+    bare = [replace(g, rollouts=tuple(replace(r, advantage=None) for r in g.rollouts)) for g in groups]
+    norm = measure_norm(prepared(tiny_policy("gpt2_tied_conv1d"), groups, DAPO))
+    for step in (logged, measured_step(tiny_policy("gpt2_tied_conv1d"), bare, DAPO), replace(norm, other_texts=(1, 2))):
+        write_step(tmp_path / "step", step, "key")
+        assert read_step(tmp_path / "step", "another key") is None
+        found = read_step(tmp_path / "step", "key")
+        assert found is not None
+        assert type(found) is type(step)
+        for field in fields(step):
+            one, other = (getattr(each, field.name) for each in (step, found))
+            if field.name == "logprobs":
+                assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+            else:
+                assert type(one) is type(other)
+                assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+    assert read_step(tmp_path / "absent", "key") is None
+
+
+KL = Objective(loss_type="grpo", beta=0.5)
+BONUS = replace(DAPO, entropy_coef=0.3)
+
+
+@pytest.mark.parametrize(("objective", "lora"), [(DAPO, False), (KL, False), (KL, True), (BONUS, False)])
+@pytest.mark.parametrize("batch_tokens", [1, 999])
+def test_norm_and_kl_part_are_those_of_the_gram_matrix(objective: Objective, lora: bool, batch_tokens: int) -> None:
+    model, reference = tiny_model("qwen3_gqa_norms", lora=lora), tiny_model("qwen3_gqa_norms").requires_grad_(False)
+    with torch.no_grad():
+        reference.lm_head.weight.mul_(1.3)
+    step = prepared(
+        policy_of(model, lora=lora, reference=reference), tiny_groups(), objective, batch_tokens=batch_tokens
+    )
+    gram, told = measure_step(step, engine="stream"), []
+    found = measure_norm(step, lambda *progress: told.append(progress))
+    assert found.norm == pytest.approx(batch_norm(gram.logged_gram), rel=1e-6)
+    assert found.frac_kl == (None if gram.frac_kl is None else pytest.approx(gram.frac_kl, rel=1e-5))
+    for own, expected in zip(found.logprobs, gram.logprobs, strict=True):
+        np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-6)
+    assert (found.num_rollouts, found.num_inferred_ids, found.described["engine"]) == (6, 0, "backward")
+    assert told[-1] == (6, 6, "rollouts")
+
+
+def test_gradients_that_were_there_come_back() -> None:
+    step = prepared(policy_of(tiny_model("llama_untied_biases")), tiny_groups(), DAPO)
+    name, parameter = next(iter(step.policy.trainable.items()))
+    parameter.grad = torch.ones_like(parameter)
+    measure_norm(step)
+    assert torch.equal(parameter.grad, torch.ones_like(parameter)), name
+    assert sum(other.grad is not None for other in step.policy.trainable.values()) == 1

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradscope.errors import InputError, VerificationError
-from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.layers.factors import HeadProduct, OuterProduct, Scatter, Summed
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.verify import verify_gram

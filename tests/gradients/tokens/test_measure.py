@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from gradscope.errors import VerificationError
-from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.errors import InputError, VerificationError
+from gradscope.gradients.model.batches import TrainerPadding
+from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens import measure
-from gradscope.gradients.tokens.measure import measure_tokens
+from gradscope.gradients.tokens.measure import StepSignals, measure_rollout_tokens, measure_signals, measure_tokens
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
+    VOCAB,
+    break_rule,
     measured_step,
     naive_rows,
     naive_token_rows,
@@ -93,3 +99,180 @@ def test_a_parameter_that_is_left_out_is_caught(monkeypatch):
     monkeypatch.setattr(measure, "lockstep_gram", lambda *_: frozenset(list(policy.trainable)[:1]))
     with pytest.raises(VerificationError, match="token rows covers 368 of 5424 parameters"):
         measure_tokens(prepare_step(policy, groups, DAPO), step)
+
+
+def test_a_wrong_rule_is_caught(monkeypatch):
+    def shrunk(honest):
+        def wrong(call):
+            factors = honest(call)
+            weight = factors["weight"]
+            return factors | {"weight": dataclasses.replace(weight, left=tuple(0.99 * part for part in weight.left))}
+
+        return wrong
+
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
+    step = measure_step(prepared, engine="loop")
+    break_rule(monkeypatch, "linear", shrunk)
+    with pytest.raises(VerificationError, match="token rows disagree with one backward pass a token"):
+        measure_tokens(prepared, step)
+
+
+def test_rows_that_do_not_add_up_are_caught():
+    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
+    step = measured_step(policy, groups, DAPO)
+    with pytest.raises(VerificationError, match="token rows disagree with the rollouts' own gradients"):
+        measure_tokens(prepare_step(policy, groups, DAPO), dataclasses.replace(step, gram=step.gram * 1.01))
+
+
+@pytest.fixture(scope="module")
+def step():
+    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(2, 3)
+    return policy, groups, measured_step(policy, groups, DAPO)
+
+
+def test_shares_add_up_and_a_lone_token_has_its_rollouts_norm(step):
+    policy, groups, gram = step
+    found = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [4, 0], most=512)
+    assert [(one.group_id, one.sample) for one in found] == [
+        (gram.group_ids[index], gram.samples[index]) for index in (4, 0)
+    ]
+    for index, one in zip((4, 0), found, strict=True):
+        assert one.shares is not None
+        assert one.shares.sum() == pytest.approx(1.0)
+        assert one.is_seen.all()
+        assert one.norms.sum() >= np.sqrt(gram.policy_gram[index, index]) * (1 - 1e-6)
+        assert set(np.sign(one.weights)) == {-np.sign(gram.advantages[index])}
+
+
+def test_entropy_is_that_of_the_plain_softmax(step):
+    policy, groups, gram = step
+    (found,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
+    rollout = groups[0].rollouts[0]
+    with torch.no_grad():
+        logits = policy.model(torch.tensor([rollout.prompt_ids + rollout.completion_ids])).logits[0].double()
+    p = torch.softmax(logits[len(rollout.prompt_ids) - 1 : -1] / DAPO.temperature, dim=1)
+    assert found.entropies == pytest.approx(-(p * p.log()).sum(dim=1).numpy(), abs=1e-5)
+
+
+def test_rollouts_are_left_out_from_the_end_and_a_long_first_one_is_drawn_from(step):
+    policy, groups, gram = step
+    lengths = [len(rollout.completion_ids) for group in groups for rollout in group.rollouts]
+    found = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0, 1, 2], most=sum(lengths[:2]))
+    assert len(found) == 2
+    longest = int(np.argmax(lengths))
+    (drawn,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [longest, 0], most=2)
+    assert drawn.is_seen.sum() == 2
+    assert drawn.shares is None
+    assert (drawn.norms > 0).tolist() == drawn.is_seen.tolist()
+
+
+def test_a_token_is_its_text_or_its_id(step):
+    policy, groups, gram = step
+    first = groups[0].rollouts[0].completion_ids[0]
+    (found,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
+    assert found.texts[0] == f"[{first}]"
+    spoken = SimpleNamespace(decode=lambda ids: f"<{ids[0]}>", eos_token_id=None)
+    object.__setattr__(policy, "tokenizer", spoken)
+    (found,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
+    object.__setattr__(policy, "tokenizer", None)
+    assert found.texts[0] == f"<{first}>"
+
+
+def signals_of(prepared: PreparedStep, kind: str, **options: object) -> StepSignals:
+    return measure_signals(prepared, measure_step(prepared), kind, **{"most": None, "seed": 0, **options})
+
+
+def plain_rows(prepared: PreparedStep, rollout: int, kind: str) -> torch.Tensor:
+    """One derivative a token, by autograd through the head alone."""
+    sequence, model = prepared.plan.sequences[rollout], prepared.policy.model
+    ids, start = torch.tensor([sequence.prompt_ids + sequence.completion_ids]), len(sequence.prompt_ids)
+    seen: list[torch.Tensor] = []
+    head = model.get_output_embeddings()
+    hook = head.register_forward_hook(lambda _, inputs, output: seen.extend([inputs[0], output]))
+    logits = model(input_ids=ids).logits[0]
+    hook.remove()
+    by = seen[0 if kind == "hidden" else 1]
+    log_pi = torch.log_softmax(logits / prepared.plan.objective.temperature, -1)
+    rows = []
+    for place in range(len(sequence.completion_ids)):
+        chosen = log_pi[start - 1 + place, ids[0, start + place]]
+        (grad,) = torch.autograd.grad(chosen, by, retain_graph=True)
+        others = torch.cat([grad[0, : start - 1 + place], grad[0, start + place :]])
+        assert not others.any()  # a token's row is at its own position alone
+        rows.append(grad[0, start - 1 + place])
+    return torch.stack(rows).double()
+
+
+@pytest.mark.parametrize("kind", ["hidden", "logit"])
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_rows_are_the_derivatives_by_what_the_head_sees_and_makes(name: str, lora: bool, kind: str) -> None:
+    objective = dataclasses.replace(DAPO, temperature=0.7)
+    prepared = prepare_step(tiny_policy(name, lora=lora), tiny_groups(2, 2), objective)
+    found = signals_of(prepared, kind)
+    rows = [plain_rows(prepared, rollout, kind) for rollout in range(4)]
+    assert found.num_columns == rows[0].shape[1]
+    for place, gram in enumerate(found.tokens):
+        expected = torch.cat(rows[2 * place : 2 * place + 2])
+        np.testing.assert_allclose(gram.gram, expected @ expected.T, rtol=1e-3, atol=1e-5)
+    sums = torch.stack([w.double() @ own for w, own in zip(prepared.plan.weights, rows, strict=True)])
+    np.testing.assert_allclose(found.score_gram, sums @ sums.T, rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["hidden", "logit"])
+@pytest.mark.parametrize("name", ["llama_untied_biases", "qwen3_gqa_norms", "gemma3_scaled"])
+def test_rows_are_found_in_the_trainers_padding(name: str, kind: str) -> None:
+    """Where a sequence stands in the padding of its batch, its last token is not the batch's last place."""
+    policy = dataclasses.replace(tiny_policy(name), padding=TrainerPadding())
+    prepared = prepare_step(policy, tiny_groups(3, 2), DAPO).framed()
+    assert any(sequence.frame and sequence.length > sequence.num_tokens for sequence in prepared.plan.sequences)
+    found = signals_of(prepared, kind)
+    rows = [plain_rows(prepared, rollout, kind) for rollout in range(6)]
+    sums = torch.stack([w.double() @ own for w, own in zip(prepared.plan.weights, rows, strict=True)])
+    np.testing.assert_allclose(found.score_gram, sums @ sums.T, rtol=1e-3, atol=1e-7)
+    for place, gram in enumerate(found.tokens):
+        expected = torch.cat(rows[2 * place : 2 * place + 2])
+        np.testing.assert_allclose(gram.gram, expected @ expected.T, rtol=1e-3, atol=1e-5)
+
+
+def test_the_logit_rows_are_one_hot_minus_probabilities() -> None:
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
+    gram = signals_of(prepared, "logit").tokens[0]
+    assert gram.num_columns == VOCAB
+    sequence = prepared.plan.sequences[0]
+    prompt, completion = sequence.prompt_ids, sequence.completion_ids
+    probabilities = torch.softmax(prepared.policy.model(torch.tensor([prompt + completion])).logits[0], -1)
+    row = -probabilities[len(prompt) - 1]
+    row[completion[0]] += 1
+    assert gram.gram[0, 0] == pytest.approx(float((row @ row).detach()), rel=1e-4)
+
+
+def test_logged_advantages_weigh_the_rollouts_rows() -> None:
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(2, 2), DAPO)
+    found, step = signals_of(prepared, "hidden"), measure_step(prepared)
+    weighed = step.advantages[:, None] * found.score_gram * step.advantages
+    np.testing.assert_allclose(found.logged_gram, weighed, rtol=1e-5, atol=1e-12)
+
+
+def test_of_many_tokens_some_are_drawn() -> None:
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
+    gram = signals_of(prepared, "hidden", most=3).tokens[0]
+    assert gram.gram.shape == (3, 3)
+    assert gram.table.num_tokens > 3
+
+
+def test_without_logged_advantages_there_is_no_logged_matrix() -> None:
+    groups = tiny_groups(1, 2)
+    bare = dataclasses.replace(
+        groups[0], rollouts=tuple(dataclasses.replace(rollout, advantage=None) for rollout in groups[0].rollouts)
+    )
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), [bare], DAPO)
+    assert signals_of(prepared, "hidden").logged_gram is None
+
+
+def test_a_model_without_an_output_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
+    step = measure_step(prepared)
+    monkeypatch.setattr(type(prepared.policy.model), "get_output_embeddings", lambda _: None)
+    with pytest.raises(InputError, match="no output head"):
+        measure_signals(prepared, step, "hidden", most=None, seed=0)

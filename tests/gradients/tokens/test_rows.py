@@ -1,12 +1,18 @@
-"""Which tokens are rows, and which share a forward pass."""
-
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
 
-from gradscope.gradients.model.token_sequence import TokenSequence
-from gradscope.gradients.tokens.rows import TokenRow, chunks_of, sample_tokens
+from gradscope.gradients.engines.loop import GramAccumulator
+from gradscope.gradients.model.batches import TokenSequence
+from gradscope.gradients.model.policy import token_sequences
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.tokens.lockstep import lockstep_gram
+from gradscope.gradients.tokens.rows import TokenRow, chunks_of, sample_tokens, token_loop_rows
+from tests.gradients.models import DAPO, measured_step, naive_token_rows, relative, tiny_groups, tiny_policy
+from tests.gradients.tokens.test_measure import measured
 
 
 def test_every_token_is_equally_likely_to_be_drawn():
@@ -40,3 +46,60 @@ def test_chunks_are_neighbors_of_one_sequence_and_end_with_their_last_token():
     assert (first.rows, first.positions, first.sequence, first.prefix.completion_ids) == ((2, 3), (0, 1), 0, (2, 3))
     assert (second.rows, second.positions, second.prefix.length) == ((1,), (3,), 5)
     assert (third.rows, third.sequence, third.prefix.mask) == ((0,), 1, (True,))
+
+
+def test_a_model_without_a_list_of_layers_goes_the_slow_way():
+    policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(1, 2)
+    policy.model.config.num_hidden_layers = 7
+    rows = naive_token_rows(policy, groups)
+    sequences = token_sequences(policy, groups)
+    chunks = chunks_of([TokenRow(sequence=0, position=0)], sequences)
+    accumulator = GramAccumulator(1, policy.device)
+    assert lockstep_gram(policy.model, policy.trainable, chunks, 1.0, accumulator) == frozenset(policy.trainable)
+    token_loop_rows(policy.model, policy.trainable, chunks, 1.0, accumulator.add_rows)
+    assert relative(accumulator.gram.numpy(), rows[:1] @ rows[:1].T) < 1e-5
+
+
+def test_weights_hold_per_token_advantages_ratio_and_mask():
+    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
+    first, second = groups[0].rollouts
+    first = dataclasses.replace(first, token_advantages=tuple(np.linspace(-1, 1, len(first.completion_ids))))
+    second = dataclasses.replace(second, mask=(False,) + (True,) * (len(second.completion_ids) - 1))
+    groups = [dataclasses.replace(groups[0], rollouts=(first, second))]
+    (found,) = measured(policy, groups)
+    counted = len(first.completion_ids) + len(second.completion_ids) - 1
+    assert found.table.num_tokens == counted
+    np.testing.assert_allclose(found.table.score_weights, 1 / counted)
+    expected = np.concatenate([first.token_advantages, [second.advantage] * (len(second.completion_ids) - 1)])
+    np.testing.assert_allclose(found.table.logged_weights, -expected / counted, rtol=1e-6)
+
+
+def test_without_logged_advantages_there_are_no_logged_weights():
+    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
+    rollouts = tuple(dataclasses.replace(rollout, advantage=None) for rollout in groups[0].rollouts)
+    (found,) = measured(policy, [dataclasses.replace(groups[0], rollouts=rollouts)])
+    assert found.table.logged_weights is None
+
+
+def test_a_group_that_is_all_masked_has_no_matrix():
+    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(2, 2)
+    silent = tuple(
+        dataclasses.replace(rollout, mask=(False,) * len(rollout.completion_ids)) for rollout in groups[0].rollouts
+    )
+    found = measured(policy, [dataclasses.replace(groups[0], rollouts=silent), groups[1]])
+    assert [gram.table.group_id for gram in found] == [groups[1].group_id]
+    assert set(found[0].table.rollouts) == {2, 3}
+
+
+def test_importance_ratios_and_clip_are_factors_of_a_token():
+    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
+    plain = measured_step(policy, groups, DAPO)
+    rollouts = tuple(
+        dataclasses.replace(rollout, advantage=1.0, logprobs=tuple(logprobs - 0.3))
+        for rollout, logprobs in zip(groups[0].rollouts, plain.logprobs, strict=True)
+    )
+    objective = Objective(loss_type="dapo", importance_ratio=True, epsilon_low=0.2, epsilon_high=0.2)
+    (found,) = measured(policy, [dataclasses.replace(groups[0], rollouts=rollouts)], objective)
+    np.testing.assert_allclose(found.table.score_weights, np.exp(0.3) / found.table.num_tokens, rtol=1e-5)
+    assert found.table.logged_weights is not None
+    assert not found.table.logged_weights.any()  # a ratio of 1.35 is beyond the clip

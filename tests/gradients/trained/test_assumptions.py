@@ -4,12 +4,34 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import (
+    BertConfig,
+    BertLMHeadModel,
+    CohereConfig,
+    CohereForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    HyperCLOVAXConfig,
+    HyperCLOVAXForCausalLM,
+)
 
+from gradscope.gradients.model.batches import Frame, TokenSequence
+from gradscope.gradients.model.head import plain_head
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.trained.assumptions import Assumption, norm_under, other_assumptions, unchanged
+from gradscope.gradients.trained.assumptions import (
+    Assumption,
+    is_own_output,
+    is_random,
+    norm_under,
+    other_assumptions,
+    takes_random_numbers,
+    trl_output,
+    unchanged,
+)
 from gradscope.metrics.gram.geometry import batch_norm
-from tests.gradients.models import DAPO, tiny_groups, tiny_policy
+from tests.gradients.adapters import adapted
+from tests.gradients.models import DAPO, VOCAB, policy_of, tiny_experts, tiny_groups, tiny_model, tiny_policy
 
 FROZEN = frozenset({"model.embed_tokens.weight", "model.norm.weight"})
 TOLD = Assumption(padding_row=0)
@@ -88,3 +110,110 @@ def test_an_adapters_padding_row_is_left_alone() -> None:
     row = policy.model.get_input_embeddings().padding_idx
     Assumption(padding_row=5).holds_for(policy)
     assert policy.model.get_input_embeddings().padding_idx == row
+
+
+SEQUENCE = TokenSequence(
+    group_id="g", sample=0, prompt_ids=(1, 5), completion_ids=(2, 3), mask=(True, True), inferred=False
+)
+SHAPE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "pad_token_id": 0,
+}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tiny_model("llama_untied_biases"),
+        lambda: tiny_model("gpt2_tied_conv1d"),
+        lambda: tiny_model("gemma3_scaled"),
+        lambda: adapted("rslora"),
+        lambda: CohereForCausalLM(CohereConfig(**SHAPE, logit_scale=0.25, eos_token_id=1, bos_token_id=2)),
+        lambda: GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=4.0)),
+        lambda: HyperCLOVAXForCausalLM(HyperCLOVAXConfig(**SHAPE, logits_scaling=4.0)),
+    ],
+    ids=["llama", "gpt2", "gemma3", "an adapter", "a scale", "a divisor", "a factor of a divisor's name"],
+)
+def test_a_linear_head_with_its_scale_is_the_models_own(make):
+    assert is_own_output(make().eval(), SEQUENCE)
+
+
+def test_a_soft_cap_is_applied_as_the_configuration_says():
+    model = tiny_model("gemma3_scaled")
+    model.config.final_logit_softcapping = 0.5
+    assert is_own_output(model, SEQUENCE)
+
+
+def test_a_prediction_head_is_left_out():
+    model = BertLMHeadModel(BertConfig(**SHAPE, is_decoder=True)).eval()
+    assert not is_own_output(model, SEQUENCE)
+    ids = torch.tensor([[1, 5, 2, 3]])
+    own, hidden = model(input_ids=ids).logits, model.bert(input_ids=ids).last_hidden_state
+    with trl_output(model):
+        made, last = model(input_ids=ids).logits, model(input_ids=ids, logits_to_keep=2).logits
+    torch.testing.assert_close(made, model.get_output_embeddings()(hidden))
+    torch.testing.assert_close(last, made[:, -2:])
+    assert torch.equal(model(input_ids=ids).logits, own)
+
+
+def asked(model, *, without_dropout: bool = False, lora: bool = False) -> bool:
+    prepared = prepare_step(policy_of(model, lora=lora), tiny_groups(), DAPO)
+    before = torch.get_rng_state()
+    found = is_random(prepared.policy, prepared.plan.sequences[0], without_dropout=without_dropout)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not any(module.training for module in model.modules())
+    return found
+
+
+@pytest.mark.parametrize("name", ["llama_untied_biases", "qwen3_gqa_norms", "gemma3_scaled"])
+def test_nothing_is_drawn_without_dropout(name: str) -> None:
+    assert not asked(tiny_model(name))
+
+
+def test_dropout_of_modules_can_be_switched_off() -> None:
+    """GPT-2 has a tenth of it by default."""
+    assert asked(tiny_model("gpt2_tied_conv1d"))
+    assert not asked(tiny_model("gpt2_tied_conv1d"), without_dropout=True)
+    assert asked(adapted("dropout"), lora=True)
+    assert not asked(adapted("dropout"), without_dropout=True, lora=True)
+
+
+def test_dropout_that_a_layer_hands_to_a_function_stays_on() -> None:
+    model = tiny_model("qwen3_gqa_norms")
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    assert asked(model, without_dropout=True)
+
+
+def test_noise_of_a_router_is_drawn_in_training() -> None:
+    model = tiny_experts("mixtral")
+    assert not asked(model)
+    for layer in model.model.layers:
+        layer.mlp.jitter_noise = 0.5
+    assert asked(model, without_dropout=True)
+
+
+def test_the_shares_of_dropout_come_back() -> None:
+    model = tiny_model("gpt2_tied_conv1d")
+    asked(model, without_dropout=True)
+    assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.1}
+
+
+def test_a_few_tokens_are_enough() -> None:
+    model = tiny_model("gpt2_tied_conv1d")
+    plain_head(model)  # it runs the model, once and for all
+    widths: list[int] = []
+    model.transformer.wte.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
+    policy = policy_of(model)
+    sequence = prepare_step(policy, tiny_groups(), DAPO).plan.sequences[0]
+    long = replace(sequence, prompt_ids=(1,) * 15, completion_ids=(2,) * 17, mask=(True,) * 17)
+    framed = replace(long, frame=Frame(prompt_width=15, completion_width=17, padding_id=0))
+    for asked_about, width in ((long, 31), (framed, 32)):
+        widths.clear()
+        assert is_random(policy, asked_about, without_dropout=False)
+        assert takes_random_numbers(policy, asked_about, without_dropout=False)
+        assert set(widths) == {width}

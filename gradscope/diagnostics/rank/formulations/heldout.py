@@ -17,7 +17,7 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.results.ranks.heldout import HeldoutInfluence, HeldoutTransfer
 
 if TYPE_CHECKING:
-    from gradscope.gradients.step.heldout_gram import HeldoutGram
+    from gradscope.gradients.step.heldout import HeldoutGram
 
 _NOT_BINARY = "rewards other than 0 and 1 do not say which of the step's own answers are correct"
 _UNEVEN = "the loss weighs the tokens of an answer unequally, so what the step does to its own is not known"

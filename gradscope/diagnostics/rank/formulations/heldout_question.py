@@ -13,7 +13,7 @@ from gradscope.reason import Reason
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
-    from gradscope.gradients.step.heldout_gram import HeldoutGram
+    from gradscope.gradients.step.heldout import HeldoutGram
     from gradscope.gradients.step.step_gram import StepGram
 
 
@@ -30,8 +30,8 @@ class HeldoutQuestion:
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
     ) -> tuple[HeldoutGram | Reason]:
         """The products at one step, or why there are none: the step itself stands either way."""
-        from gradscope.gradients.processes.group import of_one_mind
-        from gradscope.gradients.step.heldout_gram import measure_heldout_gram
+        from gradscope.gradients.processes import of_one_mind
+        from gradscope.gradients.step.heldout import measure_heldout_gram
 
         try:
             with of_one_mind():

@@ -66,7 +66,7 @@ def correction_effect(
     Returns:
         The effect.
     """
-    from gradscope.gradients.tokens.sums.corrections import UNBIASED, UNCORRECTED
+    from gradscope.gradients.tokens.sums import UNBIASED, UNCORRECTED
 
     named: Literal["tokens", "sequences"] = "sequences" if units.are_sequences else "tokens"
     too_large = Estimate.undefined_because(_TOO_LARGE)

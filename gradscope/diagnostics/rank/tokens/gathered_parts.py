@@ -25,7 +25,7 @@ from gradscope.results.ranks.token_parts import (
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
-    from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
+    from gradscope.gradients.tokens.sums import CountedTokens
 
 _MISSING: Mapping[str, str] = {
     "corrections": "the log does not have the sampler's log-probability of every token",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.measure import TokenGram
-    from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
+    from gradscope.gradients.tokens.sums import CountedTokens
 
 UNDECIDED = TokenCell(entropy="top_fifth")
 """Tokens at which the policy's entropy is among the highest fifth of the step's."""

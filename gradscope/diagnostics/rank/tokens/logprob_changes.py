@@ -17,7 +17,7 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.results.ranks.token_parts import LogprobChange
 
 if TYPE_CHECKING:
-    from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
+    from gradscope.gradients.tokens.sums import CountedTokens
 
 _NOT_ALIKE = "no tokens of positive and of negative advantage are of like probability"
 _BINS = 10

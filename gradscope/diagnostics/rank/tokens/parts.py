@@ -33,7 +33,7 @@ from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import TokenGram
-    from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
+    from gradscope.gradients.tokens.sums import CountedTokens
 
 
 _ROUNDING = 1e-5

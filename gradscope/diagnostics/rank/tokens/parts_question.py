@@ -22,7 +22,7 @@ from gradscope.progress import ProgressCallback, no_progress
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
+    from gradscope.gradients.tokens.sums import CountedTokens
 
 MOST_TURNS = 8
 """Turns with a row of their own; later ones are in the last."""
@@ -70,7 +70,7 @@ class PartsQuestion:
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
     ) -> tuple[tuple[Any, ...], WeighedTokens | None]:
         """Both; None for the sums where advantages were not logged or the gradient is zero."""
-        from gradscope.gradients.tokens.sums.counted_tokens import counted_tokens
+        from gradscope.gradients.tokens.sums import counted_tokens
 
         rows, tokens = self.rows.measure(prepared, gram, progress), counted_tokens(prepared, gram)
         if tokens is None:
@@ -90,7 +90,7 @@ def weigh_step(
     Raises:
         UsageError: Several processes share the model.
     """
-    from gradscope.gradients.tokens.sums.counted_tokens import counted_tokens
+    from gradscope.gradients.tokens.sums import counted_tokens
 
     tokens = counted_tokens(prepared, gram)
     if tokens is None:
@@ -107,7 +107,7 @@ def _weighed(
     corrections: tuple[Mapping[str, Array], frozenset[str]],
     progress: ProgressCallback,
 ) -> WeighedTokens:
-    from gradscope.gradients.tokens.sums.token_sums import measure_token_sums
+    from gradscope.gradients.tokens.sums import measure_token_sums
 
     factors, by_sequence = corrections
     masks: dict[Label, NDArray[np.bool_]] = {("cell", cell): mask for cell, mask in cells.items()}
@@ -142,7 +142,7 @@ def turn_masks(tokens: CountedTokens) -> dict[int, NDArray[np.bool_]]:
 
 def _factors(prepared: PreparedStep, tokens: CountedTokens) -> tuple[dict[str, Array], frozenset[str]]:
     """What each correction multiplies the tokens by, and which are of sequences."""
-    from gradscope.gradients.tokens.sums.corrections import CORRECTIONS, corrected
+    from gradscope.gradients.tokens.sums import CORRECTIONS, corrected
 
     if tokens.sampler is None:
         return {}, frozenset()
@@ -160,7 +160,7 @@ def k3_of(tokens: CountedTokens) -> Array:
 
 
 def _texts(prepared: PreparedStep, tokens: CountedTokens) -> dict[int, str]:
-    from gradscope.gradients.tokens.rollout_tokens import token_text
+    from gradscope.gradients.tokens.measure import token_text
 
     if tokens.reference is None:
         return {}

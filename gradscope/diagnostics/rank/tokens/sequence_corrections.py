@@ -35,7 +35,7 @@ def sequence_corrections(run: Run, gram: StepGram) -> tuple[CorrectionEffect, ..
         trainer's loss looked at those of the sampler: its rows are then weighed already.
     """
     from gradscope.gradients.plan.trainers.registry import objective_of
-    from gradscope.gradients.tokens.sums.corrections import sequence_factors
+    from gradscope.gradients.tokens.sums import sequence_factors
 
     objective, matrix = objective_of(run.settings), gram.policy_gram
     if objective.looks_at_logged or objective.ratio_to_logged or matrix is None or not matrix.sum() > 0:

@@ -17,7 +17,7 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.rollouts.run import Run, WeightsRef
 
 if TYPE_CHECKING:
-    from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
+    from gradscope.gradients.tokens.sums import CountedTokens
 
 NO_LATER = "no weights after its update are on disk"
 

@@ -29,7 +29,7 @@ from gradscope.results.ranks.curves import TokenRankPoint
 from gradscope.results.ranks.tokens import TokenRows
 
 if TYPE_CHECKING:
-    from gradscope.gradients.tokens.table import TokenTable
+    from gradscope.gradients.tokens.rows import TokenTable
 
 
 class RowGram(Protocol):

@@ -13,7 +13,7 @@ from gradscope.metrics.gram.spectrum import Array, effective_rank
 from gradscope.results.update import AdapterState
 
 if TYPE_CHECKING:
-    from gradscope.gradients.model.checkpoint_tensors import Checkpoint
+    from gradscope.gradients.model.checkpoint import Checkpoint
 
 
 def adapter_states(

@@ -23,7 +23,7 @@ def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tupl
     Returns:
         One per step and matrix; none for a step without a later checkpoint, and none of an adapter.
     """
-    from gradscope.gradients.model.checkpoint_tensors import common_tensors, open_checkpoint
+    from gradscope.gradients.model.checkpoint import common_tensors, open_checkpoint
 
     pairs = []
     for step in sorted({spectrum.label.step for spectrum in spectra}):

@@ -10,7 +10,7 @@ from gradscope.estimate import Estimate
 from gradscope.results.update import ModuleShare
 
 if TYPE_CHECKING:
-    from gradscope.gradients.step.tensor_norms import TensorNorm
+    from gradscope.gradients.step.directions import TensorNorm
 
 Module = Literal["output head", "embedding", "attention", "mlp", "other"]
 _WORDS: dict[Module, tuple[str, ...]] = {

@@ -18,9 +18,8 @@ from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
-    from gradscope.gradients.step.optimizer_steps import MatrixSteps
+    from gradscope.gradients.step.directions import MatrixSteps, TensorNorm
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.step.tensor_norms import TensorNorm
 
 _NO_RATE = "the trainer's learning rate is not known at this step"
 
@@ -48,10 +47,8 @@ class OptimizerQuestion:
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
     ) -> tuple[tuple[Any, ...], GradientOfStep | None]:
         """All of it; None for the gradient where advantages were not logged."""
-        from gradscope.gradients.processes.group import num_connected
-        from gradscope.gradients.step.optimizer_steps import measure_optimizer_steps
-        from gradscope.gradients.step.tensor_norms import measure_tensor_norms
-        from gradscope.gradients.step.weight_spectra import step_gradient
+        from gradscope.gradients.processes import num_connected
+        from gradscope.gradients.step.directions import measure_optimizer_steps, measure_tensor_norms, step_gradient
 
         rows = self.rows.measure(prepared, gram, progress)
         if any(advantages is None for advantages in prepared.plan.advantages):
@@ -75,7 +72,7 @@ def optimizer_steps(step: int, found: Sequence[MatrixSteps]) -> list[OptimizerSt
     """The three steps over all matrices together, then of each; none without a gradient."""
     if not found:
         return []
-    from gradscope.gradients.step.optimizer_steps import OPTIMIZERS
+    from gradscope.gradients.step.directions import OPTIMIZERS
 
     names = tuple(OPTIMIZERS)
     whole = np.sum([one.products for one in found], axis=0)

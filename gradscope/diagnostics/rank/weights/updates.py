@@ -30,7 +30,7 @@ from gradscope.results.update import AdapterState, UpdateTrajectory, WeightUpdat
 from gradscope.rollouts.run import Run, WeightsRef
 
 if TYPE_CHECKING:
-    from gradscope.gradients.model.checkpoint_tensors import Checkpoint
+    from gradscope.gradients.model.checkpoint import Checkpoint
 
 
 _NO_BASE = "the base model of the adapter is not on this disk; name it with --model"
@@ -72,7 +72,7 @@ def measure_weight_updates(
     Raises:
         InputError: There are fewer than two checkpoints of one kind, or they share no matrix.
     """
-    from gradscope.gradients.model.checkpoint_tensors import base_matrices, common_tensors, open_checkpoint
+    from gradscope.gradients.model.checkpoint import base_matrices, common_tensors, open_checkpoint
 
     if len(weights) < 2 or len({ref.kind for ref in weights}) > 1:
         raise InputError(
@@ -173,7 +173,7 @@ def _turned(
     pair: tuple[int, int],
 ) -> dict[str, Estimate]:
     """What became of the singular values and their directions, beside an unrelated change of the same size."""
-    from gradscope.gradients.model.checkpoint_tensors import changed_in_bfloat16
+    from gradscope.gradients.model.checkpoint import changed_in_bfloat16
 
     if whole is None or frames is None:
         names = ("spectrum_drift", "spectrum_drift_null", "principal_angle", "principal_angle_null", "bfloat16_changed")

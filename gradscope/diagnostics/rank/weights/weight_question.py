@@ -18,9 +18,9 @@ from gradscope.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
+    from gradscope.gradients.step.directions import WeightSpectrum
     from gradscope.gradients.step.group_weights import GroupWeightRanks
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.step.weight_spectra import WeightSpectrum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ class WeightQuestion:
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
     ) -> tuple[WeightAnswer]:
         """The spectra of the step and the ranks of its groups."""
+        from gradscope.gradients.step.directions import measure_weight_spectra
         from gradscope.gradients.step.group_weights import measure_group_weights
-        from gradscope.gradients.step.weight_spectra import measure_weight_spectra
 
         refused: dict[str, str] = {}
         asked = _asked(step_rows(gram), self.request, refused)

@@ -17,8 +17,8 @@ from gradscope.metrics.gram.spectrum import effective_rank
 from gradscope.results.rank import GradientSpectrum, SpectrumLabel
 
 if TYPE_CHECKING:
+    from gradscope.gradients.step.directions import WeightSpectrum
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.step.weight_spectra import WeightSpectrum
 
 
 def weight_spectra(step: int, spectra: Iterable[WeightSpectrum], gram: StepGram) -> Iterator[GradientSpectrum]:

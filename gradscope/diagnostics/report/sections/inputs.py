@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.rank.tokens.parts_question import WeighedTokens
     from gradscope.diagnostics.report.lengths import Lengths
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
+    from gradscope.gradients.tokens.measure import RolloutTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

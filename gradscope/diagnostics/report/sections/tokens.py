@@ -35,7 +35,7 @@ from gradscope.results.report import (
 from gradscope.say import interval, percent
 
 if TYPE_CHECKING:
-    from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
+    from gradscope.gradients.tokens.measure import RolloutTokens
 
 Array = NDArray[np.float64]
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gradscope.gradients.plan.losses import Loss, clipped, tokens_alike
+from gradscope.gradients.plan.losses import Loss, Mode, SamplerCorrection, clipped, tokens_alike
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.sampler import Mode, SamplerCorrection
 from gradscope.gradients.plan.trainers.terms import (
     counted_completions_alike,
     dual_clipped,

@@ -10,9 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gradscope.gradients.plan.losses import Average, Loss, completions_alike, soft_gate, summed_tokens, tokens_alike
+from gradscope.gradients.plan.losses import (
+    Average,
+    Loss,
+    SamplerCorrection,
+    completions_alike,
+    soft_gate,
+    summed_tokens,
+    tokens_alike,
+)
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.sampler import SamplerCorrection
 from gradscope.gradients.plan.trainers.terms import (
     by_factor,
     dual_clipped,

@@ -9,7 +9,7 @@ import pytest
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.rank.formulations.heldout import measure_heldout
-from gradscope.gradients.step.heldout_gram import HeldoutGram
+from gradscope.gradients.step.heldout import HeldoutGram
 from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
 
 REWARDS = [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]

@@ -8,11 +8,11 @@ from gradscope.diagnostics.rank.formulations.heldout_file import HeldoutAnswers
 from gradscope.diagnostics.rank.formulations.heldout_question import HeldoutQuestion
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.prepared_step import prepare_step
-from gradscope.gradients.step.heldout_gram import HeldoutGram
+from gradscope.gradients.step.heldout import HeldoutGram
 from gradscope.gradients.step.measure import measure_step
 from gradscope.reason import Reason
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
-from tests.gradients.step.test_heldout_gram import SHARES, heldout_groups
+from tests.gradients.step.test_heldout import SHARES, heldout_groups
 
 
 def question(engine: str = "auto", *, groups: object = None) -> HeldoutQuestion:

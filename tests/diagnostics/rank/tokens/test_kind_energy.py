@@ -18,7 +18,7 @@ from gradscope.diagnostics.rank.tokens.kind_energy import (
 )
 from gradscope.diagnostics.rank.tokens.parts import token_kinds
 from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.tokens.sums.counted_tokens import counted_tokens
+from gradscope.gradients.tokens.sums import counted_tokens
 from gradscope.metrics.sampler.token_cells import TokenCell
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.diagnostics.rank.tokens.test_parts_question import ROWS, off_policy, prepared_of

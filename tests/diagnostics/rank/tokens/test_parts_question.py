@@ -14,13 +14,13 @@ from gradscope.diagnostics.rank.tokens.corrections import correction_effects
 from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
 from gradscope.diagnostics.rank.tokens.parts_question import PartsQuestion, WeighedTokens, weigh_step
 from gradscope.errors import VerificationError
+from gradscope.gradients.plan.losses import SamplerCorrection
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
-from gradscope.gradients.plan.sampler import SamplerCorrection
 from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.tokens.sums import token_sums
+from gradscope.gradients.tokens import sums as token_sums
 from gradscope.metrics.sampler.token_cells import TokenCell
 from tests.gradients.models import DAPO, naive_token_rows, tiny_groups, tiny_policy, weight_of
-from tests.gradients.tokens.sums.test_counted_tokens import changed
+from tests.gradients.tokens.test_sums import changed
 
 ROWS = SimpleNamespace(measure=lambda prepared, gram, progress: ("rows",))
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from gradscope.diagnostics.rank.tokens.token_changes import token_changes
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.gradients.tokens.sums.counted_tokens import CountedTokens
+from gradscope.gradients.tokens.sums import CountedTokens
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.made_up_runs import run_of
 from tests.diagnostics.rank.tokens.made_up_parts import made_up

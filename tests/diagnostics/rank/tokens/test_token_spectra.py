@@ -12,10 +12,8 @@ from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.tokens.token_spectra import token_spectra, token_weights
 from gradscope.errors import InputError, UsageError
 from gradscope.findings.rank.tokens import token_findings
-from gradscope.gradients.tokens.measure import TokenGram
-from gradscope.gradients.tokens.rows import TokenRow
-from gradscope.gradients.tokens.table import TokenTable
-from gradscope.gradients.tokens.verify import TokenVerification
+from gradscope.gradients.tokens.measure import TokenGram, TokenVerification
+from gradscope.gradients.tokens.rows import TokenRow, TokenTable
 from gradscope.metrics.gram.null_models import NULLS
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gradscope.diagnostics.rank.weights.adapter_states import adapter_states
 from gradscope.estimate import Estimate
-from gradscope.gradients.model.checkpoint_tensors import Checkpoint
+from gradscope.gradients.model.checkpoint import Checkpoint
 
 RNG = np.random.default_rng(0)
 DOWN, UP = RNG.normal(size=(3, 40)), RNG.normal(size=(30, 3))

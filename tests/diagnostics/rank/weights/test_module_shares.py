@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradscope.diagnostics.rank.weights.module_shares import module_of, module_shares
-from gradscope.gradients.step.tensor_norms import TensorNorm
+from gradscope.gradients.step.directions import TensorNorm
 
 
 @pytest.mark.parametrize(

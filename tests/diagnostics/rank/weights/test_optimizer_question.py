@@ -14,13 +14,13 @@ from gradscope.diagnostics.rank.weights.optimizer_question import (
     learning_rates,
     optimizer_steps,
 )
+from gradscope.gradients import processes as group
 from gradscope.gradients.plan.prepared_step import prepare_step
-from gradscope.gradients.processes import group
+from gradscope.gradients.step.directions import MatrixSteps
 from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.step.optimizer_steps import MatrixSteps
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy, weight_of
-from tests.gradients.tokens.sums.test_counted_tokens import changed
+from tests.gradients.tokens.test_sums import changed
 
 ROWS = SimpleNamespace(measure=lambda prepared, gram, progress: ("rows",))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.rank.weights.weight_spectra import weight_spectra
-from gradscope.gradients.step.weight_spectra import WeightSpectrum
+from gradscope.gradients.step.directions import WeightSpectrum
 from gradscope.metrics.gram.null_models import gaussian_matrix_values
 from gradscope.metrics.gram.spectrum import effective_rank
 

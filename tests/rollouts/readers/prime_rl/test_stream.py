@@ -16,7 +16,7 @@ from gradscope.diagnostics.logged.entropy import policy_entropy
 from gradscope.diagnostics.logged.sampler import sampler_mismatch
 from gradscope.diagnostics.logged.step_tokens import counts_in_loss
 from gradscope.errors import InputError
-from gradscope.gradients.plan.obstacles import several_sequences
+from gradscope.gradients.plan.objective import several_sequences
 from gradscope.metrics.uncertainty.resampling import RESAMPLING
 from gradscope.progress import no_progress
 from gradscope.rollouts.groups import holds_rewards_alone, reward_table

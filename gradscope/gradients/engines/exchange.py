@@ -1,0 +1,398 @@
+"""Engine ``stream`` on several processes: each runs its share of the rows, and adds up its piece of every parameter.
+
+Weights lie in parts on all processes, so all of them make the same number of passes; who has fewer batches repeats one
+for nothing. (Input, output gradient) pairs wait until all passes are done. Then, parameter by parameter, every process
+sends each of the others what its rows add to that one's piece, and all have all rows of their own piece: a part of the
+Gram matrix, which adds up over parameters and over their pieces alike. Of an output layer in slices a process's piece
+is the ids whose rows of the weight it holds anyway: their output gradients are formed there, and no weight is sent.
+
+Shapes: N rows, B rows, T tokens, I inputs, O outputs, P processes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain, pairwise
+from typing import Any, cast
+
+import torch
+from torch import distributed, nn
+
+from gradscope.gradients.engines.loop import GramAccumulator, parameter_blocks
+from gradscope.gradients.engines.stream import KEPT_BYTES, OnSequence, PartStore, capture_batch
+from gradscope.gradients.layers.capture import Capture
+from gradscope.gradients.layers.factors import (
+    GradientFactor,
+    HeadProduct,
+    OuterProduct,
+    Part,
+    Routed,
+    Scatter,
+    Summed,
+    compact,
+)
+from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, split_rows
+from gradscope.gradients.model.head import HeadTokens, PlainHead
+from gradscope.gradients.model.passes import backward, gradients_on
+from gradscope.gradients.model.sharding import let_go, own_slice, row_bounds
+from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.gradients.plan.rows import Row
+from gradscope.gradients.processes import connected_index, from_all, num_connected
+
+_KINDS: dict[str, Callable[..., GradientFactor]] = {
+    kind.__name__: kind for kind in (OuterProduct, Scatter, Routed, Summed)
+}
+_ALIGNMENT = 16
+"""Bytes at whose multiples numbers begin, so that they can be looked at as any dtype where they lie."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """What one process's rows add to another's piece of a parameter."""
+
+    shape: tuple[int, ...]
+    """The shape of the piece."""
+    parts: tuple[Part, ...]
+    """Rows and their factors; empty where the process ran no rows."""
+
+
+def exchange_letters(letters: Sequence[Letter], device: torch.device, head: PlainHead | None = None) -> list[Letter]:
+    """Send every process its letter.
+
+    Args:
+        letters: One for each process, in their order.
+        device: Where the numbers are, and will be.
+        head: This process's ids of an output layer in slices, whose tokens alone are sent.
+
+    Returns:
+        The letters for this process, in the order of their senders.
+    """
+    packed = [_pack(letter) for letter in letters]
+    headers = [torch.frombuffer(bytearray(header), dtype=torch.uint8) for header, _ in packed]
+    bodies = [body for _, body in packed]
+    sizes = torch.tensor([[len(header), len(body)] for header, body in zip(headers, bodies, strict=True)])
+    coming = torch.empty_like(sizes)
+    distributed.all_to_all_single(coming, sizes)
+    received = zip(
+        _sent(headers, coming[:, 0].tolist(), torch.device("cpu")),
+        _sent(bodies, coming[:, 1].tolist(), device),
+        strict=True,
+    )
+    return [_unpack(bytes(header.numpy()), body, head) for header, body in received]
+
+
+def _sent(parts: Sequence[torch.Tensor], sizes: list[int], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Bytes for each process, exchanged for those from each."""
+    came = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+    distributed.all_to_all_single(came, torch.cat([part.to(device) for part in parts]), sizes, [*map(len, parts)])
+    return torch.split(came, sizes)
+
+
+def _pack(letter: Letter) -> tuple[bytes, torch.Tensor]:
+    """A letter as a header and a whole number of aligned blocks of bytes."""
+    tensors: list[torch.Tensor] = []
+    parts: list[Any] = []
+    for rows, factors in letter.parts:
+        described = []
+        for factor in factors:
+            values = _values(factor)
+            described.append((type(factor).__name__, {name: _describe(value) for name, value in values.items()}))
+            tensors += [part for value in values.values() for part in (value if isinstance(value, tuple) else [value])]
+        parts.append((rows, described))
+    header = json.dumps({"shape": letter.shape, "parts": parts}).encode()
+    blocks = [_aligned(tensor) for tensor in tensors]
+    return header, torch.cat(blocks) if blocks else torch.empty(0, dtype=torch.uint8)
+
+
+def _values(factor: GradientFactor) -> dict[str, Any]:
+    """What is sent of a factor: tensors, or one a row, by name."""
+    if isinstance(factor, HeadProduct):
+        rows = [tokens.tensors() for tokens in factor.tokens]
+        return {name: tuple(row[name] for row in rows) for name in rows[0]}
+    return {field.name: getattr(factor, field.name) for field in fields(cast(Any, factor))}
+
+
+def _describe(value: Any) -> Any:
+    """Shapes and dtype of a field: of one tensor, or of one a row."""
+    if isinstance(value, tuple):
+        return [[list(part.shape) for part in value], str(value[0].dtype) if value else ""]
+    return [list(value.shape), str(value.dtype), "one"]
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's bytes, with zeros behind up to the next block."""
+    flat = tensor.contiguous().flatten().view(torch.uint8)
+    return torch.nn.functional.pad(flat, (0, -len(flat) % _ALIGNMENT))
+
+
+def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> Letter:
+    """The letter again; its tensors are views of the bytes that came."""
+    told = json.loads(header)
+    place = 0
+
+    def take(shape: list[int], dtype: str) -> torch.Tensor:
+        nonlocal place
+        kind = getattr(torch, dtype.removeprefix("torch."))
+        size = torch.Size(shape).numel() * kind.itemsize
+        tensor = body[place : place + size].view(kind).view(shape)
+        place += size + -size % _ALIGNMENT
+        return tensor
+
+    def value_of(described: list[Any]) -> Any:
+        shapes, dtype, *one = described
+        return take(shapes, dtype) if one else tuple(take(shape, dtype) for shape in shapes)
+
+    def factor_of(kind: str, described: dict[str, Any]) -> GradientFactor:
+        values = {name: value_of(each) for name, each in described.items()}
+        if kind != HeadProduct.__name__:
+            return _KINDS[kind](**values)
+        assert head is not None, "all processes know of which parameters there are slices"
+        tokens = tuple(HeadTokens(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True))
+        return HeadProduct(head=head, tokens=tokens, is_bias=len(told["shape"]) == 1)
+
+    parts = []
+    for rows, factors in told["parts"]:
+        parts.append((tuple(rows), [factor_of(kind, described) for kind, described in factors]))
+    return Letter(shape=tuple(told["shape"]), parts=tuple(parts))
+
+
+def cut_shape(shape: torch.Size, factors: Sequence[GradientFactor]) -> tuple[torch.Size, int]:
+    """The shape that factors are about, and the side along which it is cut.
+
+    Args:
+        shape: The parameter's shape.
+        factors: All that one process has of the parameter.
+
+    Returns:
+        A shape, and 0 or 1. A table that is only looked up is a row an id, whichever way the parameter holds it.
+    """
+    if factors and all(isinstance(factor, Scatter) for factor in factors):
+        width = next(factor.grads[0].shape[1] for factor in factors if isinstance(factor, Scatter))
+        return torch.Size((shape.numel() // width, width)), 0
+    if any(isinstance(factor, HeadProduct) for factor in factors):
+        return shape, 0
+    return shape, int(len(shape) == 2 and shape[1] > shape[0])
+
+
+def bounds_of(size: int, num_processes: int) -> list[tuple[int, int]]:
+    """First and last-plus-one index of each process's piece of a side.
+
+    Returns:
+        Pieces that follow each other; empty ones where there are more processes than indices.
+
+    Example:
+        >>> bounds_of(5, 2)
+        [(0, 2), (2, 5)]
+    """
+    edges = [size * index // num_processes for index in range(num_processes + 1)]
+    return list(pairwise(edges))
+
+
+def piece_of(factor: GradientFactor, side: int, start: int, stop: int) -> GradientFactor:
+    """What a factor adds to a piece of its parameter.
+
+    Args:
+        side: Along which side of the parameter the piece was cut; routed experts are cut along the first.
+        start: Its first index there.
+        stop: Its last index plus one.
+
+    Returns:
+        A factor to the piece, whose indices begin at 0.
+
+    Raises:
+        TypeError: There is no such factor.
+    """
+    if isinstance(factor, OuterProduct):
+        left, right = factor.left, factor.right
+        if side == 0:
+            return OuterProduct(left=tuple(part[:, start:stop] for part in left), right=right)
+        return OuterProduct(left=left, right=tuple(part[:, start:stop] for part in right))
+    if isinstance(factor, HeadProduct):
+        return replace(factor, tokens=tuple(replace(each, ids=each.ids - start) for each in factor.tokens))
+    if isinstance(factor, Scatter) and side == 1:
+        return Scatter(ids=factor.ids, grads=tuple(part[:, start:stop] for part in factor.grads))
+    if isinstance(factor, Scatter):
+        inside = [(ids >= start) & (ids < stop) for ids in factor.ids]
+        return Scatter(ids=_chosen(factor.ids, inside, -start), grads=_chosen(factor.grads, inside))
+    if isinstance(factor, Routed):
+        inside = [(experts >= start) & (experts < stop) for experts in factor.experts]
+        return Routed(
+            experts=_chosen(factor.experts, inside, -start),
+            left=_chosen(factor.left, inside),
+            right=_chosen(factor.right, inside),
+        )
+    if isinstance(factor, Summed):
+        return Summed(rows=factor.rows[:, start:stop] if side == 0 else factor.rows[:, :, start:stop])
+    raise TypeError(f"{type(factor).__name__} cannot be cut")
+
+
+def _chosen(parts: Sequence[torch.Tensor], masks: Sequence[torch.Tensor], shift: int = 0) -> tuple[torch.Tensor, ...]:
+    """Row by row the tokens that a mask lets through."""
+    return tuple(part[mask] + shift if shift else part[mask] for part, mask in zip(parts, masks, strict=True))
+
+
+def deal_rows(lengths: Sequence[int], num_processes: int) -> list[tuple[int, ...]]:
+    """Rows dealt out so that every process has about as many tokens: the longest first, each to who has least.
+
+    The exchange makes inner products of rows wherever these were run, so groups need not stay together.
+
+    Args:
+        lengths: Tokens of each row, [N].
+        num_processes: P.
+
+    Returns:
+        The rows of each process, in ascending order, [P]; none where there are fewer rows than processes.
+
+    Example:
+        >>> deal_rows([3, 9, 4, 8], 2)
+        [(0, 1), (2, 3)]
+    """
+    shares: list[list[int]] = [[] for _ in range(num_processes)]
+    tokens = [0] * num_processes
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        least = tokens.index(min(tokens))
+        shares[least].append(row)
+        tokens[least] += lengths[row]
+    return [tuple(sorted(share)) for share in shares]
+
+
+def exchanged_gram(
+    prepared: PreparedStep,
+    batch_tokens: int,
+    accumulator: GramAccumulator,
+    on_sequence: OnSequence,
+    *,
+    padding_side: PaddingSide = "right",
+    max_kept_bytes: int = KEPT_BYTES,
+) -> frozenset[str]:
+    """Add this process's pieces of all parameters that a layer rule covers.
+
+    Args:
+        batch_tokens: Most padded tokens of one process's forward pass.
+        accumulator: Gets a part of the Gram matrix; the sum over all processes is the matrix.
+        on_sequence: Called for the sequences of this process's rows.
+        max_kept_bytes: Memory of one process for what waits; more of it goes to a temporary file.
+
+    Returns:
+        Names of the parameters that no rule covers, the same in every process; nothing was added for them.
+    """
+    policy, plan = prepared.policy, prepared.plan
+    batches = own_batches(prepared, batch_tokens, padding_side)
+    let_go(policy.model)  # layers are known by the parameters that they have outside of a pass
+    capture = Capture(policy.model, policy.trainable)
+    with PartStore(max_kept_bytes) as store:
+        for batch, counts in batches:
+
+            def take(name: str, factors: list[GradientFactor], batch: PaddedBatch = batch, on: bool = counts) -> None:
+                if on:
+                    store.keep(name, batch.rows, compact(factors))
+
+            seen = on_sequence if counts else _nobody
+            store.make_room()
+            with gradients_on(policy.trainable, on=False):
+                capture_batch(policy.model, plan, batch, capture, take, seen)
+        slow = frozenset(chain.from_iterable(from_all(sorted(capture.uncovered))))
+        let_go(policy.model)
+        ids = None if capture.head is None else _OwnIds.of(capture.head.at(plan.objective.temperature))
+        for name, parameter in policy.trainable.items():
+            if name not in slow:
+                parts = store.take(name, accumulator.device) if name in store.names else ()
+                _add_own_piece(accumulator, parameter, parts, ids if name in capture.sliced else None)
+    return slow
+
+
+def own_batches(
+    prepared: PreparedStep, batch_tokens: int, padding_side: PaddingSide = "right"
+) -> list[tuple[PaddedBatch, bool]]:
+    """This process's batches, as many as every other process has.
+
+    Returns:
+        Each batch, and whether it counts: where this process has fewer, the step's shortest row runs for nothing.
+    """
+    lengths = prepared.plan.lengths
+    shares = deal_rows(lengths, num_connected())
+    most = max(len(split_rows([lengths[row] for row in share], batch_tokens)) for share in shares)
+    own = prepared.batches(shares[connected_index()], batch_tokens, padding_side)
+    shortest = min(range(len(lengths)), key=lengths.__getitem__)
+    idle = [prepared.batch([shortest], padding_side)] * (most - len(own))
+    return [*((batch, True) for batch in own), *((batch, False) for batch in idle)]
+
+
+def add_slowly(prepared: PreparedStep, names: Collection[str], accumulator: GramAccumulator, max_bytes: int) -> None:
+    """Add parameters without a layer rule: one ordinary backward pass a row by all processes, each keeping a piece.
+
+    Args:
+        names: The parameters.
+        max_bytes: Memory that one process may spend on pieces of rows; more parameters take the passes again.
+    """
+    parameters = {name: prepared.policy.trainable[name] for name in sorted(names)}
+    for block in parameter_blocks(parameters, len(prepared.plan.rows), max_bytes * num_connected()):
+        pieces = _pieces_of_rows(prepared, block)
+        while pieces:
+            accumulator.add_rows(pieces.pop(next(iter(pieces))))
+
+
+def _pieces_of_rows(prepared: PreparedStep, block: Mapping[str, nn.Parameter]) -> dict[str, torch.Tensor]:
+    """This process's piece of every row's gradient by each parameter of a block, [N, columns] each."""
+    policy, plan = prepared.policy, prepared.plan
+    kept = {name: _room(len(plan.rows), parameter) for name, parameter in block.items()}
+    for index, row in enumerate(plan.rows):
+
+        def keep(name: str, grad: torch.Tensor, index: int = index) -> None:
+            start, stop = bounds_of(grad.numel(), num_connected())[connected_index()]
+            kept[name][index] = grad.detach().flatten()[start:stop]
+
+        def weigh(_: int, outputs: torch.Tensor, row: Row = row) -> torch.Tensor:
+            return plan.cotangent(row, outputs)
+
+        batch, temperature = prepared.batch([index]), plan.objective.temperature
+        with gradients_on(policy.trainable, on=False), gradients_on(block, on=True):
+            backward(policy.model, block, batch, temperature, weigh, keep, entropies=plan.has_entropies)
+    return kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OwnIds:
+    """An output layer in slices: the ids whose rows of the weight this process has anyway."""
+
+    head: PlainHead
+    """The layer of these ids alone."""
+    bounds: list[tuple[int, int]]
+    """First and last-plus-one id of each process."""
+
+    @classmethod
+    def of(cls, head: PlainHead) -> _OwnIds:
+        """The ids of a layer whose weight is in parts."""
+        weight, bias = head.module.weight.detach(), head.module.bias
+        own = head.with_rows(own_slice(weight), None if bias is None else own_slice(bias.detach()))
+        return cls(head=own, bounds=row_bounds(weight))
+
+
+def _add_own_piece(
+    accumulator: GramAccumulator, parameter: nn.Parameter, parts: Sequence[Part], ids: _OwnIds | None
+) -> None:
+    """Exchange what all rows add to one parameter, and add this process's piece of it."""
+    shape, side = cut_shape(parameter.shape, [factor for _, factors in parts for factor in factors])
+    letters = []
+    for start, stop in bounds_of(shape[side], num_connected()) if ids is None else ids.bounds:
+        pieces = tuple((rows, [piece_of(factor, side, start, stop) for factor in factors]) for rows, factors in parts)
+        size = (*shape[:side], stop - start, *shape[side + 1 :])
+        letters.append(Letter(shape=size, parts=pieces))
+    came = exchange_letters(letters, accumulator.device, None if ids is None else ids.head)
+    everything = [part for letter in came for part in letter.parts]
+    (size,) = {letter.shape for letter in came if letter.parts}
+    if all(size):
+        accumulator.add_parameter(torch.Size(size), parameter.dtype, everything)
+
+
+def _room(num_rows: int, parameter: nn.Parameter) -> torch.Tensor:
+    """Room for this process's piece of all rows, [N, columns]."""
+    start, stop = bounds_of(parameter.numel(), num_connected())[connected_index()]
+    dtype = torch.promote_types(parameter.dtype, torch.float32)
+    return torch.zeros(num_rows, stop - start, dtype=dtype, device=parameter.device)
+
+
+def _nobody(sequence: int, logprobs: torch.Tensor) -> None:
+    """Forget the log-probabilities of a pass that ran for nothing."""

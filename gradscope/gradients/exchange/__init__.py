@@ -1,1 +1,0 @@
-"""One Gram matrix by several processes: each runs some of the rows, and each adds up some of every parameter."""

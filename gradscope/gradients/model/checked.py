@@ -1,0 +1,414 @@
+"""What a loader raises over somebody's files, as an error of the input."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import logging as progress
+
+from gradscope.errors import InputError
+from gradscope.outside.limits import require_regular
+from gradscope.outside.plain_json import parse_json, read_json
+from gradscope.outside.rules import FLAG, TEXT, TEXTS, FieldRule, is_finite, require_fields, whole_from_to
+from gradscope.rollouts.checkpoint_folders import is_whole
+from gradscope.rollouts.places.fetch import bring_weights
+
+_REFUSED = (
+    *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, ImportError),
+    *(RuntimeError, SafetensorError, StrictDataclassError),
+)
+"""What transformers and PEFT raise where a configuration says what none can."""
+UNREADABLE = "weights_unreadable"
+"""The cause of an error over weights that are there and cannot be used."""
+_SHOWN = 300
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says so: CUDA's, Python's, or that of PyTorch's CPU allocator, which has no type."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
+@contextmanager
+def refusing(what: str, hint: str | None = None) -> Iterator[None]:
+    """Turn what a loader raises into an error that names the folder; running out of memory stays what it is.
+
+    Args:
+        what: What goes before the loader's own words: "<folder> does not load as a tokenizer".
+        hint: The next step.
+
+    Raises:
+        InputError: The loader gave up.
+    """
+    try:
+        yield
+    except Exception as error:
+        of_files = isinstance(error, _REFUSED) or type(error) is Exception  # tokenizers has no type of its own
+        if not of_files or is_out_of_memory(error):
+            raise
+        words = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+        raise InputError(f"{what}: {words}", hint=hint, cause=UNREADABLE) from error
+
+
+@contextmanager
+def opened_tensors(file: Path) -> Iterator[Any]:
+    """A file of tensors.
+
+    Yields:
+        The file, open.
+
+    Raises:
+        InputError: It is no safetensors, or a tensor that is asked of it is not as its header says.
+    """
+    again = "Save it again with save_pretrained()."
+    with refusing(f"{file} cannot be read", again), safe_open(file, "pt") as tensors:
+        yield tensors
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what loaders print and warn of: what matters of it is checked here."""
+    bars = progress.is_progress_bar_enabled()
+    loggers = [logging.getLogger(name) for name in ("transformers", "peft")]
+    levels = [logger.level for logger in loggers]
+    try:
+        progress.disable_progress_bar()
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if bars:
+            progress.enable_progress_bar()
+
+
+_AGAIN = "Copy the file again."
+_FIT = "The folder's config.json and its weights are not from the same model."
+_BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "position_ids")
+"""Ends of names of buffers that older checkpoints hold and that are computed, not read."""
+_SHARE = FieldRule("a number from 0 to 1", lambda value: is_finite(value) and 0 <= value <= 1).or_null()
+
+
+def require_readable(folder: Path) -> None:
+    """Refuse a folder with anything in it that a loader should not open.
+
+    Args:
+        folder: A folder of a model, an adapter or a tokenizer.
+
+    Raises:
+        InputError: A pipe, a socket or a device lies in it, or a file of JSON is none, too large or too deep.
+    """
+    for file in sorted(folder.iterdir()):
+        require_regular(file)
+        if file.suffix == ".json" and file.is_file():
+            _document(file)
+
+
+def read_configuration(file: Path) -> dict[str, Any]:
+    """The fields of a configuration.
+
+    Args:
+        file: A file of JSON in the folder of a model or an adapter.
+
+    Returns:
+        Field -> value.
+
+    Raises:
+        InputError: It cannot be read, or is no object.
+    """
+    document = _document(file)
+    if not isinstance(document, dict):
+        raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
+    return document
+
+
+def _document(file: Path) -> dict[str, Any] | list[Any]:
+    try:
+        document = read_json(file)
+    except OSError as error:
+        raise InputError(
+            f"{file.parent} has no readable {file.name}: {error.strerror}.", hint=_AGAIN, cause=UNREADABLE
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{file} is not JSON: {error}.", hint=_AGAIN, cause=UNREADABLE) from error
+    if not isinstance(document, (dict, list)):
+        raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
+    return document
+
+
+def require_possible(folder: Path) -> None:
+    """Refuse a configuration that its own weights cannot be of.
+
+    Args:
+        folder: A model's folder with ``config.json`` and ``*.safetensors``.
+
+    Raises:
+        InputError: It is no object, it is of a quantized model, a dropout of it is no share, or it declares more layers
+            or a larger embedding than the weights have numbers for.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        return
+    config = read_configuration(file)
+    quantized = config.get("quantization_config")
+    if quantized is not None:
+        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
+        raise InputError(
+            f"{folder} is quantized{f' ({method})' if isinstance(method, str) else ''}: gradients are those of weights "
+            "that are trained, and these are rounded.",
+            hint="Name the model before it was quantized.",
+            cause="model_unsupported",
+        )
+    shapes = [shape for weights in sorted(folder.glob("*.safetensors")) for shape in _shapes(weights)]
+    numbers = sum(map(math.prod, shapes))
+    for part in (config, *(config[name] for name in ("text_config",) if isinstance(config.get(name), Mapping))):
+        dropped = {name: _SHARE for name in part if name.endswith(("dropout", "pdrop"))}
+        require_fields(part, dropped, file, hint=_AGAIN, cause=UNREADABLE)
+        layers, rows, width = (part.get(name) for name in ("num_hidden_layers", "vocab_size", "hidden_size"))
+        if type(layers) is int and layers > len(shapes):
+            raise InputError(f"{file} declares {layers:,} layers, and there are {len(shapes)} tensors.", hint=_FIT)
+        if type(rows) is int and type(width) is int and rows * width > numbers:
+            raise InputError(
+                f"{file} declares an embedding of {rows:,} by {width:,}, and the weights are {numbers:,} numbers.",
+                hint=_FIT,
+                cause=UNREADABLE,
+            )
+
+
+def _shapes(weights: Path) -> list[list[int]]:
+    """The shapes of the tensors in a file of safetensors, by its header alone."""
+    if not is_whole(weights):
+        raise InputError(f"{weights} is cut off.", hint="Copy the checkpoint again.", cause=UNREADABLE)
+    with weights.open("rb") as stream:
+        header = parse_json(stream.read(int.from_bytes(stream.read(8), "little")))
+    return [_shape(entry) for name, entry in header.items() if name != "__metadata__"]
+
+
+def _shape(entry: Mapping[str, Any]) -> list[int]:
+    sizes = entry.get("shape")
+    return [size for size in sizes if type(size) is int] if isinstance(sizes, list) else []
+
+
+def require_same_tensors(source: str, report: Mapping[str, Any]) -> None:
+    """Refuse weights that are not those of their configuration: what a loader fills up or leaves out by itself.
+
+    Args:
+        source: The folder, for the message.
+        report: What transformers tells of a loading.
+
+    Raises:
+        InputError: A tensor has another shape, is missing, or is of no part of the model.
+    """
+    for name, actual, wanted in sorted(report["mismatched_keys"]):
+        raise InputError(
+            f"{source}: {name} has the shape {tuple(actual)} and the model wants {tuple(wanted)}.",
+            hint=_FIT,
+            cause=UNREADABLE,
+        )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise InputError(f"{source}: {_named(missing)} missing.", hint=_FIT, cause=UNREADABLE)
+    left = sorted(name for name in report["unexpected_keys"] if not name.endswith(_BUFFERS))
+    if left:
+        raise InputError(
+            f"{source}: {_named(left)} of no part of the model in config.json.", hint=_FIT, cause=UNREADABLE
+        )
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
+    return f"the tensor {names[0]}{more}"
+
+
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_ANY_TOKENIZER = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Names that transformers saves a tokenizer under that is of no model's own class."""
+
+
+def load_tokenizer(folders: Sequence[Path]) -> Any:
+    """The tokenizer in the first folder that has a whole one; it may know tokens that the model has no row for.
+
+    Returns:
+        The tokenizer, or None where no folder has one.
+
+    Raises:
+        InputError: There are tokenizers, and none loads.
+    """
+    failed: InputError | None = None
+    bring_weights(*folders)
+    for folder in dict.fromkeys(folders):
+        if not any((folder / name).is_file() for name in ("tokenizer.json", _TOKENIZER_CONFIG)):
+            continue
+        try:
+            require_readable(folder)
+            with refusing(f"{folder} does not load as a tokenizer"), quiet():
+                return _tokenizer_class(folder).from_pretrained(str(folder), trust_remote_code=False)
+        except InputError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return None
+
+
+def _tokenizer_class(folder: Path) -> Any:
+    """The class that a tokenizer was saved by; transformers would go by the model's kind.
+
+    Returns:
+        The class for any tokenizer.json where the folder names that, else transformers' own pick.
+    """
+    try:
+        named = read_json(folder / _TOKENIZER_CONFIG).get("tokenizer_class")
+    except (OSError, ValueError, AttributeError):
+        named = None
+    return PreTrainedTokenizerFast if named in _ANY_TOKENIZER else AutoTokenizer
+
+
+_LARGEST = 1e12
+_MOST_WILDCARDS = 4
+_MOST_LETTERS = 4096
+_ATOM = r"(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.)"
+_PARTS = re.compile(
+    r"(?P<look>\(\?<?[=!])|(?P<flags>\(\?[a-zA-Z-]+\))|(?P<open>\((?:\?(?:P<\w+>|[a-zA-Z-]*:))?)|(?P<or>\|)"
+    rf"|(?P<atom>{_ATOM})(?P<repeat>[*+]|\{{[0-9]*,[0-9]*\}}|\{{[0-9]+\}})?(?P<after>[?+]?)",
+    re.DOTALL,
+)
+_NARROW = re.compile(r"\\d|\[(?:0-9|\\d)\]|[A-Za-z0-9_]|\\\.")
+"""Atoms that no long part of a module's name is made of: repeating them is cheap, and few places have one."""
+_COUNT = whole_from_to(0, 1 << 16)
+_SIZE = FieldRule("a number below 1e12", lambda value: is_finite(value) and abs(value) < _LARGEST)
+_NAMES = FieldRule("text, a list of texts", lambda value: isinstance(value, str) or TEXTS.holds(value)).or_null()
+_TABLE = FieldRule(
+    "an object of numbers", lambda value: isinstance(value, Mapping) and all(map(_SIZE.holds, value.values()))
+).or_null()
+_RULES = {
+    "peft_type": TEXT,
+    "r": _COUNT.or_null(),
+    "lora_alpha": _SIZE.or_null(),
+    "lora_dropout": _SIZE,
+    "target_modules": _NAMES,
+    "exclude_modules": _NAMES,
+    "layers_pattern": _NAMES,
+    "modules_to_save": TEXTS.or_null(),
+    "target_parameters": TEXTS.or_null(),
+    "rank_pattern": _TABLE,
+    "alpha_pattern": _TABLE,
+    "fan_in_fan_out": FLAG.or_null(),
+    "use_dora": FLAG.or_null(),
+    "use_rslora": FLAG.or_null(),
+}
+"""Field -> what it is, where it is there."""
+_OF_LORA = {"r": whole_from_to(1, 1 << 16), "lora_alpha": _SIZE}
+"""Other kinds have a rank of 0 or null, and no scale."""
+_SAVE_AGAIN = "Save the adapter again with save_pretrained()."
+
+
+def read_adapter_config(folder: Path) -> dict[str, Any]:
+    """The fields of an ``adapter_config.json``.
+
+    Args:
+        folder: The adapter's folder.
+
+    Returns:
+        Field -> value.
+
+    Raises:
+        InputError: It cannot be read, a field is not what it can be, or an expression may take without end.
+    """
+    file = folder / "adapter_config.json"
+    config = read_configuration(file)
+    of_kind = _OF_LORA if config.get("peft_type") == "LORA" else {}
+    require_fields(config, _RULES | of_kind, file, hint=_SAVE_AGAIN, cause=UNREADABLE)
+    for name, pattern in _patterns(config):
+        why = why_unbounded(pattern)
+        if why is not None:
+            raise InputError(
+                f"{file}: the regular expression of {name} {why}: {pattern[:60]!r}.",
+                hint="List the modules by their names instead.",
+                cause=UNREADABLE,
+            )
+    return config
+
+
+def why_unbounded(pattern: str) -> str | None:
+    r"""Why a regular expression over names of modules is refused.
+
+    Returns:
+        What it does; None where it is read.
+
+    Example:
+        >>> why_unbounded(r".*\.layers\.[0-9]+\.(q_proj|v_proj)")
+        >>> why_unbounded("(a*)*b")
+        'repeats a group'
+    """
+    if len(pattern) > _MOST_LETTERS:
+        return f"has more than {_MOST_LETTERS} letters"
+    if re.search(r"\\[1-9]|\(\?P=|\(\?\(", pattern):
+        return "refers to a group of its own"
+    if re.search(r"\(\?[a-zA-Z]*x", pattern):
+        return "has the flag x"
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"is none ({error})"
+    return _why_slow(re.sub(r"\(\?#[^)]*\)", "", pattern))
+
+
+def _why_slow(pattern: str) -> str | None:
+    """Why an expression may take long over a name of n letters: each wildcard that may start anywhere is a factor n.
+
+    A wildcard behind another one starts at few places where a letter stands between them whichever way is taken: in
+    each alternative, not in an optional part, and not in what only looks ahead or back.
+
+    Returns:
+        What it does; None where it is read.
+    """
+    wildcards, is_beside = 0, False
+    groups: list[tuple[bool, bool, bool]] = [(False, False, False)]
+    for part in _PARTS.finditer(pattern):
+        is_narrow = _NARROW.fullmatch(part["atom"] or "") is not None
+        if part["flags"]:
+            continue
+        if part["look"] or part["open"]:
+            groups.append((is_beside, False, part["look"] is not None))
+        elif part["or"]:
+            before, ended_beside, looks = groups[-1]
+            groups[-1] = (before, ended_beside or is_beside, looks)
+            is_beside = before
+        elif part["atom"] == ")":
+            if part["repeat"]:
+                return "repeats a group"
+            before, ended_beside, looks = groups.pop()
+            is_beside = before if looks else is_beside or ended_beside or (part["after"] == "?" and before)
+        elif part["repeat"] is None:
+            is_beside &= not is_narrow or part["after"] == "?"
+        elif not is_narrow:
+            if is_beside:
+                return "has a wildcard beside a wildcard"
+            wildcards, is_beside = wildcards + 1, True
+    return f"has more than {_MOST_WILDCARDS} wildcards" if wildcards > _MOST_WILDCARDS else None
+
+
+def _patterns(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The fields that PEFT reads as regular expressions."""
+    for name in ("target_modules", "exclude_modules"):
+        if isinstance(config.get(name), str):
+            yield name, config[name]
+    layers = config.get("layers_pattern") or ()
+    yield from (("layers_pattern", pattern) for pattern in ([layers] if isinstance(layers, str) else layers))
+    for name in ("rank_pattern", "alpha_pattern"):
+        yield from ((name, pattern) for pattern in config.get(name) or ())

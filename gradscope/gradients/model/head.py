@@ -1,0 +1,490 @@
+"""Which models have an output layer that can be taken in slices, asked of the model itself.
+
+No names of configurations are looked at. The model runs on a few tokens with numbers of our choice in place of the
+layer's output, over the whole range and for every id: what it makes of them is a scale and a soft cap, or the logits
+are formed whole as the model forms them. Log-probabilities, entropies and gradients of the same tokens are then held
+against the model's own. Where several processes share the model, all of them ask it, and go by one answer.
+
+Shapes: B rows, S tokens, H width, V vocabulary, N tokens, C columns of a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+import torch
+from torch import nn
+
+from gradscope.gradients.model.calls import call_on, without_adapter
+from gradscope.gradients.model.sharding import is_in_parts, is_of_sharding, original_type, start_of_pass
+from gradscope.gradients.processes import from_all, holds_everywhere
+
+SLICE_BYTES = 2**24
+"""Memory for one tensor of a slice's logits on a CPU, where the few that exist at one time should stay in the cache."""
+DEVICE_SLICE_BYTES = 2**28
+"""The same on a GPU, where small products leave it idle; not measured."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PlainHead:
+    """A linear output layer, and what the model makes of its output z: cap tanh(scale z / cap), or scale z."""
+
+    module: nn.Linear
+    """The layer."""
+    scale: float
+    """What the output is multiplied by."""
+    cap: float | None
+    """What it is soft-capped at; None without one."""
+    temperature: float = 1.0
+    """What the logits are divided by."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return int(self.module.weight.shape[0])
+
+    def at(self, temperature: float) -> PlainHead:
+        """The same head at a temperature."""
+        return replace(self, temperature=temperature)
+
+    def with_rows(self, weight: torch.Tensor, bias: torch.Tensor | None) -> PlainHead:
+        """The same head of some ids alone, which count from 0, by their rows of the weight and the bias."""
+        module = nn.Linear(1, 1, bias=False, device="meta")  # one without any ids would be warned of
+        module.weight = nn.Parameter(weight, requires_grad=False)
+        if bias is not None:
+            module.bias = nn.Parameter(bias, requires_grad=False)
+        return replace(self, module=module)
+
+    def slices(self, num_tokens: int, first: int = 0, last: int | None = None) -> Iterator[tuple[int, int]]:
+        """First and last-plus-one column of each slice of the vocabulary, or of a part of it, for so many tokens."""
+        most = SLICE_BYTES if self.module.weight.device.type == "cpu" else DEVICE_SLICE_BYTES
+        width = max(1, most // (4 * max(1, num_tokens)))
+        end = self.vocab_size if last is None else last
+        for start in range(first, end, width):
+            yield start, min(start + width, end)
+
+    def logits(self, hidden: torch.Tensor, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """Logits of a slice, [N, C], over the temperature, and their derivative by the layer's output."""
+        weight, bias = self.module.weight.detach()[start:stop], self.module.bias
+        return self._scaled(_product(hidden, weight), None if bias is None else bias.detach()[start:stop])
+
+    def own_logits(self, hidden: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """The logit of one id a token, [N], and its derivative by the layer's output."""
+        weight, bias = self.module.weight.detach()[ids], self.module.bias
+        return self._scaled((hidden * weight.to(hidden)).sum(1), None if bias is None else bias.detach()[ids])
+
+    def _scaled(self, output: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | float]:
+        output = output if bias is None else output + bias.to(output)
+        if self.cap is None:
+            factor = self.scale / self.temperature
+            return (output if factor == 1.0 else output * factor), factor
+        bent = torch.tanh(output * (self.scale / self.cap))
+        return bent * (self.cap / self.temperature), (1 - bent * bent) * (self.scale / self.temperature)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadTokens:
+    """What is kept of tokens so that the gradient of each slice of their logits can be had again."""
+
+    hidden: torch.Tensor
+    """What the layer was given, [N, H]."""
+    ids: torch.Tensor
+    """The tokens, [N]."""
+    log_total: torch.Tensor
+    """Log-sum-exp of the logits over the temperature, [N]."""
+    rest: torch.Tensor
+    """1 - p of the token itself, [N]."""
+    entropy: torch.Tensor
+    """Entropy, [N]."""
+    weights: torch.Tensor
+    """What the log-probabilities are weighed by, [N]."""
+    entropy_weights: torch.Tensor | None = None
+    """What the entropies are weighed by, [N]; None: not at all."""
+
+    def split(self, lengths: Sequence[int]) -> tuple[HeadTokens, ...]:
+        """The tokens row by row."""
+        parts = {name: torch.split(value, list(lengths)) for name, value in self.tensors().items()}
+        return tuple(HeadTokens(**{name: rows[row] for name, rows in parts.items()}) for row in range(len(lengths)))
+
+    def to(self, device: torch.device) -> HeadTokens:
+        """The same on another device."""
+        return HeadTokens(**{name: value.to(device) for name, value in self.tensors().items()})
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that is kept, by the names of the fields; entropy weights only where there are some."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def cotangents(self, head: PlainHead, start: int, stop: int) -> torch.Tensor:
+        """The gradient of the weighed sum by the layer's output, [N, C]."""
+        hidden = self.hidden.to(self.log_total.dtype)
+        logits, slope = head.logits(hidden, start, stop)
+        logs = logits.sub_(self.log_total.unsqueeze(1)) if head.cap is None else logits - self.log_total.unsqueeze(1)
+        local, inside = _places(self.ids, start, stop)
+        own_log = logs.gather(1, local).squeeze(1)
+        share = logs.exp()
+        own = self.weights * self.rest
+        grad = share * -self.weights.unsqueeze(1)
+        if self.entropy_weights is not None:
+            grad -= share * (logs + self.entropy.unsqueeze(1)) * self.entropy_weights.unsqueeze(1)
+            own = own - self.entropy_weights * (1 - self.rest) * (own_log + self.entropy)
+        grad.scatter_(1, local, torch.where(inside, own.unsqueeze(1), grad.gather(1, local)))
+        return grad.mul_(slope)
+
+
+Watch = Callable[[PlainHead, HeadTokens], None]
+"""Told, within the backward pass, what the tokens of a pass add to the layer's parameters."""
+
+
+def sliced_outputs(
+    head: PlainHead,
+    hidden: torch.Tensor,
+    ids: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    entropies: bool,
+    watch: Watch | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of tokens and the entropies of the policy there.
+
+    Args:
+        head: The output layer, at a temperature.
+        hidden: What it is given where each token is predicted, [N, H].
+        ids: The tokens, [N].
+        dtype: What is added up in, float32 or float64.
+        entropies: Whether entropies get a gradient too.
+        watch: Told what the layer's own parameters get, which autograd is not asked for then.
+
+    Returns:
+        Log-probabilities and entropies with their graph, [N] each.
+    """
+    if watch is not None and not hidden.requires_grad:
+        hidden = hidden.detach().requires_grad_(True)  # nothing trainable led to it, as with weight gradients off
+    parameters: tuple[torch.Tensor | None, ...] = (head.module.weight, head.module.bias)
+    if watch is not None:
+        parameters = tuple(None if each is None else each.detach() for each in parameters)
+    result: tuple[torch.Tensor, torch.Tensor] = _Sliced.apply(  # type: ignore[no-untyped-call]
+        hidden, *parameters, ids, head, dtype, entropies, watch, torch.is_grad_enabled()
+    )
+    return result
+
+
+class _Sliced(torch.autograd.Function):
+    """Log-probabilities and entropies of tokens; both passes in slices of the vocabulary."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        ids: torch.Tensor,
+        head: PlainHead,
+        dtype: torch.dtype,
+        entropies: bool,
+        watch: Watch | None,
+        graph: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = hidden.to(dtype)
+        pulls = (1 + entropies) if graph and hidden.requires_grad else 0
+        top, rest, moment, pull = _scan(head, wide, ids, pulls)
+        own, slope = head.own_logits(wide, ids)
+        behind = own - top
+        own_share = behind.exp()
+        total = rest + own_share
+        log_total = top + total.log()
+        entropy = total.log() - (moment + own_share * behind) / total
+        if not entropies:
+            ctx.mark_non_differentiable(entropy)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(hidden, ids, log_total, rest / total, entropy, own - log_total, *_by(pull, total))
+        ctx.head, ctx.watch, ctx.slope, ctx.top = head, watch, slope, top - log_total
+        return behind - total.log(), entropy
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor | None, entropy_grad: torch.Tensor | None) -> Any:
+        hidden, ids, log_total, rest, entropy, own_log, *pulls = ctx.saved_tensors
+        head: PlainHead = ctx.head
+        weights = torch.zeros_like(log_total) if grad is None else grad.to(log_total)
+        tokens = HeadTokens(
+            hidden=hidden.detach(),
+            ids=ids,
+            log_total=log_total,
+            rest=rest,
+            entropy=entropy.detach(),
+            weights=weights,
+            entropy_weights=None if entropy_grad is None else entropy_grad.to(log_total),
+        )
+        if ctx.watch is not None:
+            ctx.watch(head, tokens)
+        to_hidden = to_weight = to_bias = None
+        if ctx.needs_input_grad[0]:
+            own, pulled = weights * rest, weights.unsqueeze(1) * pulls[0]
+            if tokens.entropy_weights is not None:
+                of = tokens.entropy_weights
+                own = own - of * (1 - rest) * (own_log + entropy)
+                pulled += of.unsqueeze(1) * (pulls[1] + (ctx.top + entropy).unsqueeze(1) * pulls[0])
+            rows = head.module.weight.detach()[ids].to(pulled)
+            to_hidden = ((own * ctx.slope).unsqueeze(1) * rows - pulled).to(hidden.dtype)
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            to_weight, to_bias = _of_parameters(head, tokens)
+        return to_hidden, to_weight, to_bias, None, None, None, None, None, None
+
+
+def _scan(
+    head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor, pulls: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """One pass over the vocabulary, each token's own id left out.
+
+    Returns:
+        The largest logit z of all, m; the sums of exp(z - m) and of (z - m) exp(z - m), [N]; and the sums of
+        exp(z - m) W and (z - m) exp(z - m) W over the columns, times the slope of z, as many as were asked for, [N, H].
+    """
+    top, _ = head.own_logits(hidden, ids)
+    rest, moment = torch.zeros_like(top), torch.zeros_like(top)
+    pull = [torch.zeros_like(hidden) for _ in range(pulls)]
+    for start, stop in head.slices(len(hidden)):
+        logits, slope = head.logits(hidden, start, stop)
+        local, inside = _places(ids, start, stop)
+        raised = torch.maximum(top, logits.amax(1))
+        drop, top = top - raised, raised
+        scale = drop.exp()
+        behind = logits.sub_(raised.unsqueeze(1))
+        share = behind.exp()
+        share.scatter_(1, local, share.gather(1, local).masked_fill(inside, 0.0))
+        moment = scale * (moment + drop * rest)
+        moment += torch.linalg.vecdot(share, behind)
+        rest = scale * rest + share.sum(1)
+        if not pulls:
+            continue
+        weight = head.module.weight.detach()[start:stop]
+        if pulls == 2:
+            pull[1].add_(drop.unsqueeze(1) * pull[0]).mul_(scale.unsqueeze(1))
+            _add_product(pull[1], share * behind * slope, weight)
+        pull[0].mul_(scale.unsqueeze(1))
+        _add_product(pull[0], share.mul_(slope), weight)
+    return top, rest, moment, pull
+
+
+def _of_parameters(head: PlainHead, tokens: HeadTokens) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The gradient of the layer's weight, [V, H], and of its bias, [V]."""
+    weight, bias = head.module.weight, head.module.bias
+    to_weight, to_bias = torch.empty_like(weight), None if bias is None else torch.empty_like(bias)
+    wide = tokens.hidden.to(tokens.log_total.dtype)
+    for start, stop in head.slices(len(wide)):
+        grad = tokens.cotangents(head, start, stop)
+        to_weight[start:stop] = grad.t() @ wide
+        if to_bias is not None:
+            to_bias[start:stop] = grad.sum(0)
+    return to_weight, to_bias
+
+
+def _places(ids: torch.Tensor, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each id's column within a slice, any where it is outside, and whether it is inside, [N, 1]; nothing waits."""
+    return (ids - start).clamp(0, stop - start - 1).unsqueeze(1), ((ids >= start) & (ids < stop)).unsqueeze(1)
+
+
+def _by(parts: list[torch.Tensor], total: torch.Tensor) -> list[torch.Tensor]:
+    return [part.div_(total.unsqueeze(1)) for part in parts]
+
+
+def _product(wide: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Hidden states times a slice of the weight, [N, C], added up in the precision of the first."""
+    if _multiplies_wide(wide, weight):
+        return torch.mm(wide.to(weight.dtype), weight.t(), out_dtype=wide.dtype)  # they came from that dtype
+    return wide @ weight.to(wide).t()
+
+
+def _add_product(total: torch.Tensor, shares: torch.Tensor, weight: torch.Tensor) -> None:
+    """Add [N, C] times a slice of the weight, [C, H], to a sum in its own precision."""
+    if _multiplies_wide(total, weight):
+        torch.addmm(total, shares.to(weight.dtype), weight, out_dtype=total.dtype, out=total)
+    else:
+        total.addmm_(shares, weight.to(total))
+
+
+def _multiplies_wide(wide: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether products of half precision can be had in float32: the GPU's fast ones, not rounded (PyTorch 2.8)."""
+    half = weight.dtype in (torch.bfloat16, torch.float16) and wide.dtype == torch.float32
+    return half and wide.device.type == "cuda" and torch.__version__ >= "2.8"
+
+
+_NUM_TOKENS = 3
+"""Tokens that the model is asked about."""
+_TINY, _HUGE, _RANGE = 2.0**-20, 2.0**40, 300.0
+"""Outputs that a soft cap does not touch, that it maps to the cap, and between which it is looked at."""
+_SAME = 1e-6
+"""Relative difference of a scaled and capped number that is rounding to float32."""
+
+Tail = tuple[float, float | None]
+"""Scale and cap."""
+_known: WeakKeyDictionary[nn.Module, tuple[ReferenceType[Any], Tail | None]] = WeakKeyDictionary()
+"""Output layer -> the forward pass that was asked, and its answer."""
+
+
+def plain_head(model: Any) -> PlainHead | None:
+    """The output layer where it can be taken in slices.
+
+    A layer that somebody watches by a hook, exchanged or put an adapter around is not plain, and under autocast its
+    products are the trainer's. One that FSDP shards is whole whenever it is called. The first call for a model runs it
+    twice on three tokens.
+
+    Returns:
+        The layer; None where logits must be formed whole, by the model itself.
+    """
+    module = _output_layer(model)
+    if module is None:
+        return None
+    base = without_adapter(model)
+    forward = vars(base).get("forward", type(base))
+    asked, tail = _known.get(module, (None, None))
+    if asked is None or asked() is not forward:
+        tail = _tail(model, module)
+        _known[module] = (ref(forward), tail)
+    return None if tail is None else PlainHead(module=module, scale=tail[0], cap=tail[1])
+
+
+@contextmanager
+def told_input(head: PlainHead, tell: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """Tell what the layer is given, and let it hand on a single column, for the model to go on with.
+
+    Args:
+        tell: Called within the layer's call, where a weight that several processes share is together, with what the
+            layer was given, [B, S, H].
+
+    Yields:
+        Nothing.
+    """
+
+    def note(hidden: torch.Tensor) -> torch.Tensor:
+        tell(hidden)
+        return start_of_pass(hidden.detach()[..., :1].clone())
+
+    with _exchanged(head.module, note):
+        yield
+
+
+def _output_layer(model: Any) -> nn.Linear | None:
+    """The layer, if it is a linear one as PyTorch has it, on its own, and whole where it is called."""
+    find = getattr(model, "get_output_embeddings", None)
+    module = None if find is None else find()
+    if not isinstance(module, nn.Linear) or original_type(module) is not nn.Linear or "forward" in vars(module):
+        return None
+    kind = module.weight.device.type
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    is_watched = any(not is_of_sharding(hook) for each in hooks for hook in each.values())
+    is_whole = type(module.weight) in (nn.Parameter, torch.Tensor) or is_in_parts(module.weight)
+    return module if is_whole and kind != "meta" and not is_watched and not torch.is_autocast_enabled(kind) else None
+
+
+@contextmanager
+def _exchanged(module: nn.Linear, forward: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    vars(module)["forward"] = forward
+    try:
+        yield
+    finally:
+        del vars(module)["forward"]
+
+
+def _tail(model: Any, module: nn.Linear) -> Tail | None:
+    """Scale and cap, if there is nothing else; every process makes the same passes and gets the same answer."""
+    ids = torch.arange(1, _NUM_TOKENS + 1, device=model.get_input_embeddings().weight.device)
+    ids = (ids % module.weight.shape[0]).unsqueeze(0)
+    tail, *others = from_all(_scale_and_cap(model, module, ids))
+    if tail is None or any(other != tail for other in others):
+        return None
+    head = PlainHead(module=module, scale=tail[0], cap=tail[1])
+    return tail if holds_everywhere(_agrees(model, head, ids)) else None
+
+
+def _scale_and_cap(model: Any, module: nn.Linear, ids: torch.Tensor) -> Tail | None:
+    """What the model makes of outputs of our choice, if that is a scale and a cap."""
+    outputs = _chosen_outputs(module)
+
+    def choose(hidden: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(hidden.shape))
+        return outputs.clone()
+
+    shapes: list[tuple[int, ...]] = []
+    with torch.no_grad(), _exchanged(module, choose):
+        made = call_on(model, ids).logits
+    if shapes != [(1, _NUM_TOKENS, module.weight.shape[1])] or made.shape != outputs.shape:
+        return None
+    scale, most = float(made[0, 0, 0]) / _TINY, float(made[0, 1, 0])
+    cap = None if abs(most) > abs(scale) * _HUGE / 2 else most
+    if not scale or cap == 0.0:
+        return None
+    expected = outputs * scale if cap is None else cap * torch.tanh(outputs * (scale / cap))
+    return (scale, cap) if bool(((made - expected).abs() <= _SAME * expected.abs()).all()) else None
+
+
+def _chosen_outputs(module: nn.Linear) -> torch.Tensor:
+    """Three tokens' outputs, [1, 3, V]: tiny ones, huge ones, and a range, each id another number."""
+    size, device = module.weight.shape[0], module.weight.device
+    outputs = torch.empty(1, _NUM_TOKENS, size, dtype=torch.float64, device=device)
+    outputs[0, 0], outputs[0, 1] = _TINY, _HUGE
+    outputs[0, 2] = torch.linspace(-_RANGE, _RANGE, size, dtype=torch.float64, device=device)
+    return outputs
+
+
+def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
+    """Whether a few tokens have the log-probabilities, entropies and gradients that the model's own logits give."""
+    given: list[torch.Tensor] = []
+    sliced: list[_Found] = []
+    eps = torch.finfo(head.module.weight.dtype).eps
+
+    def keep(hidden: torch.Tensor) -> torch.Tensor:
+        hidden = hidden.detach().requires_grad_(True)
+        sliced.append(_in_slices(head, hidden[0], ids[0].to(hidden.device)))
+        bias = head.module.bias
+        output = nn.functional.linear(hidden, head.module.weight.detach(), None if bias is None else bias.detach())
+        given.extend((output, hidden))
+        return output.clone()
+
+    with torch.enable_grad(), _exchanged(head.module, keep):
+        logits = call_on(model, ids).logits[0]
+    (found,), tokens = sliced, ids[0].to(logits.device)
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    with torch.enable_grad():
+        logs = torch.log_softmax(logits.to(wide), dim=-1)
+        own = logs.gather(1, tokens.unsqueeze(1)).squeeze(1), -(logs.exp() * logs).sum(1)
+        own_grads = torch.autograd.grad(_weighed(own), given)
+    units = 64 * torch.finfo(wide).eps if given[0].dtype == wide else 8 * eps  # half precision rounds each logit
+    limit = units * max(1.0, float(logits.detach().abs().max()))
+    return all(bool((one - other).abs().max() <= limit) for one, other in zip(found.values, own, strict=True)) and all(
+        bool((one - other[0]).abs().max() <= eps**0.5 * other.abs().max())
+        for one, other in zip(found.grads, own_grads, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What slices give for a few tokens."""
+
+    values: tuple[torch.Tensor, torch.Tensor]
+    """Log-probabilities and entropies, [N] each."""
+    grads: tuple[torch.Tensor, torch.Tensor]
+    """The gradients of their weighed sum by the layer's output, [N, V], and by what it was given, [N, H]."""
+
+
+def _in_slices(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> _Found:
+    told: list[HeadTokens] = []
+    hidden = hidden.detach().requires_grad_(True)
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    logprobs, entropies = sliced_outputs(
+        head, hidden, ids, wide, entropies=True, watch=lambda _, tokens: told.append(tokens)
+    )
+    (to_hidden,) = torch.autograd.grad(_weighed((logprobs, entropies)), hidden)
+    values = logprobs.detach(), entropies.detach()
+    return _Found(values=values, grads=(told[0].cotangents(head, 0, head.vocab_size), to_hidden))
+
+
+def _weighed(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Unequal weights, so that tokens cannot be taken for each other."""
+    logprobs, entropies = outputs
+    weights = torch.arange(1, len(logprobs) + 1, device=logprobs.device).to(logprobs)
+    return (weights * (logprobs - entropies.flip(0) / 2)).sum()

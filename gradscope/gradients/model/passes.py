@@ -1,0 +1,248 @@
+"""One forward pass: log-probabilities and entropies of completion tokens, at the trainer's temperature.
+
+Shapes: B rows, S padded length, T tokens of a completion, V vocabulary, Q tokens that ran before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from gradscope.gradients.model.batches import PaddedBatch
+from gradscope.gradients.model.calls import activations_kept, forward_arguments
+from gradscope.gradients.model.head import Watch, plain_head, sliced_outputs, told_input
+from gradscope.gradients.model.sharding import end_of_pass, put_together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """Tokens that ran before the batch and are the same for all of its rows."""
+
+    cache: Any
+    """Their keys and values, in the model's own kind of cache, expanded to B rows."""
+    length: int
+    """Q."""
+
+
+def completion_logprobs(
+    model: Any,
+    batch: PaddedBatch,
+    temperature: float,
+    softmax_dtype: torch.dtype = torch.float32,
+    past: Past | None = None,
+    *,
+    entropies: bool = False,
+    watch: Watch | None = None,
+) -> list[torch.Tensor]:
+    """Log pi of each completion token.
+
+    The output layer is taken in slices of the vocabulary where it can be, so that the logits of all tokens never exist;
+    elsewhere the model forms them, from the last prompt token on where it can be asked to.
+
+    Args:
+        softmax_dtype: The least precision of the softmax. The gradient of a token of probability near 1 is 1 - pi, of
+            which whole float32 logits keep few digits; they matter where that token is a row of its own.
+        entropies: Whether each row's entropies follow its log-probabilities.
+        watch: Told, within the backward pass, what a sliced output layer's own parameters get.
+
+    Returns:
+        Per row its log-probabilities with their graph, [B][T], or [B][2 T] with entropies behind them.
+    """
+    head = plain_head(model)
+    if head is None:
+        return [
+            torch.cat([_logprobs(scaled, ids), _entropies(scaled)]) if entropies else _logprobs(scaled, ids)
+            for scaled, ids in _completion_logits(model, batch, temperature, softmax_dtype, past)
+        ]
+    lengths, found = list(batch.num_completion), []
+
+    def take(hidden: torch.Tensor) -> None:
+        rows = list(_predicting(hidden, batch))
+        outputs = sliced_outputs(
+            head.at(temperature),
+            torch.cat([states for states, _ in rows]),
+            torch.cat([ids for _, ids in rows]).to(hidden.device),
+            torch.promote_types(hidden.dtype, softmax_dtype),
+            entropies=entropies,
+            watch=watch,
+        )
+        found.append(outputs)
+
+    with told_input(head, take):
+        column = _run(model, batch, past)
+    ((logprobs, beside),) = found
+    logprobs = end_of_pass(logprobs, column)
+    if not entropies:
+        return list(torch.split(logprobs, lengths))
+    return [torch.cat(pair) for pair in zip(torch.split(logprobs, lengths), torch.split(beside, lengths), strict=True)]
+
+
+def completion_entropies(model: Any, batch: PaddedBatch, temperature: float) -> list[torch.Tensor]:
+    """Entropy of the policy where it sampled each completion token, in nats, [B][T]."""
+    with torch.no_grad():
+        outputs = completion_logprobs(model, batch, temperature, entropies=True)
+    return [row[num:] for row, num in zip(outputs, batch.num_completion, strict=True)]
+
+
+def _logprobs(scaled: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return scaled.gather(1, ids.unsqueeze(1)).squeeze(1) - torch.logsumexp(scaled, dim=1)
+
+
+def _entropies(scaled: torch.Tensor) -> torch.Tensor:
+    logs = torch.log_softmax(scaled, dim=1)
+    return -(logs.exp() * logs).sum(dim=1)
+
+
+def _completion_logits(
+    model: Any, batch: PaddedBatch, temperature: float, softmax_dtype: torch.dtype, past: Past | None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Row by row the logits that predict its completion, [T, V], over the temperature, and its tokens, [T]."""
+    logits = _run(model, batch, past)
+    for row, ids in _predicting(logits, batch):
+        yield row.to(torch.promote_types(logits.dtype, softmax_dtype)) / temperature, ids
+
+
+def _run(model: Any, batch: PaddedBatch, past: Past | None) -> torch.Tensor:
+    """The logits of a batch, [B, at most S, V], aligned at its end: only those that predict something, if possible."""
+    accepted = forward_arguments(model)
+    arguments: dict[str, Any] = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    if "position_ids" in accepted and batch.position_ids is not None:
+        arguments["position_ids"] = batch.position_ids
+    if "logits_to_keep" in accepted:
+        arguments["logits_to_keep"] = batch.length - min(_starts(batch))
+    if "use_cache" in accepted:
+        arguments["use_cache"] = False
+    if past is not None:
+        assert batch.position_ids is not None, "rows in a trainer's frame share no prompt"
+        mask = batch.attention_mask
+        arguments["attention_mask"] = torch.cat([mask.new_ones(len(mask), past.length), mask], dim=1)
+        arguments["position_ids"] = batch.position_ids + past.length
+        arguments.update(past_key_values=past.cache, use_cache=True)
+    with activations_kept(model):
+        logits: torch.Tensor = model(**arguments).logits
+    return logits
+
+
+def _predicting(outputs: torch.Tensor, batch: PaddedBatch) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Row by row what stands where its completion is predicted, [T, ...], and its tokens, [T]."""
+    offset = batch.length - outputs.shape[1]
+    # Rows are unbound first: indexing them one by one would cost a gradient of the whole batch per row.
+    for row, ids, start, num in zip(
+        outputs.unbind(0), batch.input_ids, _starts(batch), batch.num_completion, strict=True
+    ):
+        yield row[start - offset : start - offset + num], ids[start + 1 : start + 1 + num]
+
+
+def _starts(batch: PaddedBatch) -> list[int]:
+    """Position of each row's last prompt token."""
+    return [stop - num - 1 for (_, stop), num in zip(batch.spans, batch.num_completion, strict=True)]
+
+
+Weigh = Callable[[int, torch.Tensor], torch.Tensor]
+"""From a position within the batch and its detached outputs, log-probabilities [T], to as many weights."""
+_PART = 2**20
+"""Elements that are copied into float64 at one time: a whole table of embeddings would take gigabytes."""
+
+
+@contextmanager
+def gradients_on(trainable: Mapping[str, nn.Parameter], *, on: bool) -> Iterator[None]:
+    """Switch weight gradients on or off for a while."""
+    before = {name: parameter.requires_grad for name, parameter in trainable.items()}
+    try:
+        for parameter in trainable.values():
+            parameter.requires_grad_(on)
+        yield
+    finally:
+        for name, parameter in trainable.items():
+            parameter.requires_grad_(before[name])
+
+
+def backward(
+    model: Any,
+    trainable: Mapping[str, nn.Parameter],
+    batch: PaddedBatch,
+    temperature: float,
+    weigh: Weigh,
+    consume: Callable[[str, torch.Tensor], None],
+    *,
+    entropies: bool = False,
+) -> None:
+    """The gradient of sum_b sum_t v_bt log pi(token t of row b), with v held fixed.
+
+    Each tensor's gradient is handed out as soon as it is complete and then dropped; where several processes hold parts
+    of it, whole, once the pass is over. Gradients that the parameters hold already, of a model in training, are no part
+    of it and stay as they are.
+
+    Args:
+        weigh: The weights v.
+        consume: Called with each parameter's name and gradient; never for a parameter that has none.
+        entropies: Whether the tokens' entropies are weighed too, behind their log-probabilities.
+    """
+
+    def hand_out(name: str, parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None, "the hook runs after accumulation"
+        consume(name, parameter.grad)
+        parameter.grad = None
+
+    before = {name: parameter.grad for name, parameter in trainable.items()}
+    for parameter in trainable.values():
+        parameter.grad = None
+    handles = [
+        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            lambda tensor, name=name: hand_out(name, tensor)
+        )
+        for name, parameter in trainable.items()
+        if not isinstance(parameter, DTensor)  # a tied weight's arrives in two pieces
+    ]
+    try:
+        with gradients_on(trainable, on=True):
+            outputs = completion_logprobs(model, batch, temperature, entropies=entropies)
+            backpropagate(outputs, [weigh(position, row.detach()) for position, row in enumerate(outputs)])
+        for name, parameter in trainable.items():
+            if parameter.grad is not None:
+                consume(name, put_together(parameter.grad))
+                parameter.grad = None
+    finally:
+        for handle in handles:
+            handle.remove()
+        for name, parameter in trainable.items():
+            parameter.grad = before[name]
+
+
+def backpropagate(
+    logprobs: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    others: Sequence[torch.Tensor] = (),
+    *,
+    retain_graph: bool = False,
+) -> None:
+    """One backward pass from weighted log-probabilities, [B][T] each, and other terms of the loss, scalars."""
+    parts = [(row * weight.to(row)).sum() for row, weight in zip(logprobs, weights, strict=True)]
+    torch.stack([*parts, *others]).sum().backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+
+
+def squared_norm(
+    model: Any,
+    trainable: Mapping[str, nn.Parameter],
+    batch: PaddedBatch,
+    temperature: float,
+    weigh: Weigh,
+    *,
+    entropies: bool = False,
+) -> float:
+    """Squared norm of a batch's gradient over all trainable parameters, added up in float64."""
+    # one number in place: many small tensors between large ones keep the C library from reusing their memory
+    total = torch.zeros((), dtype=torch.float64, device=batch.input_ids.device)
+
+    def add(_: str, grad: torch.Tensor) -> None:
+        for part in torch.split(grad.flatten(), _PART):
+            total.add_(part.double().square().sum())
+
+    backward(model, trainable, batch, temperature, weigh, add, entropies=entropies)
+    return float(total)

@@ -1,0 +1,221 @@
+"""A model whose weights lie in parts on all processes: how it is loaded, and what differs from a whole one.
+
+transformers distributes a model before it reads the weights (FSDP2, from 5.14.1 on), so no process ever holds all of
+them. In a forward or backward pass each decoder layer is put together, used and let go; so every process must make
+the same passes in the same order. Outside of a pass parameters are DTensors, each process's own slice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import accumulate, pairwise
+from typing import Any, cast
+
+import torch
+import transformers
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from gradscope.errors import MissingDependencyError, UsageError
+from gradscope.gradients.processes import from_all, num_connected
+
+_SINCE = (5, 14, 1)
+"""The first transformers whose DistributedConfig knows ``fsdp_size``."""
+
+
+def own_device(kind: str) -> torch.device:
+    """The device of this process.
+
+    Args:
+        kind: ``cpu`` or ``cuda``; on a machine with several processes each has a GPU of its own.
+
+    Returns:
+        The device.
+
+    Raises:
+        UsageError: There are more processes than GPUs, or a machine with GPUs is to compute on its CPUs.
+    """
+    if num_connected() == 1:
+        return torch.device(kind)
+    if kind == "cpu":
+        if torch.cuda.is_available():
+            raise UsageError(
+                "Several processes share a model on the GPUs of a machine that has some.",
+                hint="Leave out --device cpu, or hide the GPUs: CUDA_VISIBLE_DEVICES=''.",
+            )
+        return torch.device("cpu")
+    index, num_here = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if index >= num_here:
+        raise UsageError(
+            f"Each process needs a GPU of its own, and this machine has {num_here}.",
+            hint=f"Start {num_here} here: torchrun --nproc-per-node {num_here}.",
+        )
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def sharding_arguments(model_class: Any, config: Any) -> dict[str, Any]:
+    """What ``from_pretrained`` is told so that each process loads its part; nothing where there is one process.
+
+    Args:
+        model_class: The class to load, transformers' own pick among them.
+        config: The model's configuration.
+
+    Returns:
+        Keyword arguments.
+
+    Raises:
+        MissingDependencyError: The installed transformers cannot distribute a model while it loads.
+    """
+    if num_connected() == 1:
+        return {}
+    require_sharding(transformers.__version__)
+    from transformers.distributed import DistributedConfig
+
+    # every decoder layer by itself, whatever the architecture calls them; the rest is transformers' plan
+    with torch.device("meta"):
+        build = getattr(model_class, "from_config", None) or model_class._from_config
+        skeleton = build(config)
+    depth = getattr(config.get_text_config(), "num_hidden_layers", None)
+    layers = next(
+        (name for name, each in skeleton.named_modules() if isinstance(each, nn.ModuleList) and len(each) == depth),
+        None,
+    )
+    plan = {f"{layers}.*": "free_full_weight"} if layers is not None else None
+    return {"distributed_config": DistributedConfig(fsdp_size=num_connected(), fsdp_plan=plan)}
+
+
+def require_sharding(version: str) -> None:
+    """Refuse a version of transformers that loads whole models only.
+
+    Raises:
+        MissingDependencyError: It is older than 5.14.1.
+    """
+    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
+    if numbers < _SINCE:
+        raise MissingDependencyError(
+            f"Several processes share a model from transformers 5.14.1 on, and {version} is installed.",
+            hint="pip install --upgrade transformers, or call gradscope without torchrun.",
+        )
+
+
+def settle(model: nn.Module) -> None:
+    """Make a freshly loaded model fit for hooks: nothing happens where it is whole.
+
+    The embedding, the last norm and the head stay together until the pass is over, for their hooks look at their
+    weights. After a pass without gradients they are let go too: what is switched on and off afterwards must reach them.
+    """
+    roots = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for module in roots:
+        if any(True for _ in cast(nn.Module, module).parameters(recurse=False)):
+            module.set_reshard_after_forward(False, recurse=False)
+    if roots:
+        root = cast(nn.Module, roots[0])
+        root.register_forward_hook(lambda *_: None if torch.is_grad_enabled() else let_go(root))
+
+
+def call_as_module(adapted: Any) -> None:
+    """Let an adapted model call its base as a module: PEFT calls the base's forward alone, past the hooks of sharding.
+
+    Args:
+        adapted: PEFT's model; nothing happens where its base is whole.
+    """
+    tuner = adapted.base_model
+    if isinstance(tuner.model, FSDPModule):
+        tuner.forward = cast(nn.Module, tuner.model).__call__
+
+
+def let_go(model: nn.Module) -> None:
+    """Take a model's weights apart again, where any are together."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def start_of_pass(output: torch.Tensor) -> torch.Tensor:
+    """What a layer hands on in place of its output; where weights are in parts a graph begins at it."""
+    if num_connected() == 1 or not torch.is_grad_enabled():
+        return output
+    return output.requires_grad_(True).clone()  # the model may change it in place, as it may not the start of a graph
+
+
+def end_of_pass(numbers: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """Numbers that a pass gave beside a model's own output, as they are; their backward pass begins at that output.
+
+    FSDP looks there for a backward pass, at whose end it reduces gradients. Where nothing below the output layer has
+    one, as where the layer's own weight is differentiated alone, it would see no pass, and the gradient would be lost.
+
+    Args:
+        output: What the model returned, made of what :func:`start_of_pass` gave one of its layers.
+
+    Returns:
+        The numbers.
+    """
+    if not (numbers.requires_grad and output.requires_grad):
+        return numbers
+    ended: torch.Tensor = _EndOfPass.apply(numbers, output)  # type: ignore[no-untyped-call]
+    return ended
+
+
+class _EndOfPass(torch.autograd.Function):
+    """The first tensor; the second gets a gradient of zero."""
+
+    @staticmethod
+    def forward(ctx: Any, numbers: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(output)
+        return numbers.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (output,) = ctx.saved_tensors
+        return grad, torch.zeros_like(output)
+
+
+def put_together(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor put together from the parts of all processes; one that is whole as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def own_slice(tensor: torch.Tensor) -> torch.Tensor:
+    """This process's part of a tensor; all of one that is whole."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def row_bounds(tensor: torch.Tensor) -> list[tuple[int, int]]:
+    """First and last-plus-one index of each process's part of a tensor in parts, along its first dimension."""
+    edges = [0, *accumulate(from_all(len(own_slice(tensor))))]
+    assert edges[-1] == len(tensor), "outside of passes parameters are in parts"
+    return list(pairwise(edges))
+
+
+def is_in_parts(tensor: torch.Tensor) -> bool:
+    """Whether a parameter lies in parts on the processes of this command, which put it together for a pass."""
+    return num_connected() > 1 and isinstance(tensor, DTensor)
+
+
+def is_of_sharding(hook: Callable[..., Any]) -> bool:
+    """Whether a module's hook is there to put its weights together and to let them go."""
+    return str(getattr(hook, "__module__", "")).startswith(FSDPModule.__module__)
+
+
+def original_type(module: nn.Module) -> type:
+    """The class of a module, of which FSDP makes one of its own where the module is a unit."""
+    return type(module).__mro__[2] if isinstance(module, FSDPModule) else type(module)
+
+
+def require_one_process(subject: str) -> None:
+    """Refuse what only a whole model answers.
+
+    Args:
+        subject: "Rows of tokens are", say.
+
+    Raises:
+        UsageError: Several processes share the model.
+    """
+    if num_connected() > 1:
+        raise UsageError(
+            f"{subject} measured by one process, and {num_connected()} share this model.",
+            hint="Call gradscope without torchrun, on a model that one device holds.",
+        )

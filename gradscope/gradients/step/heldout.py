@@ -1,0 +1,297 @@
+"""Inner products of a step's score vectors with the gradients of held-out answers, by the same engines.
+
+The answers join the step's rollouts as further rows, each with weight 1 on every sampled token, times its share among
+the correct samples of its prompt. So it costs the step's passes once more, and one an answer. The step's own Gram
+matrix, its loss and its self-check are measured without them; that of its rows among the others must agree with it.
+
+Shapes: R rollouts of the step, H held-out answers, M prompts that they are of.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradscope.errors import InputError
+from gradscope.gradients.engine_options import Engine, Verify
+from gradscope.gradients.model.batches import Frame, TokenSequence
+from gradscope.gradients.model.calls import uses_tf32
+from gradscope.gradients.model.policy import token_sequences
+from gradscope.gradients.plan.prepared_step import PreparedStep, scales_with_width
+from gradscope.gradients.plan.rows import Row, RowPlan
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.step.verify import require_agreement, tolerance
+from gradscope.metrics.gram.spectrum import Array
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.types import Rollout, RolloutGroup
+
+_WITH_TEXT = "Give the held-out prompts as they were given to the trainer: as messages, or with prompt_ids."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutSequences:
+    """The answers of the held-out prompts that are no prompts of the step."""
+
+    groups: tuple[RolloutGroup, ...]
+    """The prompts with their answers, as groups of the step, [M]."""
+    sequences: tuple[TokenSequence, ...]
+    """Their answers, prompt by prompt."""
+    owners: tuple[int, ...]
+    """Whose answer each is, from 0 to M - 1."""
+    shares: tuple[float, ...]
+    """Its share among the correct samples of its prompt."""
+    notes: tuple[str, ...]
+    """What was left out, and what may be inexact, in sentences."""
+
+
+def heldout_sequences(
+    prepared: PreparedStep, prompts: Sequence[RolloutGroup], shares: Sequence[Sequence[float]]
+) -> HeldoutSequences:
+    """The answers as token ids that fit the model, without those of prompts of the step.
+
+    Args:
+        prompts: One group a held-out prompt: its correct answers, each once.
+        shares: The share of each answer among the correct samples of its prompt.
+
+    Returns:
+        The answers, and what was left out.
+    """
+    _require_prompts_of_one_kind(prepared, prompts)
+    trained = {sequence.prompt_ids for sequence in prepared.plan.sequences}
+    groups: list[RolloutGroup] = []
+    kept: list[tuple[TokenSequence, int, float]] = []
+    num_trained = num_unspelled = 0
+    for group, own in zip(prompts, shares, strict=True):
+        sequences = _sequences(prepared, group)
+        if sequences[0].prompt_ids in trained:
+            num_trained += 1
+            continue
+        pairs = enumerate(zip(group.rollouts, sequences, strict=True))
+        known = [index for index, (rollout, of) in pairs if _is_written(prepared, rollout, of)]
+        num_unspelled += len(sequences) - len(known)
+        total = sum(own[index] for index in known)
+        kept += [(sequences[index], len(groups), own[index] / total) for index in known]
+        if known:
+            rollouts = tuple(group.rollouts[index] for index in known)
+            groups.append(replace(group, step=prepared.step, rollouts=rollouts))
+    _require_some(len(prompts), num_trained, len(kept))
+    every, owners, parts = zip(*kept, strict=True)
+    return HeldoutSequences(
+        groups=tuple(groups),
+        sequences=_framed(prepared, every),
+        owners=owners,
+        shares=parts,
+        notes=_notes(prepared, every, num_trained, num_unspelled),
+    )
+
+
+def _require_some(num_prompts: int, num_trained: int, num_answers: int) -> None:
+    if num_trained == num_prompts:
+        raise InputError(
+            "Every held-out prompt is trained on in this very step.",
+            hint="Give samples of prompts that the step was not trained on.",
+        )
+    if not num_answers:
+        raise InputError(
+            "No held-out answer can be spelled in the tokens of this model.",
+            hint="Give answers of the same model, or of one with its tokenizer.",
+        )
+
+
+def _sequences(prepared: PreparedStep, group: RolloutGroup) -> tuple[TokenSequence, ...]:
+    template = prepared.plan.objective.chat_template_kwargs
+    return token_sequences(prepared.policy, [group], chat_template_kwargs=template)
+
+
+def _is_written(prepared: PreparedStep, rollout: Rollout, sequence: TokenSequence) -> bool:
+    """Whether the tokens of a text spell it: what a vocabulary lacks becomes another token, or none."""
+    plain = [(rollout.completion, sequence.completion_ids)] if rollout.completion_ids is None else []
+    if rollout.prompt_ids is None and rollout.messages is None:
+        plain.append((rollout.prompt, sequence.prompt_ids))
+    return all(_letters(text) in _letters(prepared.policy.tokenizer.decode(list(ids))) for text, ids in plain)
+
+
+def _letters(text: str) -> str:
+    """A text without what tokenizers change in good faith: spaces, case and compatible forms."""
+    return "".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def _framed(prepared: PreparedStep, sequences: Sequence[TokenSequence]) -> tuple[TokenSequence, ...]:
+    """Without padding; where the step's rows stand in the trainer's, so that a batch can hold both."""
+    frame = prepared.plan.sequences[0].frame
+    if frame is None:
+        return tuple(sequences)
+    if scales_with_width(prepared.policy.model):
+        raise InputError(
+            "The model's positions change with the padded length of a batch, and held-out answers have no batch.",
+            cause="model_unsupported",
+        )
+    widths = [(len(one.prompt_ids), len(one.completion_ids)) for one in sequences]
+    frames = [Frame(prompt_width=first, completion_width=then, padding_id=frame.padding_id) for first, then in widths]
+    return tuple(replace(one, frame=own) for one, own in zip(sequences, frames, strict=True))
+
+
+def _require_prompts_of_one_kind(prepared: PreparedStep, prompts: Sequence[RolloutGroup]) -> None:
+    """Refuse text that the step's own prompts show to have other ids."""
+    first = prompts[0].rollouts[0]
+    if first.prompt_ids is not None:
+        return
+    for rollout, sequence in _firsts(prepared):
+        as_text = replace(rollout, prompt_ids=None, messages=rollout.messages if first.messages else None)
+        if not rollout.prompt and as_text.messages is None:
+            continue  # a log of ids alone shows nothing
+        if _retokenized(prepared, as_text).prompt_ids != sequence.prompt_ids:
+            raise InputError(
+                "The step's prompts have other token ids than their text gives, as with a chat template, so those of "
+                "the held-out prompts are not known.",
+                hint=_WITH_TEXT,
+                cause="prompt_unknown",
+            )
+
+
+def _firsts(prepared: PreparedStep) -> list[tuple[Rollout, TokenSequence]]:
+    """The first rollout of each group: prompts are the same within one."""
+    pairs = zip(prepared.rollouts, prepared.plan.sequences, strict=True)
+    return list({rollout.group_id: (rollout, sequence) for rollout, sequence in reversed(list(pairs))}.values())
+
+
+def _retokenized(prepared: PreparedStep, rollout: Rollout) -> TokenSequence:
+    alone = RolloutGroup(step=0, group_id=rollout.group_id, prompt_id=rollout.group_id, rollouts=(rollout,))
+    return _sequences(prepared, alone)[0]
+
+
+def _notes(
+    prepared: PreparedStep, sequences: Sequence[TokenSequence], num_trained: int, num_unspelled: int
+) -> tuple[str, ...]:
+    notes = []
+    if num_trained:
+        notes.append("Held-out prompts that a step trains on are left out of that step.")
+    if num_unspelled:
+        notes.append("Held-out answers that the model's vocabulary cannot spell are left out.")
+    if any(sequence.inferred for sequence in sequences):
+        notes.append("Held-out answers were tokenized from text.")
+        if not _keeps_logged_ids(prepared):
+            notes.append(
+                "Some of the run's own completions have other ids than their text gives, so held-out answers may too."
+            )
+    return tuple(notes)
+
+
+def _keeps_logged_ids(prepared: PreparedStep) -> bool:
+    """Whether completions of the step whose ids were logged beside their text have them again when tokenized."""
+    pairs = zip(prepared.rollouts, prepared.plan.sequences, strict=True)
+    logged = [(rollout, of) for rollout, of in pairs if not of.inferred and rollout.completion and all(of.mask)]
+    again = [_retokenized(prepared, replace(rollout, completion_ids=None, mask=None)) for rollout, _ in logged]
+    end = getattr(prepared.policy.tokenizer, "eos_token_id", None)
+    return all(
+        _without(end, one.completion_ids) == _without(end, of.completion_ids)
+        for one, (_, of) in zip(again, logged, strict=True)
+    )
+
+
+def _without(end: int | None, ids: tuple[int, ...]) -> tuple[int, ...]:
+    """Token ids without the one that ends them, which truncated completions lack."""
+    return ids[:-1] if ids[-1:] == (end,) else ids
+
+
+_EVEN = 1e-6
+"""Weights of the tokens of an answer that differ by less, relative to the largest, are one weight and its rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutGram:
+    """The rollouts of a step beside the correct samples of held-out prompts.
+
+    C_k is the mean gradient of the log-probability of those of prompt k.
+    """
+
+    cross: Array
+    """Score vectors of the step's rollouts times C_k, [R, M]."""
+    norms: Array
+    """|C_k|, [M]."""
+    scales: Array | None
+    """What makes the gradient of a rollout's log-probability of its score vector, 0 where the loss leaves it out, [R];
+    None where the loss weighs the tokens of a rollout unequally."""
+    num_answers: int
+    """Distinct answers, H."""
+    notes: tuple[str, ...]
+    """What was left out, and what may be inexact, in sentences."""
+
+
+def measure_heldout_gram(
+    prepared: PreparedStep,
+    step: StepGram,
+    prompts: Sequence[RolloutGroup],
+    shares: Sequence[Sequence[float]],
+    *,
+    engine: Engine = "auto",
+    verify: Verify = "first",
+    progress: ProgressCallback = no_progress,
+) -> HeldoutGram:
+    """The inner products of a step's score vectors with held-out prompts' correct answers.
+
+    Args:
+        step: The step's Gram matrix, with which that of the same rows must agree.
+        prompts: One group a held-out prompt: its correct answers, each once.
+        shares: The share of each answer among the correct samples of its prompt.
+
+    Returns:
+        The products.
+
+    Raises:
+        VerificationError: The two Gram matrices of the step's rows disagree.
+    """
+    answers = heldout_sequences(prepared, prompts, shares)
+    found = measure_step(_joined(prepared, answers), engine=engine, verify=verify, progress=progress)
+    num = step.num_rollouts
+    _require_agreement(prepared, step.score_gram, found.gram[:num, :num])
+    of_prompt = np.equal.outer(answers.owners, np.arange(len(answers.groups))).astype(np.float64)
+    squares = np.diag(of_prompt.T @ found.gram[num:, num:] @ of_prompt)
+    return HeldoutGram(
+        cross=found.gram[:num, num:] @ of_prompt,
+        norms=np.sqrt(np.clip(squares, 0.0, None)),
+        scales=_scales(prepared.plan, step.logprobs),
+        num_answers=len(answers.sequences),
+        notes=answers.notes,
+    )
+
+
+def _joined(prepared: PreparedStep, answers: HeldoutSequences) -> PreparedStep:
+    """The score rows of a step with a row an answer behind them; nothing else of its loss."""
+    plan, num = prepared.plan, len(prepared.plan.sequences)
+    rows = [Row(sequence=index, channel="score") for index in range(num)]
+    for index, (sequence, share) in enumerate(zip(answers.sequences, answers.shares, strict=True), start=num):
+        rows.append(Row(sequence=index, channel="score", given=_sampled(sequence) * share))
+    joined = replace(plan, sequences=(*plan.sequences, *answers.sequences), rows=tuple(rows), entropy_weights=None)
+    return replace(prepared, plan=joined, groups=(*prepared.groups, *answers.groups))
+
+
+def _sampled(sequence: TokenSequence) -> torch.Tensor:
+    return torch.tensor(sequence.mask, dtype=torch.float64)
+
+
+def _scales(plan: RowPlan, logprobs: Sequence[NDArray[np.float64]]) -> Array | None:
+    """One over what the score vector of each rollout weighs all its sampled tokens by."""
+    scales = np.zeros(len(plan.sequences))
+    for index, (sequence, own) in enumerate(zip(plan.sequences, logprobs, strict=True)):
+        slope = plan.cotangent(Row(sequence=index, channel="score"), torch.as_tensor(own)).numpy()
+        weights = slope[np.array(sequence.mask, dtype=np.bool_)]
+        largest = float(np.abs(weights).max(initial=0.0))
+        if largest and np.ptp(weights) > _EVEN * largest:
+            return None
+        scales[index] = 1.0 / weights[0] if largest else 0.0
+    return scales
+
+
+def _require_agreement(prepared: PreparedStep, alone: Array, joined: Array) -> None:
+    scale = np.sqrt(np.clip(np.diag(alone), 0.0, None))
+    sizes = np.maximum(np.outer(scale, scale), float(np.mean(scale) ** 2))
+    error = float(np.max(np.abs(joined - alone) / sizes)) if sizes.all() else 0.0
+    limit = tolerance(prepared.policy.dtype, tf32=uses_tf32(prepared.policy.device))
+    require_agreement("The step's score vectors have other inner products beside held-out answers", error, limit)

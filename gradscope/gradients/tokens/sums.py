@@ -1,0 +1,341 @@
+"""Sums of a step's token gradients, each under weights of its own, and how they lie to each other.
+
+A correction for another sampler, a mask on tokens, a turn: each is the same gradients of tokens under other weights. So
+each is one more backward pass, and all questions about them are arithmetic on the Gram matrix of the sums, kept by
+group so that groups can be left out.
+
+Shapes: N tokens that count, R rollouts of the step, V weightings, J groups, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from gradscope.gradients.engines.loop import ROW_BYTES, GramAccumulator, parameter_blocks, row_bytes
+from gradscope.gradients.engines.stream import stream_gram
+from gradscope.gradients.model.batches import pad_batch, split_rows
+from gradscope.gradients.model.passes import completion_logprobs, gradients_on
+from gradscope.gradients.model.sharding import require_one_process
+from gradscope.gradients.plan.losses import Completion, SamplerCorrection, reward_slope
+from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.gradients.plan.rows import Row, RowPlan
+from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.tokens.measure import policy_entropies
+from gradscope.metrics.gram.spectrum import Array
+from gradscope.progress import ProgressCallback, no_progress
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedTokens:
+    """The tokens, rollout after rollout."""
+
+    rollouts: Index
+    """Which rollout of the step each is of, [N]."""
+    groups: Index
+    """Which group, from 0 to J - 1, [N]."""
+    positions: Index
+    """Its place in its completion, from 0, [N]."""
+    turns: Index
+    """Its turn, from 0: a turn is a stretch of sampled tokens, and ends where a tool or an environment writes, [N]."""
+    logprobs: Array
+    """Log pi of the policy, [N]."""
+    entropies: Array
+    """The policy's entropy where it was sampled, in nats, [N]."""
+    sampler: Array | None
+    """The sampler's log-probability, the policy's own where it is not a number, [N]; None unless every rollout has
+    them."""
+    reference: Array | None
+    """Log pi of the reference policy, [N]; None without a KL term."""
+    advantages: Array
+    """[N]."""
+    weights: Array
+    """What multiplies grad log pi in the reward part of the gradient that the optimizer saw, [N]."""
+    plain: Array
+    """The same at ratio 1: without importance ratio, clip and correction, as if the policy itself had sampled, [N]."""
+    lengths: tuple[int, ...]
+    """Completion tokens of every rollout, those that do not count among them, [R]."""
+
+    @property
+    def num_groups(self) -> int:
+        """J, of the groups that have a token."""
+        return int(self.groups.max(initial=-1)) + 1
+
+
+def counted_tokens(prepared: PreparedStep, step: StepGram) -> CountedTokens | None:
+    """The tokens of a step.
+
+    Args:
+        step: The step's Gram matrix, for the log-probabilities.
+
+    Returns:
+        The table; None where the gradient is zero, not every token has a logged advantage, or none counts.
+    """
+    if step.policy_gram is None or not step.policy_gram.sum() > 0:
+        return None
+    plan = prepared.plan
+    counted = [completion.counted.bool().numpy() for completion in plan.completions]
+    if any(advantages is None for advantages in plan.advantages) or not any(mask.any() for mask in counted):
+        return None
+    entropies = policy_entropies(prepared.policy, plan, range(len(counted)), step.batch_tokens)
+    of_group = [number for number, group in enumerate(prepared.groups) for _ in group.rollouts]
+
+    def gathered(values: Callable[[int], Array | Index]) -> Array:
+        return np.concatenate([np.asarray(values(at), dtype=np.float64)[mask] for at, mask in enumerate(counted)])
+
+    def numbered(values: Callable[[int], Array | Index]) -> Index:
+        return gathered(values).astype(np.int64)
+
+    logprobs = [torch.tensor(own) for own in step.logprobs]
+    sampled = [_sampled(rollout.logprobs, own) for rollout, own in zip(prepared.rollouts, step.logprobs, strict=True)]
+    has_reference = plan.objective.has_reference  # a KL term to the sampler has none
+    reference = [completion.reference if has_reference else None for completion in plan.completions]
+    return CountedTokens(
+        rollouts=numbered(lambda at: np.full(len(counted[at]), at)),
+        groups=np.unique(numbered(lambda at: np.full(len(counted[at]), of_group[at])), return_inverse=True)[1],
+        positions=numbered(lambda at: np.arange(len(counted[at]))),
+        turns=numbered(lambda at: _turns(plan.sequences[at].mask)),
+        logprobs=gathered(lambda at: step.logprobs[at]),
+        entropies=gathered(lambda at: entropies[at]),
+        sampler=None if any(one is None for one in sampled) else gathered(lambda at: _known(sampled[at])),
+        reference=None if any(one is None for one in reference) else gathered(lambda at: _numbers(reference[at])),
+        advantages=gathered(lambda at: _numbers(plan.advantages[at])),
+        weights=gathered(lambda at: _numbers(plan.cotangent(Row(sequence=at, channel="logged"), logprobs[at]))),
+        plain=gathered(lambda at: _numbers(_at_ratio_one(plan, at, logprobs[at]))),
+        lengths=tuple(map(len, counted)),
+    )
+
+
+def _at_ratio_one(plan: RowPlan, sequence: int, logprobs: torch.Tensor) -> torch.Tensor:
+    """The slope of the loss of one completion where every ratio is 1, [T]."""
+    advantages = plan.advantages[sequence]
+    assert advantages is not None, "the caller asks for steps with logged advantages"
+    alone = Completion(counted=plan.completions[sequence].counted.to(logprobs))
+    return reward_slope(
+        plan.objective.loss,
+        plan.objective,
+        alone,
+        logprobs,
+        plan.weights[sequence].to(logprobs),
+        advantages.to(logprobs),
+    )
+
+
+def _sampled(logged: Sequence[float] | None, own: Array) -> Array | None:
+    """The sampler's numbers, in place of which the policy's own stand where it gave none."""
+    if logged is None or len(logged) != len(own):
+        return None
+    values = np.array(logged, dtype=np.float64)
+    return np.where(np.isfinite(values), values, own)
+
+
+def _known(values: Array | None) -> Array:
+    assert values is not None, "the caller looks before"
+    return values
+
+
+def _numbers(values: torch.Tensor | None) -> Array:
+    assert values is not None, "the caller looks before"
+    return np.asarray(values.double().cpu().numpy(), dtype=np.float64)
+
+
+def _turns(mask: Sequence[bool]) -> Index:
+    """The turn of each token of a completion; tokens that were not sampled have that of the turn before."""
+    sampled = np.array(mask, dtype=np.int64)
+    return np.asarray(np.maximum(np.cumsum(np.diff(sampled, prepend=0) == 1) - 1, 0))
+
+
+def measure_token_sums(
+    prepared: PreparedStep,
+    tokens: CountedTokens,
+    weights: Array,
+    of_entropy: NDArray[np.bool_],
+    *,
+    max_bytes: int = ROW_BYTES,
+    progress: ProgressCallback = no_progress,
+) -> Array:
+    """Inner products of sum_t w_vt grad log pi(token t) over the tokens of a group, for every weighting and group.
+
+    Args:
+        weights: What multiplies each token's gradient, one row a weighting, [V, N].
+        of_entropy: Which weightings weigh grad of the entropies where tokens were sampled instead, [V].
+        max_bytes: Memory for the sums by all parameters. Where they take more, layers are taken one by one, and what
+            no layer rule covers goes in blocks of parameters.
+
+    Returns:
+        The products, [V, J, V, J].
+    """
+    require_one_process("Sums of tokens are")
+    outputs = _outputs(tokens, weights, of_entropy)
+    num_groups, device = tokens.num_groups, prepared.policy.device
+    num_rows, trainable, budget = len(weights) * num_groups, prepared.policy.trainable, prepared.budget
+    lengths = prepared.plan.lengths[: len(tokens.lengths)]
+    by_layer, entropies = row_bytes(num_rows, trainable) > max_bytes, bool(of_entropy.any())
+
+    def attempt(batch_tokens: int) -> Array:
+        rows = _rows(outputs, tokens)
+        total = GramAccumulator(num_rows, device, places=[place for place, _ in rows])
+        left = trainable
+        if by_layer:
+            slow = _by_layer(prepared, [row for _, row in rows], batch_tokens, total, entropies=entropies)
+            left = {name: trainable[name] for name in sorted(slow)}
+        blocks = list(parameter_blocks(left, num_rows, max_bytes))
+        for done, block in enumerate(blocks):
+            _by_group(prepared, tokens, outputs, block, batch_tokens, total, entropies=entropies)
+            progress(done + 1, len(blocks), "blocks of parameters")
+        return np.asarray(total.gram.cpu().numpy())
+
+    gram = budget.fit(lengths, attempt)
+    return gram.reshape(len(weights), num_groups, len(weights), num_groups)
+
+
+Outputs = list[list[torch.Tensor]]
+"""What each weighting weighs the outputs of each sequence by, [V][R][T], or [V][R][2 T] with entropies."""
+
+
+def _outputs(tokens: CountedTokens, weights: Array, of_entropy: NDArray[np.bool_]) -> Outputs:
+    ends = np.cumsum(tokens.lengths)
+    starts, whole, halves = ends - tokens.lengths, int(ends[-1]), 1 + bool(of_entropy.any())
+    at, made = starts[tokens.rollouts] + tokens.positions, []
+    for row, is_of_entropy in zip(weights, of_entropy, strict=True):
+        spread = np.zeros((halves, whole))
+        spread[int(is_of_entropy), at] = row
+        made.append([torch.from_numpy(part.flatten()) for part in np.split(spread, ends[:-1], axis=1)])
+    return made
+
+
+def _rows(outputs: Outputs, tokens: CountedTokens) -> list[tuple[int, Row]]:
+    """Every sequence under every weighting that has a token of it, and the sum that it counts to."""
+    group_of = dict(zip(tokens.rollouts.tolist(), tokens.groups.tolist(), strict=True))
+    return [
+        (number * tokens.num_groups + group_of[sequence], Row(sequence=sequence, channel="logged", given=given))
+        for number, of_sequence in enumerate(outputs)
+        for sequence, given in enumerate(of_sequence)
+        if given.any()
+    ]
+
+
+def _by_layer(
+    prepared: PreparedStep, rows: Sequence[Row], batch_tokens: int, total: GramAccumulator, *, entropies: bool
+) -> frozenset[str]:
+    """Add all parameters that a layer rule covers; the names of the others."""
+    policy, plan = prepared.policy, prepared.plan
+    beside = plan.weights if entropies else None  # says that rows weigh entropies; theirs are given
+    weighed = replace(prepared, plan=replace(plan, rows=tuple(rows), entropy_weights=beside))
+    return stream_gram(
+        policy.model,
+        policy.trainable,
+        weighed.plan,
+        weighed.batches(range(len(rows)), batch_tokens),
+        total,
+        lambda _, __: None,
+        recompute=prepared.budget.recompute,
+    )
+
+
+def _by_group(
+    prepared: PreparedStep,
+    tokens: CountedTokens,
+    outputs: Outputs,
+    block: Mapping[str, nn.Parameter],
+    batch_tokens: int,
+    total: GramAccumulator,
+    *,
+    entropies: bool,
+) -> None:
+    """Add some parameters: a forward pass a group serves one backward pass a weighting."""
+    policy, plan, parameters = prepared.policy, prepared.plan, list(block.values())
+    kept = [
+        torch.zeros(total.num_rows, p.numel(), dtype=torch.promote_types(p.dtype, torch.float32), device=total.device)
+        for p in parameters
+    ]
+    with gradients_on(block, on=True):
+        for group in range(tokens.num_groups):
+            members = np.unique(tokens.rollouts[tokens.groups == group]).tolist()
+            for part in split_rows([plan.sequences[member].length for member in members], batch_tokens):
+                chosen = [members[index] for index in part]
+                batch = pad_batch(chosen, [plan.sequences[member] for member in chosen], policy.device)
+                found = torch.cat(
+                    completion_logprobs(policy.model, batch, plan.objective.temperature, entropies=entropies)
+                )
+                given = [torch.cat([row[member] for member in chosen]) for row in outputs]
+                live = [number for number, row in enumerate(given) if row.any()]
+                for number in live:
+                    grads = torch.autograd.grad(
+                        found,
+                        parameters,
+                        given[number].to(found),
+                        retain_graph=number != live[-1],
+                        allow_unused=True,
+                    )
+                    for rows, grad in zip(kept, grads, strict=True):
+                        if grad is not None:
+                            rows[number * tokens.num_groups + group] += grad.detach().flatten()
+    while kept:
+        total.add_rows(kept.pop(0))
+
+
+UNCORRECTED = "none"
+"""Where every token keeps its own weight, as if the policy itself had sampled."""
+UNBIASED = "sequence_ratio"
+"""Whose expectation under the sampler is the gradient on policy."""
+_TRL_BOUND = 3.0
+"""TRL's ``vllm_importance_sampling_clip_max``."""
+
+CORRECTIONS: Mapping[str, SamplerCorrection | None] = {
+    UNCORRECTED: None,
+    "token_ratio": SamplerCorrection(mode="token_truncate", low=None, high=None),
+    "tis": SamplerCorrection(mode="token_truncate", low=None, high=2.0),
+    "icepop": SamplerCorrection(mode="token_mask", low=0.5, high=5.0),
+    "token_mask": SamplerCorrection(mode="token_mask", low=None, high=_TRL_BOUND),
+    "sequence_truncate": SamplerCorrection(mode="sequence_truncate", low=None, high=_TRL_BOUND),
+    "sequence_mask": SamplerCorrection(mode="sequence_mask", low=None, high=_TRL_BOUND),
+    UNBIASED: SamplerCorrection(mode="sequence_truncate", low=None, high=None),
+}
+"""Name -> the correction. ``tis`` has the bound of verl's ``rollout_is_threshold``, ``icepop`` its usual band [0.5, 5],
+the others the bound of TRL."""
+
+
+def corrected(tokens: CountedTokens, sampler: Array, correction: SamplerCorrection | None) -> Array:
+    """What a correction multiplies each token's gradient by, infinite beyond floating point.
+
+    Args:
+        sampler: The sampler's log-probability of each token, [N].
+        correction: None: it stays as it is.
+
+    Returns:
+        Factors, one for all tokens of a rollout where ratios are of sequences, [N].
+    """
+    if correction is None:
+        return np.ones(len(sampler))
+    factors = np.ones(len(sampler))
+    for rollout in np.unique(tokens.rollouts):
+        mine = tokens.rollouts == rollout
+        own, logged = torch.from_numpy(tokens.logprobs[mine]), torch.from_numpy(sampler[mine])
+        factors[mine] = correction.ratio(logged, own, torch.ones_like(own)).numpy()
+    return factors
+
+
+def sequence_factors(gaps: Sequence[Array]) -> dict[str, Array]:
+    """What each correction by sequence multiplies some rollouts by, and :data:`UNCORRECTED`, infinite beyond floats.
+
+    Args:
+        gaps: The policy's log-probabilities minus the sampler's, 0 where a token does not count, [R][T].
+
+    Returns:
+        Correction -> factors, [R].
+    """
+    by_sequence = {name: one for name, one in CORRECTIONS.items() if one is not None and one.by_sequence}
+    own = [torch.from_numpy(np.asarray(gap, dtype=np.float64)) for gap in gaps]
+    found = {UNCORRECTED: np.ones(len(own))}
+    for name, correction in by_sequence.items():
+        ratios = [float(correction.ratio(torch.zeros_like(gap), gap, torch.ones_like(gap))) for gap in own]
+        found[name] = np.array(ratios)
+    return found

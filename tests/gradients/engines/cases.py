@@ -1,0 +1,231 @@
+"""Steps measured by several processes, or by one: ``python -m tests.gradients.engines.cases FOLDER``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from peft import IA3Config
+from torch import distributed
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from gradscope.errors import GradscopeError
+from gradscope.gradients.engines.exchange import add_slowly
+from gradscope.gradients.engines.loop import GramAccumulator
+from gradscope.gradients.model import head as plain
+from gradscope.gradients.model import head as sliced
+from gradscope.gradients.model.head import plain_head
+from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
+from gradscope.gradients.processes import added_up, connected_index, connected_processes
+from gradscope.gradients.trained.assumptions import unchanged
+from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms
+from gradscope.rollouts.run import WeightsRef
+from gradscope.rollouts.types import RolloutGroup
+from tests.gradients.adapters import KINDS, adapt_with, adapted, adapted_experts
+from tests.gradients.heads import Largest, model_of
+from tests.gradients.models import ARCHITECTURES, DAPO, VOCAB, measured_step, tiny_groups, tiny_model
+
+WITH_KL = Objective(loss_type="dapo", beta=0.1, use_bias_correction_kl=False)
+HOT = Objective(loss_type="dapo", temperature=1.7)
+WITH_ENTROPY = Objective(loss_type="dapo", entropy_coef=0.1, temperature=0.7)
+ADAPTERS = ("bias all", "embedding, tied", "head", "dora", "saved head", "head, tied")
+LONG = {
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32,
+}
+"""A Llama without biases, wide enough that its matrices are most of what is sent."""
+MANY_WORDS = {**LONG, "vocab_size": 2048, "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 128}
+"""A Llama of whose tensors logits would be the largest by far."""
+FEW_WORDS = {**LONG, "vocab_size": VOCAB, "intermediate_size": 48}
+"""A Llama with fewer words than the hidden state has numbers."""
+LLAMAS = {"long": LONG, "many words": MANY_WORDS, "few words": FEW_WORDS}
+COMPLETION = 80
+"""Tokens of a completion of the model of many words."""
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"model": name} for name in ARCHITECTURES},
+    "tied, small batches": {"model": "qwen3_gqa_norms", "batch_tokens": 24},
+    "qwen3_moe": {"model": "qwen3_moe", "batch_tokens": 24},
+    "mixtral": {"model": "mixtral"},
+    "kl": {"model": "qwen3_gqa_norms", "initial": "llama_untied_biases", "objective": WITH_KL},
+    "lora with kl": {"model": "qwen3_gqa_norms", "adapter": "rslora", "objective": WITH_KL, "batch_tokens": 24},
+    "bfloat16, tied": {"model": "qwen3_gqa_norms", "dtype": "bfloat16", "batch_tokens": 1, "objective": WITH_ENTROPY},
+    "temperature": {"model": "llama_untied_biases", "objective": HOT, "batch_tokens": 24},
+    "entropies": {"model": "qwen3_gqa_norms", "objective": WITH_ENTROPY, "batch_tokens": 24},
+    "soft cap, float64": {"model": "gemma2", "dtype": "float64", "objective": HOT, "batch_tokens": 24},
+    "scaled logits": {"model": "cohere", "batch_tokens": 24},
+    "head with a bias, a unit of its own": {"model": "phi", "objective": HOT, "batch_tokens": 24},
+    "head with a bias, in the root": {"model": "gptj", "objective": WITH_KL, "initial": "llama_untied_biases"},
+    "few words": {"model": "few words", "batch_tokens": 24},
+    "one finds another scale": {"model": "llama_untied_biases", "doubts": "_scale_and_cap"},
+    "one finds other gradients": {"model": "qwen3_gqa_norms", "doubts": "_agrees"},
+    "many words": {"model": "many words", "groups": (1, 4), "slice_bytes": 2**14, "completion": COMPLETION},
+    "fewer rollouts than processes": {"model": "llama_untied_biases", "groups": (1, 1)},
+    "uneven": {"model": "qwen3_gqa_norms", "groups": (1, 3), "batch_tokens": 1},
+    "everything verified": {"model": "qwen3_gqa_norms", "batch_tokens": 24, "verify": "all"},
+    "lora on experts": {"model": "qwen3_moe", "adapter": "experts"},
+    "adapter of another kind": {"model": "llama_untied_biases", "adapter": "ia3"},
+    "traffic": {"model": "long", "groups": (4, 4), "batch_tokens": 1},
+    **{f"adapter {kind}": {"model": KINDS[kind][0], "adapter": kind} for kind in ADAPTERS},
+}
+WITH_NORMS = (
+    *("llama_untied_biases", "gpt2_tied_conv1d", "tied, small batches", "qwen3_moe", "lora with kl", "bfloat16, tied"),
+    *("head with a bias, a unit of its own", "adapter bias all", "adapter embedding, tied"),
+)
+"""Cases of which whole norms are taken too, as a replay takes them."""
+
+
+def save_models(folder: Path) -> None:
+    """All models and adapters that the cases load."""
+    for name in {case["model"] for case in CASES.values()}:
+        model = LlamaForCausalLM(LlamaConfig(**LLAMAS[name])) if name in LLAMAS else model_of(name)
+        model.save_pretrained(folder / name)
+    for kind in {case["adapter"] for case in CASES.values() if "adapter" in case}:
+        if kind == "ia3":
+            config = IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"])
+            model = adapt_with(tiny_model("llama_untied_biases"), config)
+        else:
+            model = adapted_experts("qwen3_moe") if kind == "experts" else adapted(kind)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # peft warns of embeddings that it saves beside their adapter
+            model.save_pretrained(folder / f"adapter {kind}")
+
+
+def policy_of_case(folder: Path, name: str, dtype: str | None = None) -> MeasuredPolicy:
+    """The policy of one case, in the case's own dtype or another."""
+    case = CASES[name]
+    base, adapter, initial = folder / case["model"], case.get("adapter"), case.get("initial")
+    weights = WeightsRef(num_updates=0, path=base, kind="full", base=None)
+    if adapter:
+        weights = WeightsRef(num_updates=0, path=folder / f"adapter {adapter}", kind="adapter", base=str(base))
+    reference = initial and WeightsRef(num_updates=0, path=folder / initial, kind="full", base=None)
+    return load_measured_policy(weights, device="cpu", dtype=dtype or case.get("dtype", "auto"), initial=reference)
+
+
+def measured(folder: Path, name: str) -> dict[str, Any]:
+    """What one case comes to, or why it does not."""
+    case, groups = CASES[name], groups_of(name)
+    objective = objective_of(name)
+    options = {key: case[key] for key in ("batch_tokens", "verify") if key in case}
+    try:
+        policy = policy_of_case(folder, name)
+        if case.get("doubts"):
+            doubt(policy.model, case["doubts"])
+        with smaller_slices(case.get("slice_bytes")), Largest() as seen:
+            step = measured_step(policy, groups, objective, engine="stream", **options)
+    except GradscopeError as error:
+        return {"error": error.message}
+    return {
+        "gram": step.gram.tolist(),
+        "singular_values": np.sqrt(np.clip(np.linalg.eigvalsh(step.score_gram)[::-1], 0, None)).tolist(),
+        "logprobs": [row.tolist() for row in step.logprobs],
+        "coverage": step.coverage,
+        "slow": len(step.slow_parameters),
+        "relative_row_error": step.relative_row_error,
+        "largest": seen.elements,
+        "in_slices": plain_head(policy.model) is not None,
+        "norms": norms(folder, name, policy) if name in WITH_NORMS else {},
+    }
+
+
+def norms(folder: Path, name: str, policy: MeasuredPolicy) -> dict[str, Any]:
+    """Norms of whole gradients, and which parameters precision leaves alone."""
+    prepared = prepare_step(policy, groups_of(name), objective_of(name))
+    arithmetic = TrainerArithmetic(autocast=torch.bfloat16, router_coefficient=0.1 if "moe" in name else 0.0)
+    return {
+        "squares": tensor_squares(prepared),
+        "trained": trained_norms(prepared, arithmetic, num_orders=1).norms,
+        "unchanged": sorted(unchanged(policy, policy_of_case(folder, name, "float32"))),
+        "head_alone": head_alone(prepared),
+    }
+
+
+def objective_of(name: str) -> Objective:
+    """The loss of a case."""
+    objective: Objective = CASES[name].get("objective", DAPO)
+    return objective
+
+
+def groups_of(name: str) -> list[RolloutGroup]:
+    """The rollouts of a case."""
+    groups, length = tiny_groups(*CASES[name].get("groups", (3, 3))), CASES[name].get("completion")
+    if length is None:
+        return groups
+    return [
+        replace(group, rollouts=tuple(replace(one, completion_ids=tuple(range(length))) for one in group.rollouts))
+        for group in groups
+    ]
+
+
+@contextmanager
+def smaller_slices(num_bytes: int | None) -> Iterator[None]:
+    """Take the output layer in smaller slices for a while, where a number is given."""
+    before = sliced.SLICE_BYTES
+    sliced.SLICE_BYTES = num_bytes or before
+    try:
+        yield
+    finally:
+        sliced.SLICE_BYTES = before
+
+
+def head_alone(prepared: PreparedStep) -> float:
+    """The squared norms of all rows by the output layer's own parameters, from ordinary passes for these alone."""
+    policy, accumulator = prepared.policy, GramAccumulator(len(prepared.plan.rows), prepared.policy.device)
+    own = {id(parameter) for parameter in policy.model.get_output_embeddings().parameters()}
+    names = [name for name, parameter in policy.trainable.items() if id(parameter) in own]
+    add_slowly(prepared, names, accumulator, 2**20)
+    return float(added_up(accumulator.gram).trace())
+
+
+def doubt(model: Any, question: str) -> None:
+    """Ask a model about its output layer; the second of several processes gets no as the answer to one question."""
+    asked = getattr(plain, question)
+    setattr(plain, question, lambda *given: asked(*given) if connected_index() == 0 else asked(*given) and None)
+    plain_head(model)
+    setattr(plain, question, asked)
+
+
+def count_traffic() -> Counter[str]:
+    """Bytes that this process hands to collectives of the exchange from here on; a rank's own piece is not sent."""
+    sent: Counter[str] = Counter()
+    exchange = distributed.all_to_all_single
+
+    def counted(output: Any, given: Any, outputs: Any = None, inputs: Any = None, **more: Any) -> Any:
+        if inputs is not None:
+            own = inputs[distributed.get_rank()]
+            sent["exchange"] += (given.numel() - own) * given.itemsize
+        return exchange(output, given, outputs, inputs, **more)
+
+    distributed.all_to_all_single = counted
+    return sent
+
+
+def main(folder: Path, names: Sequence[str]) -> None:
+    """Measure some cases with all processes; each writes what it found."""
+    with connected_processes():
+        sent = count_traffic()
+        found = {}
+        for name in names:
+            before = sent["exchange"]
+            found[name] = measured(folder, name) | {"sent": sent["exchange"] - before}
+    (folder / f"{os.environ['WORLD_SIZE']}_{os.environ['RANK']}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

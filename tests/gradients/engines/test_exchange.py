@@ -1,0 +1,387 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from gradscope.gradients.engines.exchange import (
+    Letter,
+    bounds_of,
+    cut_shape,
+    deal_rows,
+    exchange_letters,
+    own_batches,
+    piece_of,
+)
+from gradscope.gradients.layers.factors import GradientFactor, HeadProduct, OuterProduct, Routed, Scatter, Summed
+from gradscope.gradients.model.head import HeadTokens, PlainHead
+from tests.gradients.engines.cases import (
+    CASES,
+    COMPLETION,
+    LONG,
+    MANY_WORDS,
+    WITH_NORMS,
+    groups_of,
+    measured,
+    norms,
+    objective_of,
+    policy_of_case,
+    save_models,
+)
+from tests.gradients.models import DAPO, naive_rows, prepared, tiny_groups, tiny_policy, weight_of
+from tests.launched import finish, group_of_one, start_processes
+
+FOUR = ("tied, small batches", "qwen3_moe", "lora with kl", "fewer rollouts than processes", "many words", "traffic")
+SIZES: dict[int, tuple[str, ...]] = {2: tuple(CASES), 4: FOUR}
+"""Number of processes -> the cases that they measure."""
+IN_FLOAT64 = (
+    "llama_untied_biases",
+    "qwen3_gqa_norms",
+    "tied, small batches",
+    "qwen3_moe",
+    "lora with kl",
+    "temperature",
+    "entropies",
+    "soft cap, float64",
+    "scaled logits",
+    "head with a bias, a unit of its own",
+    "head with a bias, in the root",
+    "few words",
+    "many words",
+    "uneven",
+)
+"""Cases whose score vectors are held to backward passes in float64."""
+WHOLE = ("adapter head", "one finds another scale", "one finds other gradients")
+"""Cases in which several processes form logits whole."""
+_MODULE = ("-m", "tests.gradients.engines.cases")
+_FAILING = """
+import os, sys
+from pathlib import Path
+from gradscope.gradients.model import passes as forward
+from tests.gradients.engines import cases
+
+def fail(*given, **more):
+    raise RuntimeError("No room for slices.")
+
+if os.environ["RANK"] == "1":
+    forward.sliced_outputs = fail
+cases.main(Path(sys.argv[1]), ["qwen3_gqa_norms"])
+"""
+REFUSED = {
+    "adapter dora": "DoRA takes norms of whole weights",
+    "adapter saved head": "it trains copies of whole modules (modules_to_save)",
+    "adapter head, tied": "it adapts a tied head",
+    "adapter of another kind": "it is not LoRA",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cases")
+    save_models(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def by_several(folder: Path) -> dict[int, list[dict[str, Any]]]:
+    """What each process of a launch found, by the number of processes."""
+    found = {}
+    for size, names in SIZES.items():
+        for code, _, said in finish(start_processes(size, *_MODULE, str(folder), *names)):
+            assert code == 0, said
+        found[size] = [json.loads((folder / f"{size}_{rank}.json").read_text()) for rank in range(size)]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "name"), [(size, name) for size, names in SIZES.items() for name in names if name not in REFUSED]
+)
+def test_several_processes_find_what_one_finds(
+    size: int, name: str, folder: Path, by_several: dict[int, list[dict[str, Any]]]
+) -> None:
+    one, (main, *others) = measured(folder, name), [found[name] for found in by_several[size]]
+    assert main["coverage"] == one["coverage"] == 1.0
+    values, expected = np.array(main["singular_values"]), np.array(one["singular_values"])
+    assert np.abs(values - expected).max() <= 1e-6 * expected.max()
+    assert main["relative_row_error"] == pytest.approx(one["relative_row_error"], rel=1e-3)
+    assert main["slow"] == one["slow"]
+    for row, alone in zip(main["logprobs"], one["logprobs"], strict=True):
+        np.testing.assert_allclose(row, alone, atol=1e-5)
+    own = {"sent": 0, "largest": 0}
+    for other in others:  # to the last bit, or processes would take different decisions
+        assert other | own == main | own
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "name"), [(size, name) for size, names in SIZES.items() for name in WITH_NORMS if name in names]
+)
+def test_several_processes_find_the_norms_that_one_finds(
+    size: int, name: str, folder: Path, by_several: dict[int, list[dict[str, Any]]]
+) -> None:
+    one, found = norms(folder, name, policy_of_case(folder, name)), by_several[size][0][name]["norms"]
+    assert found["squares"] == pytest.approx(one["squares"], rel=1e-4, abs=1e-12)
+    assert found["trained"] == pytest.approx(one["trained"], rel=2e-2 if "bfloat16" in name else 1e-4)
+    assert found["head_alone"] == pytest.approx(one["head_alone"], rel=2e-2 if "bfloat16" in name else 1e-5)
+    assert found["unchanged"] == one["unchanged"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "name"), [(size, name) for size, names in SIZES.items() for name in IN_FLOAT64 if name in names]
+)
+def test_score_vectors_are_those_of_backward_passes_in_float64(
+    size: int, name: str, folder: Path, by_several: dict[int, list[dict[str, Any]]]
+) -> None:
+    policy, groups, temperature = policy_of_case(folder, name), groups_of(name), objective_of(name).temperature
+    policy.model.config._experts_implementation = "eager"
+    expected = np.linalg.svd(naive_rows(policy, groups, weight_of(groups), temperature), compute_uv=False)
+    assert np.abs(by_several[size][0][name]["singular_values"] - expected).max() <= 1e-6 * expected.max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
+def test_several_processes_take_the_output_layer_in_slices_or_all_of_them_do_not(
+    size: int, by_several: dict[int, list[dict[str, Any]]]
+) -> None:
+    for found in by_several[size]:
+        measured_ones = {name: case["in_slices"] for name, case in found.items() if name not in REFUSED}
+        assert measured_ones == {name: name not in WHOLE for name in measured_ones}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
+def test_no_process_makes_a_tensor_of_one_rollouts_tokens_by_vocabulary(
+    size: int, by_several: dict[int, list[dict[str, Any]]]
+) -> None:
+    largest = max(found["many words"]["largest"] for found in by_several[size])
+    assert largest < COMPLETION * MANY_WORDS["vocab_size"] / 2
+
+
+@pytest.mark.slow
+def test_an_error_of_one_process_within_the_output_layer_ends_the_others(folder: Path) -> None:
+    (code, _, said), (other_code, _, other_said) = finish(start_processes(2, "-c", _FAILING, str(folder)))
+    assert (code, other_code) == (1, 1)
+    assert "LaunchError: Another process of this command ended" in said
+    assert other_said.endswith("RuntimeError: No room for slices.\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSED)
+def test_adapters_that_need_a_whole_base_are_refused(name: str, by_several: dict[int, list[dict[str, Any]]]) -> None:
+    assert (
+        f"this adapter does not go on a base that several processes share: {REFUSED[name]}."
+        in (by_several[2][0][name]["error"])
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
+def test_the_shorter_side_goes_to_all_and_the_longer_one_in_pieces(
+    size: int, by_several: dict[int, list[dict[str, Any]]]
+) -> None:
+    """Numbers of float32 that all processes together send, counted by hand for each token and layer."""
+    config, groups = LlamaConfig(**LONG), tiny_groups(4, 4)
+    width, inner = config.hidden_size, config.intermediate_size
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    num_tokens = sum(len(rollout.prompt_ids) + len(rollout.completion_ids) for rollout in rollouts)
+    num_predicted = sum(len(rollout.completion_ids) for rollout in rollouts)
+    cut = [(width, width)] * 4 + [(width, inner)] * 3  # q, k, v, o; gate, up, down
+    a_token = config.num_hidden_layers * sum(short * (size - 1) + long * (size - 1) / size for short, long in cut)
+    a_prediction = (width + 6) * (size - 1)  # its hidden state, four numbers, and an id of twice the bytes
+    expected = 4 * (num_tokens * a_token + num_predicted * a_prediction)
+    sent = sum(found["traffic"]["sent"] for found in by_several[size])
+    # beside it: each token's row of the embedding, norms, and what says which row is which
+    assert expected < sent < 1.1 * expected
+
+
+def test_who_has_fewer_batches_repeats_a_row_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = prepared(tiny_policy("llama_untied_biases"), tiny_groups(1, 3), DAPO)
+    counted = []
+    for index in range(2):
+        monkeypatch.setattr("gradscope.gradients.engines.exchange.num_connected", lambda: 2)
+        monkeypatch.setattr("gradscope.gradients.engines.exchange.connected_index", lambda index=index: index)
+        batches = own_batches(step, batch_tokens=1)
+        assert len(batches) == 2
+        counted += [row for batch, counts in batches if counts for row in batch.rows]
+    assert sorted(counted) == [0, 1, 2]
+    assert torch.equal(batches[-1][0].input_ids, step.batch([int(np.argmin(step.plan.lengths))]).input_ids)
+
+
+def test_the_model_of_the_traffic_is_what_the_count_assumes() -> None:
+    model = LlamaForCausalLM(LlamaConfig(**LONG))
+    assert not any(name.endswith(".bias") for name, _ in model.named_parameters())
+
+
+LENGTHS = (3, 5)
+FIELDS = ("log_total", "rest", "entropy", "weights", "entropy_weights")
+
+
+def tokens(*size: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    draw = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(length, *size, generator=draw, dtype=torch.float64) for length in LENGTHS)
+
+
+def numbers(most: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    draw = torch.Generator().manual_seed(seed)
+    return tuple(torch.randint(0, most, (length,), generator=draw) for length in LENGTHS)
+
+
+PIECES: dict[str, tuple[tuple[int, ...], list[GradientFactor]]] = {
+    "more outputs": ((7, 4), [OuterProduct(left=tokens(7), right=tokens(4, seed=1))]),
+    "more inputs": ((4, 7), [OuterProduct(left=tokens(4), right=tokens(7, seed=1))]),
+    "table": ((9, 4), [Scatter(ids=numbers(9), grads=tokens(4))]),
+    "tied": (
+        (9, 4),
+        [Scatter(ids=numbers(9), grads=tokens(4)), OuterProduct(left=tokens(9), right=tokens(4, seed=1))],
+    ),
+    "wide table": (
+        (3, 8),
+        [Scatter(ids=numbers(3), grads=tokens(8)), OuterProduct(left=tokens(3), right=tokens(8, seed=1))],
+    ),
+    "experts": ((3, 2, 4), [Routed(experts=numbers(3), left=tokens(2), right=tokens(4, seed=1))]),
+    "bias": ((5,), [Summed(rows=torch.randn(2, 5, dtype=torch.float64))]),
+    "router": ((2, 6), [Summed(rows=torch.randn(2, 2, 6, dtype=torch.float64))]),
+}
+
+
+@pytest.fixture(name="group_of_one")
+def of_one() -> Iterator[None]:
+    with group_of_one():
+        yield
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize("name", PIECES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_letter_comes_as_it_was_sent(name: str, dtype: torch.dtype) -> None:
+    shape, factors = PIECES[name]
+
+    def cast(value: object) -> object:
+        if isinstance(value, tuple):
+            return tuple(cast(part) for part in value)
+        assert isinstance(value, torch.Tensor)
+        return value.to(dtype) if value.is_floating_point() else value
+
+    factors = [
+        type(factor)(**{field: cast(getattr(factor, field)) for field in factor.__slots__})  # type: ignore[attr-defined]
+        for factor in factors
+    ]
+    (came,) = exchange_letters([Letter(shape=shape, parts=(((4, 2), factors),))], torch.device("cpu"))
+    ((rows, got),) = came.parts
+    assert (came.shape, rows) == (shape, (4, 2))
+    for sent, received in zip(factors, got, strict=True):
+        assert type(sent) is type(received)
+        for field in sent.__slots__:  # type: ignore[attr-defined]
+            torch.testing.assert_close(getattr(sent, field), getattr(received, field), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_an_empty_letter_comes_empty() -> None:
+    assert exchange_letters([Letter(shape=(3, 4), parts=())], torch.device("cpu")) == [Letter(shape=(3, 4), parts=())]
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize("entropies", [False, True])
+@pytest.mark.parametrize("shape", [(9, 3), (9,)])
+def test_of_an_output_layer_only_tokens_are_sent(shape: tuple[int, ...], entropies: bool) -> None:
+    kept, other = (PlainHead(module=nn.Linear(3, 9), scale=2.0, cap=None) for _ in range(2))
+    numbers = dict(zip(("log_total", "rest", "entropy", "weights"), torch.randn(4, 7), strict=True))
+    tokens = HeadTokens(
+        hidden=torch.randn(7, 3).bfloat16(),
+        ids=torch.arange(7) - 2,
+        entropy_weights=torch.randn(7) if entropies else None,
+        **numbers,
+    ).split([3, 4])
+    factor = HeadProduct(head=kept, tokens=tokens, is_bias=len(shape) == 1)
+    (came,) = exchange_letters([Letter(shape=shape, parts=(((4, 2), [factor]),))], torch.device("cpu"), other)
+    ((rows, (got,)),) = came.parts
+    assert isinstance(got, HeadProduct)
+    assert (rows, got.head, got.is_bias) == ((4, 2), other, factor.is_bias)
+    for sent, received in zip(tokens, got.tokens, strict=True):
+        assert sent.tensors().keys() == received.tensors().keys()
+        for name, tensor in sent.tensors().items():
+            torch.testing.assert_close(received.tensors()[name], tensor, rtol=0, atol=0)
+
+
+def rows_of(shape: Sequence[int], factors: Sequence[GradientFactor]) -> torch.Tensor:
+    """The gradient of both rows, [2, *shape]."""
+    made = torch.zeros(2, shape[0], torch.Size(shape[1:]).numel(), dtype=torch.float64)
+    for row in range(2):
+        for factor in factors:
+            factor.add_to(row, 0, made[row])
+    return made.view(2, *shape)
+
+
+@pytest.mark.parametrize("name", PIECES)
+@pytest.mark.parametrize("num_processes", [1, 2, 3, 10])
+def test_pieces_put_together_are_the_whole(name: str, num_processes: int) -> None:
+    shape, factors = PIECES[name]
+    cut, side = cut_shape(torch.Size(shape), factors)
+    assert cut == torch.Size(shape)
+    pieces = []
+    for start, stop in bounds_of(cut[side], num_processes):
+        size = (*cut[:side], stop - start, *cut[side + 1 :])
+        pieces.append(rows_of(size, [piece_of(factor, side, start, stop) for factor in factors]) if all(size) else None)
+    whole = torch.cat([piece for piece in pieces if piece is not None], dim=side + 1)
+    torch.testing.assert_close(
+        whole, rows_of(shape, factors), rtol=1e-12, atol=1e-12
+    )  # blocks of a product round apart
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("edges", [(0, 9), (0, 5, 9), (0, 4, 4, 9)])
+def test_ids_of_an_output_layer_put_together_are_the_whole(edges: tuple[int, ...], bias: bool) -> None:
+    whole = PlainHead(module=nn.Linear(16, 9).double(), scale=0.5, cap=3.0, temperature=0.7)
+    beside = dict(zip(FIELDS, torch.rand(len(FIELDS), sum(LENGTHS), dtype=torch.float64), strict=True))
+    states = HeadTokens(hidden=torch.cat(tokens(16)), ids=torch.cat(numbers(9)), **beside)
+    factor = HeadProduct(head=whole, tokens=states.split(LENGTHS), is_bias=bias)
+    shape = torch.Size((9,) if bias else (9, 16))
+    assert cut_shape(shape, [factor]) == (shape, 0)
+    pieces = []
+    for start, stop in pairwise(edges):
+        own = whole.with_rows(whole.module.weight.detach()[start:stop], whole.module.bias.detach()[start:stop])
+        piece = piece_of(factor, 0, start, stop)
+        assert isinstance(piece, HeadProduct)
+        pieces.append(rows_of((stop - start, *shape[1:]), [replace(piece, head=own)]))
+    torch.testing.assert_close(torch.cat(pieces, dim=1), rows_of(shape, [factor]), rtol=1e-12, atol=1e-12)
+
+
+def test_a_table_held_the_other_way_round_is_cut_by_its_ids() -> None:
+    factors = [Scatter(ids=numbers(9), grads=tokens(4))]
+    assert cut_shape(torch.Size((4, 9)), factors) == (torch.Size((9, 4)), 0)
+
+
+def test_the_longer_side_is_cut_so_that_the_shorter_one_goes_to_all() -> None:
+    (factor,) = PIECES["more inputs"][1]
+    piece = piece_of(factor, 1, 2, 5)
+    assert isinstance(piece, OuterProduct)
+    assert [part.shape[1] for part in (*piece.left, *piece.right)] == [4, 4, 3, 3]
+
+
+def test_what_is_no_known_factor_is_an_error() -> None:
+    with pytest.raises(TypeError, match="str cannot be cut"):
+        piece_of("factor", 0, 0, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("num_processes", [1, 2, 3, 8])
+def test_every_row_is_dealt_once_and_none_has_much_more(num_processes: int) -> None:
+    lengths = np.random.default_rng(0).integers(10, 2000, 64).tolist()
+    shares = deal_rows(lengths, num_processes)
+    assert sorted(row for share in shares for row in share) == list(range(64))
+    tokens = [sum(lengths[row] for row in share) for share in shares]
+    assert max(tokens) - min(tokens) <= max(lengths)
+
+
+def test_fewer_rows_than_processes_leave_some_without() -> None:
+    assert deal_rows([5, 7], 3) == [(1,), (0,), ()]

@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerFast
+
+from gradscope.errors import InputError
+from gradscope.gradients.model.checked import (
+    is_out_of_memory,
+    load_tokenizer,
+    opened_tensors,
+    read_adapter_config,
+    refusing,
+    require_possible,
+    require_readable,
+    require_same_tensors,
+    why_unbounded,
+)
+from tests.gradients.models import write_tokenizer
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("a\n b"), ZeroDivisionError("a b"), StrictDataclassError("a b"), RuntimeError("a b"), Exception("a b")],
+)
+def test_a_loader_that_gives_up_is_an_error_of_the_input(error: Exception) -> None:
+    with (
+        pytest.raises(InputError, match="folder does not load: a b") as caught,
+        refusing("folder does not load", "Copy it."),
+    ):
+        raise error
+    assert (caught.value.hint, caught.value.cause) == ("Copy it.", "weights_unreadable")
+
+
+def test_an_error_without_words_says_its_kind() -> None:
+    with pytest.raises(InputError, match="folder: AssertionError"), refusing("folder"):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_memory_that_ran_out_is_no_error_of_the_input(error: Exception) -> None:
+    assert is_out_of_memory(error)
+    with pytest.raises(type(error)), refusing("folder"):
+        raise error
+
+
+def test_a_file_of_tensors_that_is_none_is_named_with_a_next_step(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b'\x08\0\0\0\0\0\0\0{"a": 1}')
+    file = tmp_path / "model.safetensors"
+    with pytest.raises(InputError, match=r"model\.safetensors cannot be read: ") as caught, opened_tensors(file):
+        pass
+    assert caught.value.hint == "Save it again with save_pretrained()."
+
+
+CONFIG = {"num_hidden_layers": 2, "vocab_size": 5, "hidden_size": 3}
+REPORT: dict[str, Any] = {"mismatched_keys": [], "missing_keys": [], "unexpected_keys": []}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    save_file(
+        {"embed": torch.zeros(5, 3), "layers.0": torch.zeros(3), "layers.1": torch.zeros(3)},
+        tmp_path / "model.safetensors",
+    )
+    return tmp_path
+
+
+def test_a_sound_folder_is_read(folder: Path) -> None:
+    require_readable(folder)
+    require_possible(folder)
+    require_same_tensors(str(folder), REPORT)
+    (folder / "config.json").unlink()
+    require_possible(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "merges.txt"])
+def test_a_pipe_is_never_opened(folder: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(InputError, match=f"{name} is a pipe"):
+        require_readable(folder)
+
+
+@pytest.mark.parametrize("text", ["{", "3", "[" * 5000 + "]" * 5000, '{"a": %s}' % ("9" * 5000)])
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "generation_config.json", "model.safetensors.index.json"]
+)
+def test_every_file_of_json_is_bounded(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    with pytest.raises(InputError, match=f"{name} is not"):
+        require_readable(folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"num_hidden_layers": 10**9}, "declares 1,000,000,000 layers, and there are 3 tensors"),
+        ({"hidden_size": 10**7}, "declares an embedding of 5 by 10,000,000, and the weights are 21 numbers"),
+        ({"text_config": CONFIG | {"num_hidden_layers": 4}}, "declares 4 layers"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, r"is quantized \(gptq\)"),
+        ({"quantization_config": "x"}, "is quantized:"),
+        ({"attention_dropout": 2}, "attention_dropout is '2', and it can only be a number from 0 to 1"),
+        ({"resid_pdrop": -0.1}, "resid_pdrop is '-0.1'"),
+        ({"attn_pdrop": "x"}, "attn_pdrop is 'x'"),
+        ({"hidden_dropout": float("nan")}, "hidden_dropout is 'nan'"),
+        ({"text_config": CONFIG | {"attention_dropout": True}}, "attention_dropout is 'True'"),
+    ],
+)
+def test_a_configuration_is_one_of_its_weights(folder: Path, fields: dict[str, Any], why: str) -> None:
+    (folder / "config.json").write_text(json.dumps(CONFIG | fields))
+    with pytest.raises(InputError, match=why):
+        require_possible(folder)
+
+
+def test_weights_that_are_cut_off(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4])
+    with pytest.raises(InputError, match=r"model\.safetensors is cut off"):
+        require_possible(folder)
+
+
+def test_a_configuration_is_an_object(folder: Path) -> None:
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(InputError, match="is not a JSON object"):
+        require_possible(folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"missing_keys": ["b", "a"]}, "the tensor a and 1 more are missing"),
+        ({"unexpected_keys": ["layers.1.q"]}, r"the tensor layers.1.q is of no part of the model in config.json"),
+        ({"mismatched_keys": [("a", (2, 3), (2, 4))]}, r"a has the shape \(2, 3\) and the model wants \(2, 4\)"),
+    ],
+)
+def test_tensors_are_those_of_the_configuration(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(InputError, match=why) as caught:
+        require_same_tensors("folder", REPORT | fields)
+    assert caught.value.cause == "weights_unreadable"
+
+
+def test_buffers_that_are_computed_may_be_left_over() -> None:
+    require_same_tensors("folder", REPORT | {"unexpected_keys": ["model.layers.0.self_attn.rotary_emb.inv_freq"]})
+
+
+def test_the_first_whole_one_is_loaded(tmp_path: Path) -> None:
+    empty, broken, whole, other = (tmp_path / name for name in "abcd")
+    empty.mkdir()
+    write_tokenizer(broken, 5)
+    (broken / "tokenizer.json").write_text("{")
+    write_tokenizer(whole, 6)
+    write_tokenizer(other, 7)
+    assert len(load_tokenizer([empty, broken, whole, other])) == 6
+    assert load_tokenizer([empty]) is None
+
+
+def test_where_none_is_whole_the_first_is_named(tmp_path: Path) -> None:
+    for name in "ab":
+        write_tokenizer(tmp_path / name, 5)
+        (tmp_path / name / "tokenizer.json").write_text("{")
+    with pytest.raises(InputError, match=r"a/tokenizer\.json is not JSON"):
+        load_tokenizer([tmp_path / "a", tmp_path / "b"])
+
+
+def test_one_that_names_the_class_for_any_tokenizer_gets_it(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, 5)
+    assert type(load_tokenizer([tmp_path])) is PreTrainedTokenizerFast
+
+
+GOOD = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"], "use_dora": False}
+READ = (
+    "all-linear",
+    r".*\.(q_proj|k_proj)",
+    r"^(?!.*visual).*(?:q_proj|k_proj|v_proj|o_proj)$",
+    r"model\.layers\.\d+\.(self_attn|mlp)\.(q|k|v|o|gate|up|down)_proj",
+    r"(?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:k_proj|v_proj|down_proj).*?)"
+    r"|(?:\bmodel\.layers\.[\d]{1,}\.(?:self_attn|mlp)\.(?:(?:k_proj|v_proj)))",
+    r"model\.layers\.(1[0-9]|2[0-3])\.self_attn\.q_proj",
+    r"(?i).*(layers|blocks)(?:a|.b).*x{1}_(?P<part>q|k)[.].*z",
+    r".*e.*e.*e.*eQ",
+)
+BETWEEN = (
+    ".",
+    r"\b",
+    "a?",
+    "a*",
+    "(a|)",
+    "(a|.)",
+    "(a)?",
+    "(?!a)",
+    "(?<!a)",
+    "(?P<a>.)",
+    "(?:.)",
+    "(?#a)",
+    "(?i:.)",
+    "[ab]",
+)
+"""What lets two wildcards take the same letters."""
+UNBOUNDED = (
+    ("(a*)*b", "repeats a group"),
+    (r"^(([a-z_.0-9])+)+$", "repeats a group"),
+    (r"(?:x|xx){2,}y", "repeats a group"),
+    (r"(a|aa)+$", "repeats a group"),
+    (r".*.*.*.*z", "a wildcard beside a wildcard"),
+    (r"[a-z]+\w+x", "a wildcard beside a wildcard"),
+    (r".*a.*b.*c.*d.*e", "more than 4 wildcards"),
+    *((f".*{between}.*z", "a wildcard beside a wildcard") for between in BETWEEN),
+    ("(?x).* # a\n .*", "has the flag x"),
+    (r"(.*)\.\1", "refers to a group"),
+    (r"(?P<a>.)(?P=a)", "refers to a group"),
+    ("(", "is none"),
+    ("a" * 5000, "more than 4096 letters"),
+)
+PATTERNS = ("target_modules", "exclude_modules", "layers_pattern", "rank_pattern", "alpha_pattern")
+NAMES = [f"model.layers.{layer}.self_attn.{part}_proj_" + "a" * 40 for layer in range(4) for part in "qkvo"]
+
+
+def write(folder: Path, **fields: Any) -> Path:
+    (folder / "adapter_config.json").write_text(json.dumps(GOOD | fields))
+    return folder
+
+
+@pytest.mark.parametrize("pattern", READ)
+def test_what_adapters_have_is_read_and_ends(tmp_path: Path, pattern: str) -> None:
+    assert why_unbounded(pattern) is None
+    began = time.process_time()
+    assert [bool(re.fullmatch(pattern, name)) for name in NAMES]
+    assert time.process_time() - began < 1
+    assert read_adapter_config(write(tmp_path, target_modules=pattern))["target_modules"] == pattern
+
+
+@pytest.mark.parametrize(("pattern", "why"), UNBOUNDED)
+@pytest.mark.parametrize(
+    "name", ["target_modules", "exclude_modules", "layers_pattern", "rank_pattern", "alpha_pattern"]
+)
+def test_an_expression_that_may_not_end_is_refused(tmp_path: Path, name: str, pattern: str, why: str) -> None:
+    value = {pattern: 4} if name in ("rank_pattern", "alpha_pattern") else pattern
+    with pytest.raises(InputError, match=f"the regular expression of {name} .*{why}"):
+        read_adapter_config(write(tmp_path, **{name: value}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("r", 0),
+        ("r", 2.5),
+        ("r", True),
+        ("r", "8"),
+        ("r", 10**9),
+        ("r", None),
+        ("lora_alpha", "x"),
+        ("lora_alpha", float("nan")),
+        ("lora_alpha", 10**400),
+        ("lora_alpha", None),
+        ("peft_type", 3),
+        ("target_modules", [1]),
+        ("target_modules", 3),
+        ("modules_to_save", "x"),
+        ("rank_pattern", {"q_proj": "x"}),
+        ("use_dora", "x"),
+        ("fan_in_fan_out", 1),
+    ],
+)
+def test_a_field_is_what_it_can_be(tmp_path: Path, name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"{name} is .*, and it can only be"):
+        read_adapter_config(write(tmp_path, **{name: value}))
+
+
+@pytest.mark.parametrize("rank", [0, None])
+def test_other_kinds_than_lora_may_have_no_rank(tmp_path: Path, rank: int | None) -> None:
+    config = read_adapter_config(write(tmp_path, peft_type="SUPERTUNING", r=rank, lora_alpha=None))
+    assert config["r"] is rank
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"a":' * 5000 + "1" + "}" * 5000])
+def test_a_file_that_holds_no_configuration(tmp_path: Path, text: str) -> None:
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(InputError, match=r"adapter_config\.json"):
+        read_adapter_config(tmp_path)

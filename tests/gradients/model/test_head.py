@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from gradscope.gradients.layers import capture
+from gradscope.gradients.model import head as sliced
+from gradscope.gradients.model import passes as forward
+from gradscope.gradients.model import sharding
+from gradscope.gradients.model.batches import TokenSequence, pad_batch
+from gradscope.gradients.model.head import PlainHead, plain_head, sliced_outputs, told_input
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.trained.assumptions import trl_output
+from gradscope.gradients.trained.norms import fused_head
+from tests.gradients.adapters import adapted
+from tests.gradients.heads import TAILS, Largest, model_of
+from tests.gradients.models import (
+    ARCHITECTURES,
+    DAPO,
+    VOCAB,
+    measured_step,
+    policy_of,
+    relative,
+    tiny_groups,
+    tiny_model,
+)
+from tests.launched import group_of_one
+
+SEQUENCE = TokenSequence(
+    group_id="g", sample=0, prompt_ids=(1,), completion_ids=(2, 3), mask=(True, True), inferred=False
+)
+
+
+@pytest.mark.parametrize("name", list(TAILS))
+def test_scale_and_cap_are_found_without_their_names(name):
+    head = plain_head(model_of(name))
+    scale, cap = TAILS[name][2]
+    assert head.scale == pytest.approx(scale, rel=1e-12)
+    assert (head.cap is None) == (cap is None)
+    assert cap is None or head.cap == pytest.approx(cap, rel=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
+@pytest.mark.parametrize("name", [*ARCHITECTURES, *TAILS, "qwen3_moe", "mixtral"])
+def test_slices_give_the_gram_that_whole_logits_give(name, engine, monkeypatch):
+    monkeypatch.setattr(sliced, "SLICE_BYTES", 300)  # a few words at a time
+    policy, groups = policy_of(model_of(name)), tiny_groups()
+    objective = Objective(loss_type="grpo", entropy_coef=0.1, temperature=0.8)
+    assert plain_head(policy.model) is not None
+    found = measured_step(policy, groups, objective, engine=engine, verify="all")
+    for module in (forward, capture):
+        monkeypatch.setattr(module, "plain_head", lambda model: None)
+    expected = measured_step(policy, groups, objective, engine=engine)
+    assert relative(found.gram, expected.gram) < 1e-6
+    assert max(np.abs(a - b).max() for a, b in zip(found.logprobs, expected.logprobs, strict=True)) < 2e-6
+    assert (found.slow_parameters, found.coverage) == (expected.slow_parameters, 1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_every_precision_has_slices(dtype):
+    model = tiny_model("qwen3_gqa_norms", dtype=dtype)
+    head = plain_head(model)
+    assert (head.scale, head.cap, head.vocab_size) == (1.0, None, VOCAB)
+
+
+def changed_tail(change):
+    """A model that does something of its own to its logits."""
+    model = tiny_model("llama_untied_biases")
+    model.register_forward_hook(lambda module, arguments, output: change(output))
+    return model
+
+
+def add_bias(output):
+    output.logits = output.logits + torch.linspace(0, 1, VOCAB)
+    return output
+
+
+def mask_one(output):
+    output.logits = output.logits.index_fill(2, torch.tensor([5]), -1e4)
+    return output
+
+
+def shorten(output):
+    output.logits = output.logits[..., :-1]
+    return output
+
+
+def square(output):
+    output.logits = output.logits.square()
+    return output
+
+
+def vanish(output):
+    output.logits = output.logits * 0
+    return output
+
+
+@pytest.mark.parametrize("change", [add_bias, mask_one, shorten, square, vanish])
+def test_what_is_more_than_a_scale_and_a_cap_is_left_to_the_model(change):
+    assert plain_head(changed_tail(change)) is None
+
+
+def test_a_layer_that_is_another_or_is_watched_is_left_to_the_model():
+    assert plain_head(adapted("head")) is None
+    assert plain_head(adapted("saved head")) is None
+    assert plain_head(nn.Linear(2, 2)) is None
+    model = tiny_model("llama_untied_biases")
+    assert plain_head(model) is not None
+    with fused_head(model):
+        assert plain_head(model) is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert plain_head(model) is None
+    handle = model.lm_head.register_forward_hook(lambda *_: None)
+    assert plain_head(model) is None
+    handle.remove()
+    with trl_output(model):  # another forward pass around the same layer is asked anew
+        assert plain_head(model) is not None
+    assert plain_head(model) is not None
+
+
+@pytest.mark.parametrize("is_unit", [False, True])
+def test_a_layer_in_parts_is_whole_where_it_is_called(is_unit, monkeypatch):
+    model, whole = (tiny_model("llama_untied_biases") for _ in range(2))
+    batch = pad_batch([0], [SEQUENCE], torch.device("cpu"))
+    with group_of_one(), torch.no_grad():
+        mesh = init_device_mesh("cpu", (1,))
+        for unit in (*model.model.layers, *([model.lm_head] if is_unit else []), model):
+            fully_shard(unit, mesh=mesh)
+        sharding.settle(model)
+        assert plain_head(model) is None
+        monkeypatch.setattr(sharding, "num_connected", lambda: 2)
+        assert plain_head(model) is not None
+        for _ in range(2):
+            assert isinstance(model.lm_head.weight, DTensor)
+            (found,) = forward.completion_logprobs(model, batch, 0.7)
+            torch.testing.assert_close(found, forward.completion_logprobs(whole, batch, 0.7)[0])
+        model.lm_head.register_forward_hook(lambda *_: None)
+        assert plain_head(model) is None
+
+
+def test_a_layer_that_does_not_compute_what_its_weight_says_is_left_to_the_model(monkeypatch):
+    model = tiny_model("llama_untied_biases")
+    monkeypatch.setattr(sliced.PlainHead, "_scaled", lambda self, output, bias: (output * 1.001, 1.001))
+    assert plain_head(model) is None
+
+
+def test_gradients_that_are_not_the_models_own_leave_it_to_the_model(monkeypatch):
+    model, whole = tiny_model("llama_untied_biases"), sliced.HeadTokens.cotangents
+    monkeypatch.setattr(
+        sliced.HeadTokens, "cotangents", lambda self, head, start, stop: whole(self, head, start, stop) * 1.01
+    )
+    assert plain_head(model) is None
+
+
+def test_the_model_is_asked_once_and_nothing_is_left_on_the_layer():
+    model, passes = tiny_model("gpt2_tied_conv1d"), []
+    model.register_forward_hook(lambda *_: passes.append(1))
+    head = plain_head(model)
+    asked = len(passes)
+    assert plain_head(model).module is head.module is model.lm_head
+    assert len(passes) == asked
+    given = []
+    with told_input(head, given.append):
+        assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 1)
+    assert given[0].shape == (1, 3, 16)
+    assert "forward" not in vars(model.lm_head)
+
+
+def test_an_adapter_elsewhere_leaves_the_layer_plain():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = tiny_model("qwen3_gqa_norms", lora=True)
+    step = measured_step(policy_of(model, lora=True), tiny_groups(), DAPO, engine="stream", verify="all")
+    assert plain_head(model) is not None
+    assert step.coverage == 1.0
+
+
+TOKENS, WIDTH, VOCAB_SLICED = 7, 5, 29
+KINDS = {"plain": (1.0, None), "scaled": (0.25, None), "capped": (3.0, 2.0)}
+
+
+def head_of(kind: str, *, bias: bool, dtype: torch.dtype = torch.float64) -> PlainHead:
+    torch.manual_seed(1)
+    scale, cap = KINDS[kind]
+    module = nn.Linear(WIDTH, VOCAB_SLICED, bias=bias).to(dtype)
+    with torch.no_grad():
+        module.weight.mul_(4)
+    return PlainHead(module=module, scale=scale, cap=cap, temperature=0.7)
+
+
+def whole(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same by ordinary operations on all logits."""
+    logits = head.module(hidden) * head.scale
+    logits = logits if head.cap is None else head.cap * torch.tanh(logits / head.cap)
+    logs = torch.log_softmax(logits / head.temperature, dim=1)
+    return logs[torch.arange(len(ids)), ids], -(logs.exp() * logs).sum(1)
+
+
+def given() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(2)
+    hidden = torch.randn(TOKENS, WIDTH, dtype=torch.float64, requires_grad=True)
+    return hidden, torch.tensor([0, 28, 3, 3, 14, 7, 21])  # the first and the last of the vocabulary, and one twice
+
+
+@pytest.mark.parametrize("width", [1, 4, 29, 1000])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_values_and_gradients_are_those_of_all_logits(kind, bias, width, monkeypatch):
+    monkeypatch.setattr(sliced, "SLICE_BYTES", 4 * TOKENS * width)
+    head, (hidden, ids) = head_of(kind, bias=bias), given()
+    targets = [hidden, *head.module.parameters()]
+    first, second = torch.randn(2, TOKENS, dtype=torch.float64)
+    for entropies in (False, True):
+        expected = whole(head, hidden, ids)
+        found = sliced_outputs(head, hidden, ids, torch.float64, entropies=entropies)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+        total = [first @ outputs[0] + (second @ outputs[1] if entropies else 0) for outputs in (found, expected)]
+        for one, other in zip(*(torch.autograd.grad(each, targets) for each in total), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+    assert not found[0].requires_grad or found[1].requires_grad
+
+
+def test_an_entropy_that_was_not_asked_for_has_no_gradient():
+    head, (hidden, ids) = head_of("plain", bias=False), given()
+    logprobs, entropies = sliced_outputs(head, hidden, ids, torch.float64, entropies=False)
+    assert (logprobs.requires_grad, entropies.requires_grad) == (True, False)
+    with torch.no_grad():
+        assert not sliced_outputs(head, hidden, ids, torch.float64, entropies=True)[0].requires_grad
+
+
+def test_the_gradient_of_a_token_that_is_all_but_certain_keeps_its_digits():
+    """Of 1 - p = 1e-9 whole float32 logits keep nothing."""
+    module = nn.Linear(1, 3, bias=False)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[20.0], [-1.0], [-2.0]]))
+    head = PlainHead(module=module, scale=1.0, cap=None)
+    grads = {}
+    for dtype in (torch.float32, torch.float64):
+        hidden = torch.ones(1, 1, dtype=dtype, requires_grad=True)
+        (logprob, _) = sliced_outputs(head, hidden, torch.tensor([0]), dtype, entropies=False)
+        (grads[dtype],) = torch.autograd.grad(logprob.sum(), hidden)
+    exact = grads[torch.float64].item()
+    assert 0 < exact < 1e-7
+    assert grads[torch.float32].item() == pytest.approx(exact, rel=1e-5)
+
+
+def test_cotangents_of_some_columns_are_those_of_the_layers_output():
+    for kind in KINDS:
+        head, (hidden, ids) = head_of(kind, bias=True), given()
+        watched: list[sliced.HeadTokens] = []
+        for parameter in head.module.parameters():
+            parameter.requires_grad_(False)
+        outputs = sliced_outputs(
+            head, hidden, ids, torch.float64, entropies=True, watch=lambda _, tokens, to=watched: to.append(tokens)
+        )
+        weights, beside = torch.randn(2, TOKENS, dtype=torch.float64)
+        (weights @ outputs[0] + beside @ outputs[1]).backward()
+        (tokens,) = watched
+        made = head.module(hidden.detach()).requires_grad_(True)
+        alone = PlainHead(module=nn.Identity(), scale=head.scale, cap=head.cap, temperature=head.temperature)
+        expected = whole(alone, made, ids)
+        (grad,) = torch.autograd.grad(weights @ expected[0] + beside @ expected[1], made)
+        torch.testing.assert_close(tokens.cotangents(head, 3, 17), grad[:, 3:17])
+        rows = [part.cotangents(head, 0, VOCAB_SLICED) for part in tokens.split([3, 4])]
+        torch.testing.assert_close(torch.cat(rows), grad)
+
+
+def test_a_frozen_hidden_state_gets_a_graph_for_whoever_watches():
+    head, (hidden, ids) = head_of("plain", bias=False), given()
+    watched = []
+    outputs = sliced_outputs(
+        head, hidden.detach(), ids, torch.float64, entropies=False, watch=lambda *told: watched.append(told)
+    )
+    outputs[0].sum().backward()
+    assert len(watched) == 1
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_no_pass_makes_a_tensor_of_tokens_by_vocabulary(kind, monkeypatch):
+    monkeypatch.setattr(sliced, "SLICE_BYTES", 4 * TOKENS * 4)
+    head, (hidden, ids) = head_of(kind, bias=True), given()
+    with Largest() as seen:
+        outputs = sliced_outputs(head, hidden, ids, torch.float64, entropies=True)
+        (outputs[0].sum() + outputs[1].sum()).backward()
+    assert seen.elements == VOCAB_SLICED * WIDTH < TOKENS * VOCAB_SLICED

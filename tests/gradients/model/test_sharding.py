@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModelForCausalLM
+
+from gradscope.errors import MissingDependencyError, UsageError
+from gradscope.gradients.model import sharding
+from gradscope.gradients.model.sharding import (
+    call_as_module,
+    end_of_pass,
+    is_in_parts,
+    is_of_sharding,
+    let_go,
+    original_type,
+    own_device,
+    own_slice,
+    put_together,
+    require_one_process,
+    require_sharding,
+    row_bounds,
+    settle,
+    sharding_arguments,
+    start_of_pass,
+)
+from tests.gradients.models import tiny_model
+from tests.launched import group_of_one
+
+
+@pytest.fixture
+def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharding, "num_connected", lambda: 2)
+
+
+def test_one_process_loads_whole_models_and_nothing_is_changed() -> None:
+    model = tiny_model("qwen3_gqa_norms", lora=True)
+    assert sharding_arguments(AutoModelForCausalLM, model.config) == {}
+    assert own_device("cpu") == torch.device("cpu")
+    forward = model.base_model.forward
+    for change in (settle, let_go, call_as_module):
+        change(model)
+    assert model.base_model.forward == forward
+    assert not model._forward_hooks
+    tensor = torch.ones(3)
+    assert put_together(tensor) is own_slice(tensor) is tensor
+    require_one_process("Rows of tokens are")
+
+
+def test_a_unit_is_known_for_the_layer_that_it_was_and_its_hooks_for_those_of_sharding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tiny_model("llama_untied_biases")
+    head = model.lm_head
+    assert original_type(head) is torch.nn.Linear
+    with group_of_one():
+        mesh = init_device_mesh("cpu", (1,))
+        for unit in ([model.model.norm, head], model):
+            fully_shard(unit, mesh=mesh)
+        assert type(head) is not torch.nn.Linear
+        assert original_type(head) is torch.nn.Linear
+        assert not is_in_parts(head.weight)  # a trainer's own sharding is none of ours
+        monkeypatch.setattr(sharding, "num_connected", lambda: 2)
+        assert is_in_parts(head.weight)
+        assert not is_in_parts(put_together(head.weight))
+        assert row_bounds(head.weight) == [(0, len(head.weight))]
+        hooks = [*head._forward_hooks.values(), *head._forward_pre_hooks.values()]
+        assert len(hooks) == 2
+        assert all(map(is_of_sharding, hooks))
+    assert not is_of_sharding(lambda *_: None)
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_numbers_beside_an_output_have_their_own_gradient_and_the_output_is_seen_by_the_backward_pass() -> None:
+    seen, leaf = [], torch.ones(3, requires_grad=True)
+    output = start_of_pass(torch.zeros(2))
+    output += 1
+    output.register_hook(seen.append)
+    numbers = end_of_pass(2 * leaf, output)
+    (numbers @ torch.arange(3.0)).backward()
+    assert torch.equal(leaf.grad, torch.tensor([0.0, 2.0, 4.0]))
+    assert [part.tolist() for part in seen] == [[0.0, 0.0]]
+    assert not end_of_pass(leaf.detach(), output).requires_grad
+    with torch.no_grad():
+        assert not start_of_pass(torch.zeros(2)).requires_grad
+
+
+def test_one_process_hands_on_what_it_has() -> None:
+    output, leaf = torch.zeros(2), torch.ones(3, requires_grad=True)
+    assert start_of_pass(output) is output
+    assert not output.requires_grad
+    assert end_of_pass(leaf, output) is leaf
+
+
+@pytest.mark.usefixtures("two_processes")
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("qwen3_gqa_norms", "model.layers.*"),
+        ("gpt2_tied_conv1d", "transformer.h.*"),
+        ("gemma3_scaled", "model.layers.*"),
+    ],
+)
+def test_each_decoder_layer_is_put_together_by_itself(name: str, layers: str) -> None:
+    given = sharding_arguments(AutoModelForCausalLM, tiny_model(name).config)["distributed_config"]
+    assert (given.fsdp_size, given.tp_size, given.ep_size, given.pp_size) == (2, 1, 1, 1)
+    assert given.fsdp_plan == {layers: "free_full_weight"}
+    assert not given.fsdp_cpu_offload
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_the_class_that_a_folder_names_is_asked_too() -> None:
+    model = tiny_model("llama_untied_biases")
+    assert sharding_arguments(type(model), model.config) == sharding_arguments(AutoModelForCausalLM, model.config)
+
+
+@pytest.mark.parametrize("version", ["5.14.0", "5.9.1", "5.0.0rc1"])
+def test_an_older_transformers_is_refused_by_name(version: str) -> None:
+    with pytest.raises(MissingDependencyError, match=f"from transformers 5.14.1 on, and {version} is installed"):
+        require_sharding(version)
+
+
+@pytest.mark.parametrize("version", ["5.14.1", "5.23.0", "6.0.0.dev0"])
+def test_a_newer_transformers_is_taken(version: str) -> None:
+    require_sharding(version)
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert own_device("cuda") == torch.device("cuda", 1)
+    assert chosen == [1]
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(UsageError, match="Each process needs a GPU of its own, and this machine has 2"):
+        own_device("cuda")
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_cpus_of_a_machine_with_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own_device("cpu") == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UsageError, match="share a model on the GPUs"):
+        own_device("cpu")
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_what_only_a_whole_model_answers_is_refused() -> None:
+    with pytest.raises(UsageError, match="Rows of tokens are measured by one process, and 2 share this model"):
+        require_one_process("Rows of tokens are")

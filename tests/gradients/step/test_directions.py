@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gradscope.errors import InputError
+from gradscope.gradients.model.budget import TokenBudget
+from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.gradients.step.directions import (
+    OPTIMIZERS,
+    measure_optimizer_steps,
+    measure_tensor_norms,
+    measure_weight_spectra,
+)
+from gradscope.gradients.step.measure import measure_step
+from gradscope.metrics.gram.sparsity import row_sparsity
+from tests.gradients.models import DAPO, tiny_groups, tiny_policy
+
+
+@pytest.mark.parametrize("batch_tokens", [None, 12])
+def test_spectra_are_those_of_the_ordinary_gradient(batch_tokens):
+    policy, groups = tiny_policy("gpt2_tied_conv1d"), tiny_groups()
+    seen = []
+    found = measure_weight_spectra(
+        prepare_step(policy, groups, DAPO, batch_tokens and TokenBudget(batch_tokens)),
+        progress=lambda *event: seen.append(event),
+    )
+    loss = torch.zeros(())
+    num_tokens = sum(len(r.completion_ids) for g in groups for r in g.rollouts)
+    for rollout in (r for group in groups for r in group.rollouts):
+        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
+        start = len(rollout.prompt_ids)
+        log_pi = torch.log_softmax(policy.model(input_ids=ids).logits[0, start - 1 : -1], -1)
+        loss = loss - rollout.advantage / num_tokens * log_pi.gather(1, ids[0, start:, None]).sum()
+    loss.backward()
+    matrices = {name: p for name, p in policy.trainable.items() if p.dim() == 2}
+    assert [one.tensor for one in found] == list(matrices)
+    assert seen[-1] == (len(matrices), len(matrices), "tensors")
+    for one in found:
+        expected = np.linalg.svd(matrices[one.tensor].grad.double().numpy(), compute_uv=False)
+        assert one.shape == tuple(matrices[one.tensor].shape)
+        np.testing.assert_allclose(one.singular_values, expected, atol=1e-5 * expected[0])
+        sizes = np.abs(matrices[one.tensor].grad.double().numpy()).ravel()
+        assert one.entries["gini"].value == pytest.approx(row_sparsity(sizes)["gini"].value, abs=1e-5)
+
+
+def test_a_matrix_without_gradient_has_a_zero_spectrum():
+    """LoRA with B = 0: nothing reaches A."""
+    policy = tiny_policy("llama_untied_biases", lora=True)
+    with torch.no_grad():
+        for name, parameter in policy.trainable.items():
+            if "lora_B" in name:
+                parameter.zero_()
+    for one in measure_weight_spectra(prepare_step(policy, tiny_groups(), DAPO)):
+        assert bool(one.singular_values.any()) == ("lora_B" in one.tensor)
+
+
+def test_spectra_need_logged_advantages():
+    groups = tiny_groups(1, 1)
+    rollout = groups[0].rollouts[0]
+    bare = dataclasses.replace(groups[0], rollouts=(dataclasses.replace(rollout, advantage=None),))
+    with pytest.raises(InputError, match="has no logged advantage"):
+        measure_weight_spectra(prepare_step(tiny_policy("llama_untied_biases"), [bare], DAPO))
+
+
+@pytest.mark.parametrize("name", ["gpt2_tied_conv1d", "llama_untied_biases"])
+def test_their_squares_add_up_to_the_gram_matrix(name: str) -> None:
+    policy = tiny_policy(name)
+    prepared = prepare_step(policy, tiny_groups(), DAPO)
+    found, gram = measure_tensor_norms(prepared), measure_step(prepared).logged_gram
+    assert gram is not None
+    assert [one.tensor for one in found] == list(policy.trainable)
+    assert sum(one.norm**2 for one in found) == pytest.approx(float(gram.sum()), rel=1e-4)
+    assert sum(one.num_entries for one in found) == policy.num_parameters
+
+
+def test_what_has_no_gradient_has_none() -> None:
+    """LoRA with B = 0: nothing reaches A."""
+    policy = tiny_policy("llama_untied_biases", lora=True)
+    for name, parameter in policy.trainable.items():
+        if "lora_B" in name:
+            parameter.data.zero_()
+    norms = {one.tensor: one.norm for one in measure_tensor_norms(prepare_step(policy, tiny_groups(), DAPO))}
+    assert {name for name, norm in norms.items() if norm > 0} == {name for name in norms if "lora_B" in name}
+    assert np.isfinite(list(norms.values())).all()
+
+
+def gradients(seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "a": torch.randn(12, 8, generator=generator),
+        "norm": torch.randn(8, generator=generator),
+        "zero": torch.zeros(3, 3),
+    }
+
+
+def parameters() -> dict[str, nn.Parameter]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"a": (12, 8), "norm": (8,), "zero": (3, 3), "absent": (2, 2)}
+    return {name: nn.Parameter(torch.randn(shape, generator=generator)) for name, shape in shapes.items()}
+
+
+def test_sgd_follows_the_gradient_adam_its_signs_and_muon_its_directions() -> None:
+    (found,) = measure_optimizer_steps(parameters(), gradients(), None)
+    gradient = gradients()["a"].double().numpy()
+    left, values, right = np.linalg.svd(gradient, full_matrices=False)
+    assert (found.tensor, found.num_entries) == ("a", 96)
+    assert found.num_moved is None
+    assert found.products[0, 0] == pytest.approx(np.sum(gradient**2), rel=1e-5)
+    assert found.products[1, 1] == pytest.approx(96, rel=1e-4)
+    assert found.products[0, 1] == pytest.approx(np.sum(np.abs(gradient)), rel=1e-4)
+    np.testing.assert_allclose(found.singular_values[0], values, rtol=1e-5)
+    # Muon's own approximation of U V' leaves singular values around one
+    muon = found.products[0, 2] / np.sqrt(found.products[0, 0] * found.products[2, 2])
+    exact = np.sum(gradient * (left @ right)) / np.linalg.norm(gradient) / np.sqrt(8)
+    assert muon == pytest.approx(exact, abs=0.03)
+    assert np.ptp(found.singular_values[2]) / found.singular_values[2].max() < 0.5
+
+
+def test_bfloat16_sees_steps_of_one_size() -> None:
+    weights, rate = parameters(), 1e-3
+    (found,) = measure_optimizer_steps(weights, gradients(), rate)
+    gradient, weight = gradients()["a"].double(), weights["a"].detach().double()
+    size = rate * np.sqrt(96)
+    before = weight.to(torch.bfloat16)
+    steps = [-gradient / gradient.norm() * size, -rate * gradient.sign()]
+    expected = [int((before != (weight + step).to(torch.bfloat16)).sum()) for step in steps]
+    assert found.num_moved is not None
+    assert list(found.num_moved[:2]) == expected
+    assert 0 < found.num_moved[1] < 96
+
+
+def test_nothing_of_the_weights_or_of_their_gradients_is_changed() -> None:
+    weights, given = parameters(), gradients()
+    before = {name: one.detach().clone() for name, one in weights.items()}
+    own = {name: one.clone() for name, one in given.items()}
+    measure_optimizer_steps(weights, given, 1e-3)
+    assert all(torch.equal(one, before[name]) and one.grad is None for name, one in weights.items())
+    assert all(torch.equal(one, own[name]) for name, one in given.items())
+    assert list(OPTIMIZERS) == ["sgd", "adam", "muon"]

@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gradscope.errors import InputError, UsageError, VerificationError
+from gradscope.gradients.model.batches import TrainerPadding
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
+from gradscope.gradients.step import heldout as heldout_answers
+from gradscope.gradients.step.heldout import heldout_sequences, measure_heldout_gram
+from gradscope.gradients.step.measure import measure_step
+from gradscope.rollouts.types import Rollout, RolloutGroup
+from tests.gradients.models import ARCHITECTURES, DAPO, policy_of, tiny_experts, tiny_groups, tiny_policy
+
+ANSWERS = (((7, 8, 9), ((3, 4, 1), (5, 1))), ((2, 11), ((6, 6, 12, 1),)), ((19, 20, 21, 2), ((1,), (4, 5, 6, 7, 8, 1))))
+SHARES = ((0.75, 0.25), (1.0,), (0.5, 0.5))
+
+
+def heldout_groups() -> list[RolloutGroup]:
+    groups = []
+    for prompt, (prompt_ids, answers) in enumerate(ANSWERS):
+        name = f"held-out q{prompt}"
+        rollouts = tuple(
+            Rollout(
+                group_id=name,
+                sample=sample,
+                row=sample,
+                prompt="",
+                completion="",
+                prompt_ids=prompt_ids,
+                completion_ids=ids,
+                reward=1.0,
+            )
+            for sample, ids in enumerate(answers)
+        )
+        groups.append(RolloutGroup(step=0, group_id=name, prompt_id=f"q{prompt}", rollouts=rollouts))
+    return groups
+
+
+def plain(prepared: PreparedStep, prompt_ids: tuple, completion_ids: tuple, *, temperature: float = 1.0) -> np.ndarray:
+    """The gradient of an answer's log-probability in float64, by autograd alone."""
+    model = copy.deepcopy(prepared.policy.model).double()
+    parameters = [p for name, p in model.named_parameters() if name in prepared.policy.trainable]
+    ids = torch.tensor([prompt_ids + completion_ids])
+    log_pi = torch.log_softmax(model(input_ids=ids).logits[0, len(prompt_ids) - 1 : -1].double() / temperature, -1)
+    total = log_pi[torch.arange(len(completion_ids)), torch.tensor(completion_ids)].sum()
+    grads = torch.autograd.grad(total, parameters, allow_unused=True)
+    return np.concatenate(
+        [np.zeros(p.numel()) if g is None else g.numpy().ravel() for g, p in zip(grads, parameters, strict=True)]
+    )
+
+
+def expected_of(prepared: PreparedStep, *, temperature: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Gradients of the log-probabilities of the step's rollouts, and C_k."""
+    trained = [plain(prepared, r.prompt_ids, r.completion_ids, temperature=temperature) for r in prepared.rollouts]
+    heldout = [
+        sum(
+            share * plain(prepared, prompt, ids, temperature=temperature)
+            for share, ids in zip(own, answers, strict=True)
+        )
+        for (prompt, answers), own in zip(ANSWERS, SHARES, strict=True)
+    ]
+    return np.stack(trained), np.stack(heldout)
+
+
+def close(found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-4) -> bool:
+    return bool(np.abs(found - expected).max() <= tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "lora"), [("mixtral", False), *((name, lora) for name in ARCHITECTURES for lora in (False, True))]
+)
+def test_products_are_those_of_plain_gradients(name: str, lora: bool) -> None:
+    experts = name == "mixtral"
+    policy = policy_of(tiny_experts(name, implementation="eager")) if experts else tiny_policy(name, lora=lora)
+    prepared = prepare_step(policy, tiny_groups(), dataclasses.replace(DAPO, temperature=0.7))
+    step = measure_step(prepared)
+    found = measure_heldout_gram(prepared, step, heldout_groups(), SHARES)
+    trained, heldout = expected_of(prepared, temperature=0.7)
+    weights = 1.0 / sum(len(rollout.completion_ids) for rollout in prepared.rollouts)
+    assert close(found.cross, weights * trained @ heldout.T)
+    assert close(found.norms, np.linalg.norm(heldout, axis=1))
+    assert found.scales == pytest.approx(np.full(6, 1.0 / weights))
+    assert close(step.score_gram * found.scales, weights * trained @ trained.T)
+    assert (found.num_answers, found.notes) == (5, ())
+
+
+@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
+def test_every_engine_finds_the_same_and_leaves_the_step_alone(engine: str) -> None:
+    prepared = prepare_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), Objective(loss_type="grpo", beta=0.0))
+    step = measure_step(prepared, engine=engine)
+    before = step.gram.copy(), prepared.plan, prepared.groups
+    found = measure_heldout_gram(prepared, step, heldout_groups(), SHARES, engine=engine, verify="all")
+    assert np.array_equal(step.gram, before[0])
+    assert (prepared.plan is before[1], prepared.groups is before[2]) == (True, True)
+    trained, heldout = expected_of(prepared)
+    weights = 1.0 / (6 * np.array([len(rollout.completion_ids) for rollout in prepared.rollouts]))
+    assert close(found.cross, (weights[:, None] * trained) @ heldout.T)
+    assert found.scales == pytest.approx(1 / weights)  # grpo weighs each completion by its own length
+
+
+def test_a_kl_term_and_an_entropy_bonus_are_none_of_the_answers_rows() -> None:
+    policy = tiny_policy("llama_untied_biases")
+    reference = copy.deepcopy(policy.model)
+    objective = dataclasses.replace(DAPO, beta=0.1, entropy_coef=0.05)
+    prepared = prepare_step(dataclasses.replace(policy, reference=reference), tiny_groups(), objective)
+    found = measure_heldout_gram(prepared, measure_step(prepared), heldout_groups(), SHARES)
+    trained, heldout = expected_of(prepared)
+    weight = 1.0 / sum(len(rollout.completion_ids) for rollout in prepared.rollouts)
+    assert close(found.cross, weight * trained @ heldout.T)
+
+
+def test_tokens_that_nobody_sampled_are_no_part_of_an_answer() -> None:
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    (group, *_) = heldout_groups()
+    masked = dataclasses.replace(group.rollouts[0], mask=(False, False, False))
+    groups = [dataclasses.replace(group, rollouts=(masked, group.rollouts[1]))]
+    found = measure_heldout_gram(prepared, measure_step(prepared), groups, [(0.5, 0.5)])
+    alone = plain(prepared, (7, 8, 9), (5, 1))
+    assert found.norms == pytest.approx([np.linalg.norm(alone) / 2], rel=1e-4)
+
+
+def test_rollouts_whose_tokens_weigh_unequally_have_no_scale() -> None:
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    uneven = [torch.linspace(1, 2, len(weights), dtype=torch.float64) * weights for weights in prepared.plan.weights]
+    other = dataclasses.replace(prepared, plan=dataclasses.replace(prepared.plan, weights=tuple(uneven)))
+    assert measure_heldout_gram(other, measure_step(other), heldout_groups(), SHARES).scales is None
+    left_out = [torch.zeros_like(prepared.plan.weights[0]), *prepared.plan.weights[1:]]
+    without = dataclasses.replace(prepared, plan=dataclasses.replace(prepared.plan, weights=tuple(left_out)))
+    scales = measure_heldout_gram(without, measure_step(without), heldout_groups(), SHARES).scales
+    assert (scales[0], np.count_nonzero(scales)) == (0.0, 5)
+
+
+def test_learned_positions_stand_where_the_answer_begins() -> None:
+    """GPT-2 sees the padding before a prompt; the step stands in the trainer's, an answer has none."""
+    policy = tiny_policy("gpt2_tied_conv1d")
+    plain_step = prepare_step(policy, tiny_groups(), DAPO)
+    padded = prepare_step(dataclasses.replace(policy, padding=TrainerPadding()), tiny_groups(), DAPO)
+    assert any(sequence.frame for sequence in padded.plan.sequences)
+    found = measure_heldout_gram(padded, measure_step(padded), heldout_groups(), SHARES)
+    _, heldout = expected_of(plain_step)
+    assert close(found.norms, np.linalg.norm(heldout, axis=1))
+
+
+def test_a_step_that_comes_out_otherwise_is_refused() -> None:
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    step = measure_step(prepared)
+    other = dataclasses.replace(step, gram=step.gram * 1.01)
+    with pytest.raises(VerificationError, match="other inner products beside held-out answers"):
+        measure_heldout_gram(prepared, other, heldout_groups(), SHARES)
+
+
+def test_rows_that_do_not_fit_loop_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    step = measure_step(prepared)
+    monkeypatch.setattr(measure_step, "__kwdefaults__", {**measure_step.__kwdefaults__, "max_row_bytes": 10})
+    with pytest.raises(UsageError, match="Keeping 11 gradient rows"):
+        measure_heldout_gram(prepared, step, heldout_groups(), SHARES, engine="loop")
+
+
+def test_an_answer_in_other_tokens_is_named() -> None:
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    (group, *_) = heldout_groups()
+    odd = dataclasses.replace(group, rollouts=(dataclasses.replace(group.rollouts[0], completion_ids=(99,)),))
+    with pytest.raises(InputError, match="held-out q0, sample 0: token id 99 is outside"):
+        measure_heldout_gram(prepared, measure_step(prepared), [odd], [(1.0,)])
+
+
+class Letters:
+    """A tokenizer of letters: a is 2, b is 3; 1 ends a text, 0 is what it has no letter for."""
+
+    eos_token_id = 1
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [ord(one) - 95 if one in "abcdefghijkl" else 0 for one in text.lower() if one != " "]}
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join("?."[one] if one < 2 else chr(one + 95) for one in ids)
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [20, *self("".join(one["content"] for one in messages))["input_ids"], 21]}
+
+
+def prompt_of(prompt: str, *answers: str, **fields: Any) -> RolloutGroup:
+    name = f"held-out {prompt}"
+    rollouts = tuple(
+        Rollout(group_id=name, sample=at, row=at, prompt=prompt, completion=answer, reward=1.0, **fields)
+        for at, answer in enumerate(answers)
+    )
+    return RolloutGroup(step=0, group_id=name, prompt_id=prompt, rollouts=rollouts)
+
+
+def step_of(*texts: tuple[str, str], tokenizer: Any = None, **changes: Any) -> PreparedStep:
+    """Groups of three rollouts whose first has a prompt and a completion as text, beside the ids that were logged."""
+    groups = tiny_groups(len(texts) or 1, 3)
+    for place, (prompt, completion) in enumerate(texts):
+        ids = {"prompt_ids": tuple(Letters()(prompt)["input_ids"]), "prompt": prompt}
+        rollouts = [dataclasses.replace(rollout, **ids, **changes) for rollout in groups[place].rollouts]
+        first = dataclasses.replace(
+            rollouts[0], completion=completion, completion_ids=(*Letters()(completion)["input_ids"], 1)
+        )
+        groups[place] = dataclasses.replace(groups[place], rollouts=(first, *rollouts[1:]))
+    policy = dataclasses.replace(tiny_policy("llama_untied_biases"), tokenizer=tokenizer or Letters())
+    return prepare_step(policy, groups, DAPO)
+
+
+def test_text_becomes_tokens_as_the_trainers_does() -> None:
+    found = heldout_sequences(
+        step_of(("abc", "de")), [prompt_of("ab", "c", "cd"), prompt_of("ba", "e")], [(0.25, 0.75), (1.0,)]
+    )
+    assert [sequence.prompt_ids for sequence in found.sequences] == [(2, 3), (2, 3), (3, 2)]
+    assert [sequence.completion_ids for sequence in found.sequences] == [(4, 1), (4, 5, 1), (6, 1)]
+    assert (found.owners, found.shares) == ((0, 0, 1), (0.25, 0.75, 1.0))
+    assert [(group.step, group.prompt_id, group.size) for group in found.groups] == [(1, "ab", 2), (1, "ba", 1)]
+    assert found.notes == ("Held-out answers were tokenized from text.",)
+
+
+def test_completions_that_other_ids_were_sampled_for_are_told() -> None:
+    prepared = step_of(("abc", "de"))
+    first = dataclasses.replace(prepared.groups[0].rollouts[0], completion="ed")
+    groups = (dataclasses.replace(prepared.groups[0], rollouts=(first, *prepared.groups[0].rollouts[1:])),)
+    found = heldout_sequences(dataclasses.replace(prepared, groups=groups), [prompt_of("ab", "c")], [(1.0,)])
+    assert found.notes[1] == (
+        "Some of the run's own completions have other ids than their text gives, so held-out answers may too."
+    )
+
+
+def test_exact_ids_need_no_tokenizer_and_no_note() -> None:
+    prepared = step_of()
+    prepared = dataclasses.replace(prepared, policy=dataclasses.replace(prepared.policy, tokenizer=None))
+    exact = prompt_of("", "", prompt_ids=(3, 4), completion_ids=(5, 1))
+    assert heldout_sequences(prepared, [exact], [(1.0,)]).notes == ()
+    with pytest.raises(InputError, match="held-out ab has no token ids, and no tokenizer was found"):
+        heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])
+    half = heldout_sequences(step_of(), [prompt_of("", "c", prompt_ids=(3, 4))], [(1.0,)])
+    assert half.notes == ("Held-out answers were tokenized from text.",)
+
+
+def test_prompts_of_the_step_are_left_out() -> None:
+    prepared = step_of(("abc", "de"))
+    found = heldout_sequences(prepared, [prompt_of("abc", "c"), prompt_of("ba", "e")], [(1.0,), (1.0,)])
+    assert [group.prompt_id for group in found.groups] == ["ba"]
+    assert found.notes[0] == "Held-out prompts that a step trains on are left out of that step."
+    with pytest.raises(InputError, match="Every held-out prompt is trained on in this very step"):
+        heldout_sequences(prepared, [prompt_of("abc", "c")], [(1.0,)])
+
+
+def test_answers_outside_the_vocabulary_are_left_out() -> None:
+    found = heldout_sequences(step_of(("abc", "de")), [prompt_of("ab", "c", "z", "d")], [(0.25, 0.5, 0.25)])
+    assert [sequence.completion_ids for sequence in found.sequences] == [(4, 1), (5, 1)]
+    assert found.shares == (0.5, 0.5)
+    assert [rollout.completion for rollout in found.groups[0].rollouts] == ["c", "d"]
+    assert "Held-out answers that the model's vocabulary cannot spell are left out." in found.notes
+    assert heldout_sequences(step_of(("abc", "de")), [prompt_of("a b", "C d")], [(1.0,)]).shares == (1.0,)
+    for lost in (prompt_of("ab", "z"), prompt_of("xb", "c")):
+        with pytest.raises(InputError, match="No held-out answer can be spelled in the tokens of this model"):
+            heldout_sequences(step_of(("abc", "de")), [lost], [(1.0,)])
+
+
+def test_prompts_that_a_template_wrapped_need_messages() -> None:
+    messages = ({"role": "user", "content": "abc"},)
+    wrapped = step_of(("abc", "de"), messages=messages)
+    ids = tuple(Letters().apply_chat_template(list(messages))["input_ids"])
+    rollouts = tuple(dataclasses.replace(rollout, prompt_ids=ids) for rollout in wrapped.rollouts)
+    groups = (dataclasses.replace(wrapped.groups[0], rollouts=rollouts),)
+    prepared = prepare_step(wrapped.policy, groups, DAPO)
+    with pytest.raises(InputError, match="other token ids than their text gives, as with a chat template") as error:
+        heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])
+    assert "as messages, or with prompt_ids" in error.value.hint
+    asked = prompt_of("ab", "c", messages=({"role": "user", "content": "ab"},))
+    assert heldout_sequences(prepared, [asked], [(1.0,)]).sequences[0].prompt_ids == (20, 2, 3, 21)
+
+
+def test_a_log_of_ids_alone_shows_nothing_of_its_prompts() -> None:
+    assert heldout_sequences(step_of(), [prompt_of("ab", "c")], [(1.0,)]).sequences[0].prompt_ids == (2, 3)
+
+
+def test_answers_stand_without_padding_beside_rows_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = dataclasses.replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding(), tokenizer=Letters())
+    prepared = prepare_step(policy, tiny_groups(), DAPO)
+    (sequence,) = heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)]).sequences
+    assert sequence.frame is not None
+    assert (sequence.start, sequence.length) == (0, sequence.num_tokens)
+    monkeypatch.setattr(heldout_answers, "scales_with_width", lambda _: True)
+    with pytest.raises(InputError, match="positions change with the padded length of a batch"):
+        heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])

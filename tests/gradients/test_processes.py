@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gradscope.gradients.processes import (
+    added_up,
+    connected_index,
+    connected_processes,
+    from_all,
+    from_main,
+    holds_everywhere,
+    num_connected,
+    of_one_mind,
+)
+from tests.launched import finish, start_processes
+
+START = """
+import os, signal, sys
+import torch
+from gradscope.__main__ import main
+from gradscope.errors import InputError
+from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.gradients import processes as group
+from gradscope.gradients.processes import *
+rank = int(os.environ["RANK"])
+"""
+
+
+def said_by(size: int, code: str) -> list[tuple[int, str, str]]:
+    return finish(start_processes(size, "-c", START + code))
+
+
+def test_one_process_tells_itself_everything() -> None:
+    import torch
+
+    with connected_processes(), of_one_mind():
+        assert (num_connected(), connected_index()) == (1, 0)
+        assert from_main(lambda: 5) == 5
+        assert from_all("a") == ["a"]
+        assert holds_everywhere(True)
+        assert added_up(torch.ones(2)).tolist() == [1, 1]
+
+
+@pytest.mark.slow
+def test_several_processes_tell_each_other() -> None:
+    done = said_by(
+        3,
+        """
+with connected_processes():
+    told = [from_main(lambda: rank), from_all(rank), holds_everywhere(rank < 2), added_up(torch.tensor(rank)).item()]
+    print([num_connected(), connected_index(), *told])
+print(num_connected())
+""",
+    )
+    assert [json.loads(out.splitlines()[0].replace("False", "false")) for _, out, _ in done] == [
+        [3, rank, 0, [0, 1, 2], False, 3] for rank in range(3)
+    ]
+    assert [(code, out.splitlines()[1]) for code, out, _ in done] == [(0, "1")] * 3
+
+
+FAILING = """
+import typer, gradscope.cli.app
+class Failing:
+    def main(self, **_):
+        with delivery(DeliveryOptions()):
+            {body}
+gradscope.cli.app.command = Failing
+import gradscope.__main__
+sys.argv = ["gradscope", "rank"]
+gradscope.__main__.run()
+"""
+
+
+def ends(size: int, body: str) -> list[tuple[int, str, str]]:
+    return said_by(size, FAILING.format(body=body.replace("\n", "\n            ")))
+
+
+@pytest.mark.slow
+def test_an_error_of_all_is_told_once() -> None:
+    done = ends(2, 'raise InputError("No such run.")')
+    assert [code for code, _, _ in done] == [2, 2]
+    assert sorted(err for _, _, err in done) == ["", "error: No such run.\n"]
+
+
+@pytest.mark.slow
+def test_an_error_of_one_is_told_by_it_and_ends_the_others() -> None:
+    done = ends(2, 'if rank == 1: raise InputError("My disk is full.")\nfrom_all(rank)')
+    assert [code for code, _, _ in done] == [2, 2]
+    assert [err for _, _, err in done] == ["", "error: My disk is full.\n"]
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_the_others_and_one_of_them_says_so() -> None:
+    done = ends(3, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nfrom_all(rank)")
+    assert [code for code, _, _ in done] == [2, -9, 2]
+    (said,) = [err for _, _, err in done if err]
+    assert said.startswith("error: Another process of this command ended, so none of them can go on.\nhint: ")
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_told_once() -> None:
+    done = ends(2, "raise KeyboardInterrupt")
+    assert [code for code, _, _ in done] == [130, 130]
+    assert sorted(err for _, _, err in done) == ["", "interrupted\n"]
+
+
+@pytest.mark.slow
+def test_work_goes_on_from_an_error_of_all_and_not_from_that_of_one(tmp_path: Path) -> None:
+    done = ends(
+        2,
+        """group._SKEW = 2.0
+for guilty in (2, 1):
+    try:
+        with of_one_mind():
+            if rank < guilty:
+                raise InputError(f"A part of step {guilty} is missing.", hint="Copy it.")
+            from_all(rank)
+    except InputError as error:
+        print(error.message)""",
+    )
+    assert [code for code, _, _ in done] == [2, 2]
+    assert [out for _, out, _ in done] == ["A part of step 2 is missing.\n"] * 2
+    assert [err for _, _, err in done] == ["error: A part of step 1 is missing.\nhint: Copy it.\n", ""]
