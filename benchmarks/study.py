@@ -36,7 +36,7 @@ from gradscope.metrics.uncertainty.paired import (
     student_mean,
 )
 from gradscope.rollouts.run_folder import heldout_path
-from gradscope.training.setup.config import TrainConfig
+from gradscope.training.config import TrainConfig
 
 Settings = Mapping[str, Any]
 """Fields of a configuration that differ from the study's base."""

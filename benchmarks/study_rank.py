@@ -37,8 +37,8 @@ from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, Weigh
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
+from gradscope.training.config import TrainConfig
 from gradscope.training.grid import train_grid
-from gradscope.training.setup.config import TrainConfig
 
 SIZES = (2, 4, 8, 16, 32, 64)
 LEVEL, POWER = 0.05, 0.8

@@ -18,7 +18,7 @@ from gradscope.shown import show_by
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.advantages.user_file import advantage_formulation
+    from gradscope.advantages.formulation import advantage_formulation
     from gradscope.diagnostics.check.measure import check_run
     from gradscope.diagnostics.claims.measure import measure_claims
     from gradscope.diagnostics.compare.measure import compare_runs
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gradscope.rollouts.read_options import ColumnNames, ReadOptions
     from gradscope.rollouts.readers.detect import read_run
     from gradscope.shown import Views
-    from gradscope.training.setup.config import TrainConfig
+    from gradscope.training.config import TrainConfig
     from gradscope.training.train import train
 
 __all__ = [
@@ -66,8 +66,8 @@ _HOMES = {
     "EngineOptions": "gradscope.gradients.engine_options",
     "ReadOptions": "gradscope.rollouts.read_options",
     "Resampling": "gradscope.metrics.uncertainty.resampling",
-    "TrainConfig": "gradscope.training.setup.config",
-    "advantage_formulation": "gradscope.advantages.user_file",
+    "TrainConfig": "gradscope.training.config",
+    "advantage_formulation": "gradscope.advantages.formulation",
     "check_run": "gradscope.diagnostics.check.measure",
     "compare_runs": "gradscope.diagnostics.compare.measure",
     "measure_claims": "gradscope.diagnostics.claims.measure",

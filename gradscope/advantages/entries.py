@@ -1,9 +1,123 @@
-"""The list of advantage formulations: formula, source and needs of each, one row a formulation."""
+"""The list of advantage formulations: formula, source and needs of each, one row a formulation.
+
+Shapes: G rewards of a group, along the last axis; leading axes are groups.
+"""
 
 from __future__ import annotations
 
-from gradscope.advantages import fixed, group, step
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.advantages import group
 from gradscope.advantages.formulation import Formulation
+
+Array = NDArray[np.float64]
+
+PASS_WEIGHT = 0.1
+"""Weight of passes in ``w_reinforce``, lambda in its source, which recommends this value."""
+
+
+def reinforce(rewards: Array) -> Array:
+    """The reward itself.
+
+    Args:
+        rewards: [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> reinforce(np.array([1.0, 0.0])).tolist()
+        [1.0, 0.0]
+    """
+    return np.array(rewards, dtype=np.float64)
+
+
+def sign(rewards: Array) -> Array:
+    """2r - 1: +1 for a pass, -1 for a fail.
+
+    Args:
+        rewards: 0 or 1, [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> sign(np.array([1.0, 0.0])).tolist()
+        [1.0, -1.0]
+    """
+    return np.asarray(2.0 * rewards - 1.0, dtype=np.float64)
+
+
+def positive_only(rewards: Array) -> Array:
+    """+1 for a pass, 0 for a fail.
+
+    Args:
+        rewards: 0 or 1, [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> positive_only(np.array([1.0, 0.0])).tolist()
+        [1.0, 0.0]
+    """
+    return np.array(rewards, dtype=np.float64)
+
+
+def negative_only(rewards: Array) -> Array:
+    """0 for a pass, -1 for a fail.
+
+    Args:
+        rewards: 0 or 1, [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> negative_only(np.array([1.0, 0.0])).tolist()
+        [0.0, -1.0]
+    """
+    return np.asarray(rewards - 1.0, dtype=np.float64)
+
+
+def w_reinforce(rewards: Array) -> Array:
+    """+0.1 for a pass, -1 for a fail: the weight of passes with which the source trains.
+
+    Args:
+        rewards: 0 or 1, [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> w_reinforce(np.array([1.0, 0.0])).tolist()
+        [0.1, -1.0]
+    """
+    return np.asarray(np.where(rewards == 1.0, PASS_WEIGHT, -1.0), dtype=np.float64)
+
+
+def tasa(rewards: Array) -> Array:
+    """+G/n_pos for a pass, -G/n_neg for a fail: the mean over passes minus the mean over fails.
+
+    Each class weighs one in the mean over the group that training takes. Sums to zero in a mixed group; a group of one
+    class keeps that class's mean of +1 or -1.
+
+    Args:
+        rewards: 0 or 1, [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> tasa(np.array([1.0, 0.0, 0.0, 0.0])).round(4).tolist()
+        [4.0, -1.3333, -1.3333, -1.3333]
+    """
+    size = rewards.shape[-1]
+    num_pass = rewards.sum(axis=-1, keepdims=True)
+    of_class = rewards / np.maximum(num_pass, 1) - (1 - rewards) / np.maximum(size - num_pass, 1)
+    return np.asarray(size * of_class, dtype=np.float64)
+
 
 _DRGRPO_PAPER = "Liu et al. 2025, Understanding R1-Zero-like training (Dr. GRPO), arXiv 2503.20783."
 _STARVATION_PAPER = "Nie et al. 2026, Gradient starvation in binary-reward GRPO, arXiv 2605.07689."
@@ -45,7 +159,7 @@ ENTRIES: tuple[Formulation, ...] = (
         needs_binary=False,
         min_group_size=1,
         zero_sum=False,
-        function=fixed.reinforce,
+        function=reinforce,
     ),
     Formulation(
         name="sign",
@@ -54,7 +168,7 @@ ENTRIES: tuple[Formulation, ...] = (
         needs_binary=True,
         min_group_size=1,
         zero_sum=False,
-        function=fixed.sign,
+        function=sign,
     ),
     Formulation(
         name="positive_only",
@@ -63,7 +177,7 @@ ENTRIES: tuple[Formulation, ...] = (
         needs_binary=True,
         min_group_size=1,
         zero_sum=False,
-        function=fixed.positive_only,
+        function=positive_only,
     ),
     Formulation(
         name="negative_only",
@@ -72,7 +186,7 @@ ENTRIES: tuple[Formulation, ...] = (
         needs_binary=True,
         min_group_size=1,
         zero_sum=False,
-        function=fixed.negative_only,
+        function=negative_only,
     ),
     Formulation(
         name="w_reinforce",
@@ -81,7 +195,7 @@ ENTRIES: tuple[Formulation, ...] = (
         needs_binary=True,
         min_group_size=1,
         zero_sum=False,
-        function=fixed.w_reinforce,
+        function=w_reinforce,
     ),
     Formulation(
         name="tasa",
@@ -91,7 +205,7 @@ ENTRIES: tuple[Formulation, ...] = (
         needs_binary=True,
         min_group_size=1,
         zero_sum=False,
-        function=fixed.tasa,
+        function=tasa,
     ),
     Formulation(
         name="max_rl",
@@ -161,7 +275,7 @@ ENTRIES: tuple[Formulation, ...] = (
         min_group_size=1,
         zero_sum=False,
         scope="step",
-        function=step.batch_mean,
+        function=group.batch_mean,
     ),
     Formulation(
         name="reinforce_plus_plus",
@@ -172,7 +286,7 @@ ENTRIES: tuple[Formulation, ...] = (
         min_group_size=1,
         zero_sum=False,
         scope="step",
-        function=step.reinforce_plus_plus,
+        function=group.reinforce_plus_plus,
     ),
     Formulation(
         name="batch_std",
@@ -182,7 +296,7 @@ ENTRIES: tuple[Formulation, ...] = (
         min_group_size=1,
         zero_sum=True,
         scope="step",
-        function=step.batch_std,
+        function=group.batch_std,
     ),
     Formulation(
         name="gdpo",
@@ -202,7 +316,7 @@ ENTRIES: tuple[Formulation, ...] = (
         min_group_size=2,
         zero_sum=False,
         scope="step",
-        function=step.shrinkage,
+        function=group.shrinkage,
     ),
     Formulation(
         name="running_mean",

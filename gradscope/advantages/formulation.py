@@ -1,13 +1,24 @@
-"""What there is to know of an advantage formulation: formula, source, what it needs, and when it is refused."""
+"""What there is to know of an advantage formulation: formula, source, what it needs, and when it is refused.
+
+Shapes: N groups of a step, G rollouts of a group.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import sys
+import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+
+from gradscope.errors import UsageError
+from gradscope.outside.limits import read_whole
 
 Scope = Literal["group", "step", "length", "functions", "run", "token", "gram"]
 
@@ -58,3 +69,190 @@ class Formulation:
         if self.needs_binary and len(other):
             return f"it is defined for rewards of 0 and 1, and there is a reward of {other[0]:g}"
         return None
+
+
+Array = NDArray[np.float64]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_MARK = "__gradscope_formulation__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Terms:
+    """What the decorator was told."""
+
+    needs_binary: bool
+    min_group_size: int
+    by_step: bool
+
+
+def advantage_formulation(
+    *, needs_binary: bool = False, min_group_size: int = 1, by_step: bool = False
+) -> Callable[[Function], Function]:
+    """Make a function of rewards a formulation that ``--advantage FILE.py:NAME`` takes.
+
+    The function gets the rewards of one group as float64, [G], and returns one advantage a rollout, [G]. The first line
+    of its docstring is the formula that is shown.
+
+    Args:
+        needs_binary: Whether it is for rewards of 0 and 1 only; others are then refused before it is called.
+        min_group_size: Fewest rollouts of a group that it is for.
+        by_step: Whether it gets all groups of a step at once, a list of N arrays [G], and returns as many.
+
+    Returns:
+        The decorator, which returns the function as it is.
+
+    Example:
+        >>> @advantage_formulation(min_group_size=2)
+        ... def centered(rewards):
+        ...     '''r - median(r)'''
+        ...     return rewards - np.median(rewards)
+        >>> centered(np.array([1.0, 0.0, 0.0])).tolist()
+        [1.0, 0.0, 0.0]
+    """
+
+    def mark(function: Function) -> Function:
+        setattr(function, _MARK, _Terms(needs_binary=needs_binary, min_group_size=min_group_size, by_step=by_step))
+        return function
+
+    return mark
+
+
+def is_in_file(name: str) -> bool:
+    """Whether a name is of a function in a file, whether or not there is one.
+
+    Returns:
+        True for ``<path>.py:<function>``.
+
+    Example:
+        >>> is_in_file("my.py:centered"), is_in_file("grpo")
+        (True, False)
+    """
+    path, colon, function = name.rpartition(":")
+    return bool(colon and function) and path.endswith(".py")
+
+
+def read_formulation(name: str) -> Formulation:
+    """Run the file of a name and take its function.
+
+    Args:
+        name: ``my.py:name``, the path from the working directory.
+
+    Returns:
+        The formulation, with the file's digest.
+
+    Raises:
+        UsageError: The file cannot be read or run, or has no such function, or one without the decorator.
+    """
+    path, _, wanted = name.rpartition(":")
+    source = _source(path)
+    module = _run(path, source)
+    function = getattr(module, wanted, None)
+    terms = getattr(function, _MARK, None)
+    if not isinstance(terms, _Terms):
+        marked = [other for other, value in vars(module).items() if isinstance(getattr(value, _MARK, None), _Terms)]
+        there = f"{path} has {', '.join(marked)}." if marked else "Put @gradscope.advantage_formulation() above it."
+        what = "is no formulation" if callable(function) else "is not there"
+        raise UsageError(f"{wanted!r} {what} in {path}.", hint=there)
+    assert callable(function), "what is marked is a function"
+    lines = (function.__doc__ or "").strip().splitlines()
+    asked = _OfFile(name=name, path=path, function=function)
+    return Formulation(
+        name=name,
+        formula=lines[0] if lines else wanted,
+        source=path,
+        needs_binary=terms.needs_binary,
+        min_group_size=terms.min_group_size,
+        zero_sum=False,
+        scope="step" if terms.by_step else "group",
+        function=asked.of_step if terms.by_step else asked.of_groups,
+        digest=hashlib.sha256(source).hexdigest(),
+    )
+
+
+def _source(path: str) -> bytes:
+    try:
+        return read_whole(Path(path))
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            hint="Name a file from here and a function in it: --advantage my.py:name",
+        ) from error
+
+
+def _run(path: str, source: bytes) -> ModuleType:
+    """The module of a file, run from the bytes whose digest is kept; no bytecode is written beside it."""
+    module = ModuleType(f"gradscope_file_{hashlib.sha256(source).hexdigest()[:16]}")
+    module.__file__ = path
+    sys.modules[module.__name__] = module  # where dataclasses and the like look their module up
+    try:
+        exec(compile(source, path, "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
+        raise UsageError(f"{path} does not run: {_said(error, path)}.", hint="Mend the file.") from error
+    return module
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfFile:
+    """A function of a file with its answers checked."""
+
+    name: str
+    path: str
+    function: Callable[..., Any]
+
+    def of_groups(self, rewards: Array) -> Array:
+        """Advantages of groups of one size, [..., G], a group at a time."""
+        groups = rewards.reshape(-1, rewards.shape[-1])
+        found = [self._checked(self._call(group.copy()), group.shape) for group in groups]
+        return np.reshape(found, rewards.shape)
+
+    def of_step(self, rewards: Iterable[Array]) -> tuple[Array, ...]:
+        """Advantages of all groups of a step, [N][G]."""
+        groups = [np.array(group) for group in rewards]
+        answer = self._call([group.copy() for group in groups])
+        try:
+            found = list(answer)
+        except TypeError:
+            found = []
+        if len(found) != len(groups):
+            raise UsageError(
+                f"{self.name} gives no list of {len(groups)} arrays for {len(groups)} groups.",
+                hint="With by_step it returns one array a group, in their order.",
+            )
+        return tuple(self._checked(one, group.shape) for one, group in zip(found, groups, strict=True))
+
+    def _call(self, rewards: Any) -> Any:
+        try:
+            return self.function(rewards)
+        except Exception as error:
+            raise UsageError(f"{self.name} fails: {_said(error, self.path)}.", hint="Mend the function.") from error
+
+    def _checked(self, answer: Any, shape: tuple[int, ...]) -> Array:
+        try:
+            values = np.asarray(answer, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"{self.name} gives no numbers: {error}.", hint="It returns an array of floats."
+            ) from error
+        if values.shape != shape:
+            raise UsageError(
+                f"{self.name} gives advantages of shape {values.shape} for rewards of shape {shape}.",
+                hint="It returns one advantage a rollout.",
+            )
+        if not np.all(np.isfinite(values)):
+            raise UsageError(
+                f"{self.name} gives an advantage that is not finite.",
+                hint="Look at groups of equal rewards, whose standard deviation is zero.",
+            )
+        return values
+
+
+def _said(error: BaseException, path: str) -> str:
+    """An error in one line, with the line of the file that it is about."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    if isinstance(error, SyntaxError):
+        lines = [error.lineno]
+    where = f" (line {lines[-1]})" if lines and lines[-1] else ""
+    words = (str(error.msg if isinstance(error, SyntaxError) else error).strip().splitlines() or [""])[0].rstrip(".")
+    return f"{type(error).__name__}{': ' if words else ''}{words}{where}"

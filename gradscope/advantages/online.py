@@ -1,25 +1,244 @@
 """Advantages while a run is trained, by name: what a formulation asks of a step beyond its rewards.
 
-Most are arithmetic on the step's rewards (:class:`~gradscope.advantages.online_advantage.OnlineAdvantage`). Here are
+Most are arithmetic on the step's rewards (:class:`~gradscope.advantages.online.OnlineAdvantage`). Here are
 those that read tokens, lengths or single reward functions, and the choice among all that need no torch.
 
-Legend: N groups of a step, G rollouts of a group, R rollouts of a step, T tokens of a completion, F reward functions.
+Shapes: N groups of a step, G rollouts of a group, R rollouts of a step, T tokens of a completion, F reward functions,
+H width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.gram import optimal_advantages
-from gradscope.advantages.online_advantage import Array, OnlineAdvantage, StepRollouts
+from gradscope.advantages.group import gdpo, optimal_advantages
 from gradscope.advantages.registry import compute_step_advantages, formulation
-from gradscope.advantages.running import RunningMean, ValueTracker
-from gradscope.advantages.step import gdpo
 from gradscope.advantages.token import COMPENSATION_LIMIT, compensation, own_rewards, return_to_go
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
+
+Array = NDArray[np.float64]
+Ids = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a formulation must keep to go on as it was, plain enough for JSON and safetensors."""
+
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Single numbers by name."""
+    arrays: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """Arrays by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRollouts:
+    """What the advantages of a step may depend on."""
+
+    rewards: Sequence[Array]
+    """Scalar rewards by group, [N][G]."""
+    prompt_ids: tuple[str, ...]
+    """The prompt of each group, [N]."""
+    logprobs: Sequence[Sequence[float]]
+    """Log-probability of each sampled token, [R][T]."""
+    max_logprobs: Sequence[Sequence[float]]
+    """Log-probability of the most likely token at each place, [R][T]."""
+    token_rewards: Sequence[Sequence[float]] | None = None
+    """Reward of each token, [R][T]; None where the task does not grade steps."""
+    states: Sequence[NDArray[np.float32]] | None = None
+    """The policy's last hidden state at each token, [R][T, H]; None unless the formulation reads them."""
+
+    function_rewards: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Reward function -> reward of each rollout, [R], of those whose sum is the scalar reward."""
+    completion_ids: Sequence[Ids] = ()
+    """Token ids of the completions, [R][T]; empty where no formulation asks."""
+    rescore: Callable[[Sequence[int], Sequence[Ids]], Sequence[Sequence[float]]] | None = None
+    """From groups of this step and a completion of each one's prompt to the log-probabilities of its tokens by the
+    weights as they are; None where there is no policy."""
+
+    def __post_init__(self) -> None:
+        if any(np.ndim(group) != 1 or not np.all(np.isfinite(group)) for group in self.rewards):
+            raise ValueError("the rewards of a step are finite and one row a group")
+
+
+class OnlineAdvantage:
+    """A formulation that needs the rewards of the step alone; the others override it.
+
+    Args:
+        name: The formulation's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """The formulation's name."""
+
+    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
+        """The advantages of a step, in the order of its rollouts: a number each, [R][1], or one a token, [R][T]."""
+        return self.by_rollout(compute_step_advantages(self.name, step.rewards))
+
+    def by_rollout(self, advantages: Sequence[Array]) -> tuple[Array, ...]:
+        """Advantages by group, [N][G], in the order of the rollouts, [R][1]."""
+        return tuple(np.concatenate(advantages).reshape(-1, 1))
+
+    @property
+    def by_token(self) -> bool:
+        """Whether each token has an advantage of its own."""
+        return formulation(self.name).scope == "token"
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a run must keep its memory to go on as it was."""
+        return formulation(self.name).scope == "run"
+
+    @property
+    def reads_states(self) -> bool:
+        """Whether it reads the policy's hidden states."""
+        return False
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What it has to say of the last step, for the run's metrics."""
+        return {}
+
+    @property
+    def memory(self) -> Memory:
+        """What it remembers."""
+        return Memory()
+
+    def recall(self, memory: Memory) -> None:
+        """Go on from an earlier :attr:`memory`; ``ValueError`` or ``KeyError`` where it is not of this formulation."""
+
+
+_MEMORY = 0.5
+"""How much of the running mean of ``running_mean`` stays when its prompt is seen again."""
+HALF_LIFE, LEAST_KEPT, MOST_KEPT = 0.06, 0.875, 0.96
+"""Of ``spo``: the change D of the policy that halves what is kept of the counts, and the bounds of that share: the
+constants of its authors' program and of its script. They amount to windows of 8 to 25 visits."""
+PRIOR = 0.5
+"""Passes and fails that ``spo`` counts before a prompt's first visit, as its program does without earlier samples."""
+WHITENING_EPSILON = 1e-8
+"""Added to the step's std by ``spo``."""
+_KINDS, _ARRAYS = ("passes", "fails"), ("ids", "logprobs")
+
+
+class RunningMean(OnlineAdvantage):
+    """``running_mean``: the reward minus what its prompt used to earn.
+
+    A group of equal rewards pushes when that differs from the prompt's past. A prompt's first baseline is the mean of
+    the step that it comes up in.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("running_mean")
+        self._means: dict[str, float] = {}
+
+    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
+        """The advantages of a step, [R][1]; remembers its rewards."""
+        first = float(np.concatenate(step.rewards).mean())
+        baseline = [self._means.get(prompt, first) for prompt in step.prompt_ids]
+        for prompt, before, rewards in zip(step.prompt_ids, baseline, step.rewards, strict=True):
+            self._means[prompt] = float(_MEMORY * before + (1 - _MEMORY) * rewards.mean())
+        return self.by_rollout([rewards - before for rewards, before in zip(step.rewards, baseline, strict=True)])
+
+    @property
+    def memory(self) -> Memory:
+        """Prompt -> running mean of its rewards."""
+        return Memory(numbers=dict(self._means))
+
+    def recall(self, memory: Memory) -> None:
+        """Go on from earlier running means by prompt."""
+        self._means = dict(memory.numbers)
+
+
+class ValueTracker(OnlineAdvantage):
+    """``spo``: the reward minus a prompt's tracked pass rate a / (a + b), scaled over the step.
+
+    At each visit the counts shrink by d = 2^(-D / 0.06), within [0.875, 0.96], and the visit's passes and fails are
+    added. D is how far the policy has moved on the prompt since: the mean over tokens of |log pi_now - log pi_then| of
+    the first completion of the visit before; 0 at the first visit. In the source a visit is one rollout.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("spo")
+        self._counts: dict[str, tuple[float, float]] = {}
+        self._seen: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {}
+
+    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
+        """The advantages of a step, [R][1]; remembers its rewards and the first completion of each group.
+
+        Returns:
+            One number a rollout.
+
+        Raises:
+            ValueError: A prompt is seen again and there is no policy to ask how far it has moved.
+        """
+        counts = [self._counts.get(prompt, (PRIOR, PRIOR)) for prompt in step.prompt_ids]
+        raw = [
+            rewards - passes / (passes + fails) for rewards, (passes, fails) in zip(step.rewards, counts, strict=True)
+        ]
+        kept = np.clip(2.0 ** (-self._moved(step) / HALF_LIFE), LEAST_KEPT, MOST_KEPT)
+        starts = np.cumsum([0, *(len(rewards) for rewards in step.rewards)])
+        for index, (prompt, rewards) in enumerate(zip(step.prompt_ids, step.rewards, strict=True)):
+            passes, fails = (float(kept[index] * count) for count in counts[index])
+            self._counts[prompt] = (passes + float(rewards.sum()), fails + float((1 - rewards).sum()))
+            first = starts[index]
+            self._seen[prompt] = (tuple(step.completion_ids[first]), tuple(step.logprobs[first]))
+        everything = np.concatenate(raw)
+        if np.ptp(everything) <= EQUAL_REWARDS:
+            return self.by_rollout([np.zeros(len(values)) for values in raw])
+        scale = everything.std(ddof=1) + WHITENING_EPSILON
+        return self.by_rollout([(values - everything.mean()) / scale for values in raw])
+
+    def _moved(self, step: StepRollouts) -> Array:
+        """How far the policy has moved on each prompt since its last visit, [N]."""
+        again = [index for index, prompt in enumerate(step.prompt_ids) if prompt in self._seen]
+        moved = np.zeros(len(step.prompt_ids))
+        if not again:
+            return moved
+        if step.rescore is None:
+            raise ValueError("spo needs the policy to score what it sampled before")
+        seen = [self._seen[step.prompt_ids[index]] for index in again]
+        now = step.rescore(again, [ids for ids, _ in seen])
+        moved[again] = [np.abs(np.subtract(new, then)).mean() for new, (_, then) in zip(now, seen, strict=True)]
+        return moved
+
+    @property
+    def memory(self) -> Memory:
+        """Counts by prompt, and the ids and log-probabilities of the completion last seen."""
+        counts = {
+            f"{kind}:{prompt}": both[at] for prompt, both in self._counts.items() for at, kind in enumerate(_KINDS)
+        }
+        arrays = {
+            f"{kind}:{prompt}": np.asarray(values, dtype=np.float32)
+            for prompt, both in self._seen.items()
+            for kind, values in zip(_ARRAYS, both, strict=True)
+        }
+        return Memory(numbers=counts, arrays=arrays)
+
+    def recall(self, memory: Memory) -> None:
+        """Go on from earlier counts.
+
+        Raises:
+            ValueError: They are of something else.
+        """
+        prompts = [name.partition(":")[2] for name in memory.numbers if name.startswith(f"{_KINDS[0]}:")]
+        if len(memory.numbers) != len(_KINDS) * len(prompts):
+            raise ValueError("what was kept is no count of passes and fails by prompt")
+        self._counts = {
+            prompt: (memory.numbers[f"{_KINDS[0]}:{prompt}"], memory.numbers[f"{_KINDS[1]}:{prompt}"])
+            for prompt in prompts
+        }
+        self._seen = {
+            prompt: (
+                tuple(memory.arrays[f"{_ARRAYS[0]}:{prompt}"].astype(int).tolist()),
+                tuple(memory.arrays[f"{_ARRAYS[1]}:{prompt}"].tolist()),
+            )
+            for prompt in prompts
+        }
 
 
 class OfTokenRewards(OnlineAdvantage):

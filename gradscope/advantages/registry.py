@@ -4,7 +4,7 @@ A new formulation is one function and one row in :mod:`gradscope.advantages.entr
 ``scope``: the rewards of a group, those of the whole step, lengths of completions, the rewards of each function, what
 the run remembers, something of every token, or a Gram matrix. The first two are functions of rewards and can be asked
 "what if" of any log; those of the run and of tokens exist while a run is trained (:mod:`gradscope.advantages.online`),
-the last where `rank` has the matrix (:mod:`gradscope.advantages.gram`).
+the last where `rank` has the matrix (:mod:`gradscope.advantages.group`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.advantages.entries import ENTRIES
-from gradscope.advantages.formulation import Formulation
-from gradscope.advantages.user_file import is_in_file, read_formulation
+from gradscope.advantages.formulation import Formulation, is_in_file, read_formulation
 from gradscope.errors import UsageError
 
 Array = NDArray[np.float64]

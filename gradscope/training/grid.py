@@ -7,21 +7,122 @@ asked for and in the folder. Each cell is a process of its own, and each manifes
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import os
+import signal
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import IO, Any
 
 from gradscope.advantages.registry import short_name
-from gradscope.errors import InputError, UsageError
+from gradscope.errors import GradscopeError, InputError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run_folder import manifest_path
 from gradscope.rollouts.store import step_files
-from gradscope.training.cell_process import CellProcess, start_cell, stop_cells
+from gradscope.training.config import TrainConfig
+from gradscope.training.processes import check_alone
 from gradscope.training.run_checks import check_free, check_settings
-from gradscope.training.setup.config import TrainConfig
-from gradscope.training.setup.processes import check_alone
 from gradscope.training.train import is_finished
+
+_PRELOADED = ["gradscope.training.run_training", "gradscope.training.train"]
+_PATIENCE = 20.0
+"""Seconds that an interrupted cell gets to end by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellProcess:
+    """A cell whose process was started."""
+
+    config: TrainConfig
+    """Its configuration."""
+    process: BaseProcess
+    """The process."""
+    talk: IO[bytes]
+    """What it says on stderr."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended, one way or another."""
+        return self.process.exitcode is not None
+
+    @property
+    def failure(self) -> str | None:
+        """The last thing that a cell said which failed; None for one that did not."""
+        if not self.process.exitcode:
+            return None
+        self.talk.seek(0)
+        lines = self.talk.read().decode(errors="replace").strip().splitlines()
+        return (lines or [f"exit code {self.process.exitcode}"])[-1].rstrip(".")
+
+
+def start_cell(cell: TrainConfig, arguments: Sequence[str], *, resume: bool, force: bool, on_gpu: bool) -> CellProcess:
+    """Start a cell's process.
+
+    Args:
+        cell: The cell's configuration.
+        arguments: The command line that makes the same run, after ``gradscope``; for the manifest.
+        resume: Whether it goes on with what is there.
+        force: Whether it replaces what is there.
+        on_gpu: Whether cells compute on a GPU.
+
+    Returns:
+        The process, which runs.
+    """
+    talk = tempfile.NamedTemporaryFile(prefix="gradscope-cell-")  # noqa: SIM115  # closed when the cell has ended
+    process = _context(on_gpu=on_gpu).Process(target=_make, args=(cell, tuple(arguments), resume, force, talk.name))
+    process.start()
+    return CellProcess(config=cell, process=process, talk=talk)
+
+
+def stop_cells(running: Sequence[CellProcess]) -> None:
+    """Interrupt the cells that still run, as Ctrl-C would, and wait for them."""
+    for cell in running:
+        if cell.process.pid is not None and not cell.has_ended:
+            os.kill(cell.process.pid, signal.SIGINT)
+    for cell in running:
+        cell.process.join(_PATIENCE)
+        if not cell.has_ended:
+            cell.process.kill()
+            cell.process.join()
+        cell.talk.close()
+
+
+def _context(*, on_gpu: bool) -> Any:
+    if on_gpu or "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    return context
+
+
+def _make(cell: TrainConfig, arguments: Sequence[str], resume: bool, force: bool, talk: str) -> None:
+    """What the process does: one run, with one thread, its last words in a file."""
+    import torch
+
+    from gradscope.training.train import train
+
+    sys.argv = ["gradscope", *arguments]
+    # a study in the background of a shell inherits that Ctrl-C is ignored, and stops its cells by it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _redirect(sys.stdout.fileno(), os.devnull)
+    _redirect(sys.stderr.fileno(), talk)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    try:
+        train(cell, resume=resume, force=force)
+    except GradscopeError as error:
+        sys.exit(error.message)
+
+
+def _redirect(descriptor: int, path: str) -> None:
+    target = os.open(path, os.O_WRONLY | os.O_APPEND)
+    os.dup2(target, descriptor)
+    os.close(target)
+
 
 _POLL = 0.3
 """Seconds between two looks at the processes."""

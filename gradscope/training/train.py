@@ -12,16 +12,15 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradscope.advantages.formulation import is_in_file
 from gradscope.advantages.registry import formulation
-from gradscope.advantages.user_file import is_in_file
 from gradscope.errors import GradscopeError, InputError, MissingDependencyError, UsageError
 from gradscope.machine.processes import num_processes, tell_own_error
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifest_path, read_manifest, write_manifest
-from gradscope.training.run_checks import check_apart, check_free, check_settings, check_task
-from gradscope.training.setup.checkpoints import complete_checkpoints, drop_spent
-from gradscope.training.setup.config import EMBEDDED_MODEL, TrainConfig
-from gradscope.training.setup.processes import (
+from gradscope.training.checkpoints import complete_checkpoints, drop_spent
+from gradscope.training.config import EMBEDDED_MODEL, TrainConfig
+from gradscope.training.processes import (
     SHARDED_LAUNCH,
     check_launch,
     end_group,
@@ -30,7 +29,8 @@ from gradscope.training.setup.processes import (
     shards_model,
     start_group,
 )
-from gradscope.training.setup.trl_arguments import check_vllm, trainer_arguments
+from gradscope.training.run_checks import check_apart, check_free, check_settings, check_task
+from gradscope.training.run_training import check_vllm, trainer_arguments
 from gradscope.training.tasks.load import load_task, max_completion_length
 from gradscope.writing import naming, new_folder, one_writer
 
@@ -136,11 +136,9 @@ def _code_of(run: Path) -> list[str]:
 
 def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: ProgressCallback) -> None:
     """Load and check everything, and only then touch the folder."""
-    from gradscope.training.grpo.answer_probability import most_answer_tokens
-    from gradscope.training.grpo.policy import check_prompts, load_trained_policy, weights_dtype
-    from gradscope.training.run_training import fit
-    from gradscope.training.setup.process_state import own_random_state, quiet_libraries, torch_threads
-    from gradscope.training.setup.provenance import make_manifest
+    from gradscope.training.grpo.policy import check_prompts, load_trained_policy, most_answer_tokens, weights_dtype
+    from gradscope.training.run_checks import make_manifest
+    from gradscope.training.run_training import fit, own_random_state, quiet_libraries, torch_threads
 
     on_cpu = _on_cpu(config.device)
     with quiet_libraries(), own_random_state():
@@ -175,7 +173,7 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
 
 
 def _require_trl() -> None:
-    from gradscope.training.setup.process_state import quiet_libraries
+    from gradscope.training.run_training import quiet_libraries
 
     if any(util.find_spec(package) is None for package in ("trl", "datasets")):
         raise MissingDependencyError(

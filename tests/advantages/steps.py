@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradscope.advantages.online_advantage import StepRollouts
+from gradscope.advantages.online import StepRollouts
 
 
 def step(rewards: list[list[float]], prompt_ids: tuple[str, ...] = (), **tokens: object) -> StepRollouts:

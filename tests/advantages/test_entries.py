@@ -1,10 +1,12 @@
-"""The list of formulations, and the page that repeats it."""
-
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
 import pytest
 
-from gradscope.advantages.entries import ENTRIES
+from gradscope.advantages.entries import ENTRIES, negative_only, positive_only, reinforce, sign, tasa, w_reinforce
 from gradscope.advantages.registry import ALL_FORMULATIONS
 from tests.conftest import REPOSITORY
 
@@ -28,3 +30,38 @@ def test_the_page_says_what_the_registry_says(name: str) -> None:
     scope = "tokens" if entry.scope == "token" else entry.scope
     assert f"| `{name}` | {entry.formula} | {scope} | {rewards} | {'yes' if entry.zero_sum else 'no'} |" in PAGE
     assert f"- `{name}`: {entry.source}\n" in PAGE
+
+
+GROUPS = np.array(list(product((0.0, 1.0), repeat=4)))
+
+
+@pytest.mark.parametrize(
+    ("function", "fail", "success"),
+    [
+        (reinforce, 0.0, 1.0),
+        (sign, -1.0, 1.0),
+        (positive_only, 0.0, 1.0),
+        (negative_only, -1.0, 0.0),
+        (w_reinforce, -1.0, 0.1),
+    ],
+)
+def test_each_reward_has_one_advantage_whatever_the_others_earn(
+    function: Callable[[np.ndarray], np.ndarray], fail: float, success: float
+) -> None:
+    assert np.array_equal(function(GROUPS), np.where(GROUPS == 1.0, success, fail))
+
+
+def test_positive_and_negative_parts_are_those_of_the_sign() -> None:
+    assert np.array_equal(positive_only(GROUPS) + negative_only(GROUPS), sign(GROUPS))
+
+
+def test_w_reinforce_is_a_tenth_of_the_passes_beside_all_fails() -> None:
+    assert np.array_equal(w_reinforce(GROUPS), 0.1 * positive_only(GROUPS) + negative_only(GROUPS))
+
+
+def test_each_class_of_tasa_weighs_one() -> None:
+    for rewards, advantages in zip(GROUPS, tasa(GROUPS), strict=True):
+        in_the_mean = advantages / len(advantages)
+        assert in_the_mean[rewards == 1.0].sum() == pytest.approx(float((rewards == 1.0).any()))
+        assert in_the_mean[rewards == 0.0].sum() == pytest.approx(-float((rewards == 0.0).any()))
+        assert len(set(advantages[rewards == 1.0])) <= 1

@@ -1,11 +1,23 @@
 from __future__ import annotations
 
+import hashlib
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gradscope.advantages.formulation import Formulation
+from gradscope.advantages.formulation import Formulation, is_in_file, read_formulation
+from gradscope.advantages.registry import (
+    compute_advantages,
+    compute_step_advantages,
+    formulation,
+    is_known,
+    named_formulation,
+    short_name,
+)
+from gradscope.errors import UsageError
 
 
 def made_up(**fields: Any) -> Formulation:
@@ -44,3 +56,143 @@ def test_the_reason_names_what_does_not_fit(fields: dict[str, Any], rewards: lis
 )
 def test_what_rewards_do_not_decide_comes_before_everything_else(scope: str, words: str) -> None:
     assert words in str(made_up(scope=scope, min_group_size=9, needs_binary=True).why_not([0.5]))
+
+
+HEAD = """from dataclasses import dataclass
+import numpy as np
+from gradscope import advantage_formulation
+
+@dataclass
+class Scale:
+    by: float = 2.0
+"""
+
+
+def write(folder: Path, body: str, *, head: str = HEAD) -> str:
+    file = folder / "my.py"
+    file.write_text(head + body)
+    return str(file)
+
+
+def function(folder: Path, line: str, options: str = "") -> str:
+    return (
+        write(folder, f'@advantage_formulation({options})\ndef own(r):\n    """the formula"""\n    {line}\n') + ":own"
+    )
+
+
+def test_a_function_of_a_group_is_called_a_group_at_a_time(tmp_path: Path) -> None:
+    name = function(tmp_path, "assert r.ndim == 1; return (r - np.median(r)) * Scale().by")
+    entry = named_formulation(name)
+    assert (entry.name, entry.formula, entry.source) == (name, "the formula", str(tmp_path / "my.py"))
+    assert entry.digest == hashlib.sha256((tmp_path / "my.py").read_bytes()).hexdigest()
+    assert compute_advantages(name, [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]).tolist() == [[2.0, 0.0, 0.0], [0.0, 0.0, -1.0]]
+    ragged = compute_step_advantages(name, [[1.0, 0.0, 0.0], [1.0]])
+    assert [group.tolist() for group in ragged] == [[2.0, 0.0, 0.0], [0.0]]
+    assert not list(tmp_path.glob("__pycache__"))
+
+
+def test_a_function_of_a_step_is_called_once(tmp_path: Path) -> None:
+    name = function(tmp_path, "return [g - np.mean([o.mean() for o in r]) for g in r]", "by_step=True")
+    named_formulation(name)
+    found = compute_step_advantages(name, [[1.0, 1.0, 1.0], [0.0]])
+    assert [group.tolist() for group in found] == [[0.5, 0.5, 0.5], [-0.5]]
+    with pytest.raises(UsageError, match="it is relative to all groups of a step, and this is one group"):
+        compute_advantages(name, [1.0, 0.0])
+
+
+def test_the_rewards_are_its_own_to_write_to(tmp_path: Path) -> None:
+    name, rewards = function(tmp_path, "r -= 0.5; return r"), np.array([1.0, 0.0])
+    named_formulation(name)
+    assert compute_advantages(name, rewards).tolist() == [0.5, -0.5]
+    assert rewards.tolist() == [1.0, 0.0]
+
+
+def test_what_it_is_for_is_held(tmp_path: Path) -> None:
+    name = function(tmp_path, "return r", "needs_binary=True, min_group_size=3")
+    named_formulation(name)
+    with pytest.raises(UsageError, match="needs groups of at least 3, this one has 2"):
+        compute_advantages(name, [1.0, 0.0])
+    with pytest.raises(UsageError, match=r"there is a reward of 0\.5"):
+        compute_advantages(name, [1.0, 0.5, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "message"),
+    [
+        ("return r[:1]", "", r"gives advantages of shape \(1,\) for rewards of shape \(2,\)"),
+        ("return r[None]", "", r"gives advantages of shape \(1, 2\) for rewards of shape \(2,\)"),
+        ("return None", "", "gives advantages of shape"),
+        ("return ['a', 'b']", "", "gives no numbers: could not convert"),
+        ("return [r, r[:1]]", "", "gives no numbers: setting an array element"),
+        ("return r * np.nan", "", "gives an advantage that is not finite"),
+        ("return r * np.inf", "", "gives an advantage that is not finite"),
+        ("return r[7]", "", r"fails: IndexError: index 7 is out of bounds .*\(line 11\)"),
+        ("raise ValueError", "", r"fails: ValueError \(line 11\)"),
+        ("return r[:1]", "by_step=True", "gives no list of 2 arrays for 2 groups"),
+        ("return 1.0", "by_step=True", "gives no list of 2 arrays for 2 groups"),
+        ("return [g[:1] for g in r]", "by_step=True", r"shape \(1,\) for rewards of shape \(2,\)"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_an_answer_that_is_none_is_told(tmp_path: Path, line: str, options: str, message: str) -> None:
+    name = function(tmp_path, line, options)
+    named_formulation(name)
+    with pytest.raises(UsageError, match=message):
+        compute_step_advantages(name, [[1.0, 0.0], [0.0, 2.0]])
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "hint"),
+    [
+        ("def own(r: return r", r"my.py does not run: SyntaxError: .* \(line 8\)", "Mend the file."),
+        ("raise RuntimeError('no luck.')", r"does not run: RuntimeError: no luck \(line 8\)", "Mend the file."),
+        ("import sys; sys.exit(3)", r"does not run: SystemExit: 3 \(line 8\)", "Mend the file."),
+        ("import no_such_module", "does not run: ModuleNotFoundError: No module named", "Mend the file."),
+        ("", "'own' is not there in .*my.py", "Put @gradscope.advantage_formulation() above it."),
+        ("def own(r): return r", "'own' is no formulation in", "Put @gradscope.advantage_formulation() above it."),
+        ("own = 3", "'own' is not there", "Put @gradscope.advantage_formulation() above it."),
+        ("@advantage_formulation()\ndef other(r): return r", "'own' is not there", "has other."),
+    ],
+)
+def test_a_file_without_the_function_is_told(tmp_path: Path, body: str, message: str, hint: str) -> None:
+    modules = set(sys.modules)
+    with pytest.raises(UsageError, match=message) as caught:
+        read_formulation(f"{write(tmp_path, body)}:own")
+    assert caught.value.hint.endswith(hint)
+    assert "does not run" not in message or set(sys.modules) == modules
+
+
+@pytest.mark.parametrize(
+    ("path", "message"), [("none.py", "No such file"), ("folder.py", "not a regular file|directory")]
+)
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, path: str, message: str) -> None:
+    (tmp_path / "folder.py").mkdir()
+    with pytest.raises(Exception, match=message):
+        read_formulation(f"{tmp_path / path}:own")
+
+
+def test_nothing_runs_that_nobody_named(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    name = write(tmp_path, f"open({str(ran)!r}, 'w').close()\n") + ":own"
+    assert not is_known(name)
+    with pytest.raises(UsageError, match="is code in a file, which runs only where you name it") as caught:
+        formulation(name)
+    assert caught.value.hint == f"Add --advantage {name}"
+    assert not ran.exists()
+
+
+def test_a_file_is_read_anew_where_it_is_named_anew(tmp_path: Path) -> None:
+    first = named_formulation(function(tmp_path, "return r"))
+    second = named_formulation(function(tmp_path, "return 2 * r"))
+    assert first.digest != second.digest
+    assert compute_advantages(second.name, [1.0]).tolist() == [2.0]
+    assert formulation(second.name) is second
+
+
+def test_names_of_files_are_told_from_others() -> None:
+    assert [is_in_file(name) for name in ("a.py:b", "x/a.py:b", "a.py:", ":b", "a:b", "grpo")] == [
+        True,
+        True,
+        *[False] * 4,
+    ]
+    assert short_name("x/y/a.py:b") == "a.b"

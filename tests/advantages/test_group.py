@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.advantages.group import krpo, leave_one_out_weights, ngrpo, pass_weights
-from gradscope.advantages.registry import compute_advantages
+from gradscope.advantages.group import gdpo, krpo, leave_one_out_weights, ngrpo, optimal_advantages, pass_weights
+from gradscope.advantages.registry import compute_advantages, compute_step_advantages
 from gradscope.errors import UsageError
+from gradscope.metrics.gram.reward_baselines import second_moment
 
 
 @settings(deadline=None)
@@ -130,3 +133,134 @@ def test_the_mean_over_rollouts_is_the_gradient_of_pass_at_k(size: int, k: int, 
 @pytest.mark.parametrize(("name", "scale"), [("reinforce", 1.0), ("rloo", 1.0), ("dr_grpo", 5 / 6), ("sign", 2.0)])
 def test_the_others_are_on_the_same_scale(name: str, scale: float) -> None:
     assert expected_update(lambda rewards: compute_advantages(name, rewards), 6, 0.3) == pytest.approx(scale)
+
+
+numbers = st.lists(st.floats(0.1, 5.0), min_size=4, max_size=4)
+
+
+def test_by_hand() -> None:
+    # b = (1 x 1 + 2 x 0 + 5 x 1) / 8 = 3/4, and where the first has all the norm, its own reward
+    advantages = optimal_advantages(
+        np.array([[1.0, 0.0, 1.0], [0.5, 0.0, 1.0]]), np.array([[1.0, 2.0, 5.0], [4.0, 0, 0]])
+    )
+    np.testing.assert_allclose(advantages, [[0.25, -0.75, 0.25], [0.0, -0.5, 0.5]])
+
+
+def test_lengths_weigh_as_norms_do() -> None:
+    # opo: b = (10 x 1 + 30 x 0) / 40
+    assert optimal_advantages(np.array([[1.0, 0.0]]), np.array([[10.0, 30.0]])).tolist() == [[0.75, -0.25]]
+
+
+def test_groups_of_equal_rewards_and_of_one_rollout_are_exactly_zero() -> None:
+    assert not optimal_advantages(np.full((2, 3), 0.1), np.array([[0.3, 0.7, 0.11]] * 2)).any()
+    assert optimal_advantages(np.array([[0.7]]), np.array([[3.0]])).tolist() == [[0.0]]
+
+
+def test_without_score_vectors_it_is_the_mean() -> None:
+    assert optimal_advantages(np.array([[1.0, 0.0]]), np.zeros((1, 2))).tolist() == [[0.5, -0.5]]
+
+
+@settings(deadline=None)
+@given(numbers, numbers, st.floats(-1.0, 1.0))
+def test_no_other_constant_is_less_noisy(rewards: list[float], norms: list[float], shift: float) -> None:
+    values, weights = np.array([rewards]), np.array([norms])
+    best = values - optimal_advantages(values, weights) if np.ptp(values) > 1e-8 else values
+    moments = [second_moment(values, weights, baseline) for baseline in (best, best + shift)]
+    assert moments[0] <= moments[1] + 1e-9
+    np.testing.assert_allclose((weights * (values - best)).sum(), 0.0, atol=1e-9)
+
+
+def test_batch_mean_by_hand() -> None:
+    advantages = compute_advantages("batch_mean", [[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
+    np.testing.assert_allclose(advantages, [[1 / 3] * 3, [-2 / 3, -2 / 3, 1 / 3]])
+    assert abs(advantages.sum()) < 1e-12
+
+
+steps = st.lists(
+    st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=5).map(np.array), min_size=1, max_size=4
+)
+
+
+@settings(deadline=None)
+@given(steps)
+def test_batch_std_is_what_trl_computes(groups: list[np.ndarray]) -> None:
+    rewards = np.concatenate(groups)
+    std = statistics.stdev(rewards) if len(rewards) > 1 else 0.0
+    expected = np.concatenate([group - group.mean() for group in groups]) / (std + 1e-4)
+    found = compute_step_advantages("batch_std", groups)
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-9)
+    assert all(not np.any(of) for of, group in zip(found, groups, strict=True) if np.ptp(group) == 0)
+
+
+@settings(deadline=None)
+@given(steps)
+def test_reinforce_plus_plus_is_the_standard_score_over_the_step(groups: list[np.ndarray]) -> None:
+    rewards = np.concatenate(groups)
+    variance = statistics.variance(rewards) if len(rewards) > 1 else 0.0
+    found = np.concatenate(compute_step_advantages("reinforce_plus_plus", groups))
+    np.testing.assert_allclose(found, (rewards - rewards.mean()) / (variance + 1e-8) ** 0.5, atol=1e-9)
+    assert np.ptp(rewards) > 0 or not np.any(found)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 4))
+def test_gdpo_is_what_trl_computes(seed: int, num_functions: int, num_groups: int) -> None:
+    """Its lines for ``normalize_then_sum``, on torch's float64."""
+    draw = np.random.default_rng(seed)
+    grouped = torch.tensor(draw.choice([0.0, 0.1, 1.0], size=(num_groups, 4, num_functions)))
+    weights = torch.tensor(draw.normal(size=num_functions))
+    scaled = (grouped - grouped.mean(1, keepdim=True)) / (grouped.std(1, keepdim=True) + 1e-4)
+    summed = (scaled * weights).sum(-1)
+    expected = (summed - summed.mean()) / (summed.std() + 1e-4)
+    np.testing.assert_allclose(np.stack(gdpo(list(grouped.numpy()), weights.numpy())), expected, atol=1e-7)
+
+
+def test_gdpo_hears_a_function_whatever_its_scale_and_nothing_of_dead_groups() -> None:
+    rewards = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    dead = np.full((3, 2), 0.1)
+    alone, tenth = (gdpo([rewards * [1.0, scale], dead], [1.0, 1.0])[0] for scale in (1.0, 0.1))
+    np.testing.assert_allclose(alone, tenth, rtol=2e-3)
+    assert alone[0] == pytest.approx(alone[2])
+    assert not gdpo([rewards, dead], [1.0, 1.0])[1].any()
+    assert [found.tolist() for found in gdpo([dead[:1], dead], [1.0, 1.0])] == [[0.0], [0.0, 0.0, 0.0]]
+
+
+def test_shrinkage_by_hand() -> None:
+    # Others of group 1: means 1/2 and 1, sampling variances 1/4 and 0: v = 1/8, s = 1/16, l = 2/3 * 2/3 = 4/9.
+    first = compute_advantages("shrinkage", [[1.0, 0.0], [1.0, 0.0], [1.0, 1.0]])[0]
+    target = 0.75 * 4 / 9
+    np.testing.assert_allclose(first, [1.0 - target, 0.0 - (5 / 9 * 1.0 + target)])
+
+
+def test_ragged_steps_by_hand() -> None:
+    groups = [[1.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 1.0]]
+    # five of eight rollouts pass
+    assert [found.tolist() for found in compute_step_advantages("batch_mean", groups)] == [
+        [3 / 8, -5 / 8],
+        [3 / 8, 3 / 8, -5 / 8, -5 / 8],
+        [3 / 8, 3 / 8],
+    ]
+    # Others of group 1: means 1/2 and 1, sampling variances (1/3) / 4 and 0: v = 1/24, s = 1/16, l = 2/3 * 2/5 = 4/15.
+    first = compute_step_advantages("shrinkage", groups)[0]
+    np.testing.assert_allclose(first, [1.0 - 0.75 * 4 / 15, -(11 / 15 + 0.75 * 4 / 15)])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]), min_size=3, max_size=3), min_size=1, max_size=5),
+    st.floats(0.1, 10),
+)
+def test_shrinkage_scales_and_its_baseline_does_not_see_its_own_reward(groups: list[list[float]], scale: float) -> None:
+    rewards = np.array(groups)
+    advantages = compute_advantages("shrinkage", rewards)
+    np.testing.assert_allclose(compute_advantages("shrinkage", scale * rewards), scale * advantages, atol=1e-6)
+    changed = rewards.copy()
+    changed[0, 0] += 1.0
+    assert compute_advantages("shrinkage", changed)[0, 0] == pytest.approx(advantages[0, 0] + 1.0, abs=1e-9)
+
+
+def test_shrinkage_of_one_group_or_of_groups_without_noise_is_rloo() -> None:
+    steps = ([[1.0, 0.0, 0.0]], [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]], [[0.0] * 3, [0.1] * 3])
+    for step in steps:
+        expected = [compute_advantages("rloo", group) for group in step]
+        np.testing.assert_allclose(compute_advantages("shrinkage", step), expected, atol=1e-15)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.training.setup.config import TrainConfig
+from gradscope.training.config import TrainConfig
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<eos>{% endfor %}"

@@ -15,8 +15,8 @@ from gradscope.rollouts.run_folder import (
     step_path,
 )
 from gradscope.rollouts.store import step_files
-from gradscope.training.setup.checkpoints import complete_checkpoints
-from gradscope.training.setup.config import TrainConfig
+from gradscope.training.checkpoints import complete_checkpoints
+from gradscope.training.config import TrainConfig
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 

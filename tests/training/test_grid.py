@@ -1,9 +1,9 @@
-"""Grids: cells that differ in one thing, made side by side, each going on by itself."""
-
 from __future__ import annotations
 
 import dataclasses
 import json
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, read_manifest, step_path
 from gradscope.rollouts.store import read_steps, step_files
 from gradscope.training import grid as grid_module
-from gradscope.training.grid import cell_command, make_cells, train_grid
-from gradscope.training.setup.config import TrainConfig
+from gradscope.training.config import TrainConfig
+from gradscope.training.grid import CellProcess, cell_command, make_cells, start_cell, stop_cells, train_grid
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 
@@ -144,3 +144,32 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
         train_grid([bad, good], num_processes=1, on_cell=made.append)
     assert made == [tmp_path / "good"]
     assert "--resume" in (caught.value.hint or "")
+
+
+def start(folder: Path, **settings: Any) -> CellProcess:
+    cell = TrainConfig.from_json(SHORT | settings | {"output": str(folder)})
+    return start_cell(cell, ["train"], resume=False, force=False, on_gpu=settings.get("device") == "auto")
+
+
+def wait(cell: CellProcess) -> None:
+    cell.process.join()
+    assert cell.has_ended
+
+
+def test_a_killed_cell_is_a_failure_with_its_exit_code(tmp_path: Path) -> None:
+    cell = start(tmp_path / "run", steps=500)
+    while not (tmp_path / "run" / "manifest.json").exists():
+        assert not cell.has_ended
+        time.sleep(0.05)
+    cell.process.kill()
+    wait(cell)
+    assert cell.failure == f"exit code -{signal.SIGKILL.value}"
+    stop_cells([cell])
+
+
+def test_where_there_is_a_gpu_a_cell_is_not_forked(tmp_path: Path) -> None:
+    cell = start(tmp_path / "run", device="auto", model=str(tmp_path / "none"))
+    wait(cell)
+    assert cell.failure is not None
+    assert "none' cannot be read" in cell.failure
+    stop_cells([cell])

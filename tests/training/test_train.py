@@ -19,7 +19,7 @@ from gradscope.rollouts.run_folder import (
     read_metrics,
     step_path,
 )
-from gradscope.training.setup.config import TrainConfig
+from gradscope.training.config import TrainConfig
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 from tests.training.interrupted import LONG, config_for, interrupted

@@ -17,7 +17,7 @@ from gradscope.machine.processes import process_index
 from gradscope.outside.plain_json import parse_json
 from gradscope.render.registry import render_table
 from gradscope.render.terminal.names import VERDICT
-from gradscope.training.setup.config import GRADERS, LOSS_TYPES, REWARDS, SAMPLINGS, TASKS, TrainConfig, read_config
+from gradscope.training.config import GRADERS, LOSS_TYPES, REWARDS, SAMPLINGS, TASKS, TrainConfig, read_config
 
 EXAMPLES = (
     "gradscope train --output my-run",
@@ -183,7 +183,7 @@ def _say_done(folder: Path, config: TrainConfig) -> None:
     """Says where the run is and, of a reward that could go to anything, what it went to."""
     say(f"wrote the run {folder}")
     if config.reward == "answer_probability":
-        from gradscope.training.tasks.incoherence import incoherence_sentence
+        from gradscope.training.tasks.task import incoherence_sentence
 
         say(incoherence_sentence(folder) or f"the steps of the task {config.task} cannot be checked")
 

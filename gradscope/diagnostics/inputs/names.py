@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from gradscope.advantages.formulation import is_in_file
 from gradscope.advantages.registry import ALL_FORMULATIONS
-from gradscope.advantages.user_file import is_in_file
 from gradscope.rollouts.readers.registry import FORMATS
 
 

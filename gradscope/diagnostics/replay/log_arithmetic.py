@@ -8,11 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.gram import optimal_advantages
-from gradscope.advantages.group import TRL_EPSILON
+from gradscope.advantages.formulation import is_in_file
+from gradscope.advantages.group import TRL_EPSILON, gdpo, optimal_advantages
 from gradscope.advantages.registry import compute_step_advantages, formulation, is_known
-from gradscope.advantages.step import gdpo
-from gradscope.advantages.user_file import is_in_file
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.replay.trainer_advantages import trainer_batch
 from gradscope.diagnostics.replay.trl_advantages import TrlBatch, trl_batch

@@ -3,20 +3,28 @@
 Handled rather than refused: a tokenizer without a padding token pads with its end of sequence, and one without a chat
 template gets its prompts as plain text. Refused: no end of sequence, a tokenizer that does not fit the model, prompts
 that do not fit its positions. Weights are read from safetensors only and code from model folders is never run.
+
+Shapes: R rollouts of a step, T tokens of a completion, V tokens of the vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gradscope.errors import InputError
 from gradscope.gradients.model.checkpoint import require_hub
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.training.config import EMBEDDED_MODEL, TrainConfig
 from gradscope.training.protocols import Tokenizer
-from gradscope.training.setup.config import EMBEDDED_MODEL, TrainConfig
-from gradscope.training.tasks.task import Problem
+from gradscope.training.tasks.task import AnswerMark, Grader, Problem, Task
+from gradscope.writing import atomic_write
 
 EMBEDDED_FOLDER = Path(__file__).parent.parent / "embedded"
 
@@ -180,3 +188,244 @@ def _check(name: str, model: Any, tokenizer: Any, missing: Sequence[str]) -> Non
             "together.",
             hint="Use the tokenizer that was saved with the model.",
         )
+
+
+ANSWER_PROBABILITY = "answer_probability"
+"""The reward function's name in the log."""
+_DECIMALS = 6
+"""Rewards are rounded to this: what differs by the arithmetic of a batch must not become an advantage."""
+
+Row = tuple[tuple[int, ...], tuple[int, ...]]
+"""Ids that are given and ids that are scored after them."""
+
+
+class AnswerProbability:
+    """The reward function.
+
+    Args:
+        policy: The policy, for its tokenizer.
+        mark: Where an answer begins.
+        temperature: Sampling temperature.
+        rows_at_once: Rows of one forward.
+    """
+
+    def __init__(self, policy: TrainedPolicy, mark: AnswerMark, *, temperature: float, rows_at_once: int) -> None:
+        self._policy = policy
+        self._mark = mark
+        self._temperature = temperature
+        self._rows_at_once = rows_at_once
+        self.forward: Callable[[torch.Tensor], torch.Tensor] = lambda ids: policy.model(input_ids=ids).logits
+        """From ids [R, T] to scores [R, T, V]; a trainer puts its own here."""
+
+    def __call__(self, problems: Sequence[Problem], completion_ids: Sequence[Sequence[int]]) -> list[float]:
+        """The probabilities of a batch, [R]; equal completions of a prompt have equal ones."""
+        rows = [self._row(problem, ids) for problem, ids in zip(problems, completion_ids, strict=True)]
+        distinct = list(dict.fromkeys(rows))
+        rewards: dict[Row, float] = {}
+        for start in range(0, len(distinct), self._rows_at_once):
+            batch = distinct[start : start + self._rows_at_once]
+            rewards |= dict(zip(batch, self._probabilities(batch), strict=True))
+        return [rewards[row] for row in rows]
+
+    def _row(self, problem: Problem, completion_ids: Sequence[int]) -> Row:
+        sampled = [token for token in completion_ids if token not in self._policy.eos_ids()]
+        tokenizer = self._policy.tokenizer
+        completion = tokenizer.decode(sampled, skip_special_tokens=True)
+        kept, scored = split_ids(tokenizer, sampled, self._mark.reasoning(completion), self._mark.gap + problem.answer)
+        return (*self._policy.encode(problem), *kept), (*scored, tokenizer.eos_token_id)
+
+    @torch.no_grad()
+    def _probabilities(self, rows: Sequence[Row]) -> list[float]:
+        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(given + scored) for given, scored in rows], True)
+        scores = torch.log_softmax(self.forward(ids)[:, :-1].float() / self._temperature, dim=-1).cpu()
+        taken = scores.gather(-1, ids[:, 1:, None]).squeeze(-1)
+        return [
+            round(float(taken[index, len(given) - 1 : len(given) + len(scored) - 1].double().sum().exp()), _DECIMALS)
+            for index, (given, scored) in enumerate(rows)
+        ]
+
+
+def split_ids(
+    tokenizer: Tokenizer, sampled: Sequence[int], reasoning: str, answer: str
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sampled ids of the reasoning, and the ids that the rest of it and the answer have after them.
+
+    As many sampled tokens are kept as lie within the reasoning and as the tokenizer, given their text and what follows,
+    would not join with what follows.
+
+    Args:
+        sampled: Ids of a completion without its end of sequence.
+        reasoning: Its text up to the mark, with the mark.
+        answer: The true answer, with what stands before it.
+
+    Returns:
+        Ids that are given, and ids that are scored.
+    """
+
+    def text(number: int) -> str:
+        return tokenizer.decode(list(sampled[:number]), skip_special_tokens=True)
+
+    most = bisect.bisect_right(range(len(sampled) + 1), len(reasoning), key=lambda number: len(text(number))) - 1
+    for number in range(most, -1, -1):
+        head = text(number)
+        alone, whole = (_encode(tokenizer, part) for part in (head, reasoning + answer))
+        if reasoning.startswith(head) and whole[: len(alone)] == alone:
+            break
+    return tuple(sampled[:number]), tuple(whole[len(alone) :])
+
+
+def most_answer_tokens(policy: TrainedPolicy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> int:
+    """The most tokens that a problem's answer, its mark and its end may add to a completion; 0 where none is scored."""
+    if config.reward != ANSWER_PROBABILITY or task.answer_mark is None:
+        return 0
+    mark = task.answer_mark
+    texts = {mark.text + mark.gap + problem.answer for problem in problems}
+    return 1 + max(len(_encode(policy.tokenizer, text)) for text in texts)
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+
+
+def write_heldout(path: Path, policy: TrainedPolicy, task: Task, completions: Sequence[str]) -> None:
+    """Grade samples of the held-out prompts and write a row a sample.
+
+    Args:
+        path: The JSONL file: ``prompt_id, prompt, answer, completion, reward, correct``; replaced where it exists. The
+            prompt is a list of messages where the policy gets it through a chat template.
+        policy: What was sampled from.
+        completions: From :func:`sample`, the same number for each held-out prompt.
+    """
+    num_samples = len(completions) // len(task.heldout)
+    rows = [_row(policy, task, task.heldout[index // num_samples], text) for index, text in enumerate(completions)]
+    atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), force=True)
+
+
+def sample(
+    policy: TrainedPolicy,
+    problems: Sequence[Problem],
+    *,
+    num_samples: int,
+    rows_at_once: int,
+    max_completion_length: int,
+    temperature: float,
+    seed: int,
+    progress: ProgressCallback = no_progress,
+    label: str = "prompts",
+) -> list[str]:
+    """Sample completions with the policy as it is now.
+
+    Args:
+        problems: What to ask.
+        num_samples: Samples of each prompt, k.
+        rows_at_once: Completions generated together, at least those of one prompt.
+        max_completion_length: Most tokens of a completion.
+        temperature: Sampling temperature.
+        seed: Seed of the sampling.
+        progress: Told after each batch of prompts.
+        label: What the progress is called.
+
+    Returns:
+        The texts, the k samples of a prompt in a row.
+    """
+    import torch
+
+    size = max(1, rows_at_once // num_samples)
+    completions: list[str] = []
+    training, device = policy.model.training, policy.model.device
+    policy.model.eval()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+        torch.manual_seed(seed)
+        for start in range(0, len(problems), size):
+            batch = problems[start : start + size]
+            completions += _generate(policy, batch, num_samples, max_completion_length, temperature)
+            progress(start + len(batch), len(problems), label)
+    policy.model.train(training)
+    return completions
+
+
+def _row(policy: TrainedPolicy, task: Task, problem: Problem, completion: str) -> dict[str, Any]:
+    reward = task.grade(completion, problem.answer)
+    return {
+        "prompt_id": problem.prompt_id,
+        "prompt": policy.messages(problem) or problem.prompt,
+        "answer": problem.answer,
+        "completion": completion,
+        "reward": reward,
+        "correct": reward == len(task.graders),
+    }
+
+
+def _generate(
+    policy: TrainedPolicy, problems: Sequence[Problem], num_samples: int, max_completion_length: int, temperature: float
+) -> list[str]:
+    from transformers import GenerationConfig
+
+    batch = policy.tokenizer.pad(
+        {"input_ids": [policy.encode(problem) for problem in problems]}, return_tensors="pt", padding_side="left"
+    ).to(policy.model.device)
+    sampling = GenerationConfig(
+        do_sample=True,
+        temperature=temperature,
+        top_p=1.0,
+        top_k=0,
+        repetition_penalty=1.0,
+        max_new_tokens=max_completion_length,
+        num_return_sequences=num_samples,
+        pad_token_id=policy.tokenizer.pad_token_id,
+        eos_token_id=sorted(policy.eos_ids()),
+    )
+    output = policy.model.generate(**batch, generation_config=sampling)
+    return policy.tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+class RewardFunctions:
+    """A task's graders as TRL's reward functions, which keep the rewards of the batch scored last.
+
+    Args:
+        dense: What is trained on in place of the task's graders, which are then only recorded.
+    """
+
+    def __init__(self, task: Task, dense: AnswerProbability | None = None) -> None:
+        self.last: dict[str, list[float]] = {}
+        """Reward function -> rewards of the last batch, [R]."""
+        self.functions = [self._wrap(name, grader) for name, grader in task.graders.items()]
+        """What TRL calls, in the order of the task's graders."""
+        self.dense = dense
+        """What is trained on in place of the task's graders, where there is such a thing."""
+        self.trained = tuple(task.graders) if dense is None else (ANSWER_PROBABILITY,)
+        """The functions whose sum is the scalar reward."""
+        if dense is not None:
+            self.functions.append(self._wrap_dense(dense))
+
+    def _wrap_dense(self, dense: AnswerProbability) -> Callable[..., list[float]]:
+        def reward(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+            self.last[ANSWER_PROBABILITY] = dense(problems_of(**columns), completion_ids)
+            return self.last[ANSWER_PROBABILITY]
+
+        reward.__name__ = ANSWER_PROBABILITY
+        return reward
+
+    def _wrap(self, name: str, grader: Grader) -> Callable[..., list[float]]:
+        def reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+            self.last[name] = [
+                grader(completion_text(completion), expected)
+                for completion, expected in zip(completions, answer, strict=True)
+            ]
+            return self.last[name]
+
+        reward.__name__ = name  # TRL's name for the column
+        return reward
+
+
+def problems_of(prompt_id: Sequence[str], text: Sequence[str], answer: Sequence[str], **_: Any) -> list[Problem]:
+    """The problems that were asked, [R], from the columns of a batch."""
+    columns = zip(prompt_id, text, answer, strict=True)
+    return [Problem(prompt_id=one, prompt=prompt, answer=right) for one, prompt, right in columns]
+
+
+def completion_text(completion: str | list[dict[str, Any]]) -> str:
+    """The text of a completion as TRL hands it to reward functions: plain text, or the assistant's messages."""
+    if isinstance(completion, str):
+        return completion
+    return "\n".join(str(message.get("content") or "") for message in completion)

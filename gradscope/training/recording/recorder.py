@@ -15,9 +15,15 @@ Shapes: R rollouts of a generation batch, F reward functions.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import shlex
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +33,194 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from gradscope.errors import GradscopeError, InputError, UsageError
+from gradscope.gradients.model.policy import padding_row
 from gradscope.gradients.plan.objective import Objective
 from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, classify_group
+from gradscope.outside.plain_json import read_json
+from gradscope.rollouts.checkpoint_folders import find_base, weights_at
 from gradscope.rollouts.run import TrainerSettings, WeightsRef
-from gradscope.rollouts.run_folder import append_metrics, checkpoint_path, manifest_path, write_manifest
+from gradscope.rollouts.run_folder import (
+    CUSTOM_ADVANTAGE,
+    TRL_ADVANTAGE,
+    RunManifest,
+    append_metrics,
+    checkpoint_path,
+    manifest_path,
+    read_manifest,
+    write_manifest,
+)
 from gradscope.rollouts.store import write_step_rollouts
 from gradscope.rollouts.types import RolloutGroup
+from gradscope.training.checkpoints import complete_checkpoints, mark_complete, rewind
+from gradscope.training.protocols import Trainer, TrainerArguments
 from gradscope.training.recording.live_gradients import measure_live
-from gradscope.training.recording.manifest import check_same_run, plain_arguments, recorded_manifest
 from gradscope.training.recording.rows import Row, local_rows, make_groups, unique_names
-from gradscope.training.recording.weights import forget_after, gathered_weights, is_sharded, save_weights, saves_shards
-from gradscope.training.run_checks import check_free
-from gradscope.writing import new_folder, one_writer
+from gradscope.training.run_checks import check_free, checkout_commit, package_versions
+from gradscope.writing import atomic_write, new_folder, one_writer
+
+_SCALED = {"group": "grpo", "none": "dr_grpo"}
+"""TRL's ``scale_rewards`` -> the formulation that it is; with ``batch`` it is none of ours."""
+_SHAPING = (
+    *("loss_type", "beta", "temperature", "epsilon", "epsilon_high", "delta", "importance_sampling_level"),
+    *("num_generations", "generation_batch_size", "steps_per_generation", "gradient_accumulation_steps"),
+    *("num_iterations", "max_completion_length", "reward_weights", "scale_rewards", "mask_truncated_completions"),
+)
+"""Arguments without which recorded steps cannot be read, so that a run keeps them when it is resumed."""
+
+
+def recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> RunManifest:
+    """The manifest of a run that is recorded from now on.
+
+    Args:
+        notes: What a reader should know beside where the log-probabilities are from.
+
+    Returns:
+        The manifest; its configuration is empty, for no command of ours repeats somebody's script.
+    """
+    return RunManifest(
+        run_id=f"recorded-{uuid.uuid4().hex[:8]}",
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=shlex.join(["python", *sys.argv]),
+        config={},
+        seed=trainer.args.seed,
+        model=str(trainer.model.config._name_or_path),
+        task="recorded",
+        versions=package_versions(),
+        commit=checkout_commit(),
+        trainer_arguments=plain_arguments(trainer.args),
+        advantage=formulation_of(trainer),
+        notes=(_logprobs_note(trainer.args), *_sharing_note(trainer.args), *notes),
+    )
+
+
+def plain_arguments(arguments: TrainerArguments) -> dict[str, Any]:
+    """The arguments of a ``GRPOConfig`` as far as they are plain JSON; the folder of checkpoints is absolute."""
+    plain = {name: value for name, value in arguments.to_dict().items() if _is_plain(value)}
+    return plain | {"output_dir": str(Path(arguments.output_dir).resolve())}
+
+
+def formulation_of(trainer: Any) -> str:
+    """How the trainer makes advantages: a formulation of ours, ``trl`` for TRL's own that is none, or ``custom``."""
+    own = type(trainer)._generate_and_score_completions is GRPOTrainer._generate_and_score_completions
+    if not own or getattr(trainer.args, "multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
+        return CUSTOM_ADVANTAGE
+    return _SCALED.get(str(trainer.args.scale_rewards), TRL_ADVANTAGE)
+
+
+def check_same_run(run: Path, trainer: Trainer) -> None:
+    """Refuse to go on with a run whose recorded steps could then not be read with one set of arguments.
+
+    Raises:
+        UsageError: An argument that shapes the gradient is another one now.
+    """
+    before, now = read_manifest(run).trainer_arguments, plain_arguments(trainer.args)
+    different = [name for name in _SHAPING if before.get(name) != now.get(name)]
+    if different:
+        listed = ", ".join(f"{name} ({before.get(name)!r}, now {now.get(name)!r})" for name in different)
+        raise UsageError(
+            f"{run} was recorded with other arguments: {listed}.", hint="Record what follows into another folder."
+        )
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _logprobs_note(arguments: TrainerArguments) -> str:
+    if arguments.use_vllm:
+        return "The log-probabilities in the rollouts are vLLM's, of sampling."
+    if _is_reused(arguments):
+        return "The log-probabilities in the rollouts are the trainer's, recomputed with the weights that sampled."
+    return (
+        "The rollouts have no log-probabilities: Hugging Face's generation returns none, and TRL computes none for a "
+        "batch that is used once."
+    )
+
+
+def _sharing_note(arguments: TrainerArguments) -> tuple[str, ...]:
+    if not _is_reused(arguments):
+        return ()
+    return ("A generation batch that feeds several updates is recorded once, at the first of them.",)
+
+
+def _is_reused(arguments: TrainerArguments) -> bool:
+    """Whether updates share a generation batch, so that TRL needs an importance ratio."""
+    return bool(arguments.gradient_accumulation_steps % (arguments.steps_per_generation * arguments.num_iterations))
+
+
+def save_weights(trainer: Trainer, run: Path, num_updates: int) -> None:
+    """Save the policy as it is after so many updates, without anything that only resuming needs.
+
+    Every process calls it, for a sharded model is gathered by all; the main one writes.
+    """
+    folder = checkpoint_path(run, num_updates)
+    aside = folder.with_name(f".{folder.name}.partial")
+    trainer.save_model(str(aside), _internal_call=True)  # a call from outside would also push to the hub
+    if not trainer.is_world_process_zero():
+        return
+    _name_padding(aside / "config.json", trainer.model)
+    if folder.exists():
+        shutil.rmtree(folder)
+    aside.replace(folder)
+    mark_complete(run, num_updates)
+
+
+def is_sharded(trainer: Trainer) -> bool:
+    """Whether no process need have the whole model: FSDP, DeepSpeed."""
+    return trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+
+
+def saves_shards(trainer: Trainer) -> bool:
+    """Whether FSDP was told to save a piece a process, which is no model that anything here could load."""
+    return trainer.is_fsdp_enabled and "FULL" not in str(trainer.accelerator.state.fsdp_plugin.state_dict_type)
+
+
+@contextmanager
+def gathered_weights(trainer: Trainer, run: Path) -> Iterator[WeightsRef | None]:
+    """Have the weights of a sharded model in one place for a while. Every process calls it.
+
+    Yields:
+        Where the main process finds them; None where each process has the whole model.
+    """
+    if not is_sharded(trainer):
+        yield None
+        return
+    folder = run / ".gathered.partial"
+    trainer.save_model(str(folder), _internal_call=True)
+    try:
+        if trainer.is_world_process_zero():
+            _name_padding(folder / "config.json", trainer.model)
+            yield weights_at(folder, num_updates=0, base_of=lambda adapter: find_base(adapter, run))
+        else:
+            yield None
+    finally:
+        if trainer.is_world_process_zero():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def forget_after(run: Path, num_updates: int) -> None:
+    """Take away what was recorded after a checkpoint that the trainer goes on from."""
+    for number in complete_checkpoints(run):
+        if number > num_updates:
+            shutil.rmtree(checkpoint_path(run, number))
+    rewind(run, num_updates)
+
+
+def _name_padding(config: Path, model: Any) -> None:
+    """Name the padding token that the embedding was made with.
+
+    TRL writes the tokenizer's into the model's configuration after loading it. PyTorch gives the embedding of the one
+    named before no gradient, so whoever recomputes gradients has to know which that was.
+    """
+    if config.is_file():  # an adapter has none
+        document = read_json(config)
+        document.get("text_config", document)["pad_token_id"] = padding_row(model)
+        atomic_write(config, json.dumps(document, indent=2, sort_keys=True) + "\n", force=True)
+
 
 _LOGGER = logging.getLogger("gradscope")
 _PREFIX = "gradscope/"

@@ -2,27 +2,332 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import threading
 from collections.abc import Callable
+from decimal import Decimal
+from importlib import util
 from pathlib import Path
+from typing import Any
 
-from gradscope.errors import InputError
-from gradscope.training.setup.config import TrainConfig
-from gradscope.training.tasks import data_files, running_sums, sum_variants
-from gradscope.training.tasks.answers import grade_final_answer
-from gradscope.training.tasks.math_answers import math_grader
-from gradscope.training.tasks.task import Grader, Problem, Task
+from gradscope.errors import InputError, MissingDependencyError, UsageError
+from gradscope.outside.limits import read_whole
+from gradscope.outside.plain_json import parse_json
+from gradscope.training.config import TrainConfig
+from gradscope.training.tasks.running_sums import (
+    ANSWER_MARK,
+    MAX_COMPLETION_LENGTH,
+    conflict_problems,
+    grade_answer,
+    grade_share,
+    grade_steps,
+    grade_whole,
+    is_coherent,
+    make_problems,
+    starved_problems,
+    steps_problems,
+)
+from gradscope.training.tasks.task import AnswerMark, Grader, Problem, Task
+
+_MAX_TEXT = 20_000
+"""Only the end of a longer text is looked at: a final answer is at the end."""
+_TOKEN = re.compile(r"(?:(?<![\d)])[-+])?\d(?:[\d,]*\d)?(?:\.\d+)?")
+"""What looks like a number, in one pass; a minus between two numbers is not a sign."""
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3}){1,9}|\d{1,30})(?:\.\d{1,30})?")
+_BOXED = re.compile(r"\\boxed\s*\{([^{}]{0,200})\}")
+
+
+def extract_answer(text: str) -> str | None:
+    r"""The final answer as it stands in a text.
+
+    Args:
+        text: A completion, or a reference solution.
+
+    Returns:
+        The text of the answer without surrounding space, or None where there is none.
+
+    Example:
+        >>> extract_answer("48/2 = 24, so 48+24 = <<48+24=72>>72 clips. #### 72")
+        '72'
+        >>> extract_answer("The answer is \\boxed{1,080}.")
+        '1,080'
+        >>> extract_answer("She has 3 apples and 4 pears, 7 in all.")
+        '7'
+        >>> extract_answer("I do not know.") is None
+        True
+    """
+    text = text[-_MAX_TEXT:]
+    _, mark, after = text.rpartition("####")
+    if mark:
+        lines = after.strip().splitlines()
+        return lines[0].strip() if lines else None
+    boxed = _BOXED.findall(text)
+    if boxed:
+        return str(boxed[-1]).strip()
+    numbers = _TOKEN.findall(text)
+    return str(numbers[-1]) if numbers else None
+
+
+def parse_number(text: str) -> Decimal | None:
+    """The value of a text that is one number, with or without currency, percent sign, commas or final period.
+
+    Returns:
+        Its value, or None where the text is not one plain number of at most 30 digits.
+
+    Example:
+        >>> parse_number("$1,234.50.")
+        Decimal('1234.50')
+        >>> parse_number("12 apples") is None
+        True
+    """
+    bare = text.strip().removesuffix(".").strip().strip("$€£%").strip()
+    sign, digits = ("-", bare[1:].lstrip("$€£ ")) if bare.startswith("-") else ("", bare)
+    return Decimal(sign + digits.replace(",", "")) if _NUMBER.fullmatch(digits) else None
+
+
+def grade_final_answer(completion: str, answer: str) -> float:
+    """Whether a completion's final answer is the right one.
+
+    Args:
+        completion: The completion's text.
+        answer: The right answer: a number is compared by value, other text without regard to case and spacing.
+
+    Returns:
+        1.0 or 0.0; a completion without an answer has 0.0.
+
+    Example:
+        >>> grade_final_answer("so it is 1,080.0", "1080"), grade_final_answer("#### Blue", "blue")
+        (1.0, 1.0)
+        >>> grade_final_answer("1080 or 1081", "1080")
+        0.0
+    """
+    extracted = extract_answer(completion)
+    if extracted is None:
+        return 0.0
+    expected = parse_number(answer)
+    if expected is not None:
+        return float(parse_number(extracted) == expected)
+    return float(" ".join(extracted.split()).casefold() == " ".join(answer.split()).casefold())
+
+
+INSTRUCTION = "Reason step by step and end with the final answer after ####."
+_MARK = AnswerMark(text="####", is_last=True, gap=" ")
+
+Row = Callable[[dict[str, Any], str], tuple[str, str]]
+
+
+def gsm8k_task(
+    data: Path,
+    heldout_data: Path | None,
+    *,
+    heldout_prompts: int,
+    train_prompts: int | None,
+    grader: Grader = grade_final_answer,
+) -> Task:
+    """GSM8K: ``question`` and a worked ``answer`` whose number stands after ``####``.
+
+    Args:
+        data: ``train.jsonl`` of openai/grade-school-math, or a file of the same form.
+        heldout_data: ``test.jsonl``; without it the last rows of ``data`` are held out.
+        heldout_prompts: How many prompts are held out.
+        train_prompts: How many are trained on; None for all.
+        grader: How a completion's final answer is compared.
+
+    Returns:
+        The task; the prompt is the question, a blank line and a sentence that asks for the form of the answer.
+    """
+    return _task("gsm8k", _gsm8k_row, data, heldout_data, heldout_prompts, train_prompts, grader)
+
+
+def jsonl_task(
+    data: Path,
+    heldout_data: Path | None,
+    *,
+    heldout_prompts: int,
+    train_prompts: int | None,
+    grader: Grader = grade_final_answer,
+) -> Task:
+    """Any task with one right answer a prompt: rows with ``prompt`` and ``answer``, put to the model as they are.
+
+    Args:
+        data: A JSONL file.
+        heldout_data: Another one; without it the last rows of ``data`` are held out.
+        heldout_prompts: How many prompts are held out.
+        train_prompts: How many are trained on; None for all.
+        grader: How a completion's final answer is compared.
+
+    Returns:
+        The task.
+    """
+    return _task("jsonl", _plain_row, data, heldout_data, heldout_prompts, train_prompts, grader)
+
+
+def _task(
+    name: str,
+    row: Row,
+    data: Path,
+    heldout_data: Path | None,
+    heldout_prompts: int,
+    train_prompts: int | None,
+    grader: Grader,
+) -> Task:
+    problems = _read(data, row)
+    if heldout_data is not None:
+        heldout = _read(heldout_data, row)[:heldout_prompts]
+        rest = problems
+    else:
+        if len(problems) <= heldout_prompts:
+            raise InputError(
+                f"{data} has {len(problems)} rows, and {heldout_prompts} of them are to be held out.",
+                hint="Ask for fewer held-out prompts (heldout_prompts), or name a file for them (heldout_data).",
+            )
+        cut = len(problems) - heldout_prompts
+        rest, heldout = problems[:cut], problems[cut:]
+    held = {problem.prompt for problem in heldout}
+    train = tuple(problem for problem in rest if problem.prompt not in held)
+    notes = (f"{len(rest) - len(train)} training rows ask a held-out question and were left out",)
+    return Task(
+        name=name,
+        train=train[:train_prompts],
+        heldout=heldout,
+        graders={"final_answer": grader},
+        answer_mark=_MARK,
+        chat=True,
+        notes=notes if len(train) < len(rest) else (),
+    )
+
+
+def _read(path: Path, row: Row) -> tuple[Problem, ...]:
+    """All rows of a file; blank lines are allowed."""
+    try:
+        lines = read_whole(path).decode("utf-8-sig").split("\n")  # some editors put a mark in front
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.", hint="Check the path given as data.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not text in UTF-8.", hint="Expected: one JSON object a line.") from error
+    problems = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            where = f"{path}:{number}"
+            prompt, answer = row(_parse(line, where), where)
+            problems.append(Problem(prompt_id=f"{path.name}:{number}", prompt=prompt, answer=answer))
+    if not problems:
+        raise InputError(f"{path} has no rows.", hint="Expected: one JSON object a line.")
+    return tuple(problems)
+
+
+def _parse(line: str, where: str) -> dict[str, Any]:
+    try:
+        document = parse_json(line)
+    except ValueError as error:
+        raise InputError(f"{where} is not JSON: {error}.", hint="Expected: one JSON object a line.") from error
+    if not isinstance(document, dict):
+        raise InputError(f"{where} is not a JSON object.", hint="Expected: one JSON object a line.")
+    return document
+
+
+def _text(document: dict[str, Any], key: str, where: str) -> str:
+    value = document.get(key)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{where} has no text under {key!r}.", hint=f"Give each row its {key}, or remove the row.")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise InputError(f"{where} has half a character under {key!r}, a surrogate alone.", hint="Mend the row.")
+    return value
+
+
+def _plain_row(document: dict[str, Any], where: str) -> tuple[str, str]:
+    return _text(document, "prompt", where), _text(document, "answer", where).strip()
+
+
+def _gsm8k_row(document: dict[str, Any], where: str) -> tuple[str, str]:
+    solution = _text(document, "answer", where)
+    answer = extract_answer(solution) if "####" in solution else None
+    if not answer:
+        raise InputError(
+            f"{where} has no answer after ####.", hint="Use --task jsonl for a file that holds bare answers."
+        )
+    return f"{_text(document, 'question', where)}\n\n{INSTRUCTION}\n", answer
+
+
+_MAX_MATH_TEXT = 2_000
+"""Characters from the end of a completion: its final answer is there."""
+_SECONDS = 1
+"""Signals come after whole seconds."""
+
+
+def math_grader() -> Grader:
+    """The grader, once what it needs is there.
+
+    Returns:
+        Called with (completion, answer); 1.0 or 0.0.
+
+    Raises:
+        MissingDependencyError: math-verify is not installed.
+        UsageError: This is not the main thread.
+    """
+    if util.find_spec("math_verify") is None:
+        raise MissingDependencyError(
+            "The grader math-verify needs a package that is not installed.", hint="pip install 'gradscope[math]'"
+        )
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError(
+            "The grader math-verify stops long computations by a signal, and those reach the main thread only.",
+            hint="Call gradscope from the main thread, or use the grader plain.",
+        )
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it repeats a text that took too long in full
+    return grade_expression
+
+
+def grade_expression(completion: str, answer: str) -> float:
+    """Whether a completion's final answer is mathematically the right one.
+
+    Args:
+        completion: The completion's text; what follows the last ``####``, where there is one, counts alone.
+        answer: The right answer, with or without dollar signs around it.
+
+    Returns:
+        1.0 or 0.0. Where math-verify reads no expression on one side, the plain comparison decides.
+    """
+    end = completion[-_MAX_MATH_TEXT:]
+    answered = _parse_math((extract_answer(end) or "") if "####" in end else end)
+    expected = _parse_math(answer if "$" in answer else f"${answer}$") or _parse_math(answer)
+    if not answered or not expected:
+        return grade_final_answer(completion, answer)
+    from math_verify import verify
+    from math_verify.errors import TimeoutException
+
+    try:
+        return float(verify(expected, answered, timeout_seconds=_SECONDS))
+    except TimeoutException:  # not an Exception; it may come between two of its own handlers
+        return 0.0
+
+
+def _parse_math(text: str) -> list[object]:
+    """What math-verify finds in a text: expressions alone, not the words that it could not read."""
+    from math_verify import parse
+    from math_verify.errors import TimeoutException
+
+    try:
+        parsed = parse(text[-_MAX_MATH_TEXT:], fallback_mode="no_fallback", parsing_timeout=_SECONDS)
+    except TimeoutException:
+        return []
+    return [expression for expression in parsed if not isinstance(expression, str)]
+
 
 _STEPWISE = ("running-sums", "steps")
 _ANSWER_APART = ("running-sums", "conflict")
 DEFAULT_TRAIN_PROMPTS = 256
 _DEFAULT_COMPLETION_LENGTH = 256
 _MAKERS: dict[str, Callable[..., tuple[Problem, ...]]] = {
-    "running-sums": running_sums.make_problems,
-    "conflict": sum_variants.conflict_problems,
-    "starved": sum_variants.starved_problems,
-    "steps": sum_variants.steps_problems,
+    "running-sums": make_problems,
+    "conflict": conflict_problems,
+    "starved": starved_problems,
+    "steps": steps_problems,
 }
-_GRADERS: dict[str, Grader] = {"starved": sum_variants.grade_whole, "steps": sum_variants.grade_share}
+_GRADERS: dict[str, Grader] = {"starved": grade_whole, "steps": grade_share}
 """Where it is not the answer alone that counts."""
 
 
@@ -50,15 +355,15 @@ def _running_sums(config: TrainConfig) -> Task:
         name=config.task,
         train=make(config.train_prompts or DEFAULT_TRAIN_PROMPTS, seed=config.seed, heldout=False),
         heldout=make(config.heldout_prompts, seed=config.seed, heldout=True),
-        graders={"steps" if config.task == "steps" else "answer": _GRADERS.get(config.task, running_sums.grade_answer)},
-        step_grader=running_sums.grade_steps if config.task in _STEPWISE else None,
-        answer_mark=running_sums.ANSWER_MARK if config.task in _ANSWER_APART else None,
-        is_coherent=running_sums.is_coherent if config.task == "running-sums" else None,
+        graders={"steps" if config.task == "steps" else "answer": _GRADERS.get(config.task, grade_answer)},
+        step_grader=grade_steps if config.task in _STEPWISE else None,
+        answer_mark=ANSWER_MARK if config.task in _ANSWER_APART else None,
+        is_coherent=is_coherent if config.task == "running-sums" else None,
     )
 
 
 def _from_files(config: TrainConfig, data: Path) -> Task:
-    read = data_files.gsm8k_task if config.task == "gsm8k" else data_files.jsonl_task
+    read = gsm8k_task if config.task == "gsm8k" else jsonl_task
     return read(
         data,
         None if config.heldout_data is None else Path(config.heldout_data),
@@ -72,4 +377,4 @@ def max_completion_length(config: TrainConfig) -> int:
     """Most tokens of a completion: what the configuration says, else what the task needs."""
     if config.max_completion_length is not None:
         return config.max_completion_length
-    return running_sums.MAX_COMPLETION_LENGTH if config.data is None else _DEFAULT_COMPLETION_LENGTH
+    return MAX_COMPLETION_LENGTH if config.data is None else _DEFAULT_COMPLETION_LENGTH

@@ -8,7 +8,7 @@ import pytest
 import gradscope.__main__
 from gradscope.cli.app import command
 from gradscope.cli.commands.demo import _SIGHTS, _tour
-from gradscope.training.setup.config import TrainConfig
+from gradscope.training.config import TrainConfig
 from tests.cli.conftest import Cli
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.training.setup.config import TrainConfig
+from gradscope.training.config import TrainConfig
 from tests.cli.conftest import Cli
 
 

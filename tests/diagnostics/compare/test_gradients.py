@@ -12,7 +12,7 @@ import pytest
 from gradscope import compare_runs, measure_rank
 from gradscope.errors import InputError
 from gradscope.rollouts.run_folder import checkpoint_path
-from gradscope.training.setup.config import TrainConfig
+from gradscope.training.config import TrainConfig
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 

@@ -14,8 +14,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from gradscope.advantages.group import gdpo
 from gradscope.advantages.registry import compute_step_advantages
-from gradscope.advantages.step import gdpo
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run

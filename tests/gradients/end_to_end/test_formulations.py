@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradscope.advantages.online import online_advantage
-from gradscope.advantages.online_advantage import Memory, StepRollouts
+from gradscope.advantages.online import Memory, StepRollouts, online_advantage
 from gradscope.advantages.registry import ALL_FORMULATIONS
 from gradscope.diagnostics.rank.rollouts.sub_groups import formulated
 from gradscope.diagnostics.rank.tokens.token_spectra import token_weights
@@ -23,7 +22,7 @@ from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import StepGram
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
 from gradscope.rollouts.types import RolloutGroup
-from gradscope.training.grpo.token_critic import TokenCritic
+from gradscope.training.grpo.trainer import TokenCritic
 from tests.gradients.models import DAPO, measured_step, relative, tiny_groups, tiny_policy
 
 NUM_GROUPS, GROUP_SIZE = 2, 4

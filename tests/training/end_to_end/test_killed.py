@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gradscope.rollouts.run_folder import checkpoint_path, metrics_path
+from gradscope.training.checkpoints import MARKER, complete_checkpoints
+from gradscope.training.config import TrainConfig
 from gradscope.training.grid import cell_command
-from gradscope.training.setup.checkpoints import MARKER, complete_checkpoints
-from gradscope.training.setup.config import TrainConfig
 from gradscope.training.train import train
 from tests.forked import ForkedPython
 from tests.training.interrupted import LONG, assert_same_run, config_for

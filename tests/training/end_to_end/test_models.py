@@ -19,8 +19,8 @@ from gradscope.rollouts.run_folder import (
     read_metrics,
 )
 from gradscope.rollouts.store import read_steps
-from gradscope.training.setup.config import TrainConfig
-from gradscope.training.tasks.data_files import INSTRUCTION
+from gradscope.training.config import TrainConfig
+from gradscope.training.tasks.load import INSTRUCTION
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 from tests.training.grpo.test_trainer import assert_logprobs

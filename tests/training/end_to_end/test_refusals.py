@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError, UsageError
-from gradscope.training.setup.config import TrainConfig
+from gradscope.training.config import TrainConfig
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 

@@ -14,7 +14,7 @@ from gradscope.rollouts.run_folder import (
     read_metrics,
 )
 from gradscope.rollouts.store import step_files
-from gradscope.training.setup.checkpoints import MEMORY, MEMORY_ARRAYS, complete_checkpoints
+from gradscope.training.checkpoints import MEMORY, MEMORY_ARRAYS, complete_checkpoints
 from gradscope.training.train import train
 from tests.training.interrupted import LONG, assert_same_run, interrupted
 

@@ -10,13 +10,11 @@ import pytest
 from gradscope import replay_run
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.run_folder import checkpoint_path, heldout_path, read_manifest, step_path
-from gradscope.training.grpo.heldout import sample
-from gradscope.training.grpo.policy import load_trained_policy
-from gradscope.training.run_checks import check_settings
-from gradscope.training.setup import processes
-from gradscope.training.setup.checkpoints import resumable
-from gradscope.training.setup.config import TrainConfig
-from gradscope.training.setup.provenance import SHARDED_NOTE
+from gradscope.training import processes
+from gradscope.training.checkpoints import resumable
+from gradscope.training.config import TrainConfig
+from gradscope.training.grpo.policy import load_trained_policy, sample
+from gradscope.training.run_checks import SHARDED_NOTE, check_settings
 from gradscope.training.tasks.load import load_task
 from gradscope.training.train import resume_command
 from tests.launched import by_two

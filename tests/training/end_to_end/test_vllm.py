@@ -16,10 +16,9 @@ from gradscope import replay_run
 from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.rollouts.run_folder import read_manifest
 from gradscope.rollouts.store import read_steps
-from gradscope.training.setup.config import TrainConfig
-from gradscope.training.setup.process_state import quiet_libraries
-from gradscope.training.setup.provenance import VLLM_NOTE
-from gradscope.training.setup.trl_arguments import grpo_config, trainer_arguments
+from gradscope.training.config import TrainConfig
+from gradscope.training.run_checks import VLLM_NOTE
+from gradscope.training.run_training import grpo_config, quiet_libraries, trainer_arguments
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 

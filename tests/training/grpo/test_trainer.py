@@ -1,22 +1,26 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from gradscope.advantages.online import Memory, StepRollouts
 from gradscope.advantages.registry import ALL_FORMULATIONS, compute_advantages
 from gradscope.advantages.token import return_to_go
-from gradscope.rollouts.run_folder import (
-    checkpoint_path,
-    read_manifest,
-    read_metrics,
-)
+from gradscope.rollouts.run_folder import checkpoint_path, read_manifest, read_metrics
 from gradscope.rollouts.store import read_steps
+from gradscope.training.config import TrainConfig
+from gradscope.training.grpo.trainer import NormMatch, TokenCritic
+from gradscope.training.run_training import trained_advantage
+from gradscope.training.train import train
+from tests.training.conftest import SHORT
 
-pytestmark = pytest.mark.slow  # whole runs of TRL
+SLOW = pytest.mark.slow  # whole runs of TRL
 
 MakeRun = Callable[..., Path]
 
@@ -40,6 +44,7 @@ def assert_logprobs(run: Path, *, steps: tuple[int, ...], temperature: float) ->
                 np.testing.assert_allclose(rollout.logprobs, expected, rtol=1e-4, atol=1e-5)
 
 
+@SLOW
 @pytest.mark.parametrize(
     "name",
     [name for name, entry in ALL_FORMULATIONS.items() if entry.function is not None],
@@ -56,6 +61,7 @@ def test_every_formulation_trains_and_its_advantages_are_recorded(short_run: Mak
     assert all(values["grad_norm"] >= 0 for values in read_metrics(run).values())
 
 
+@SLOW
 def test_advantages_of_tokens_are_recorded_one_a_token(short_run: MakeRun) -> None:
     for group in read_steps(short_run(advantage="per_step")):
         expected = return_to_go([rollout.token_rewards or () for rollout in group.rollouts])
@@ -64,6 +70,7 @@ def test_advantages_of_tokens_are_recorded_one_a_token(short_run: MakeRun) -> No
             np.testing.assert_allclose(rollout.token_advantages, advantage, rtol=1e-6, atol=1e-7)
 
 
+@SLOW
 def test_compensation_weighs_up_what_was_not_most_likely(short_run: MakeRun) -> None:
     limits = {"compensation": 2.0, "compensation_clipped": 1.5}
     for name, limit in limits.items():
@@ -77,11 +84,13 @@ def test_compensation_weighs_up_what_was_not_most_likely(short_run: MakeRun) -> 
         assert 1.2 < max(factors) <= limit + 1e-6
 
 
+@SLOW
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}], ids=["plain", "temperature"])
 def test_logprobs_are_those_of_the_weights_before_the_step(short_run: MakeRun, settings: dict[str, Any]) -> None:
     assert_logprobs(short_run(**settings), steps=(1, 3), temperature=settings.get("temperature", 1.0))
 
 
+@SLOW
 @pytest.mark.parametrize("name", ["grpo", "sign", "reinforce"])
 def test_logged_norm_is_that_of_the_recorded_rollouts_and_advantages(short_run: MakeRun, name: str) -> None:
     """One ordinary backward pass over the record, with the loss that the manifest states (dapo: mean over tokens)."""
@@ -101,3 +110,151 @@ def test_logged_norm_is_that_of_the_recorded_rollouts_and_advantages(short_run: 
             sum((p.grad.square().sum() for p in model.parameters()), torch.zeros((), dtype=torch.float64))
         )
         assert norm.item() == pytest.approx(read_metrics(run)[step]["grad_norm"], rel=1e-5)
+
+
+STATES = [[[1.0, 0.0], [0.0, 2.0]], [[1.0, 1.0]]]
+"""Of two rollouts, of two tokens and of one."""
+
+
+def step(rewards: Sequence[float] = (1.0, 0.0), states: Any = STATES) -> StepRollouts:
+    given = None if states is None else [np.array(rows, dtype=np.float32) for rows in states]
+    nothing: list[list[float]] = [[0.0], [0.0]]
+    return StepRollouts(
+        rewards=[np.array(rewards)], prompt_ids=("p",), logprobs=nothing, max_logprobs=nothing, states=given
+    )
+
+
+def test_two_steps_by_hand() -> None:
+    online = trained_advantage(TrainConfig(advantage="token_critic", critic_learning_rate=0.1), width=2)
+    assert online.by_token
+    assert online.remembers
+    plus, minus = compute_advantages("grpo", [1.0, 0.0])
+    first = online.advantages(step())
+    assert [advantage.tolist() for advantage in first] == [[plus, plus], [minus]]
+    assert online.metrics == {"critic_mean_abs": 0.0, "critic_loss": 0.0}
+    # gradients: -(plus/3) (1 - 1, 2 - 1) for w, -(plus/3) for c; AdamW's first update is the rate times their signs
+    second = online.advantages(step())
+    np.testing.assert_allclose(second[0], [plus + 0.1, plus + 2 * 0.1 + 0.1], rtol=1e-6)
+    np.testing.assert_allclose(second[1], [minus + 0.1 + 0.1], rtol=1e-6)
+    assert online.metrics["critic_mean_abs"] == pytest.approx((0.1 + 0.3 + 0.2) / 3)
+    assert online.metrics["critic_loss"] == pytest.approx(-plus * (0.1 + 0.3 - 0.2) / 3)
+
+
+def test_nothing_bounds_it() -> None:
+    online = TokenCritic(2, 0.1)
+    seen = [float(np.abs(np.concatenate(online.advantages(step()))).max()) for _ in range(200)]
+    assert seen[-1] > 50
+
+
+def test_a_dead_group_moves_the_head_no_further_than_its_momentum() -> None:
+    online = TokenCritic(2, 0.1)
+    advantages = online.advantages(step(rewards=(1.0, 1.0)))
+    assert not np.concatenate(advantages).any()
+    assert not online.memory.arrays["head"].any()
+
+
+def test_it_goes_on_from_its_memory() -> None:
+    online, again = TokenCritic(2, 0.1), TokenCritic(2, 0.1)
+    online.advantages(step())
+    again.recall(online.memory)
+    for rewards in ((0.0, 1.0), (1.0, 0.0)):
+        following = [one.advantages(step(rewards)) for one in (online, again)]
+        np.testing.assert_array_equal(np.concatenate(following[0]), np.concatenate(following[1]))
+
+
+def test_memory_of_another_head() -> None:
+    online = TokenCritic(2, 0.1)
+    online.advantages(step())
+    with pytest.raises(ValueError, match="the head that was kept is of another width"):
+        TokenCritic(3, 0.1).recall(online.memory)
+    with pytest.raises(KeyError, match="head"):
+        online.recall(Memory())
+
+
+def test_without_states() -> None:
+    with pytest.raises(ValueError, match="token_critic needs the hidden state of every token"):
+        TokenCritic(2, 0.1).advantages(step(states=None))
+
+
+@pytest.mark.slow
+def test_the_first_step_is_that_of_grpo(short_run: MakeRun) -> None:
+    runs = [short_run(advantage=name) for name in ("grpo", "token_critic")]
+    grpo, critic = ([rollout for group in read_steps(run) for rollout in group.rollouts] for run in runs)
+    for plain, ours in list(zip(grpo, critic, strict=True))[:16]:
+        assert plain.completion_ids == ours.completion_ids
+        assert set(ours.token_advantages or ()) == {plain.advantage}
+    for plain, ours in list(zip(grpo, critic, strict=True))[16:32]:  # made by the same weights
+        assert plain.logprobs == ours.logprobs
+    metrics = [read_metrics(run) for run in runs]
+    assert metrics[0][1]["grad_norm"] == metrics[1][1]["grad_norm"]
+    assert metrics[1][1]["critic_mean_abs"] == 0.0
+    assert metrics[1][3]["critic_mean_abs"] > 0.0
+    assert "critic_loss" not in metrics[0][1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 2}, {"gradient_accumulation_steps": 4}], ids=str)
+def test_the_head_reads_the_state_at_each_token(short_run: MakeRun, settings: dict[str, Any]) -> None:
+    """The second step's bonus, from an update by hand on states that a plain forward of each rollout gives."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    run = short_run(advantage="token_critic", checkpoint_every=1, **settings)
+    online = TokenCritic(64, TrainConfig().critic_learning_rate)
+    for number in (1, 2):
+        model = AutoModelForCausalLM.from_pretrained(checkpoint_path(run, number - 1))
+        groups = [group for group in read_steps(run) if group.step == number]
+        states = []
+        for rollout in (rollout for group in groups for rollout in group.rollouts):
+            ids = torch.tensor([[*(rollout.prompt_ids or ()), *(rollout.completion_ids or ())]])
+            with torch.no_grad():
+                last = model(input_ids=ids, output_hidden_states=True).hidden_states[-1][0]
+            states.append(last[len(rollout.prompt_ids or ()) :].numpy())
+        expected = online.advantages(
+            StepRollouts(
+                rewards=[np.array(group.rewards, dtype=np.float64) for group in groups],
+                prompt_ids=(),
+                logprobs=(),
+                max_logprobs=(),
+                states=states,
+            )
+        )
+        seen = [rollout.token_advantages for group in groups for rollout in group.rollouts]
+        for ours, theirs in zip(expected, seen, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def norms() -> Iterator[list[float]]:
+    """The norm of the gradient that each step of an optimizer starts from."""
+    seen: list[float] = []
+
+    def see(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        seen.append(float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])))
+
+    handle = register_optimizer_step_pre_hook(see)
+    yield seen
+    handle.remove()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("advantage", ["dr_grpo", "sign"])
+def test_every_update_has_the_norm_and_the_log_keeps_the_gradients_own(
+    short_run: Callable[..., Path], tmp_path: Path, norms: list[float], advantage: str
+) -> None:
+    settings = SHORT | {"advantage": advantage, "match_grad_norm": 2.5, "gradient_accumulation_steps": 2}
+    run = train(TrainConfig.from_json(settings | {"output": str(tmp_path / "run")}))
+    assert norms == pytest.approx([2.5] * 3, rel=1e-5)
+    plain = short_run(advantage=advantage, gradient_accumulation_steps=2)
+    assert read_metrics(run)[1]["grad_norm"] == read_metrics(plain)[1]["grad_norm"]
+    first, second = (checkpoint_path(folder, 3) / "model.safetensors" for folder in (run, plain))
+    assert first.read_bytes() != second.read_bytes()
+
+
+def test_a_gradient_of_zero_stays() -> None:
+    model = torch.nn.Linear(2, 1)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    NormMatch(1.0).on_pre_optimizer_step(None, None, None, model=model)
+    assert all(not parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None)

@@ -1,5 +1,3 @@
-"""Two lines in somebody's own script: the run they leave can be read, and the training does not notice them."""
-
 from __future__ import annotations
 
 import re
@@ -13,16 +11,20 @@ from typing import Any
 import pytest
 import torch
 
-from gradscope import replay_run
+from gradscope import measure_degeneracy, read_run, replay_run
 from gradscope.errors import InputError, OutputExistsError, UsageError
-from gradscope.rollouts.run_folder import find_weights, read_metrics, step_path
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.run_folder import checkpoint_path, find_weights, read_manifest, read_metrics, step_path
 from gradscope.rollouts.store import read_steps
 from gradscope.training import RolloutRecorder
+from gradscope.training.config import read_config
+from gradscope.training.grpo.policy import EMBEDDED_FOLDER
 from tests.conftest import REPOSITORY
+from tests.training.conftest import save_model
 from tests.training.recording.recorded import assert_reproduced, record
 from tests.training.stock import answer, graded, short, stock_trainer, train
 
-pytestmark = pytest.mark.slow  # whole runs of TRL
+SLOW = pytest.mark.slow  # whole runs of TRL
 
 
 def lora(**settings: Any) -> Any:
@@ -47,6 +49,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 )
 
 
+@SLOW
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(settings))
 def test_what_trl_logged_is_reproduced_from_the_folder(tmp_path: Path, settings: dict[str, Any]) -> None:
     report = replay_run(record(tmp_path, **settings)[1])
@@ -54,12 +57,14 @@ def test_what_trl_logged_is_reproduced_from_the_folder(tmp_path: Path, settings:
     assert {quantity.verdict for step in report.steps for quantity in step.quantities} == {"match"}
 
 
+@SLOW
 def test_an_adapter_is_reproduced_on_its_base(tmp_path: Path) -> None:
     _, run = record(tmp_path, peft_config=lora(), beta=0.05)
     assert [weights.kind for weights in find_weights(run)] == ["adapter"] * 3
     assert_reproduced(replay_run(run))
 
 
+@SLOW
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -88,6 +93,7 @@ def test_the_training_does_not_notice(tmp_path: Path, arguments: dict[str, Any])
     ]
 
 
+@SLOW
 def test_which_groups_pass_is_told_where_rewards_or_a_threshold_tell_it(tmp_path: Path) -> None:
     trainer, _ = record(tmp_path, rewards=_thirds, weights_every=None)
     assert all("gradscope/frac_all_pass" not in entry for entry in trainer.state.log_history)
@@ -100,6 +106,7 @@ def _thirds(completions: list[Any], **_: Any) -> list[float]:
     return [row % 3 / 3 for row, _ in enumerate(completions)]
 
 
+@SLOW
 def test_evaluations_are_not_recorded(tmp_path: Path) -> None:
     from datasets import Dataset
 
@@ -112,6 +119,7 @@ def test_evaluations_are_not_recorded(tmp_path: Path) -> None:
     assert_reproduced(replay_run(run))
 
 
+@SLOW
 def test_an_entry_for_several_steps_keeps_what_is_of_its_step(tmp_path: Path) -> None:
     _, run = record(tmp_path, logging_steps=3)
     assert {step: sorted(values) for step, values in read_metrics(run).items()} == {3: ["grad_norm", "learning_rate"]}
@@ -119,6 +127,7 @@ def test_an_entry_for_several_steps_keeps_what_is_of_its_step(tmp_path: Path) ->
     assert last.relative_error["grad_norm"] < 1e-5
 
 
+@SLOW
 def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2}
     whole = stock_trainer(tmp_path / "whole" / "trl", **arguments)
@@ -153,6 +162,7 @@ def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_pa
         train(changed, resume_from_checkpoint=str(tmp_path / "trl" / "checkpoint-4"))
 
 
+@SLOW
 def test_a_folder_that_is_there_is_kept_without_force(tmp_path: Path) -> None:
     trainer, run = record(tmp_path, max_steps=1)
     before = step_path(run, 1).read_bytes()
@@ -175,6 +185,7 @@ def test_a_folder_that_is_there_is_kept_without_force(tmp_path: Path) -> None:
         train(trainer)
 
 
+@SLOW
 def test_what_makes_no_sense_is_refused_at_once(tmp_path: Path) -> None:
     trainer = stock_trainer(tmp_path / "trl", per_device_train_batch_size=8, steps_per_generation=2)
     with pytest.raises(UsageError, match="records a GRPOTrainer of TRL, not a str"):
@@ -187,6 +198,7 @@ def test_what_makes_no_sense_is_refused_at_once(tmp_path: Path) -> None:
         RolloutRecorder(trainer, tmp_path / "trl")
 
 
+@SLOW
 def test_a_sharded_model_that_cannot_be_gathered_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +215,7 @@ def test_a_sharded_model_that_cannot_be_gathered_is_refused_at_once(
         RolloutRecorder(trainer, tmp_path / "run", gradients_every=1)
 
 
+@SLOW
 def test_images_are_refused(tmp_path: Path) -> None:
     from trl import GRPOTrainer
 
@@ -216,6 +229,7 @@ def test_images_are_refused(tmp_path: Path) -> None:
         train(trainer)
 
 
+@SLOW
 def test_the_lines_of_the_readme_work_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = re.findall(r"^    (.*RolloutRecorder.*)$", (REPOSITORY / "README.md").read_text(), flags=re.MULTILINE)
@@ -227,6 +241,7 @@ def test_the_lines_of_the_readme_work_as_printed(tmp_path: Path, monkeypatch: py
     assert trainer.state.log_history[0]["gradscope/effective_rank"] >= 1
 
 
+@SLOW
 def test_the_package_stays_light() -> None:
     code = "import sys, gradscope.training; print(*{n.split('.')[0] for n in sys.modules} & {'torch', 'trl', 'numpy'})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -235,3 +250,108 @@ def test_the_package_stays_light() -> None:
 
     with pytest.raises(AttributeError, match="no attribute 'Recorder'"):
         _ = gradscope.training.Recorder
+
+
+@pytest.mark.slow
+def test_rewards_scaled_by_the_batch_are_trls_own(tmp_path: Path) -> None:
+    _, run = record(tmp_path, scale_rewards="batch")
+    assert read_manifest(run).advantage == "trl"
+    for step in replay_run(run).steps:
+        assert {q.verdict for q in step.quantities} == {"match"}
+        assert len(step.quantities) == 4
+
+
+@pytest.mark.slow
+def test_a_batch_of_two_iterations_is_recorded_once_with_the_samplers_logprobs(tmp_path: Path) -> None:
+    _, run = record(tmp_path, num_iterations=2, max_steps=4)
+    report = replay_run(run)
+    assert_reproduced(report, steps=(1, 3))
+    assert all(step.logprob_difference is not None for step in report.steps)
+    assert all(step.logprob_difference.max < 1e-5 for step in report.steps if step.logprob_difference)
+    assert sorted(read_metrics(run)) == [1, 2, 3, 4]
+    assert measure_degeneracy(run).num_groups == 8
+    assert "A generation batch that feeds several updates is recorded once, at the first of them." in (
+        read_manifest(run).notes
+    )
+
+
+@pytest.mark.slow
+def test_a_batch_that_is_shared_out_says_why_its_norm_cannot_be_formed(tmp_path: Path) -> None:
+    _, run = record(tmp_path, per_device_train_batch_size=8, steps_per_generation=2, max_steps=4)
+    report = replay_run(run)
+    assert [step.step for step in report.steps] == [1, 3]
+    assert {step.cause for step in report.steps} == {
+        "each update sees a shuffled part of the logged batch, and which is not logged"
+    }
+    groups = read_steps(run)
+    assert [group.size for group in groups] == [4] * 8
+    assert all(rollout.logprobs is not None for group in groups for rollout in group.rollouts)
+
+
+@pytest.mark.slow
+def test_advantages_of_a_subclass_are_recorded_as_they_are(tmp_path: Path) -> None:
+    from trl import GRPOTrainer
+
+    class Doubled(GRPOTrainer):  # type: ignore[misc]
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            output = super()._generate_and_score_completions(inputs)
+            ones = torch.ones_like(output["completion_ids"], dtype=torch.float32)
+            output["advantages"] = 2 * output["advantages"][:, None] * ones
+            return output
+
+    _, run = record(tmp_path, trainer=Doubled)
+    assert read_manifest(run).advantage == "custom"
+    report = replay_run(run)
+    assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
+    causes = {quantity.cause for step in report.steps for quantity in step.quantities if quantity.name == "advantage"}
+    assert causes == {"no advantages were logged, or one per token"}
+
+
+@pytest.mark.slow
+def test_advantages_that_nobody_here_can_make_are_not_judged(tmp_path: Path) -> None:
+    _, run = record(tmp_path, multi_objective_aggregation="normalize_then_sum", max_steps=1)
+    (step,) = replay_run(run).steps
+    assert step.relative_error["grad_norm"] < 1e-5
+    assert "a subclass of the trainer made them, and how is not recorded" in {q.cause for q in step.quantities}
+
+
+def _spread(completions: list[Any], **_: Any) -> list[float]:
+    return [float(row % 2) for row, _ in enumerate(completions)]
+
+
+@pytest.mark.slow
+def test_the_trainers_own_checkpoints_serve_where_none_are_kept(tmp_path: Path) -> None:
+    _, run = record(tmp_path, weights_every=None, save_strategy="steps", save_steps=1)
+    assert [weights.num_updates for weights in find_weights(run)] == [1, 2, 3]
+    report = replay_run(run, read=ReadOptions(initial_weights=EMBEDDED_FOLDER))
+    assert_reproduced(report)
+
+
+@pytest.mark.slow
+def test_no_weights_are_kept_unasked(tmp_path: Path) -> None:
+    _, run = record(tmp_path, weights_every=None, max_steps=1)
+    assert read_run(run).weights == ()
+    assert not checkpoint_path(run, 0).exists()
+    with pytest.raises(InputError, match="recorded from a script"):
+        read_config(run)
+
+
+@pytest.mark.slow
+def test_recording_may_begin_at_a_checkpoint(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2}
+    train(stock_trainer(tmp_path / "trl", **arguments))
+    trainer = stock_trainer(tmp_path / "trl", **arguments)
+    RolloutRecorder(trainer, tmp_path / "run", weights_every=1)
+    train(trainer, resume_from_checkpoint=str(tmp_path / "trl" / "checkpoint-2"))
+    assert [path.name for path in (tmp_path / "run" / "rollouts").glob("*.parquet")] == ["step_00003.parquet"]
+    assert "Recording began after 2 updates." in read_manifest(tmp_path / "run").notes
+    assert_reproduced(replay_run(tmp_path / "run"), steps=(3,))
+
+
+@pytest.mark.slow
+def test_a_model_whose_tokenizer_pads_with_a_token_of_its_own(tmp_path: Path) -> None:
+    """TRL names that token in the model's configuration; its embedding was made to learn it all the same."""
+    model = save_model(tmp_path / "model", chat=False)
+    rows = [{"prompt": f"{n}<pad> and {n}?", "answer": "0"} for n in range(4)]
+    _, run = record(tmp_path, model=model, rows=rows, rewards=_spread, max_completion_length=8)
+    assert_reproduced(replay_run(run))

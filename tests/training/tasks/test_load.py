@@ -1,12 +1,349 @@
 from __future__ import annotations
 
+import json
+import re
+import sys
+import threading
+import types
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from importlib import util
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
-from gradscope.training.setup.config import TrainConfig
-from gradscope.training.tasks.load import max_completion_length
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradscope.errors import InputError, MissingDependencyError, UsageError
+from gradscope.rollouts.store import read_steps
+from gradscope.training.config import TrainConfig
+from gradscope.training.tasks import load as answers
+from gradscope.training.tasks.load import (
+    INSTRUCTION,
+    extract_answer,
+    grade_expression,
+    grade_final_answer,
+    gsm8k_task,
+    jsonl_task,
+    load_task,
+    math_grader,
+    max_completion_length,
+    parse_number,
+)
+from gradscope.training.train import train
 
 
 def test_completion_length_by_task(gsm8k_file: Path) -> None:
     assert max_completion_length(TrainConfig()) == 27
     assert max_completion_length(TrainConfig(task="gsm8k", data=str(gsm8k_file))) == 256
     assert max_completion_length(TrainConfig(max_completion_length=9)) == 9
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def test_gsm8k_row(gsm8k_file: Path) -> None:
+    task = gsm8k_task(gsm8k_file, None, heldout_prompts=3, train_prompts=None)
+    assert [len(task.train), len(task.heldout)] == [5, 3]
+    assert task.train[1].prompt == f"How many apples are 1 and 2 apples?\n\n{INSTRUCTION}\n"
+    assert task.train[1].answer == "3"
+    assert task.train[1].prompt_id == "train.jsonl:2"
+    assert task.chat
+    assert task.grade("2 + 1 = 3 #### 3", "3") == 1.0
+
+
+def test_real_gsm8k_files(shared_data: Path) -> None:
+    folder = shared_data / "gsm8k"
+    task = gsm8k_task(folder / "train.jsonl", folder / "test.jsonl", heldout_prompts=50, train_prompts=100)
+    assert [len(task.train), len(task.heldout)] == [100, 50]
+    assert task.train[0].answer == "72"
+
+
+def test_jsonl_takes_numbers_as_answers_and_blank_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{"prompt": "1+1?", "answer": 2}, "", {"prompt": "colour?", "answer": " Blue "}])
+    task = jsonl_task(path, None, heldout_prompts=0, train_prompts=None)
+    assert [(problem.prompt, problem.answer) for problem in task.train] == [("1+1?", "2"), ("colour?", "Blue")]
+    assert task.train[1].prompt_id == "a.jsonl:3"
+
+
+def test_line_separators_inside_a_prompt_do_not_split_the_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "a\u2028b", "answer": "1"}\n', encoding="utf-8")
+    assert jsonl_task(path, None, heldout_prompts=0, train_prompts=None).train[0].prompt == "a\u2028b"
+
+
+def test_heldout_questions_are_never_trained_on(tmp_path: Path) -> None:
+    rows = [{"prompt": prompt, "answer": "1"} for prompt in ("a", "b", "c", "a")]
+    task = jsonl_task(write(tmp_path / "a.jsonl", rows), None, heldout_prompts=1, train_prompts=None)
+    assert [problem.prompt for problem in task.train] == ["b", "c"]
+    assert task.notes == ("1 training rows ask a held-out question and were left out",)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{", r"a\.jsonl:2 is not JSON"),
+        ("[" * 100_000, r"a\.jsonl:2 is not JSON"),
+        ("[1]", r"a\.jsonl:2 is not a JSON object"),
+        ({"answer": "1"}, r"a\.jsonl:2 has no text under 'prompt'"),
+        ({"prompt": "x", "answer": "  "}, r"a\.jsonl:2 has no text under 'answer'"),
+        ({"prompt": "x", "answer": True}, r"a\.jsonl:2 has no text under 'answer'"),
+        ({"prompt": ["x"], "answer": "1"}, r"a\.jsonl:2 has no text under 'prompt'"),
+    ],
+)
+def test_bad_rows_are_named(tmp_path: Path, row: Any, message: str) -> None:
+    path = write(tmp_path / "a.jsonl", [{"prompt": "ok", "answer": "1"}, row])
+    with pytest.raises(InputError, match=message):
+        jsonl_task(path, None, heldout_prompts=0, train_prompts=None)
+
+
+@pytest.mark.parametrize("answer", ["just 5", "5 ####", "#### \n5 is wrong"])
+def test_gsm8k_without_final_answer(tmp_path: Path, answer: str) -> None:
+    path = write(tmp_path / "a.jsonl", [{"question": "x", "answer": answer}])
+    if answer.startswith("####"):
+        assert gsm8k_task(path, None, heldout_prompts=0, train_prompts=None).train[0].answer == "5 is wrong"
+    else:
+        with pytest.raises(InputError, match=r"a\.jsonl:1 has no answer after ####"):
+            gsm8k_task(path, None, heldout_prompts=0, train_prompts=None)
+
+
+def test_missing_empty_and_binary_files(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
+    for name, message in (("none", "cannot be read"), ("empty", "has no rows"), ("binary", "is not text in UTF-8")):
+        with pytest.raises(InputError, match=message):
+            jsonl_task(tmp_path / f"{name}.jsonl", None, heldout_prompts=0, train_prompts=None)
+
+
+def test_a_mark_in_front_is_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "marked.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps({"prompt": "x", "answer": "1"}).encode())
+    assert jsonl_task(path, None, heldout_prompts=0, train_prompts=None).train[0].prompt == "x"
+
+
+def test_half_a_character_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "half.jsonl"
+    path.write_text(json.dumps({"prompt": "\ud800 x", "answer": "1"}))
+    with pytest.raises(InputError, match=r"half\.jsonl:1 has half a character under 'prompt'"):
+        jsonl_task(path, None, heldout_prompts=0, train_prompts=None)
+
+
+def test_too_few_rows(gsm8k_file: Path) -> None:
+    with pytest.raises(InputError, match="has 8 rows, and 8 of them are to be held out"):
+        gsm8k_task(gsm8k_file, None, heldout_prompts=8, train_prompts=None)
+    config = TrainConfig(task="gsm8k", data=str(gsm8k_file), heldout_prompts=2, num_prompts=7)
+    with pytest.raises(InputError, match="There are 6 prompts to train on, and a step takes 7"):
+        load_task(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("12 + 3 = 15\n#### 15", "15"),
+        ("#### 15\nHuman: next #### 16", "16"),
+        ("#### $1,234.50", "$1,234.50"),
+        (r"so \boxed{-3} or 7", "-3"),
+        (r"\boxed{1} and \boxed{2}", "2"),
+        ("from 1,000 to 25,000.", "25,000"),
+        ("it costs $0.75", "0.75"),
+        ("between 3-4", "4"),
+        ("####", None),
+        ("the change is -4", "-4"),
+        ("none at all", None),
+        ("", None),
+    ],
+)
+def test_extraction(text: str, answer: str | None) -> None:
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("$1,234.50", "1234.50"), ("-$5", "-5"), ("70%", "70"), ("18.", "18"), ("+3", "3"), ("1,23", None), ("1e5", None)],
+)
+def test_numbers(text: str, value: str | None) -> None:
+    assert parse_number(text) == (None if value is None else Decimal(value))
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "reward"),
+    [
+        ("#### 72.00", "72", 1.0),
+        ("#### 72 clips", "72", 0.0),
+        ("the answer is 72 clips", "72", 1.0),
+        ("#### Tuesday", "tuesday", 1.0),
+        ("#### Tuesday or Monday", "Tuesday", 0.0),
+        ("seventy-two", "72", 0.0),
+        ("#### nan", "nan", 1.0),
+        ("#### 1" + "0" * 40, "1" + "0" * 40, 1.0),
+    ],
+)
+def test_grades(completion: str, answer: str, reward: float) -> None:
+    assert grade_final_answer(completion, answer) == reward
+
+
+def test_every_gsm8k_reference_solution_grades_as_right(shared_data: Path) -> None:
+    rows = [json.loads(line) for line in (shared_data / "gsm8k" / "test.jsonl").read_text().splitlines()]
+    answers = [extract_answer(row["answer"]) for row in rows]
+    assert len(rows) == 1319
+    assert all(answer is not None and parse_number(answer) is not None for answer in answers)
+    assert all(
+        grade_final_answer(row["answer"], answer or "") == 1.0 for row, answer in zip(rows, answers, strict=True)
+    )
+
+
+@settings(deadline=None)
+@given(st.text(alphabet=st.sampled_from("0123456789,.#{}\\boxed$-% \n"), max_size=200))
+def test_nothing_raises(text: str) -> None:
+    assert grade_final_answer(text, "7") in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("text", ["1," * 200_000, "9" * 500_000, r"\boxed{" * 100_000, "#" * 500_000, "1.1" * 200_000])
+def test_of_long_hostile_text_the_end_alone_is_searched(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    class Spy:
+        def __init__(self, pattern: re.Pattern[str]) -> None:
+            self.pattern = pattern
+
+        def findall(self, searched: str) -> list[str]:
+            lengths.append(len(searched))
+            return self.pattern.findall(searched)
+
+    for name in ("_TOKEN", "_BOXED"):
+        monkeypatch.setattr(answers, name, Spy(getattr(answers, name)))
+    assert grade_final_answer(text, "72") == 0.0
+    assert set(lengths) <= {20_000}
+
+
+_EXPRESSION = re.compile(r"\\frac\{(\d+)\}\{(\d+)\}|(\d+(?:\.\d+)?)|(\^\{)")
+
+
+class _Timeout(BaseException):
+    pass
+
+
+def _parse(text: str, *, fallback_mode: str, parsing_timeout: int) -> list[Any]:
+    assert (fallback_mode, parsing_timeout) == ("no_fallback", 1)
+    found = _EXPRESSION.findall(text)
+    if "forever" in text:
+        raise _Timeout
+    if not found:
+        return []
+    top, bottom, number, tower = found[-1]
+    return [Fraction(int(top), int(bottom)) if top else Fraction(number) if number else tower]
+
+
+def _verify(gold: Sequence[Any], target: Sequence[Any], *, timeout_seconds: int) -> bool:
+    assert timeout_seconds == 1
+    if Fraction(999) in target:
+        raise _Timeout
+    return any(expected == given for expected in gold for given in target)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    package, errors = types.ModuleType("math_verify"), types.ModuleType("math_verify.errors")
+    package.__spec__ = ModuleSpec("math_verify", None)
+    vars(package).update(parse=_parse, verify=_verify, errors=errors)
+    vars(errors).update(TimeoutException=_Timeout)
+    monkeypatch.setitem(sys.modules, "math_verify", package)
+    monkeypatch.setitem(sys.modules, "math_verify.errors", errors)
+
+
+@pytest.fixture(params=["stand-in", "installed"])
+def math_verify(request: pytest.FixtureRequest) -> None:
+    if request.param == "stand-in":
+        request.getfixturevalue("stand_in")
+    elif util.find_spec("math_verify") is None:
+        pytest.skip("math-verify is not installed: pip install 'gradscope[math]'")
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "reward"),
+    [
+        (r"so it is \boxed{\frac{1}{2}}", "0.5", 1.0),
+        ("#### 0.25", r"\frac{1}{4}", 1.0),
+        ("#### 0.26", r"$\frac{1}{4}$", 0.0),
+        ("48+24 = 72, and 9 more\n#### 72", "72", 1.0),
+        ("#### 72\nor 73", "73", 0.0),
+        ("72 clips", "72", 1.0),
+    ],
+)
+def test_expressions_are_compared_by_value(math_verify: None, completion: str, answer: str, reward: float) -> None:
+    assert math_grader()(completion, answer) == reward
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "reward"),
+    [("#### Blue", "blue", 1.0), ("#### red", "blue", 0.0), ("I do not know", "72", 0.0), ("", "72", 0.0)],
+)
+def test_what_is_no_expression_is_compared_plainly(
+    math_verify: None, completion: str, answer: str, reward: float
+) -> None:
+    assert grade_expression(completion, answer) == reward
+
+
+def test_what_takes_too_long_is_wrong_or_compared_plainly(stand_in: None) -> None:
+    assert grade_expression("forever 72", "72") == 1.0
+    assert grade_expression("999", "72") == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an alarm may ring in a hook
+@pytest.mark.parametrize("text", ["$9^{9^{9^{9}}}$", "$100000000!$", "$" + "(" * 900 + "1" + ")" * 900 + "$"])
+def test_hostile_text_ends(text: str) -> None:
+    pytest.importorskip("math_verify", reason="math-verify is not installed: pip install 'gradscope[math]'")
+    assert grade_expression(text, "5") == 0.0
+
+
+def test_only_the_end_of_a_text_is_read(stand_in: None) -> None:
+    assert grade_expression("forever" + " " * 3_000 + "72", "72") == 1.0
+
+
+def test_it_is_an_extra(monkeypatch: pytest.MonkeyPatch, gsm8k_file: Path) -> None:
+    monkeypatch.setattr("gradscope.training.tasks.load.util.find_spec", lambda name: None)
+    config = TrainConfig(task="gsm8k", data=str(gsm8k_file), grader="math-verify", heldout_prompts=2, num_prompts=2)
+    with pytest.raises(MissingDependencyError, match="math-verify needs a package that is not installed") as caught:
+        load_task(config)
+    assert caught.value.hint == "pip install 'gradscope[math]'"
+
+
+def test_another_thread_is_refused(stand_in: None) -> None:
+    caught: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            math_grader()
+        except UsageError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert "those reach the main thread only" in str(caught[0])
+
+
+def test_tasks_that_are_no_files_grade_themselves() -> None:
+    with pytest.raises(UsageError, match="The task running-sums has a grader of its own"):
+        TrainConfig(grader="math-verify")
+
+
+@pytest.mark.slow
+def test_a_run_is_graded_by_it(math_verify: None, tmp_path: Path, gsm8k_file: Path, chat_model: Path) -> None:
+    settings: dict[str, Any] = {"steps": 1, "num_prompts": 2, "group_size": 2, "heldout_prompts": 0, "device": "cpu"}
+    config = TrainConfig(
+        output=str(tmp_path / "run"),
+        task="gsm8k",
+        data=str(gsm8k_file),
+        model=str(chat_model),
+        grader="math-verify",
+        max_completion_length=8,
+        **settings,
+    )
+    assert {rollout.reward for group in read_steps(train(config)) for rollout in group.rollouts} <= {0.0, 1.0}

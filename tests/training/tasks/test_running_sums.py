@@ -1,5 +1,3 @@
-"""The embedded task: prompts, grading of answers and steps, disjoint sides."""
-
 from __future__ import annotations
 
 import pytest
@@ -7,15 +5,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.errors import UsageError
+from gradscope.training.config import TrainConfig
+from gradscope.training.tasks.load import load_task
 from gradscope.training.tasks.running_sums import (
     MAX_COMPLETION_LENGTH,
+    conflict_problems,
     format_prompt,
     grade_answer,
+    grade_share,
     grade_steps,
+    grade_whole,
     is_heldout,
+    is_rare,
     make_problems,
     solve,
     solve_sloppily,
+    starved_problems,
+    steps_problems,
 )
 
 DIGITS = st.lists(st.integers(1, 9), min_size=2, max_size=8)
@@ -92,3 +98,84 @@ def test_prompts_differ_in_difficulty() -> None:
 def test_too_many_prompts_are_refused() -> None:
     with pytest.raises(UsageError, match="at most 20,000 prompts a set, and 20,001"):
         make_problems(20_001, seed=0, heldout=False)
+
+
+def digits(prompt: str) -> list[int]:
+    return [int(character) for character in prompt if character.isdigit()]
+
+
+def test_conflict_has_the_prompts_of_running_sums_and_a_minority_with_another_answer() -> None:
+    problems = conflict_problems(600, seed=0, heldout=False)
+    plain = make_problems(600, seed=0, heldout=False)
+    assert [problem.prompt for problem in problems] == [problem.prompt for problem in plain]
+    rare = [problem for problem in problems if is_rare(problem.prompt)]
+    carrying = [problem for problem in problems if sum(digits(problem.prompt)) >= 10]
+    assert 0.11 < len(rare) / len(carrying) < 0.19
+    for problem in problems:
+        total = sum(digits(problem.prompt))
+        assert int(problem.answer) == (total % 10 if is_rare(problem.prompt) else total)
+
+
+def test_both_answers_of_a_conflict_are_among_what_the_embedded_model_writes() -> None:
+    (rare, *_) = [p for p in conflict_problems(600, seed=0, heldout=False) if is_rare(p.prompt)]
+    operands = digits(rare.prompt)
+    assert solve_sloppily(operands, [True] * (len(operands) - 1)).endswith(f"#{rare.answer}")
+
+
+@pytest.mark.slow
+def test_starved_prompts_have_two_or_three_carries_and_a_pattern_of_their_own() -> None:
+    problems = starved_problems(200, seed=0, heldout=False)
+    assert all(2 <= sum(digits(problem.prompt)) // 10 <= 3 for problem in problems)
+    forgotten = []
+    for problem in problems:
+        total, wanted = sum(digits(problem.prompt)), int(problem.answer.partition("#")[2])
+        assert len(problem.answer) < MAX_COMPLETION_LENGTH
+        assert (total - wanted) % 10 == 0
+        forgotten.append((total - wanted) // 10 / (total // 10))
+    assert 0.4 < sum(forgotten) / len(forgotten) < 0.6  # each carry is wanted forgotten half of the time
+    assert len(set(forgotten)) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [conflict_problems, starved_problems])
+def test_sides_are_disjoint_and_a_prompt_wants_the_same_everywhere(make: object) -> None:
+    heldout = make(50, seed=1, heldout=True)  # type: ignore[operator]
+    assert all(is_heldout(problem.prompt) for problem in heldout)
+    answers = {problem.prompt: problem.answer for problem in make(300, seed=1, heldout=False)}  # type: ignore[operator]
+    again = {problem.prompt: problem.answer for problem in make(300, seed=2, heldout=False)}  # type: ignore[operator]
+    common = answers.keys() & again.keys()
+    assert common
+    assert all(answers[prompt] == again[prompt] for prompt in common)
+
+
+def test_a_whole_completion_is_graded() -> None:
+    assert grade_whole("b12c20#20", "b12c20#20") == 1.0
+    assert grade_whole("b2c20#20", "b12c20#20") == grade_whole("", "b12c20#20") == 0.0
+
+
+def test_the_share_of_right_steps_is_that_of_the_token_rewards() -> None:
+    problems = steps_problems(60, seed=0, heldout=False)
+    plain = make_problems(60, seed=0, heldout=False)
+    assert [problem.prompt for problem in problems] == [problem.prompt for problem in plain]
+    for index, problem in enumerate(problems):
+        operands = digits(problem.prompt)
+        assert problem.answer == solve(operands)
+        for forgets in ([False] * 7, [True] * 7, [bool(index >> place & 1) for place in range(7)]):
+            completion = solve_sloppily(operands, forgets)
+            rewards = grade_steps(problem.prompt, list(completion))
+            assert grade_share(completion, problem.answer) == sum(rewards) / len(operands)
+            assert (grade_share(completion, problem.answer) == 1.0) == (completion == problem.answer)
+
+
+@pytest.mark.parametrize(
+    ("completion", "share"), [("", 0.0), ("#29", 0.0), ("b12", 0.25), ("b12c20d29", 0.75), ("x", 0.0), ("b12#12", 0.5)]
+)
+def test_the_share_of_a_completion_that_is_not_one(completion: str, share: float) -> None:
+    assert grade_share(completion, "b12c20d29#29") == share
+
+
+@pytest.mark.parametrize("name", ["conflict", "starved"])
+def test_variants_have_no_step_rewards(name: str) -> None:
+    task = load_task(TrainConfig.from_json({"task": name, "train_prompts": 20, "heldout_prompts": 5}))
+    assert (task.name, len(task.train), len(task.heldout), task.step_grader) == (name, 20, 5, None)
+    assert task.grade(task.train[0].answer if name == "starved" else f"#{task.train[0].answer}", task.train[0].answer)

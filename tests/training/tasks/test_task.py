@@ -1,13 +1,17 @@
-"""The order of prompts: whole passes, no prompt twice in a step, the same beginning for longer runs."""
-
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.training.tasks.task import Task, prompt_order
+from gradscope.__main__ import main
+from gradscope.training.tasks.running_sums import is_coherent
+from gradscope.training.tasks.task import Task, incoherence_metrics, incoherence_sentence, prompt_order
+from tests.training.made_up_groups import group_of
 
 
 @settings(deadline=None)
@@ -28,3 +32,35 @@ def test_scalar_reward_is_the_sum_of_the_functions() -> None:
     graders = {"right": lambda completion, answer: float(completion == answer), "short": lambda completion, answer: 0.5}
     task = Task(name="two", train=(), heldout=(), graders=graders)
     assert task.grade("7", "7") == 1.5
+
+
+def test_incoherent_reasoning_by_hand() -> None:
+    groups = [
+        group_of("a7b5c8=", [("b12c20#20", 0.9), ("b12c10#20", 0.5), ("#20", 0.7), ("b2c10#10", 0.4)]),
+        group_of("a1b1=", [("b2#2", 1.0), ("b2x#2", 1.0), ("b2", 0.0)]),
+    ]
+    # rewarded: three and two; a slip, no steps at all, and something that is no step
+    expected = {"num_rewarded": 5.0, "num_incoherent": 3.0, "frac_incoherent": 0.6}
+    assert incoherence_metrics(groups, is_coherent) == expected
+    assert incoherence_metrics(groups, None) == {}
+    dead = [group_of("a1b1=", [("b2#2", 0.1)])]
+    assert incoherence_metrics(dead, is_coherent) == {"num_rewarded": 0.0, "num_incoherent": 0.0}
+
+
+def test_the_sentence_adds_steps_up(tmp_path: Path) -> None:
+    lines = [{"step": 1, "num_rewarded": 3, "num_incoherent": 1}, {"step": 2, "num_rewarded": 5, "num_incoherent": 1}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert incoherence_sentence(tmp_path) == (
+        "2 of 8 rollouts with a reward of 0.5 or more (25.0%) have a wrong or missing step before the answer"
+    )
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "num_rewarded": 0, "num_incoherent": 0}\n')
+    assert incoherence_sentence(tmp_path) == "no rollout had a reward of 0.5 or more"
+
+
+@pytest.mark.slow
+def test_the_command_says_what_the_reward_went_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ("--steps", "1", "--num-prompts", "2", "--group-size", "4", "--heldout-prompts", "0", "--device", "cpu")
+    assert main(["train", "--reward", "answer_probability", "--output", str(tmp_path / "run"), *sizes]) == 0
+    out, err = capsys.readouterr()
+    assert "groups" in out  # what the run shows
+    assert err.splitlines()[-1].endswith("have a wrong or missing step before the answer")

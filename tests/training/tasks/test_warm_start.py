@@ -47,7 +47,7 @@ def test_existing_folder_and_missing_argument(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.slow
 def test_embedded_model_starts_with_groups_of_every_kind() -> None:
-    from gradscope.training.grpo.heldout import sample
+    from gradscope.training.grpo.policy import sample
 
     policy = load_trained_policy("embedded", dtype="float32", chat=False)
     problems = make_problems(60, seed=0, heldout=True)

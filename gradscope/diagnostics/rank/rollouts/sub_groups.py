@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.gram import optimal_advantages
+from gradscope.advantages.group import gdpo, optimal_advantages
 from gradscope.advantages.registry import LOGGED, compute_advantages, compute_step_advantages, formulation
-from gradscope.advantages.step import gdpo
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.errors import InputError
 from gradscope.metrics.gram.spectrum import Array

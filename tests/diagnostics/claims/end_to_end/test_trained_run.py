@@ -18,7 +18,7 @@ from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.results.claims import ClaimRow, ClaimsReport
 from gradscope.results.rank import RankReport
-from gradscope.training.setup.config import TrainConfig
+from gradscope.training.config import TrainConfig
 from gradscope.training.train import train
 
 pytestmark = pytest.mark.slow  # trains

@@ -15,18 +15,13 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from gradscope.advantages.online_advantage import Memory, OnlineAdvantage
+from gradscope.advantages.online import Memory, OnlineAdvantage
 from gradscope.errors import InputError
 from gradscope.outside.limits import read_whole
 from gradscope.outside.plain_json import read_json
-from gradscope.rollouts.run_folder import (
-    checkpoint_path,
-    checkpoints_path,
-    metrics_path,
-    step_of,
-)
+from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, metrics_path, step_of
 from gradscope.rollouts.store import checksum_path, step_files
-from gradscope.training.setup.processes import shards_model
+from gradscope.training.processes import shards_model
 from gradscope.writing import atomic_write
 
 MARKER = "gradscope_checkpoint.json"

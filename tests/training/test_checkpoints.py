@@ -9,11 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from gradscope.errors import InputError
-from gradscope.rollouts.run_folder import (
-    checkpoint_path,
-    find_weights,
-)
-from gradscope.training.setup.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, complete_checkpoints, rewind
+from gradscope.rollouts.run_folder import checkpoint_path, find_weights
+from gradscope.training.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, complete_checkpoints, rewind
 from gradscope.training.train import train
 from tests.training.interrupted import LONG, assert_same_run, interrupted
 

@@ -1,5 +1,3 @@
-"""Configurations: round trip, defaults, refusals."""
-
 from __future__ import annotations
 
 import json
@@ -9,7 +7,7 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError, UsageError
-from gradscope.training.setup.config import TrainConfig, read_config
+from gradscope.training.config import TrainConfig, read_config
 
 
 def test_round_trip_keeps_nulls() -> None:

@@ -1,5 +1,3 @@
-"""Several processes of one run: two on the CPU, started as a person would, and what is refused before they start."""
-
 from __future__ import annotations
 
 import os
@@ -15,9 +13,9 @@ from gradscope.__main__ import main
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.run_folder import checkpoint_path, heldout_path, read_manifest, read_metrics, step_path
 from gradscope.rollouts.store import read_steps
+from gradscope.training import processes
+from gradscope.training.config import TrainConfig
 from gradscope.training.grid import train_grid
-from gradscope.training.setup import processes
-from gradscope.training.setup.config import TrainConfig
 from gradscope.training.train import resume_command, train
 from tests.launched import by_two
 from tests.training.conftest import SHORT

@@ -1,0 +1,316 @@
+"""How a step's rollouts are sampled: in one round, or in several of which each depends on what the last one earned.
+
+Each kind takes the step's rows as TRL's sampler has them, G in a row a prompt, and a function that samples and scores
+rows, and gives back the batch to train on with what it cost.
+
+Shapes: N groups of a step, G rollouts of a group, R rollouts of a step, T tokens of a completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradscope.metrics.outcomes.groups import all_equal
+from gradscope.training.config import DEFAULT_MAX_RESAMPLING, TrainConfig
+
+Array = NDArray[np.float64]
+
+
+def live_groups(rewards: Iterable[Array]) -> list[bool]:
+    """Which groups have rewards that differ.
+
+    Returns:
+        Flags, [N], of rewards by group, [N][G].
+
+    Example:
+        >>> live_groups([np.array([1.0, 1.0]), np.array([1.0, 0.0]), np.array([0.0, 0.0])])
+        [False, True, False]
+    """
+    return [not all_equal(group.tolist()) for group in rewards]
+
+
+def replacements(prompt_ids: Sequence[str], in_step: Collection[str], *, seed: int, step: int) -> list[str]:
+    """The order in which other prompts of the run take the place of dead ones.
+
+    Args:
+        prompt_ids: All prompts of the run, each once.
+        in_step: Those that the step has already.
+        seed: The run's seed.
+        step: The step; seed and step alone decide, so that a resumed run draws as it would have.
+
+    Returns:
+        The other prompts, each once.
+
+    Example:
+        >>> sorted(replacements(["a", "b", "c", "d"], {"b"}, seed=0, step=1))
+        ['a', 'c', 'd']
+    """
+    others = [prompt_id for prompt_id in prompt_ids if prompt_id not in in_step]
+    return [others[index] for index in np.random.default_rng([seed, step]).permutation(len(others))]
+
+
+def remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> list[int]:
+    """How many rollouts each prompt still gets after a probe.
+
+    A prompt is solved where every rollout of its probe has the highest reward, and unsolved where none has any. Solved
+    prompts give what they have left to the unsolved ones, which share it evenly; what does not divide goes, one each,
+    to the first of them. All others keep their own, and so does everyone where nobody gives or nobody takes.
+
+    Args:
+        probe: Rewards of the probe by prompt, [N][half].
+        size: Rollouts that each prompt has left, at least 0.
+        highest: The most that a rollout can earn.
+
+    Returns:
+        Rollouts by prompt, [N], N x ``size`` in all.
+
+    Example:
+        >>> solved, unsolved, mixed = np.ones(2), np.zeros(2), np.array([1.0, 0.0])
+        >>> remaining_budget([solved, unsolved, mixed, unsolved, solved, solved], size=3, highest=1.0)
+        [0, 8, 3, 7, 0, 0]
+    """
+    solved = [index for index, rewards in enumerate(probe) if rewards.min() >= highest]
+    unsolved = [index for index, rewards in enumerate(probe) if rewards.max() <= 0.0]
+    budget = [size] * len(probe)
+    if not unsolved:
+        return budget
+    each, left = divmod(size * len(solved), len(unsolved))
+    for index in solved:
+        budget[index] = 0
+    for rank, index in enumerate(unsolved):
+        budget[index] += each + (rank < left)
+    return budget
+
+
+_PROMPT = ("prompt_ids", "prompt_mask")
+_TOTAL = "num_items_in_batch"
+"""TRL's number of tokens that are in the loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """Rollouts that were generated and scored."""
+
+    rows: Sequence[Mapping[str, Any]]
+    """The rows of TRL's dataset that they answer, [R]."""
+    output: dict[str, Any]
+    """What TRL's method returns for them."""
+    rewards: Mapping[str, Sequence[float]]
+    """Reward function -> rewards, [R]."""
+    trained: tuple[str, ...]
+    """The reward functions that are trained on; the others are only recorded."""
+
+    @property
+    def totals(self) -> NDArray[np.float64]:
+        """Scalar rewards, the sum over the reward functions that are trained on, [R]."""
+        return np.asarray(np.sum([self.rewards[name] for name in self.trained], axis=0), dtype=np.float64)
+
+    @property
+    def num_tokens(self) -> NDArray[np.int64]:
+        """Tokens of each completion, [R]."""
+        return np.asarray(self.output["completion_mask"].sum(dim=1).cpu(), dtype=np.int64)
+
+
+def merge(rounds: Sequence[Scored], kept: Sequence[int], *, padding: int) -> Scored:
+    """Rows of several rounds as one batch.
+
+    Args:
+        rounds: The rounds; their rows are counted through.
+        kept: The rows of the batch, in its order.
+        padding: The token that pads.
+
+    Returns:
+        The batch.
+
+    Raises:
+        ValueError: TRL returned something that is not one row a rollout.
+    """
+    merged = {}
+    for name, first in rounds[0].output.items():
+        if name == _TOTAL:
+            continue
+        if not (isinstance(first, torch.Tensor) and first.ndim in (1, 2)):
+            raise ValueError(f"{name} of TRL's batch is not one row a rollout, so rounds of it cannot be merged")
+        parts = [scored.output[name] for scored in rounds]
+        filler = padding if name.endswith("_ids") else 0
+        merged[name] = torch.cat(_same_width(parts, filler, left=name in _PROMPT))[list(kept)]
+    merged = _without_empty_columns(merged)
+    if _TOTAL in rounds[0].output:
+        merged[_TOTAL] = merged["completion_mask"].sum().to(rounds[0].output[_TOTAL])
+    rows = [row for scored in rounds for row in scored.rows]
+    rewards = {name: [value for scored in rounds for value in scored.rewards[name]] for name in rounds[0].rewards}
+    return Scored(
+        rows=[rows[index] for index in kept],
+        output=merged,
+        rewards={name: [values[index] for index in kept] for name, values in rewards.items()},
+        trained=rounds[0].trained,
+    )
+
+
+def _same_width(parts: Sequence[torch.Tensor], filler: int, *, left: bool) -> list[torch.Tensor]:
+    """Tables padded to the width of the widest; lists of one number a rollout as they are."""
+    if parts[0].ndim == 1:
+        return list(parts)
+    width = max(part.shape[1] for part in parts)
+    missing = [width - part.shape[1] for part in parts]
+    return [
+        torch.nn.functional.pad(part, (number, 0) if left else (0, number), value=filler)
+        for part, number in zip(parts, missing, strict=True)
+    ]
+
+
+def _without_empty_columns(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The batch cut to its longest prompt and completion; numbers of tokens are as wide as the completions."""
+    prompt, completion = (int(batch[name].sum(dim=1).max()) for name in ("prompt_mask", "completion_mask"))
+    return {
+        name: part if part.ndim == 1 else part[:, part.shape[1] - prompt :] if name in _PROMPT else part[:, :completion]
+        for name, part in batch.items()
+    }
+
+
+Row = Mapping[str, Any]
+"""A row of TRL's dataset."""
+Sample = Callable[[Sequence[Row]], Scored]
+"""Samples and scores a completion of each row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """What a step trains on."""
+
+    scored: Scored
+    """Its rollouts, group by group."""
+    sizes: tuple[int, ...]
+    """Rollouts of each group, [N]."""
+    cost: Mapping[str, int] = field(default_factory=dict)
+    """What was sampled for it, by the names of the run's metrics; empty where it is what was sampled."""
+
+
+class FixedSampling:
+    """G rollouts of each prompt.
+
+    Args:
+        group_size: G.
+    """
+
+    def __init__(self, group_size: int) -> None:
+        self._group_size = group_size
+
+    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> StepBatch:
+        """Sample a step, counted from 1, of rows, [R], by a function that samples and scores rows."""
+        return StepBatch(scored=sample(rows), sizes=(self._group_size,) * (len(rows) // self._group_size))
+
+
+class DynamicSampling(FixedSampling):
+    """G rollouts of each prompt; dead groups make room for live ones of other prompts, a number of rounds at most.
+
+    A round samples as many prompts as groups are missing, none twice in a step. A dead group stays where none was found
+    to replace it.
+
+    Args:
+        group_size: G.
+        pool: Rows of all prompts of the run.
+        seed: The run's seed.
+        max_rounds: Most rounds after the first.
+        padding: The token that pads.
+    """
+
+    def __init__(self, group_size: int, *, pool: Sequence[Row], seed: int, max_rounds: int, padding: int) -> None:
+        super().__init__(group_size)
+        self._pool = {row["prompt_id"]: row for row in pool}
+        self._seed = seed
+        self._max_rounds = max_rounds
+        self._padding = padding
+
+    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> StepBatch:
+        """Sample a step: a batch of as many groups as the rows have prompts."""
+        size = self._group_size
+        order = replacements(list(self._pool), {row["prompt_id"] for row in rows}, seed=self._seed, step=step)
+        rounds = [sample(rows)]
+        is_live = live_groups(rounds[0].totals.reshape(-1, size))
+        taken = list(range(len(is_live)))
+        missing = [slot for slot in taken if not is_live[slot]]
+        while missing and order and len(rounds) <= self._max_rounds:
+            chosen, order = order[: len(missing)], order[len(missing) :]
+            rounds.append(sample([dict(self._pool[prompt_id]) for prompt_id in chosen for _ in range(size)]))
+            lives = live_groups(rounds[-1].totals.reshape(-1, size))
+            replacing = [len(is_live) + slot for slot, live in enumerate(lives) if live]
+            is_live += lives
+            for slot, group in zip(missing, replacing, strict=False):
+                taken[slot] = group
+            missing = missing[len(replacing) :]
+        kept = [group * size + sample for group in taken for sample in range(size)]
+        more = {
+            "num_sampled_degenerate_groups": len(is_live) - sum(is_live),
+            "num_resampled_groups": len(is_live) - len(taken),
+        }
+        return _batch(rounds, kept, [size] * len(taken), self._padding, {"num_sampled_groups": len(is_live)} | more)
+
+
+class ReallocatedSampling(FixedSampling):
+    """A probe of G/2 rollouts of each prompt; what solved prompts have left goes to unsolved ones.
+
+    Args:
+        group_size: G, even.
+        padding: The token that pads.
+    """
+
+    def __init__(self, group_size: int, *, padding: int) -> None:
+        super().__init__(group_size)
+        self._padding = padding
+
+    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> StepBatch:
+        """Sample a step: a batch of as many rollouts as rows, in which a group's probe comes before the rest of it."""
+        prompts, half = rows[:: self._group_size], self._group_size // 2
+        probe = sample([dict(row) for row in prompts for _ in range(half)])
+        rewards = probe.totals.reshape(-1, half)
+        budget = remaining_budget(list(rewards), size=half, highest=float(len(probe.trained)))
+        rest = sample([dict(row) for row, number in zip(prompts, budget, strict=True) for _ in range(number)])
+        start, kept = len(probe.rows), []
+        for slot, number in enumerate(budget):
+            kept += [*range(slot * half, (slot + 1) * half), *range(start, start + number)]
+            start += number
+        cost = {
+            "num_sampled_groups": len(prompts),
+            "num_moved_rollouts": sum(max(number - half, 0) for number in budget),
+        }
+        return _batch([probe, rest], kept, [half + number for number in budget], self._padding, cost)
+
+
+def make_sampling(config: TrainConfig, pool: Sequence[Row], *, padding: int) -> FixedSampling:
+    """The sampling of a run.
+
+    Args:
+        config: Its configuration.
+        pool: Rows of all its prompts.
+        padding: The token that pads.
+
+    Returns:
+        The sampling.
+    """
+    if config.sampling == "dynamic":
+        rounds = config.max_resampling or DEFAULT_MAX_RESAMPLING
+        return DynamicSampling(config.group_size, pool=pool, seed=config.seed, max_rounds=rounds, padding=padding)
+    if config.sampling == "reallocated":
+        return ReallocatedSampling(config.group_size, padding=padding)
+    return FixedSampling(config.group_size)
+
+
+def _batch(
+    rounds: Sequence[Scored], kept: Sequence[int], sizes: Sequence[int], padding: int, cost: Mapping[str, int]
+) -> StepBatch:
+    """The batch of some rows, with the tokens that were sampled for it and those that it leaves out."""
+    merged = merge(rounds, kept, padding=padding)
+    num_tokens = sum(int(scored.num_tokens.sum()) for scored in rounds)
+    total = {
+        "num_sampled_rollouts": sum(len(scored.rows) for scored in rounds),
+        "num_sampled_tokens": num_tokens,
+        "num_discarded_tokens": num_tokens - int(merged.num_tokens.sum()),
+    }
+    return StepBatch(scored=merged, sizes=tuple(sizes), cost={**cost, **total})

@@ -1,1 +1,0 @@
-"""Before a run: its configuration, arguments of TRL, processes, provenance, checkpoints."""
