@@ -40,14 +40,14 @@ from tests.gradients.models import (
 )
 from tests.gradients.other_device import THERE, Elsewhere, moved, other_device
 
-CHECKS = {"asked: gradients/model/backward.squared_norm": 1, "down: gradients/step/measure.gram": 1}
+CHECKS = {"asked: gradients/model/passes.squared_norm": 1, "down: gradients/step/measure.gram": 1}
 """What any engine waits for: the self-check's norm, and the matrix."""
 ONCE = {**CHECKS, "down: gradients/step/measure._on_cpu": 1}
 """And all log-probabilities at once."""
 KEPT = {f"{way}: gradients/layers/factors.{name}" for way in ("down", "up") for name in ("to", "<genexpr>")}
 """Pairs of several batches go to the CPU and come back: there they may wait for hours of other batches, or on disk."""
 OF_EXPERTS = {
-    *("asked: gradients/layers/experts._pairs", "down: gradients/layers/experts._pairs"),
+    *("asked: gradients/layers/rules._pairs", "down: gradients/layers/rules._pairs"),
     *("asked: gradients/layers/factors.add_to", "down: gradients/layers/factors.add_to"),
 }
 """Which experts a token goes to is a number, and how many tokens an expert has is the size of a tensor."""
@@ -103,11 +103,11 @@ def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> Non
     assert relative(found, expected) < 1e-5
     if engine == "prompt":  # two groups, so two batches: their pairs wait for each other
         waits = Counter({wait: number for wait, number in waits.items() if wait not in KEPT})
-        assert waits.pop("up: gradients/engines/prefix.__init__") == 2
-    settled = waits.pop("down: gradients/layers/coverage.settle", 0)
+        assert waits.pop("up: gradients/engines/prompt.__init__") == 2
+    settled = waits.pop("down: gradients/layers/trace.settle", 0)
     assert settled == (0 if lora or engine == "loop" else 1 if engine == "stream" else settled)
     assert settled <= 5  # a batch of prompt has a prefix of its own, and one more in each group
-    waits.pop("asked: gradients/engines/accumulator._renumber", None)  # a table's ids, once a table
+    waits.pop("asked: gradients/engines/loop._renumber", None)  # a table's ids, once a table
     assert dict(waits) == ONCE
 
 
@@ -120,8 +120,8 @@ def test_what_is_waited_for_does_not_grow_with_the_layers(layers: int) -> None:
 
     found, expected, waits = both(make, lambda model: measure_step(prepared(model), engine="stream").gram)
     assert relative(found, expected) < 1e-5
-    waits.pop("asked: gradients/engines/accumulator._renumber")
-    assert dict(waits) == {**ONCE, "down: gradients/layers/coverage.settle": 1}
+    waits.pop("asked: gradients/engines/loop._renumber")
+    assert dict(waits) == {**ONCE, "down: gradients/layers/trace.settle": 1}
 
 
 def test_pairs_of_several_batches_go_to_the_cpu_and_come_back() -> None:
@@ -130,7 +130,7 @@ def test_pairs_of_several_batches_go_to_the_cpu_and_come_back() -> None:
         lambda model: measure_step(prepared(model, tokens=24), engine="stream").gram,
     )
     assert relative(found, expected) < 1e-5
-    assert waits.pop("down: gradients/layers/coverage.settle") == 2  # once in each of two batches
+    assert waits.pop("down: gradients/layers/trace.settle") == 2  # once in each of two batches
     assert {wait for wait in waits if wait not in ONCE} == KEPT
 
 
@@ -144,8 +144,8 @@ def test_experts_are_where_their_tokens_are(name: str) -> None:
     assert relative(found, expected) < 1e-5
     assert set(waits) - set(ONCE) <= {
         *OF_EXPERTS,
-        "down: gradients/layers/coverage.settle",
-        "asked: gradients/engines/accumulator._renumber",
+        "down: gradients/layers/trace.settle",
+        "asked: gradients/engines/loop._renumber",
     }
 
 
@@ -171,7 +171,7 @@ def test_every_weight_of_a_loss_goes_to_the_device(case: str) -> None:
 
     found, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms"), look)
     assert relative(found, expected) < 1e-5
-    assert set(waits) - set(ONCE) <= {"down: gradients/layers/coverage.settle", "down: gradients/plan/rows.<listcomp>"}
+    assert set(waits) - set(ONCE) <= {"down: gradients/layers/trace.settle", "down: gradients/plan/rows.<listcomp>"}
 
 
 def test_the_error_of_a_bfloat16_row_is_measured_where_the_row_is() -> None:
@@ -182,8 +182,8 @@ def test_the_error_of_a_bfloat16_row_is_measured_where_the_row_is() -> None:
     found, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms", dtype=torch.bfloat16), look)
     assert found[0] == pytest.approx(expected[0], rel=0.2)
     assert relative(found[1:], expected[1:]) < 3 * found[0]
-    assert waits.pop("asked: gradients/step/row_error.<genexpr>") == 4  # two numbers of each of two rows
-    assert waits.pop("down: gradients/layers/coverage.settle") == 1
+    assert waits.pop("asked: gradients/step/measure.<genexpr>") == 4  # two numbers of each of two rows
+    assert waits.pop("down: gradients/layers/trace.settle") == 1
     assert dict(waits) == ONCE
 
 

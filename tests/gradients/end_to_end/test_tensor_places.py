@@ -19,47 +19,49 @@ MAKERS = {
 }
 """Functions of torch that make a tensor on the CPU where no device is named."""
 ON_THE_CPU = {
-    "engines/spill._read": "what was on disk; the caller moves it",
-    "exchange/letters._pack": "nothing to send",
-    "exchange/letters.exchange_letters": "sizes, which processes tell each other on the CPU",
+    "engines/stream._read": "what was on disk; the caller moves it",
+    "engines/exchange._pack": "nothing to send",
+    "engines/exchange.exchange_letters": "sizes, which processes tell each other on the CPU",
     "layers/trace.ForwardTrace": "a placeholder without elements",
     "model/batches.pad_batch": "filled row by row, and copied to the device at once",
-    "model/checkpoint_tensors.changed_in_bfloat16": "weights of a file, which never see a model",
+    "model/checkpoint.changed_in_bfloat16": "weights of a file, which never see a model",
     "plan/rows._logged_logprobs": "logged numbers, which are sent where they are used",
     "plan/rows._token_advantages": "likewise",
     "plan/rows.plan_rows": "likewise",
-    "plan/slopes.factors_out": "two numbers that stand for any completion",
-    "step/heldout_gram._sampled": "logged flags, which are sent where they are used",
-    "step/heldout_gram._scales": "one number a token, for numpy",
+    "plan/losses.factors_out": "two numbers that stand for any completion",
+    "step/heldout._sampled": "logged flags, which are sent where they are used",
+    "step/heldout._scales": "one number a token, for numpy",
     "step/measure.coverage": "a count, which processes add on the CPU",
-    "tokens/count_sketch._hash": "drawn by numpy, so that a sketch is the same on every device",
-    "tokens/sums/corrections.corrected": "one number a token, for numpy",
-    "tokens/sums/corrections.sequence_factors": "logged numbers, one a rollout, for numpy",
-    "tokens/sums/counted_tokens.counted_tokens": "one number a token, for numpy",
-    "tokens/sums/token_sums._outputs": "one number a token and weighting, sent where they are used",
-    "tokens/table._weights": "one number a token, for numpy",
+    "tokens/sketch._hash": "drawn by numpy, so that a sketch is the same on every device",
+    "tokens/sums.corrected": "one number a token, for numpy",
+    "tokens/sums.sequence_factors": "logged numbers, one a rollout, for numpy",
+    "tokens/sums.counted_tokens": "one number a token, for numpy",
+    "tokens/sums._outputs": "one number a token and weighting, sent where they are used",
+    "tokens/rows._weights": "one number a token, for numpy",
     "trained/norms._nudged": "the weights that it nudges are logged numbers",
     "trained/norms.trained_norms": "likewise",
 }
 """Function -> why what it makes is on the CPU."""
 
 INNER = (
-    *("engines/", "layers/", "model/backward", "model/batches", "model/forward", "plan/kl_terms", "plan/losses"),
-    *("plan/sampler", "plan/slopes", "tokens/common_basis", "tokens/count_sketch", "tokens/lockstep", "tokens/loop"),
-    *("tokens/rows", "tokens/sketched"),
+    *("engines/loop", "engines/prompt", "engines/stream", "layers/", "model/batches", "model/passes", "plan/losses"),
+    *("tokens/lockstep", "tokens/rows", "tokens/sketch"),
 )
 """Where passes run: what is asked here is asked for every batch, layer or row."""
 WAITS = {"all", "any", "cpu", "item", "numpy", "tolist"}
 """Methods that a GPU is waited for; ``any`` and ``all`` where they decide."""
 ASKED = {
-    "engines/spill._bytes": "what goes to disk is on the CPU by then",
-    "engines/spill._write": "what goes to disk goes through the CPU",
-    "layers/coverage.settle": "whether rules fit, once a batch",
-    "layers/experts._pairs": "which experts have tokens, and how many",
+    "engines/stream._bytes": "what goes to disk is on the CPU by then",
+    "engines/stream._write": "what goes to disk goes through the CPU",
+    "layers/trace.settle": "whether rules fit, once a batch",
+    "layers/rules._pairs": "which experts have tokens, and how many",
     "layers/factors.add_to": "likewise",
-    "model/backward.squared_norm": "the self-check's number, once a check",
-    "tokens/count_sketch._hash": "a number of numpy",
-    "tokens/count_sketch._touched": "which ids occur, once a table and chunk",
+    "model/passes.squared_norm": "the self-check's number, once a check",
+    "model/batches.from_settings": "plain settings of a trainer",
+    "tokens/rows._weights": "one number a token, for numpy",
+    "tokens/rows.token_tables": "likewise",
+    "tokens/sketch._hash": "a number of numpy",
+    "tokens/sketch._touched": "which ids occur, once a table and chunk",
 }
 """Function -> why it waits, or does not."""
 
