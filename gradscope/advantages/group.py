@@ -27,16 +27,11 @@ DRIFT, NOISE, START, KRPO_EPSILON = 1e-5, 1e-2, (0.0, 1.0), 1e-8
 first rollout, and what is added to its std. They are the constants of its authors' program."""
 
 
-def live_only(rewards: Array, advantages: Array) -> Array:
-    """Advantages with exactly zero in the groups whose rewards are equal, where rounding would leave 1e-17.
-
-    Args:
-        rewards: [..., G].
-        advantages: [..., G].
-
-    Returns:
-        Advantages, [..., G].
-    """
+def _live_only(rewards: Array, advantages: Array) -> Array:
+    """Advantages with exactly zero in the groups whose rewards are equal, where rounding would leave 1e-17."""
+    # rewards: [..., G].
+    # advantages: [..., G].
+    # Returns advantages, [..., G].
     is_live = np.ptp(rewards, axis=-1, keepdims=True) > EQUAL_REWARDS
     return np.asarray(np.where(is_live, advantages, 0.0), dtype=np.float64)
 
@@ -54,7 +49,7 @@ def dr_grpo(rewards: Array) -> Array:
         >>> dr_grpo(np.array([1.0, 0.0, 0.0, 1.0])).tolist()
         [0.5, -0.5, -0.5, 0.5]
     """
-    return live_only(rewards, rewards - rewards.mean(axis=-1, keepdims=True))
+    return _live_only(rewards, rewards - rewards.mean(axis=-1, keepdims=True))
 
 
 def grpo(rewards: Array) -> Array:
@@ -202,7 +197,7 @@ def leave_one_out_weights(k: int) -> Callable[[Array], Array]:
         sorted_gain = np.concatenate([np.zeros((*rewards.shape[:-1], 1)), gained], axis=-1)
         found = np.empty(rewards.shape)
         np.put_along_axis(found, order, sorted_gain * (k / comb(size - 1, k - 1)), axis=-1)
-        return live_only(rewards, found)
+        return _live_only(rewards, found)
 
     return weights
 
@@ -252,7 +247,7 @@ def optimal_advantages(rewards: Array, weights: Array) -> Array:
         >>> optimal_advantages(np.array([[1.0, 0.0]]), np.array([[3.0, 1.0]])).tolist()
         [[0.25, -0.75]]
     """
-    return live_only(rewards, rewards - optimal_baselines(rewards, weights))
+    return _live_only(rewards, rewards - optimal_baselines(rewards, weights))
 
 
 WHITENING_EPSILON = 1e-8

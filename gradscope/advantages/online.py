@@ -125,7 +125,7 @@ WHITENING_EPSILON = 1e-8
 _KINDS, _ARRAYS = ("passes", "fails"), ("ids", "logprobs")
 
 
-class RunningMean(OnlineAdvantage):
+class _RunningMean(OnlineAdvantage):
     """``running_mean``: the reward minus what its prompt used to earn.
 
     A group of equal rewards pushes when that differs from the prompt's past. A prompt's first baseline is the mean of
@@ -154,7 +154,7 @@ class RunningMean(OnlineAdvantage):
         self._means = dict(memory.numbers)
 
 
-class ValueTracker(OnlineAdvantage):
+class _ValueTracker(OnlineAdvantage):
     """``spo``: the reward minus a prompt's tracked pass rate a / (a + b), scaled over the step.
 
     At each visit the counts shrink by d = 2^(-D / 0.06), within [0.875, 0.96], and the visit's passes and fails are
@@ -168,14 +168,7 @@ class ValueTracker(OnlineAdvantage):
         self._seen: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {}
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step, [R][1]; remembers its rewards and the first completion of each group.
-
-        Returns:
-            One number a rollout.
-
-        Raises:
-            ValueError: A prompt is seen again and there is no policy to ask how far it has moved.
-        """
+        """The advantages of a step, [R][1]; remembers its rewards and the first completion of each group."""
         counts = [self._counts.get(prompt, (PRIOR, PRIOR)) for prompt in step.prompt_ids]
         raw = [
             rewards - passes / (passes + fails) for rewards, (passes, fails) in zip(step.rewards, counts, strict=True)
@@ -220,11 +213,7 @@ class ValueTracker(OnlineAdvantage):
         return Memory(numbers=counts, arrays=arrays)
 
     def recall(self, memory: Memory) -> None:
-        """Go on from earlier counts.
-
-        Raises:
-            ValueError: They are of something else.
-        """
+        """Go on from earlier counts."""
         prompts = [name.partition(":")[2] for name in memory.numbers if name.startswith(f"{_KINDS[0]}:")]
         if len(memory.numbers) != len(_KINDS) * len(prompts):
             raise ValueError("what was kept is no count of passes and fails by prompt")
@@ -241,7 +230,7 @@ class ValueTracker(OnlineAdvantage):
         }
 
 
-class OfTokenRewards(OnlineAdvantage):
+class _OfTokenRewards(OnlineAdvantage):
     """``per_step`` and ``per_token``: what a token earns, alone or with those after it, against the group.
 
     Args:
@@ -254,21 +243,14 @@ class OfTokenRewards(OnlineAdvantage):
         self._function = function
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step, [R][T].
-
-        Returns:
-            One number a token.
-
-        Raises:
-            ValueError: The step has no token rewards.
-        """
+        """The advantages of a step, [R][T]."""
         if step.token_rewards is None:
             raise ValueError(f"{self.name} needs a reward of every token")
         groups = _by_group(step.token_rewards, step)
         return tuple(advantage for group in groups for advantage in self._function(group))
 
 
-class LengthWeighted(OnlineAdvantage):
+class _LengthWeighted(OnlineAdvantage):
     """``opo``: the reward minus the group's mean, a rollout counting once a token."""
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
@@ -278,18 +260,11 @@ class LengthWeighted(OnlineAdvantage):
         return self.by_rollout([optimal_advantages(rewards, np.asarray(of, dtype=float)) for rewards, of in groups])
 
 
-class Decoupled(OnlineAdvantage):
+class _Decoupled(OnlineAdvantage):
     """``gdpo``: each reward function scaled by itself."""
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step, [R][1].
-
-        Returns:
-            One number a rollout.
-
-        Raises:
-            ValueError: The step has no rewards of single functions.
-        """
+        """The advantages of a step, [R][1]."""
         if not step.function_rewards:
             raise ValueError("gdpo needs the rewards of each function")
         table = np.column_stack([np.asarray(values, dtype=float) for values in step.function_rewards.values()])
@@ -337,14 +312,14 @@ def online_advantage(name: str) -> OnlineAdvantage:
 
 
 _MAKERS: dict[str, Callable[[], OnlineAdvantage]] = {
-    "running_mean": RunningMean,
-    "spo": ValueTracker,
-    "per_step": lambda: OfTokenRewards("per_step", return_to_go),
-    "per_token": lambda: OfTokenRewards("per_token", own_rewards),
+    "running_mean": _RunningMean,
+    "spo": _ValueTracker,
+    "per_step": lambda: _OfTokenRewards("per_step", return_to_go),
+    "per_token": lambda: _OfTokenRewards("per_token", own_rewards),
     "compensation": lambda: Compensation("compensation", limit=2.0),
     "compensation_clipped": lambda: Compensation("compensation_clipped", limit=COMPENSATION_LIMIT),
-    "opo": lambda: LengthWeighted("opo"),
-    "gdpo": lambda: Decoupled("gdpo"),
+    "opo": lambda: _LengthWeighted("opo"),
+    "gdpo": lambda: _Decoupled("gdpo"),
 }
 
 

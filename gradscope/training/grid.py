@@ -35,7 +35,7 @@ _PATIENCE = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CellProcess:
+class _CellProcess:
     """A cell whose process was started."""
 
     config: TrainConfig
@@ -60,26 +60,17 @@ class CellProcess:
         return (lines or [f"exit code {self.process.exitcode}"])[-1].rstrip(".")
 
 
-def start_cell(cell: TrainConfig, arguments: Sequence[str], *, resume: bool, force: bool, on_gpu: bool) -> CellProcess:
-    """Start a cell's process.
-
-    Args:
-        cell: The cell's configuration.
-        arguments: The command line that makes the same run, after ``gradscope``; for the manifest.
-        resume: Whether it goes on with what is there.
-        force: Whether it replaces what is there.
-        on_gpu: Whether cells compute on a GPU.
-
-    Returns:
-        The process, which runs.
-    """
+def _start_cell(
+    cell: TrainConfig, arguments: Sequence[str], *, resume: bool, force: bool, on_gpu: bool
+) -> _CellProcess:
+    """Start a cell's process."""
     talk = tempfile.NamedTemporaryFile(prefix="gradscope-cell-")  # noqa: SIM115  # closed when the cell has ended
     process = _context(on_gpu=on_gpu).Process(target=_make, args=(cell, tuple(arguments), resume, force, talk.name))
     process.start()
-    return CellProcess(config=cell, process=process, talk=talk)
+    return _CellProcess(config=cell, process=process, talk=talk)
 
 
-def stop_cells(running: Sequence[CellProcess]) -> None:
+def _stop_cells(running: Sequence[_CellProcess]) -> None:
     """Interrupt the cells that still run, as Ctrl-C would, and wait for them."""
     for cell in running:
         if cell.process.pid is not None and not cell.has_ended:
@@ -214,7 +205,7 @@ def train_grid(
     return tuple(Path(cell.output) for cell in cells)
 
 
-def cell_command(cell: TrainConfig, *, resume: bool = False, force: bool = False) -> list[str]:
+def _cell_command(cell: TrainConfig, *, resume: bool = False, force: bool = False) -> list[str]:
     """The command line of a cell: arguments after ``gradscope``, those that differ from the defaults.
 
     Returns:
@@ -240,7 +231,7 @@ def _run_all(
     """Keep so many processes busy until no cell is left; the cells that failed, with their last words."""
     on_gpu = any(map(_on_gpu, cells))
     at_once = num_processes or (1 if on_gpu else _num_cores())
-    waiting, running, failed = list(cells), list[CellProcess](), list[tuple[TrainConfig, str]]()
+    waiting, running, failed = list(cells), list[_CellProcess](), list[tuple[TrainConfig, str]]()
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -256,13 +247,13 @@ def _run_all(
             done = sum(len(step_files(Path(cell.output))) for cell in cells)
             progress(done, sum(cell.steps for cell in cells), f"steps of {len(cells)} cells")
     finally:
-        stop_cells(running)
+        _stop_cells(running)
     return failed
 
 
-def _start(cell: TrainConfig, *, force: bool, on_gpu: bool) -> CellProcess:
+def _start(cell: TrainConfig, *, force: bool, on_gpu: bool) -> _CellProcess:
     resume = not force and _has_manifest(cell)
-    return start_cell(cell, cell_command(cell, resume=resume, force=force), resume=resume, force=force, on_gpu=on_gpu)
+    return _start_cell(cell, _cell_command(cell, resume=resume, force=force), resume=resume, force=force, on_gpu=on_gpu)
 
 
 def _has_manifest(cell: TrainConfig) -> bool:

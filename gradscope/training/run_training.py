@@ -172,7 +172,7 @@ def check_vllm(config: TrainConfig) -> None:
         )
 
 
-def grpo_config(arguments: Mapping[str, Any], *, output_dir: str, on_cpu: bool) -> Any:
+def _grpo_config(arguments: Mapping[str, Any], *, output_dir: str, on_cpu: bool) -> Any:
     """TRL's ``GRPOConfig`` of :func:`trainer_arguments`, with checkpoints in ``output_dir``."""
     from trl import GRPOConfig
 
@@ -192,7 +192,7 @@ def grpo_config(arguments: Mapping[str, Any], *, output_dir: str, on_cpu: bool) 
     )
 
 
-def lora_config(config: TrainConfig) -> Any:
+def _lora_config(config: TrainConfig) -> Any:
     """A PEFT ``LoraConfig`` for all linear layers but the output layer; None where all weights are trained."""
     if config.lora_rank is None:
         return None
@@ -279,7 +279,7 @@ def fit(
         progress: Told after each step, and while held-out prompts are sampled.
     """
     # What is trained, and by what: TRL's trainer with our advantages, sampling and recorder in it.
-    online = trained_advantage(config, width=policy.model.config.get_text_config().hidden_size)
+    online = _trained_advantage(config, width=policy.model.config.get_text_config().hidden_size)
     trainer = _make_trainer(run, config, task, policy, arguments, online, on_cpu=on_cpu, progress=progress)
     policy = dataclasses.replace(policy, model=trainer.model)
 
@@ -306,7 +306,7 @@ def fit(
     hold_out("after")
 
 
-def trained_advantage(config: TrainConfig, *, width: int) -> OnlineAdvantage:
+def _trained_advantage(config: TrainConfig, *, width: int) -> OnlineAdvantage:
     """The formulation that a run is trained with, nothing remembered yet; ``width`` is that of the hidden states."""
     if config.advantage == "token_critic":
         return TokenCritic(width, config.critic_learning_rate)
@@ -359,9 +359,9 @@ def _make_trainer(
             sampling=make_sampling(config, rows, padding=policy.tokenizer.pad_token_id),
             model=policy.model,
             processing_class=policy.tokenizer,
-            args=grpo_config(arguments, output_dir=str(checkpoints_path(run)), on_cpu=on_cpu),
+            args=_grpo_config(arguments, output_dir=str(checkpoints_path(run)), on_cpu=on_cpu),
             train_dataset=Dataset.from_list([rows[index] for index in order]),
-            peft_config=lora_config(config),
+            peft_config=_lora_config(config),
             callbacks=callbacks,
         )
     except ConnectionError as error:

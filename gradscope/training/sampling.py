@@ -22,7 +22,7 @@ from gradscope.training.config import DEFAULT_MAX_RESAMPLING, TrainConfig
 Array = NDArray[np.float64]
 
 
-def live_groups(rewards: Iterable[Array]) -> list[bool]:
+def _live_groups(rewards: Iterable[Array]) -> list[bool]:
     """Which groups have rewards that differ.
 
     Returns:
@@ -35,7 +35,7 @@ def live_groups(rewards: Iterable[Array]) -> list[bool]:
     return [not all_equal(group.tolist()) for group in rewards]
 
 
-def replacements(prompt_ids: Sequence[str], in_step: Collection[str], *, seed: int, step: int) -> list[str]:
+def _replacements(prompt_ids: Sequence[str], in_step: Collection[str], *, seed: int, step: int) -> list[str]:
     """The order in which other prompts of the run take the place of dead ones.
 
     Args:
@@ -55,7 +55,7 @@ def replacements(prompt_ids: Sequence[str], in_step: Collection[str], *, seed: i
     return [others[index] for index in np.random.default_rng([seed, step]).permutation(len(others))]
 
 
-def remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> list[int]:
+def _remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> list[int]:
     """How many rollouts each prompt still gets after a probe.
 
     A prompt is solved where every rollout of its probe has the highest reward, and unsolved where none has any. Solved
@@ -181,7 +181,7 @@ Sample = Callable[[Sequence[Row]], Scored]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepBatch:
+class _StepBatch:
     """What a step trains on."""
 
     scored: Scored
@@ -202,12 +202,12 @@ class FixedSampling:
     def __init__(self, group_size: int) -> None:
         self._group_size = group_size
 
-    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> StepBatch:
+    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> _StepBatch:
         """Sample a step, counted from 1, of rows, [R], by a function that samples and scores rows."""
-        return StepBatch(scored=sample(rows), sizes=(self._group_size,) * (len(rows) // self._group_size))
+        return _StepBatch(scored=sample(rows), sizes=(self._group_size,) * (len(rows) // self._group_size))
 
 
-class DynamicSampling(FixedSampling):
+class _DynamicSampling(FixedSampling):
     """G rollouts of each prompt; dead groups make room for live ones of other prompts, a number of rounds at most.
 
     A round samples as many prompts as groups are missing, none twice in a step. A dead group stays where none was found
@@ -228,18 +228,18 @@ class DynamicSampling(FixedSampling):
         self._max_rounds = max_rounds
         self._padding = padding
 
-    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> StepBatch:
+    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> _StepBatch:
         """Sample a step: a batch of as many groups as the rows have prompts."""
         size = self._group_size
-        order = replacements(list(self._pool), {row["prompt_id"] for row in rows}, seed=self._seed, step=step)
+        order = _replacements(list(self._pool), {row["prompt_id"] for row in rows}, seed=self._seed, step=step)
         rounds = [sample(rows)]
-        is_live = live_groups(rounds[0].totals.reshape(-1, size))
+        is_live = _live_groups(rounds[0].totals.reshape(-1, size))
         taken = list(range(len(is_live)))
         missing = [slot for slot in taken if not is_live[slot]]
         while missing and order and len(rounds) <= self._max_rounds:
             chosen, order = order[: len(missing)], order[len(missing) :]
             rounds.append(sample([dict(self._pool[prompt_id]) for prompt_id in chosen for _ in range(size)]))
-            lives = live_groups(rounds[-1].totals.reshape(-1, size))
+            lives = _live_groups(rounds[-1].totals.reshape(-1, size))
             replacing = [len(is_live) + slot for slot, live in enumerate(lives) if live]
             is_live += lives
             for slot, group in zip(missing, replacing, strict=False):
@@ -253,24 +253,19 @@ class DynamicSampling(FixedSampling):
         return _batch(rounds, kept, [size] * len(taken), self._padding, {"num_sampled_groups": len(is_live)} | more)
 
 
-class ReallocatedSampling(FixedSampling):
-    """A probe of G/2 rollouts of each prompt; what solved prompts have left goes to unsolved ones.
-
-    Args:
-        group_size: G, even.
-        padding: The token that pads.
-    """
+class _ReallocatedSampling(FixedSampling):
+    """A probe of G/2 rollouts of each prompt; what solved prompts have left goes to unsolved ones."""
 
     def __init__(self, group_size: int, *, padding: int) -> None:
         super().__init__(group_size)
         self._padding = padding
 
-    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> StepBatch:
+    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> _StepBatch:
         """Sample a step: a batch of as many rollouts as rows, in which a group's probe comes before the rest of it."""
         prompts, half = rows[:: self._group_size], self._group_size // 2
         probe = sample([dict(row) for row in prompts for _ in range(half)])
         rewards = probe.totals.reshape(-1, half)
-        budget = remaining_budget(list(rewards), size=half, highest=float(len(probe.trained)))
+        budget = _remaining_budget(list(rewards), size=half, highest=float(len(probe.trained)))
         rest = sample([dict(row) for row, number in zip(prompts, budget, strict=True) for _ in range(number)])
         start, kept = len(probe.rows), []
         for slot, number in enumerate(budget):
@@ -284,27 +279,18 @@ class ReallocatedSampling(FixedSampling):
 
 
 def make_sampling(config: TrainConfig, pool: Sequence[Row], *, padding: int) -> FixedSampling:
-    """The sampling of a run.
-
-    Args:
-        config: Its configuration.
-        pool: Rows of all its prompts.
-        padding: The token that pads.
-
-    Returns:
-        The sampling.
-    """
+    """The sampling of a run."""
     if config.sampling == "dynamic":
         rounds = config.max_resampling or DEFAULT_MAX_RESAMPLING
-        return DynamicSampling(config.group_size, pool=pool, seed=config.seed, max_rounds=rounds, padding=padding)
+        return _DynamicSampling(config.group_size, pool=pool, seed=config.seed, max_rounds=rounds, padding=padding)
     if config.sampling == "reallocated":
-        return ReallocatedSampling(config.group_size, padding=padding)
+        return _ReallocatedSampling(config.group_size, padding=padding)
     return FixedSampling(config.group_size)
 
 
 def _batch(
     rounds: Sequence[Scored], kept: Sequence[int], sizes: Sequence[int], padding: int, cost: Mapping[str, int]
-) -> StepBatch:
+) -> _StepBatch:
     """The batch of some rows, with the tokens that were sampled for it and those that it leaves out."""
     merged = merge(rounds, kept, padding=padding)
     num_tokens = sum(int(scored.num_tokens.sum()) for scored in rounds)
@@ -313,4 +299,4 @@ def _batch(
         "num_sampled_tokens": num_tokens,
         "num_discarded_tokens": num_tokens - int(merged.num_tokens.sum()),
     }
-    return StepBatch(scored=merged, sizes=tuple(sizes), cost={**cost, **total})
+    return _StepBatch(scored=merged, sizes=tuple(sizes), cost={**cost, **total})

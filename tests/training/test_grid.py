@@ -14,7 +14,7 @@ from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, read_m
 from gradscope.rollouts.store import read_steps, step_files
 from gradscope.training import grid as grid_module
 from gradscope.training.config import TrainConfig
-from gradscope.training.grid import CellProcess, cell_command, make_cells, start_cell, stop_cells, train_grid
+from gradscope.training.grid import _cell_command, _CellProcess, _start_cell, _stop_cells, make_cells, train_grid
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 
@@ -55,7 +55,7 @@ def test_a_value_given_twice(varied: dict[str, Any]) -> None:
 
 def test_a_cells_command_repeats_it() -> None:
     config = TrainConfig(output="x", advantage="sign", learning_rate=2e-4, lora_rank=4, seed=2)
-    arguments = cell_command(config, resume=True)
+    arguments = _cell_command(config, resume=True)
     assert arguments[0] == "train"
     assert arguments[-1] == "--resume"
     pairs = dict(zip(arguments[1:-1:2], arguments[2:-1:2], strict=True))
@@ -146,12 +146,12 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "--resume" in (caught.value.hint or "")
 
 
-def start(folder: Path, **settings: Any) -> CellProcess:
+def start(folder: Path, **settings: Any) -> _CellProcess:
     cell = TrainConfig.from_json(SHORT | settings | {"output": str(folder)})
-    return start_cell(cell, ["train"], resume=False, force=False, on_gpu=settings.get("device") == "auto")
+    return _start_cell(cell, ["train"], resume=False, force=False, on_gpu=settings.get("device") == "auto")
 
 
-def wait(cell: CellProcess) -> None:
+def wait(cell: _CellProcess) -> None:
     cell.process.join()
     assert cell.has_ended
 
@@ -164,7 +164,7 @@ def test_a_killed_cell_is_a_failure_with_its_exit_code(tmp_path: Path) -> None:
     cell.process.kill()
     wait(cell)
     assert cell.failure == f"exit code -{signal.SIGKILL.value}"
-    stop_cells([cell])
+    _stop_cells([cell])
 
 
 def test_where_there_is_a_gpu_a_cell_is_not_forked(tmp_path: Path) -> None:
@@ -172,4 +172,4 @@ def test_where_there_is_a_gpu_a_cell_is_not_forked(tmp_path: Path) -> None:
     wait(cell)
     assert cell.failure is not None
     assert "none' cannot be read" in cell.failure
-    stop_cells([cell])
+    _stop_cells([cell])

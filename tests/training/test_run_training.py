@@ -11,7 +11,7 @@ import pytest
 from gradscope.rollouts.run_folder import read_metrics, step_path
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
-from gradscope.training.run_training import grpo_config, lora_config, quiet_libraries, trainer_arguments
+from gradscope.training.run_training import _grpo_config, _lora_config, quiet_libraries, trainer_arguments
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 
@@ -71,16 +71,16 @@ def test_the_configuration_means_the_same_in_trls_words() -> None:
 def test_trl_takes_them_and_changes_none(tmp_path: Path) -> None:
     made = arguments()
     with quiet_libraries():
-        config = grpo_config(made, output_dir=str(tmp_path), on_cpu=True)
+        config = _grpo_config(made, output_dir=str(tmp_path), on_cpu=True)
     differing = {name for name, value in made.items() if getattr(config, name) != value}
     assert differing <= {"optim", "lr_scheduler_type", "logging_strategy", "save_strategy", "eval_strategy"}  # enums
     assert (config.output_dir, config.use_cpu, config.report_to) == (str(tmp_path), True, [])
 
 
 def test_an_adapter_has_twice_its_rank_as_scale_unless_told() -> None:
-    assert lora_config(TrainConfig()) is None
-    assert lora_config(TrainConfig(lora_rank=8)).lora_alpha == 16
-    told = lora_config(TrainConfig(lora_rank=8, lora_alpha=4.0))
+    assert _lora_config(TrainConfig()) is None
+    assert _lora_config(TrainConfig(lora_rank=8)).lora_alpha == 16
+    told = _lora_config(TrainConfig(lora_rank=8, lora_alpha=4.0))
     assert (told.r, told.lora_alpha, told.lora_dropout, told.target_modules) == (8, 4.0, 0.0, "all-linear")
 
 

@@ -9,16 +9,16 @@ import torch
 
 from gradscope.training.config import TrainConfig
 from gradscope.training.sampling import (
-    DynamicSampling,
     FixedSampling,
-    ReallocatedSampling,
     Row,
     Scored,
-    live_groups,
+    _DynamicSampling,
+    _live_groups,
+    _ReallocatedSampling,
+    _remaining_budget,
+    _replacements,
     make_sampling,
     merge,
-    remaining_budget,
-    replacements,
 )
 
 
@@ -51,8 +51,8 @@ def rows_of(*prompts: str, size: int) -> list[Row]:
     return [{"prompt_id": prompt} for prompt in prompts for _ in range(size)]
 
 
-def dynamic(pool: str, max_rounds: int = 4) -> DynamicSampling:
-    return DynamicSampling(2, pool=rows_of(*pool, size=1), seed=0, max_rounds=max_rounds, padding=0)
+def dynamic(pool: str, max_rounds: int = 4) -> _DynamicSampling:
+    return _DynamicSampling(2, pool=rows_of(*pool, size=1), seed=0, max_rounds=max_rounds, padding=0)
 
 
 def test_fixed_is_one_round() -> None:
@@ -110,7 +110,7 @@ def test_it_ends_when_no_prompt_is_left_to_try() -> None:
 
 def test_the_rest_of_a_solved_prompt_goes_to_an_unsolved_one() -> None:
     sample = FakeSampler({"a": [1.0, 1.0], "c": [1.0, 0.0, 1.0, 1.0], "b": [0.0, 0.0, 0.0, 1.0]})
-    batch = ReallocatedSampling(4, padding=0).batch(rows_of("a", "b", "c", size=4), 1, sample)
+    batch = _ReallocatedSampling(4, padding=0).batch(rows_of("a", "b", "c", size=4), 1, sample)
     assert sample.asked == [["a", "a", "b", "b", "c", "c"], ["b", "b", "b", "b", "c", "c"]]
     assert [row["prompt_id"] for row in batch.scored.rows] == [*"aa", *"bbbbbb", *"cccc"]
     assert batch.scored.totals.tolist() == [1, 1, 0, 0, 0, 1, 0, 0, 1, 0, 1, 1]
@@ -130,14 +130,14 @@ def test_the_configuration_chooses() -> None:
         name: type(make_sampling(TrainConfig.from_json({"sampling": name}), rows_of("a", size=1), padding=0))
         for name in ("fixed", "dynamic", "reallocated")
     }
-    assert kinds == {"fixed": FixedSampling, "dynamic": DynamicSampling, "reallocated": ReallocatedSampling}
+    assert kinds == {"fixed": FixedSampling, "dynamic": _DynamicSampling, "reallocated": _ReallocatedSampling}
 
 
 RIGHT, WRONG, MIXED = np.ones(3), np.zeros(3), np.array([1.0, 0.0, 0.0])
 
 
 def test_live_groups_may_differ_in_size() -> None:
-    assert live_groups([np.array([0.3, 0.3 + 1e-9]), np.array([0.3, 0.4, 0.4]), np.array([1.0])]) == [
+    assert _live_groups([np.array([0.3, 0.3 + 1e-9]), np.array([0.3, 0.4, 0.4]), np.array([1.0])]) == [
         False,
         True,
         False,
@@ -146,12 +146,12 @@ def test_live_groups_may_differ_in_size() -> None:
 
 def test_replacements_are_the_other_prompts_each_once() -> None:
     prompts = [f"p{number}" for number in range(20)]
-    order = replacements(prompts, {"p3", "p7"}, seed=5, step=9)
+    order = _replacements(prompts, {"p3", "p7"}, seed=5, step=9)
     assert sorted(order) == sorted(set(prompts) - {"p3", "p7"})
-    assert order == replacements(prompts, ["p7", "p3"], seed=5, step=9)
-    assert order != replacements(prompts, {"p3", "p7"}, seed=5, step=10)
-    assert order != replacements(prompts, {"p3", "p7"}, seed=6, step=9)
-    assert replacements(["a"], {"a"}, seed=0, step=1) == []
+    assert order == _replacements(prompts, ["p7", "p3"], seed=5, step=9)
+    assert order != _replacements(prompts, {"p3", "p7"}, seed=5, step=10)
+    assert order != _replacements(prompts, {"p3", "p7"}, seed=6, step=9)
+    assert _replacements(["a"], {"a"}, seed=0, step=1) == []
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_replacements_are_the_other_prompts_each_once() -> None:
     ],
 )
 def test_who_gives_and_who_takes(probe: list[np.ndarray], budget: list[int]) -> None:
-    found = remaining_budget(probe, size=3, highest=1.0)
+    found = _remaining_budget(probe, size=3, highest=1.0)
     assert found == budget
     assert sum(found) == 3 * len(probe)
 
@@ -177,8 +177,8 @@ def test_who_gives_and_who_takes(probe: list[np.ndarray], budget: list[int]) -> 
 def test_right_is_the_most_and_wrong_is_nothing() -> None:
     """With two reward functions a rollout can earn 2: half of that is neither right nor wrong."""
     half, full, none = np.array([1.0, 1.0]), np.array([2.0, 2.0]), np.array([0.0, -1.0])
-    assert remaining_budget([half, full, none], size=2, highest=2.0) == [2, 0, 4]
-    assert remaining_budget([np.array([0.9, 0.8]), none], size=2, highest=1.0) == [2, 2]
+    assert _remaining_budget([half, full, none], size=2, highest=2.0) == [2, 0, 4]
+    assert _remaining_budget([np.array([0.9, 0.8]), none], size=2, highest=1.0) == [2, 2]
 
 
 PAD = 9

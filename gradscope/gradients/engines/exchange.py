@@ -49,7 +49,7 @@ _ALIGNMENT = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class _Letter:
     """What one process's rows add to another's piece of a parameter."""
 
     shape: tuple[int, ...]
@@ -58,17 +58,9 @@ class Letter:
     """Rows and their factors; empty where the process ran no rows."""
 
 
-def exchange_letters(letters: Sequence[Letter], device: torch.device, head: PlainHead | None = None) -> list[Letter]:
-    """Send every process its letter.
-
-    Args:
-        letters: One for each process, in their order.
-        device: Where the numbers are, and will be.
-        head: This process's ids of an output layer in slices, whose tokens alone are sent.
-
-    Returns:
-        The letters for this process, in the order of their senders.
-    """
+def _exchange_letters(letters: Sequence[_Letter], device: torch.device, head: PlainHead | None = None) -> list[_Letter]:
+    """Send every process its letter."""
+    # head: This process's ids of an output layer in slices, whose tokens alone are sent.
     packed = [_pack(letter) for letter in letters]
     headers = [torch.frombuffer(bytearray(header), dtype=torch.uint8) for header, _ in packed]
     bodies = [body for _, body in packed]
@@ -90,7 +82,7 @@ def _sent(parts: Sequence[torch.Tensor], sizes: list[int], device: torch.device)
     return torch.split(came, sizes)
 
 
-def _pack(letter: Letter) -> tuple[bytes, torch.Tensor]:
+def _pack(letter: _Letter) -> tuple[bytes, torch.Tensor]:
     """A letter as a header and a whole number of aligned blocks of bytes."""
     tensors: list[torch.Tensor] = []
     parts: list[Any] = []
@@ -127,7 +119,7 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(flat, (0, -len(flat) % _ALIGNMENT))
 
 
-def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> Letter:
+def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Letter:
     """The letter again; its tensors are views of the bytes that came."""
     told = json.loads(header)
     place = 0
@@ -155,19 +147,12 @@ def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> Letter
     parts = []
     for rows, factors in told["parts"]:
         parts.append((tuple(rows), [factor_of(kind, described) for kind, described in factors]))
-    return Letter(shape=tuple(told["shape"]), parts=tuple(parts))
+    return _Letter(shape=tuple(told["shape"]), parts=tuple(parts))
 
 
-def cut_shape(shape: torch.Size, factors: Sequence[GradientFactor]) -> tuple[torch.Size, int]:
-    """The shape that factors are about, and the side along which it is cut.
-
-    Args:
-        shape: The parameter's shape.
-        factors: All that one process has of the parameter.
-
-    Returns:
-        A shape, and 0 or 1. A table that is only looked up is a row an id, whichever way the parameter holds it.
-    """
+def _cut_shape(shape: torch.Size, factors: Sequence[GradientFactor]) -> tuple[torch.Size, int]:
+    """The shape that factors are about, and the side along which it is cut."""
+    # Returns a shape, and 0 or 1. A table that is only looked up is a row an id, whichever way the parameter holds it.
     if factors and all(isinstance(factor, Scatter) for factor in factors):
         width = next(factor.grads[0].shape[1] for factor in factors if isinstance(factor, Scatter))
         return torch.Size((shape.numel() // width, width)), 0
@@ -176,7 +161,7 @@ def cut_shape(shape: torch.Size, factors: Sequence[GradientFactor]) -> tuple[tor
     return shape, int(len(shape) == 2 and shape[1] > shape[0])
 
 
-def bounds_of(size: int, num_processes: int) -> list[tuple[int, int]]:
+def _bounds_of(size: int, num_processes: int) -> list[tuple[int, int]]:
     """First and last-plus-one index of each process's piece of a side.
 
     Returns:
@@ -190,20 +175,9 @@ def bounds_of(size: int, num_processes: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def piece_of(factor: GradientFactor, side: int, start: int, stop: int) -> GradientFactor:
-    """What a factor adds to a piece of its parameter.
-
-    Args:
-        side: Along which side of the parameter the piece was cut; routed experts are cut along the first.
-        start: Its first index there.
-        stop: Its last index plus one.
-
-    Returns:
-        A factor to the piece, whose indices begin at 0.
-
-    Raises:
-        TypeError: There is no such factor.
-    """
+def _piece_of(factor: GradientFactor, side: int, start: int, stop: int) -> GradientFactor:
+    """What a factor adds to a piece of its parameter."""
+    # side: Along which side of the parameter the piece was cut; routed experts are cut along the first.
     if isinstance(factor, OuterProduct):
         left, right = factor.left, factor.right
         if side == 0:
@@ -233,7 +207,7 @@ def _chosen(parts: Sequence[torch.Tensor], masks: Sequence[torch.Tensor], shift:
     return tuple(part[mask] + shift if shift else part[mask] for part, mask in zip(parts, masks, strict=True))
 
 
-def deal_rows(lengths: Sequence[int], num_processes: int) -> list[tuple[int, ...]]:
+def _deal_rows(lengths: Sequence[int], num_processes: int) -> list[tuple[int, ...]]:
     """Rows dealt out so that every process has about as many tokens: the longest first, each to who has least.
 
     The exchange makes inner products of rows wherever these were run, so groups need not stay together.
@@ -279,7 +253,7 @@ def exchanged_gram(
         Names of the parameters that no rule covers, the same in every process; nothing was added for them.
     """
     policy, plan = prepared.policy, prepared.plan
-    batches = own_batches(prepared, batch_tokens, padding_side)
+    batches = _own_batches(prepared, batch_tokens, padding_side)
     let_go(policy.model)  # layers are known by the parameters that they have outside of a pass
     capture = Capture(policy.model, policy.trainable)
     with PartStore(max_kept_bytes) as store:
@@ -303,16 +277,13 @@ def exchanged_gram(
     return slow
 
 
-def own_batches(
+def _own_batches(
     prepared: PreparedStep, batch_tokens: int, padding_side: PaddingSide = "right"
 ) -> list[tuple[PaddedBatch, bool]]:
-    """This process's batches, as many as every other process has.
-
-    Returns:
-        Each batch, and whether it counts: where this process has fewer, the step's shortest row runs for nothing.
-    """
+    """This process's batches, as many as every other process has."""
+    # Returns each batch, and whether it counts: where this process has fewer, the step's shortest row runs for nothing.
     lengths = prepared.plan.lengths
-    shares = deal_rows(lengths, num_connected())
+    shares = _deal_rows(lengths, num_connected())
     most = max(len(split_rows([lengths[row] for row in share], batch_tokens)) for share in shares)
     own = prepared.batches(shares[connected_index()], batch_tokens, padding_side)
     shortest = min(range(len(lengths)), key=lengths.__getitem__)
@@ -341,7 +312,7 @@ def _pieces_of_rows(prepared: PreparedStep, block: Mapping[str, nn.Parameter]) -
     for index, row in enumerate(plan.rows):
 
         def keep(name: str, grad: torch.Tensor, index: int = index) -> None:
-            start, stop = bounds_of(grad.numel(), num_connected())[connected_index()]
+            start, stop = _bounds_of(grad.numel(), num_connected())[connected_index()]
             kept[name][index] = grad.detach().flatten()[start:stop]
 
         def weigh(_: int, outputs: torch.Tensor, row: Row = row) -> torch.Tensor:
@@ -374,13 +345,13 @@ def _add_own_piece(
     accumulator: GramAccumulator, parameter: nn.Parameter, parts: Sequence[Part], ids: _OwnIds | None
 ) -> None:
     """Exchange what all rows add to one parameter, and add this process's piece of it."""
-    shape, side = cut_shape(parameter.shape, [factor for _, factors in parts for factor in factors])
+    shape, side = _cut_shape(parameter.shape, [factor for _, factors in parts for factor in factors])
     letters = []
-    for start, stop in bounds_of(shape[side], num_connected()) if ids is None else ids.bounds:
-        pieces = tuple((rows, [piece_of(factor, side, start, stop) for factor in factors]) for rows, factors in parts)
+    for start, stop in _bounds_of(shape[side], num_connected()) if ids is None else ids.bounds:
+        pieces = tuple((rows, [_piece_of(factor, side, start, stop) for factor in factors]) for rows, factors in parts)
         size = (*shape[:side], stop - start, *shape[side + 1 :])
-        letters.append(Letter(shape=size, parts=pieces))
-    came = exchange_letters(letters, accumulator.device, None if ids is None else ids.head)
+        letters.append(_Letter(shape=size, parts=pieces))
+    came = _exchange_letters(letters, accumulator.device, None if ids is None else ids.head)
     everything = [part for letter in came for part in letter.parts]
     (size,) = {letter.shape for letter in came if letter.parts}
     if all(size):
@@ -389,7 +360,7 @@ def _add_own_piece(
 
 def _room(num_rows: int, parameter: nn.Parameter) -> torch.Tensor:
     """Room for this process's piece of all rows, [N, columns]."""
-    start, stop = bounds_of(parameter.numel(), num_connected())[connected_index()]
+    start, stop = _bounds_of(parameter.numel(), num_connected())[connected_index()]
     dtype = torch.promote_types(parameter.dtype, torch.float32)
     return torch.zeros(num_rows, stop - start, dtype=dtype, device=parameter.device)
 

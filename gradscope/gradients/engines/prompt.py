@@ -62,15 +62,8 @@ def can_share(model: Any) -> bool:
     )
 
 
-class Prefix:
-    """What the rows of a group share, and the cotangents that they have left on it.
-
-    Args:
-        model: The model; weight gradients must be off.
-
-    Raises:
-        UsageError: The model does not keep its past as keys and values of all tokens, layer by layer.
-    """
+class _Prefix:
+    """What the rows of a group share, and the cotangents that they have left on it."""
 
     def __init__(self, model: Any, tracer: Tracer, ids: Sequence[int], device: torch.device) -> None:
         if not can_share(model):
@@ -98,12 +91,7 @@ class Prefix:
         return Past(cache=cache, length=self._length)
 
     def descend(self) -> Iterator[tuple[set[str], dict[str, list[GradientFactor]]]]:
-        """Send the cotangents of all batches down the prefix.
-
-        Yields:
-            From the top layer down: the parameters of which nothing more will come, and what the rows, batch after
-            batch, add to each parameter through the prefix, [R].
-        """
+        """Send the cotangents of all batches down the prefix."""
         segments = self._trace.segments
         last = {name: segment for segment in reversed(range(len(segments))) for name in self._names(segments[segment])}
         hidden: torch.Tensor | None = None
@@ -189,7 +177,7 @@ MIN_PREFIX = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptGroup:
+class _PromptGroup:
     """Rows that share their prompt."""
 
     rows: tuple[int, ...]
@@ -203,38 +191,31 @@ class PromptGroup:
         return self.prompt_ids[:-1]
 
 
-def group_by_prompt(plan: RowPlan) -> tuple[PromptGroup, ...]:
+def _group_by_prompt(plan: RowPlan) -> tuple[_PromptGroup, ...]:
     """The rows by the ids of their prompts, whatever groups the log put them in, in order of first rows."""
     rows: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for index, row in enumerate(plan.rows):
         rows[plan.sequences[row.sequence].prompt_ids].append(index)
-    return tuple(PromptGroup(rows=tuple(indices), prompt_ids=prompt_ids) for prompt_ids, indices in rows.items())
+    return tuple(_PromptGroup(rows=tuple(indices), prompt_ids=prompt_ids) for prompt_ids, indices in rows.items())
 
 
 def is_worth_sharing(plan: RowPlan, *, weight_gradients: bool) -> bool:
     """Whether running each prompt once saves enough of a plain pass, and prompts are long: picks ``prompt``."""
     if any(sequence.frame for sequence in plan.sequences):
         return False  # each prompt starts at a place of its own
-    groups = group_by_prompt(plan)
+    groups = _group_by_prompt(plan)
     mean_prefix = sum(len(group.prefix_ids) for group in groups) / len(groups)
-    return mean_prefix >= MIN_PREFIX and frac_shared(plan, weight_gradients=weight_gradients) >= MIN_SHARED
+    return mean_prefix >= MIN_PREFIX and _frac_shared(plan, weight_gradients=weight_gradients) >= MIN_SHARED
 
 
-def frac_shared(plan: RowPlan, *, weight_gradients: bool) -> float:
-    """The share of a plain forward and backward pass that running each prompt once saves.
-
-    A token costs one unit forward, one backward, and one for the gradients of the weights where these are large; only
-    the forward pass of prompts is shared, so the share is below 1/3 (1/2 for adapters).
-
-    Args:
-        weight_gradients: Whether forming weight gradients costs as much as a forward pass: full parameters, not
-            adapters.
-
-    Returns:
-        A share in [0, 1/2).
-    """
+def _frac_shared(plan: RowPlan, *, weight_gradients: bool) -> float:
+    """The share of a plain forward and backward pass that running each prompt once saves."""
+    # A token costs one unit forward, one backward, and one for the gradients of the weights where these are large; only
+    # the forward pass of prompts is shared, so the share is below 1/3 (1/2 for adapters).
+    # weight_gradients: Whether forming weight gradients costs as much as a forward pass: full parameters, not adapters.
+    # Returns a share in [0, 1/2).
     tokens = sum(plan.sequences[row.sequence].length for row in plan.rows)
-    saved = sum((len(group.rows) - 1) * len(group.prefix_ids) for group in group_by_prompt(plan))
+    saved = sum((len(group.rows) - 1) * len(group.prefix_ids) for group in _group_by_prompt(plan))
     return saved / ((3 if weight_gradients else 2) * tokens) if tokens else 0.0
 
 
@@ -278,12 +259,12 @@ def prompt_gram(
         )
     capture = Capture(model, trainable, recompute=recompute)
     tracer = Tracer(model, trainable, plan.objective.temperature)
-    groups = group_by_prompt(plan)
+    groups = _group_by_prompt(plan)
     left, waits = trainable, len(groups) > 1
     while left:
         with PendingParts(left, accumulator, waits=waits, max_kept_bytes=max_kept_bytes) as pending:
             for number, group in enumerate(groups):
-                batches = completion_batches(plan, group, batch_tokens, accumulator.device)
+                batches = _completion_batches(plan, group, batch_tokens, accumulator.device)
                 with gradients_on(trainable, on=False):
                     prefix = _run_group(model, plan, group, batches, capture, tracer, pending, on_sequence)
                 rows = [row for batch in batches for row in batch.rows]
@@ -303,16 +284,16 @@ def prompt_gram(
 def _run_group(
     model: Any,
     plan: RowPlan,
-    group: PromptGroup,
+    group: _PromptGroup,
     batches: Sequence[PaddedBatch],
     capture: Capture,
     tracer: Tracer,
     pending: PendingParts,
     on_sequence: OnSequence,
-) -> Prefix | None:
+) -> _Prefix | None:
     """The prefix of a group, with the cotangents that its completions left on it; None where it has none."""
     device = batches[0].input_ids.device
-    prefix = Prefix(model, tracer, group.prefix_ids, device) if group.prefix_ids else None
+    prefix = _Prefix(model, tracer, group.prefix_ids, device) if group.prefix_ids else None
     capture.uncovered.update(tracer.layers.uncovered)
     for batch in batches:
 
@@ -325,7 +306,9 @@ def _run_group(
     return prefix
 
 
-def completion_batches(plan: RowPlan, group: PromptGroup, batch_tokens: int, device: torch.device) -> list[PaddedBatch]:
+def _completion_batches(
+    plan: RowPlan, group: _PromptGroup, batch_tokens: int, device: torch.device
+) -> list[PaddedBatch]:
     """The completions of a group, each behind the last token of its prompt, every row in one batch."""
     behind = [replace(plan.sequences[plan.rows[row].sequence], prompt_ids=group.prompt_ids[-1:]) for row in group.rows]
     expanded = len(group.prefix_ids) // PREFIX_SHARE

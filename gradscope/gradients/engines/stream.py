@@ -101,7 +101,7 @@ class PartStore:
         del self._parts[name]
 
     def _stored(self, factor: GradientFactor) -> GradientFactor:
-        size = stored_bytes([factor])
+        size = _stored_bytes([factor])
         if size <= self._left:
             self._left -= size
             return factor.to(torch.device("cpu"))
@@ -133,7 +133,7 @@ def free_bytes() -> int:
     return shutil.disk_usage(tempfile.gettempdir()).free
 
 
-def stored_bytes(factors: Iterable[GradientFactor]) -> int:
+def _stored_bytes(factors: Iterable[GradientFactor]) -> int:
     """What factors take, here or on disk."""
     kept = (part for factor in factors for part in _parts(factor))
     return sum(part.shape.numel() * part.dtype.itemsize for part in kept)
@@ -222,8 +222,8 @@ class PendingParts:
         room = self._max_kept_bytes + free_bytes() // 2
         sizes = {}
         for name, factors in reversed([*self._store.factors()]):
-            by_row = stored_bytes(factor for factor in factors if isinstance(factor, Summed))
-            sizes[name] = rows * by_row + tokens * (stored_bytes(factors) - by_row)
+            by_row = _stored_bytes(factor for factor in factors if isinstance(factor, Summed))
+            sizes[name] = rows * by_row + tokens * (_stored_bytes(factors) - by_row)
         later = _rounds(sizes, room)[1:]
         for name in (name for names in later for name in names):
             self._store.drop(name)

@@ -60,7 +60,7 @@ def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
     return tuple(names)
 
 
-def is_adapted(module: nn.Module) -> bool:
+def _is_adapted(module: nn.Module) -> bool:
     """Whether a module is a layer of these two kinds with one active adapter."""
     return len(adapter_parameters(module)) > 0 and len(_active(module)) == 1
 
@@ -95,7 +95,7 @@ def adapter(call: LayerCall) -> Mapping[str, GradientFactor]:
     return factors
 
 
-def fits_adapter(call: ForwardCall) -> Verdict:
+def _fits_adapter(call: ForwardCall) -> Verdict:
     """Whether a layer computes what the rule takes it to compute: its first row can be computed again."""
     with torch.no_grad():
         layer = _Layer.of(call.module)
@@ -180,7 +180,7 @@ def _active(module: lora.Linear | lora.Embedding) -> list[str]:
     return [name for name in module.active_adapters if name in held]
 
 
-def is_expert_layer(module: nn.Module) -> bool:
+def _is_expert_layer(module: nn.Module) -> bool:
     """Whether a module holds experts as the rule knows them: [E, 2I, H] and [E, H, I] without biases."""
     own = dict(module.named_parameters(recurse=False))
     if own.keys() != {"gate_up_proj", "down_proj"} or not callable(getattr(module, "act_fn", None)):
@@ -189,7 +189,7 @@ def is_expert_layer(module: nn.Module) -> bool:
     return len(up) == len(down) == 3 and up[0] == down[0] and up[1] == 2 * down[2] and up[2] == down[1]
 
 
-def is_router(module: nn.Module) -> bool:
+def _is_router(module: nn.Module) -> bool:
     """Whether a module is a top-k router whose only parameter is its weight [E, H]."""
     own = dict(module.named_parameters(recurse=False))
     return type(module).__name__.endswith("TopKRouter") and own.keys() == {"weight"} and own["weight"].dim() == 2
@@ -197,7 +197,7 @@ def is_router(module: nn.Module) -> bool:
 
 def returned_by(module: nn.Module, output: Any) -> Any:
     """What carries a module's gradient: a router's weights of the chosen experts, elsewhere its output."""
-    return output[1] if is_router(module) and isinstance(output, tuple) and len(output) == 3 else output
+    return output[1] if _is_router(module) and isinstance(output, tuple) and len(output) == 3 else output
 
 
 def experts(call: LayerCall) -> Mapping[str, GradientFactor]:
@@ -243,7 +243,7 @@ def router(call: LayerCall) -> Mapping[str, GradientFactor]:
     return {"weight": Summed(rows=torch.stack(rows))}
 
 
-def fits_experts(call: ForwardCall) -> Verdict:
+def _fits_experts(call: ForwardCall) -> Verdict:
     """Whether the first tokens' outputs can be computed again, and the batch's tokens and their experts are rows."""
     num_tokens = call.num_rows * call.length
     if len(call.extra) != 2 or not _is_of_tokens(call, num_tokens) or call.output.shape != call.input.shape:
@@ -259,7 +259,7 @@ def fits_experts(call: ForwardCall) -> Verdict:
     return is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), call.output[few].detach())
 
 
-def fits_router(call: ForwardCall) -> Verdict:
+def _fits_router(call: ForwardCall) -> Verdict:
     """Whether a router treats tokens one by one: the first of the batch's tokens come out the same alone."""
     num_tokens = call.num_rows * call.length
     if call.extra or not _is_of_tokens(call, num_tokens) or len(call.output) != num_tokens:
@@ -332,15 +332,10 @@ def linear(call: LayerCall) -> Mapping[str, GradientFactor]:
     return {"weight": weight, **_bias(call)}
 
 
-def conv1d(call: LayerCall) -> Mapping[str, GradientFactor]:
-    """Hugging Face's ``Conv1D`` (GPT-2), a linear layer with its weight transposed: dW = sum_t a_t d_t^T.
-
-    Args:
-        call: One call, input [B, S, I] and output gradient [B, S, O].
-
-    Returns:
-        Factors of ``weight`` [I, O] and ``bias`` [O].
-    """
+def _conv1d(call: LayerCall) -> Mapping[str, GradientFactor]:
+    """Hugging Face's ``Conv1D`` (GPT-2), a linear layer with its weight transposed: dW = sum_t a_t d_t^T."""
+    # call: One call, input [B, S, I] and output gradient [B, S, O].
+    # Returns factors of ``weight`` [I, O] and ``bias`` [O].
     weight = OuterProduct(left=call.tokens(call.input), right=call.tokens(call.grad))
     return {"weight": weight, **_bias(call)}
 
@@ -457,14 +452,14 @@ def _embedding_scale(module: nn.Embedding) -> torch.Tensor:
 
 
 LINEAR = Rule(matches=_is_linear, fits=_is_by_token, factors=linear)
-CONV1D = Rule(matches=_is_conv1d, fits=_is_by_token, factors=conv1d)
+CONV1D = Rule(matches=_is_conv1d, fits=_is_by_token, factors=_conv1d)
 EMBEDDING = Rule(
     matches=_is_embedding, fits=lambda call: _is_by_token(call) and _is_only_scaled(call), factors=embedding
 )
 NORM = Rule(matches=_is_norm, fits=lambda call: _is_by_row(call) and _is_affine(call), factors=norm)
-ADAPTER = Rule(matches=is_adapted, fits=lambda call: _is_by_token(call) and fits_adapter(call), factors=adapter)
-EXPERTS = Rule(matches=is_expert_layer, fits=fits_experts, factors=experts)
-ROUTER = Rule(matches=is_router, fits=fits_router, factors=router)
+ADAPTER = Rule(matches=_is_adapted, fits=lambda call: _is_by_token(call) and _fits_adapter(call), factors=adapter)
+EXPERTS = Rule(matches=_is_expert_layer, fits=_fits_experts, factors=experts)
+ROUTER = Rule(matches=_is_router, fits=_fits_router, factors=router)
 
 RULES = (ADAPTER, EXPERTS, ROUTER, LINEAR, CONV1D, EMBEDDING, NORM)
 """Every rule; of several that match a module the first is its own."""

@@ -113,7 +113,7 @@ def first_batch_tokens(policy: MeasuredPolicy) -> int:
     if policy.device.type != "cuda":
         most = default_batch_tokens(shape.vocab_size)
         return min(most, max(1, CPU_BYTES // shape.activations))
-    return tokens_that_fit(min(from_all(_free_bytes(policy.device))), **asdict(shape))
+    return _tokens_that_fit(min(from_all(_free_bytes(policy.device))), **asdict(shape))
 
 
 def recomputed_tokens(policy: MeasuredPolicy) -> int:
@@ -128,10 +128,10 @@ def recomputed_tokens(policy: MeasuredPolicy) -> int:
     shape = _shape(policy)
     if shape is None or policy.device.type != "cuda":
         return 0
-    return tokens_that_fit(_free_bytes(policy.device), **asdict(shape), recompute=True)
+    return _tokens_that_fit(_free_bytes(policy.device), **asdict(shape), recompute=True)
 
 
-def tokens_that_fit(
+def _tokens_that_fit(
     free_bytes: int, *, vocab_size: int, num_layers: int, width: int, itemsize: int, recompute: bool = False
 ) -> int:
     """Tokens whose forward and backward pass takes about half of the free memory.

@@ -119,18 +119,8 @@ def require_readable(folder: Path) -> None:
             _document(file)
 
 
-def read_configuration(file: Path) -> dict[str, Any]:
-    """The fields of a configuration.
-
-    Args:
-        file: A file of JSON in the folder of a model or an adapter.
-
-    Returns:
-        Field -> value.
-
-    Raises:
-        InputError: It cannot be read, or is no object.
-    """
+def _read_configuration(file: Path) -> dict[str, Any]:
+    """The fields of a configuration."""
     document = _document(file)
     if not isinstance(document, dict):
         raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
@@ -164,7 +154,7 @@ def require_possible(folder: Path) -> None:
     file = folder / "config.json"
     if not file.is_file():
         return
-    config = read_configuration(file)
+    config = _read_configuration(file)
     quantized = config.get("quantization_config")
     if quantized is not None:
         method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
@@ -266,11 +256,8 @@ def load_tokenizer(folders: Sequence[Path]) -> Any:
 
 
 def _tokenizer_class(folder: Path) -> Any:
-    """The class that a tokenizer was saved by; transformers would go by the model's kind.
-
-    Returns:
-        The class for any tokenizer.json where the folder names that, else transformers' own pick.
-    """
+    """The class that a tokenizer was saved by; transformers would go by the model's kind."""
+    # Returns the class for any tokenizer.json where the folder names that, else transformers' own pick.
     try:
         named = read_json(folder / _TOKENIZER_CONFIG).get("tokenizer_class")
     except (OSError, ValueError, AttributeError):
@@ -330,11 +317,11 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
         InputError: It cannot be read, a field is not what it can be, or an expression may take without end.
     """
     file = folder / "adapter_config.json"
-    config = read_configuration(file)
+    config = _read_configuration(file)
     of_kind = _OF_LORA if config.get("peft_type") == "LORA" else {}
     require_fields(config, _RULES | of_kind, file, hint=_SAVE_AGAIN, cause=UNREADABLE)
     for name, pattern in _patterns(config):
-        why = why_unbounded(pattern)
+        why = _why_unbounded(pattern)
         if why is not None:
             raise InputError(
                 f"{file}: the regular expression of {name} {why}: {pattern[:60]!r}.",
@@ -344,7 +331,7 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def why_unbounded(pattern: str) -> str | None:
+def _why_unbounded(pattern: str) -> str | None:
     r"""Why a regular expression over names of modules is refused.
 
     Returns:
@@ -369,14 +356,9 @@ def why_unbounded(pattern: str) -> str | None:
 
 
 def _why_slow(pattern: str) -> str | None:
-    """Why an expression may take long over a name of n letters: each wildcard that may start anywhere is a factor n.
-
-    A wildcard behind another one starts at few places where a letter stands between them whichever way is taken: in
-    each alternative, not in an optional part, and not in what only looks ahead or back.
-
-    Returns:
-        What it does; None where it is read.
-    """
+    """Why an expression may take long over a name of n letters: each wildcard that may start anywhere is a factor n."""
+    # A wildcard behind another one starts at few places where a letter stands between them whichever way is taken: in
+    # each alternative, not in an optional part, and not in what only looks ahead or back.
     wildcards, is_beside = 0, False
     groups: list[tuple[bool, bool, bool]] = [(False, False, False)]
     for part in _PARTS.finditer(pattern):

@@ -238,12 +238,10 @@ class _Sliced(torch.autograd.Function):
 def _scan(
     head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor, pulls: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """One pass over the vocabulary, each token's own id left out.
-
-    Returns:
-        The largest logit z of all, m; the sums of exp(z - m) and of (z - m) exp(z - m), [N]; and the sums of
-        exp(z - m) W and (z - m) exp(z - m) W over the columns, times the slope of z, as many as were asked for, [N, H].
-    """
+    """One pass over the vocabulary, each token's own id left out."""
+    # Returns the largest logit z of all, m; the sums of exp(z - m) and of (z - m) exp(z - m), [N]; and the sums of
+    # Returns exp(z - m) W and (z - m) exp(z - m) W over the columns, times the slope of z, as many as were asked for,
+    # [N, H].
     top, _ = head.own_logits(hidden, ids)
     rest, moment = torch.zeros_like(top), torch.zeros_like(top)
     pull = [torch.zeros_like(hidden) for _ in range(pulls)]

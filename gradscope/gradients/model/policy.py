@@ -53,29 +53,24 @@ def padding_row(model: Any) -> int | None:
     return getattr(token_embedding(model), "padding_idx", None)
 
 
-def built_for(model: Any) -> int | None:
+def _built_for(model: Any) -> int | None:
     """The longest sequence that the configuration names; None where it names none."""
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return int(limit) if limit is not None and limit > 0 else None
 
 
-def longest_sequence(model: Any) -> int | None:
+def _longest_sequence(model: Any) -> int | None:
     """Tokens that the tables of positions hold; None where nothing is looked up by position."""
     limits = list(_rows_left(model))
-    size = built_for(model)
+    size = _built_for(model)
     if size is not None and any(size in buffer.shape for buffer in model.buffers()):
         limits.append(size)  # sines, or a causal mask, for as many positions and no more
     return min(limits, default=None)
 
 
 def _rows_left(model: Any) -> Iterator[int]:
-    """Of each table that is looked up by position, the rows from its first position on.
-
-    The model is given one token several times: a table that is asked for ascending ids is asked for positions.
-
-    Yields:
-        A number of rows.
-    """
+    """Of each table that is looked up by position, the rows from its first position on."""
+    # The model is given one token several times: a table that is asked for ascending ids is asked for positions.
     with _Lookups(model) as lookups:
         _run(model)
     for num_rows, ids in lookups.seen:
@@ -220,7 +215,7 @@ def load_measured_policy(
         candidates = tuple(dict.fromkeys([padding_row(model), built, None, *_default_padding(model, built)]))
     require_finite(model, str(weights.path))
     if rounded != "float32":
-        round_to(model, _DTYPES[rounded], adapter=weights.kind == "adapter")
+        _round_to(model, _DTYPES[rounded], adapter=weights.kind == "adapter")
     model.to(at).eval()
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
@@ -261,7 +256,7 @@ def _mix(model: nn.Module, other: nn.Module, share: float) -> None:
             parameter.mul_(1.0 - share).add_(towards, alpha=share)
 
 
-def round_to(model: nn.Module, dtype: torch.dtype, *, adapter: bool) -> None:
+def _round_to(model: nn.Module, dtype: torch.dtype, *, adapter: bool) -> None:
     """Round the weights of a model to a dtype and keep them in their own; of an adapter's, only those of the base."""
     with torch.no_grad():
         for parameter in model.parameters():
@@ -270,13 +265,8 @@ def round_to(model: nn.Module, dtype: torch.dtype, *, adapter: bool) -> None:
 
 
 def _default_padding(model: Any, built: int | None) -> tuple[int, ...]:
-    """The padding token of an architecture's own defaults, where its embedding has such a row at all.
-
-    A model made from those keeps that row, whatever token TRL writes into every folder that is saved afterwards.
-
-    Returns:
-        One token or none.
-    """
+    """The padding token of an architecture's own defaults, where its embedding has such a row at all."""
+    # A model made from those keeps that row, whatever token TRL writes into every folder that is saved afterwards.
     default = getattr(type(model.config.get_text_config())(), "pad_token_id", None)
     if built is None or not isinstance(default, int):
         return ()
@@ -320,7 +310,7 @@ def _reference(
             _mix(model, load_model(weights.path, dtype), share)
     require_finite(model, str(initial.path))
     if rounded != "float32":
-        round_to(model, _DTYPES[rounded], adapter=initial.kind == "adapter")
+        _round_to(model, _DTYPES[rounded], adapter=initial.kind == "adapter")
     return model.to(device).eval().requires_grad_(False)
 
 
@@ -424,10 +414,10 @@ def _require_known(policy: MeasuredPolicy, sequence: TokenSequence, step: int) -
 def _require_positions(policy: MeasuredPolicy, sequences: Sequence[TokenSequence]) -> None:
     """Refuse what a table of positions cannot hold; a model without one runs longer sequences than it was built for."""
     longest = max(sequences, key=lambda sequence: sequence.num_tokens, default=None)
-    expected = built_for(policy.model)
+    expected = _built_for(policy.model)
     if longest is None or (expected is not None and longest.num_tokens <= expected):
         return
-    limit = longest_sequence(policy.model)
+    limit = _longest_sequence(policy.model)
     if limit is not None and longest.num_tokens > limit:
         raise InputError(
             f"Group {longest.group_id}, sample {longest.sample} has {longest.num_tokens} tokens; the model's table of "

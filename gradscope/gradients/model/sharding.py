@@ -71,7 +71,7 @@ def sharding_arguments(model_class: Any, config: Any) -> dict[str, Any]:
     """
     if num_connected() == 1:
         return {}
-    require_sharding(transformers.__version__)
+    _require_sharding(transformers.__version__)
     from transformers.distributed import DistributedConfig
 
     # every decoder layer by itself, whatever the architecture calls them; the rest is transformers' plan
@@ -87,12 +87,8 @@ def sharding_arguments(model_class: Any, config: Any) -> dict[str, Any]:
     return {"distributed_config": DistributedConfig(fsdp_size=num_connected(), fsdp_plan=plan)}
 
 
-def require_sharding(version: str) -> None:
-    """Refuse a version of transformers that loads whole models only.
-
-    Raises:
-        MissingDependencyError: It is older than 5.14.1.
-    """
+def _require_sharding(version: str) -> None:
+    """Refuse a version of transformers that loads whole models only."""
     numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
     if numbers < _SINCE:
         raise MissingDependencyError(

@@ -117,7 +117,7 @@ def soft_gate(terms: Terms) -> torch.Tensor:
     return -torch.sigmoid(steepness * (terms.ratio - 1)) * 4 / steepness * terms.advantages
 
 
-def gamma_weighted(terms: Terms) -> torch.Tensor:
+def _gamma_weighted(terms: Terms) -> torch.Tensor:
     """VESPO: log pi weighed by a gamma density of the whole sequence's ratio, out of the derivative."""
     least, of = math.log(1e-8), terms.of
     log_weight = (terms.log_ratio.clamp(-20.0, 20.0) * terms.counted).sum()
@@ -141,7 +141,7 @@ def tokens_alike(counts: Sequence[int], of: LossParameters, divisor: int) -> lis
     return [1.0 / max(divisor, 1)] * len(counts)
 
 
-def constant_length(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+def _constant_length(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
     """A sum over tokens divided by the limit on completions, then a mean over completions."""
     if of.max_completion_length is None:
         raise ValueError("dr_grpo divides by max_completion_length, which is not known")
@@ -156,12 +156,12 @@ def summed_tokens(counts: Sequence[int], of: LossParameters, divisor: int) -> li
 LOSSES: Mapping[str, Loss] = {
     "grpo": Loss(term=clipped, average=completions_alike),
     "bnpo": Loss(term=clipped, average=tokens_alike, by_micro_batch=True),
-    "dr_grpo": Loss(term=clipped, average=constant_length),
+    "dr_grpo": Loss(term=clipped, average=_constant_length),
     "dapo": Loss(term=clipped, average=tokens_alike, by_all_tokens=True),
     "luspo": Loss(term=clipped, average=summed_tokens),
     "cispo": Loss(term=truncated_ratio, average=tokens_alike, by_all_tokens=True),
     "sapo": Loss(term=soft_gate, average=completions_alike),
-    "vespo": Loss(term=gamma_weighted, average=tokens_alike, by_all_tokens=True, corrects_itself=True),
+    "vespo": Loss(term=_gamma_weighted, average=tokens_alike, by_all_tokens=True, corrects_itself=True),
 }
 """TRL's ``loss_type`` -> the loss."""
 
@@ -234,7 +234,7 @@ def log_ratio(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     return logprobs - reference
 
 
-def half_square(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+def _half_square(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """k2: half of its square."""
     return (logprobs - reference).square() / 2
 
@@ -255,7 +255,7 @@ def excess(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     return behind.exp() - behind - 1
 
 
-def bounded_excess(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+def _bounded_excess(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """k3 with d held within 20 and the term within 10, as verl and NeMo-RL have it."""
     behind = (reference - logprobs).clamp(-20.0, 20.0)
     return (behind.exp() - behind - 1).clamp(-10.0, 10.0)
@@ -263,9 +263,9 @@ def bounded_excess(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Ten
 
 KL_TERMS: Mapping[str, KlTerm] = {
     "k1": log_ratio,
-    "k2": half_square,
+    "k2": _half_square,
     "k3": excess,
-    "k3 bounded": bounded_excess,
+    "k3 bounded": _bounded_excess,
     "square": square,
     "abs": magnitude,
 }

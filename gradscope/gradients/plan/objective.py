@@ -20,7 +20,7 @@ from gradscope.rollouts.trl_version import UNKNOWN, VERSION_HINT, TrlVersion
 from gradscope.rollouts.types import Rollout
 
 
-def is_reused(settings: TrainerSettings) -> bool:
+def _is_reused(settings: TrainerSettings) -> bool:
     """TRL skips the ratio exactly when every update starts with fresh rollouts."""
     accumulation, per_generation = _steps(settings)
     return bool(accumulation % (per_generation * int(settings.get("num_iterations", 1))))
@@ -211,7 +211,7 @@ class Objective(LossParameters):
             beta=beta,
             temperature=float(settings.get("temperature", 1.0)),
             use_bias_correction_kl=bool(settings.get("use_bias_correction_kl", True)),
-            importance_ratio=is_reused(settings),
+            importance_ratio=_is_reused(settings),
             epsilon_low=epsilon,
             epsilon_high=float(settings.get("epsilon_high", epsilon)),
             correction=correction,

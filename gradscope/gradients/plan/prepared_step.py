@@ -36,25 +36,21 @@ _SAME = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-2, torch.bf
 
 
 def as_trained(policy: MeasuredPolicy, sequences: Sequence[TokenSequence]) -> tuple[TokenSequence, ...]:
-    """The sequences of a step, [R], in the trainer's padding where the model's output depends on it.
-
-    Returns:
-        The sequences, framed or as they are.
-    """
+    """The sequences of a step, [R], in the trainer's padding where the model's output depends on it."""
     if policy.padding is None:
         return tuple(sequences)
-    framed = policy.padding.framed(sequences, padding_id_of(policy))
+    framed = policy.padding.framed(sequences, _padding_id_of(policy))
     if scales_with_width(policy.model):
         return framed
     furthest = max(framed, key=lambda sequence: sequence.start)
-    return framed if sees_padding(policy, furthest) else tuple(sequences)
+    return framed if _sees_padding(policy, furthest) else tuple(sequences)
 
 
-def in_frames(policy: MeasuredPolicy, plan: RowPlan) -> tuple[TokenSequence, ...]:
+def _in_frames(policy: MeasuredPolicy, plan: RowPlan) -> tuple[TokenSequence, ...]:
     """The sequences of a plan, [R], in the trainer's padding whether or not it matters: rounding depends on it."""
     if policy.padding is None or any(sequence.frame for sequence in plan.sequences):
         return plan.sequences
-    return policy.padding.framed(plan.sequences, padding_id_of(policy))
+    return policy.padding.framed(plan.sequences, _padding_id_of(policy))
 
 
 def scales_with_width(model: Any) -> bool:
@@ -88,7 +84,7 @@ def see_batch(model: Any, length: int) -> None:
             module.original_max_seq_len = 0  # else a shorter sequence, such as a probe of three tokens, undoes it
 
 
-def sees_padding(policy: MeasuredPolicy, framed: TokenSequence) -> bool:
+def _sees_padding(policy: MeasuredPolicy, framed: TokenSequence) -> bool:
     """Whether a model's log-probabilities of one sequence depend on the padding around it, beyond rounding."""
     if framed.length == framed.num_tokens:
         return False
@@ -97,7 +93,7 @@ def sees_padding(policy: MeasuredPolicy, framed: TokenSequence) -> bool:
     return not bool((alone - padded).abs().max() <= _SAME[policy.dtype] * scale)
 
 
-def padding_id_of(policy: MeasuredPolicy) -> int:
+def _padding_id_of(policy: MeasuredPolicy) -> int:
     """The token that the trainer pads with: the tokenizer's, else its end-of-sequence token, as TRL has it."""
     config = policy.model.config.get_text_config()
     candidates = [getattr(policy.tokenizer, name, None) for name in ("pad_token_id", "eos_token_id")]
@@ -114,18 +110,8 @@ def _logprobs(policy: MeasuredPolicy, sequence: TokenSequence) -> torch.Tensor:
 _WHERE = "Truncated completions leave the loss, and which were truncated cannot be told"
 
 
-def with_status(rollout: Rollout, policy: MeasuredPolicy, objective: Objective) -> Rollout:
-    """A rollout that says how it ended, where the loss asks for it and the log does not say.
-
-    Args:
-        policy: Its tokenizer and generation configuration hold the tokens that end a sequence.
-
-    Returns:
-        The rollout, with its status where that could be told.
-
-    Raises:
-        InputError: The tokens that end a sequence are not known.
-    """
+def _with_status(rollout: Rollout, policy: MeasuredPolicy, objective: Objective) -> Rollout:
+    """A rollout that says how it ended, where the loss asks for it and the log does not say."""
     if not objective.mask_truncated or rollout.status != "unknown" or not rollout.completion_ids:
         return rollout
     last, ends, more = rollout.completion_ids[-1], _tokenizer_ends(policy.tokenizer), _declared_ends(policy.model)
@@ -215,11 +201,11 @@ class PreparedStep:
 
     def framed(self) -> PreparedStep:
         """The same step in the trainer's padding, whether or not its model was seen to depend on it."""
-        return replace(self, plan=replace(self.plan, sequences=in_frames(self.policy, self.plan)))
+        return replace(self, plan=replace(self.plan, sequences=_in_frames(self.policy, self.plan)))
 
     def planned_with(self, passes: ForwardPasses) -> PreparedStep:
         """The same step, where forward passes told other numbers, such as those of a lower precision."""
-        rollouts = [with_status(rollout, self.policy, self.plan.objective) for rollout in self.rollouts]
+        rollouts = [_with_status(rollout, self.policy, self.plan.objective) for rollout in self.rollouts]
         return replace(self, plan=plan_rows(self.plan.sequences, rollouts, self.plan.objective, passes))
 
 
@@ -245,7 +231,7 @@ def prepare_step(
     steps = sorted({group.step for group in groups})
     if len(steps) != 1:
         raise ValueError(f"expected the groups of one step, got steps {steps}")
-    rollouts = [with_status(rollout, policy, objective) for rollout in _rollouts(groups)]
+    rollouts = [_with_status(rollout, policy, objective) for rollout in _rollouts(groups)]
     reason = objective.reason_against(rollouts, has_old=old is not None)
     if reason is not None:
         raise InputError(

@@ -35,7 +35,7 @@ _WITH_TEXT = "Give the held-out prompts as they were given to the trainer: as me
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldoutSequences:
+class _HeldoutSequences:
     """The answers of the held-out prompts that are no prompts of the step."""
 
     groups: tuple[RolloutGroup, ...]
@@ -50,18 +50,10 @@ class HeldoutSequences:
     """What was left out, and what may be inexact, in sentences."""
 
 
-def heldout_sequences(
+def _heldout_sequences(
     prepared: PreparedStep, prompts: Sequence[RolloutGroup], shares: Sequence[Sequence[float]]
-) -> HeldoutSequences:
-    """The answers as token ids that fit the model, without those of prompts of the step.
-
-    Args:
-        prompts: One group a held-out prompt: its correct answers, each once.
-        shares: The share of each answer among the correct samples of its prompt.
-
-    Returns:
-        The answers, and what was left out.
-    """
+) -> _HeldoutSequences:
+    """The answers as token ids that fit the model, without those of prompts of the step."""
     _require_prompts_of_one_kind(prepared, prompts)
     trained = {sequence.prompt_ids for sequence in prepared.plan.sequences}
     groups: list[RolloutGroup] = []
@@ -82,7 +74,7 @@ def heldout_sequences(
             groups.append(replace(group, step=prepared.step, rollouts=rollouts))
     _require_some(len(prompts), num_trained, len(kept))
     every, owners, parts = zip(*kept, strict=True)
-    return HeldoutSequences(
+    return _HeldoutSequences(
         groups=tuple(groups),
         sequences=_framed(prepared, every),
         owners=owners,
@@ -247,7 +239,7 @@ def measure_heldout_gram(
     Raises:
         VerificationError: The two Gram matrices of the step's rows disagree.
     """
-    answers = heldout_sequences(prepared, prompts, shares)
+    answers = _heldout_sequences(prepared, prompts, shares)
     found = measure_step(_joined(prepared, answers), engine=engine, verify=verify, progress=progress)
     num = step.num_rollouts
     _require_agreement(prepared, step.score_gram, found.gram[:num, :num])
@@ -262,7 +254,7 @@ def measure_heldout_gram(
     )
 
 
-def _joined(prepared: PreparedStep, answers: HeldoutSequences) -> PreparedStep:
+def _joined(prepared: PreparedStep, answers: _HeldoutSequences) -> PreparedStep:
     """The score rows of a step with a row an answer behind them; nothing else of its loss."""
     plan, num = prepared.plan, len(prepared.plan.sequences)
     rows = [Row(sequence=index, channel="score") for index in range(num)]

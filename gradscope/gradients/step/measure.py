@@ -43,7 +43,7 @@ from gradscope.rollouts.types import Rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NonFinite:
+class _NonFinite:
     """The first number that is none."""
 
     rollout: int
@@ -62,15 +62,9 @@ class NonFinite:
         return f"the output of {self.module} is not finite in rollout {self.sample} of group {self.group_id}{where}"
 
 
-def first_non_finite(prepared: PreparedStep) -> NonFinite | None:
-    """The first output of a module that is not finite, rollout by rollout in the order of the log.
-
-    Args:
-        prepared: The step.
-
-    Returns:
-        Where it is; None where the forward passes of all rollouts are finite.
-    """
+def _first_non_finite(prepared: PreparedStep) -> _NonFinite | None:
+    """The first output of a module that is not finite, rollout by rollout in the order of the log."""
+    # Returns where it is; None where the forward passes of all rollouts are finite.
     policy, plan = prepared.policy, prepared.plan
     for index, sequence in enumerate(plan.sequences):
         batch = pad_batch([index], [sequence], policy.device)
@@ -78,7 +72,7 @@ def first_non_finite(prepared: PreparedStep) -> NonFinite | None:
             logprobs = completion_logprobs(policy.model, batch, plan.objective.temperature)[0]
         if seen or not bool(torch.isfinite(logprobs).all()):
             module, token = seen[0] if seen else ("the log-probabilities", None)
-            return NonFinite(
+            return _NonFinite(
                 rollout=index, group_id=sequence.group_id, sample=sequence.sample, module=module, token=token
             )
     return None
@@ -172,13 +166,8 @@ def _backward(prepared: PreparedStep, index: int, consume: Callable[[str, torch.
 
 @contextmanager
 def _in_float32(policy: MeasuredPolicy) -> Iterator[MeasuredPolicy]:
-    """Only parameters change: buffers such as rotary frequencies are float32 already and must stay so.
-
-    Weights that several processes hold parts of keep the dtype of their first pass, so they are loaded again.
-
-    Yields:
-        The policy in float32.
-    """
+    """Only parameters change: buffers such as rotary frequencies are float32 already and must stay so."""
+    # Weights that several processes hold parts of keep the dtype of their first pass, so they are loaded again.
     if num_connected() > 1 and policy.in_float32 is not None:
         again = policy.in_float32()
         token_embedding(again.model).padding_idx = token_embedding(policy.model).padding_idx
@@ -377,7 +366,7 @@ def _require_finite(prepared: PreparedStep, logprobs: Sequence[Array], gram: Arr
     """Refuse what arithmetic on the rows would turn into NaN."""
     if all(np.isfinite(row).all() for row in logprobs) and np.isfinite(gram).all():
         return
-    first = first_non_finite(prepared) if num_connected() == 1 else None  # a part of a model cannot run alone
+    first = _first_non_finite(prepared) if num_connected() == 1 else None  # a part of a model cannot run alone
     broken = [row.sequence for row, own in zip(prepared.plan.rows, np.diag(gram), strict=True) if not np.isfinite(own)]
     if first is not None or not broken:
         where = str(first or "a log-probability is not finite")
@@ -417,14 +406,7 @@ def _advantages(rollouts: Sequence[Rollout]) -> Array | None:
 
 
 def notes_on(plan: RowPlan, slow: frozenset[str] = frozenset()) -> list[str]:
-    """What a reader of a step's numbers should know, in sentences.
-
-    Args:
-        slow: Parameters that no layer rule covers.
-
-    Returns:
-        The sentences.
-    """
+    """What a reader of a step's numbers should know, in sentences."""
     notes = []
     inferred = sum(sequence.inferred for sequence in plan.sequences)
     if inferred:

@@ -29,7 +29,7 @@ from gradscope.gradients.layers.trace import ForwardTrace, TracedCall, Tracer
 from gradscope.gradients.tokens.rows import Chunk
 
 
-def add_token_parameter(
+def _add_token_parameter(
     accumulator: GramAccumulator, shape: torch.Size, dtype: torch.dtype, parts: Sequence[Part]
 ) -> None:
     """Add one parameter's gradients of token rows, by chunk, in the fewest columns that keep products."""
@@ -138,7 +138,7 @@ def lockstep_gram(
     """
 
     def add(name: str, parts: list[Part]) -> None:
-        add_token_parameter(accumulator, trainable[name].shape, trainable[name].dtype, parts)
+        _add_token_parameter(accumulator, trainable[name].shape, trainable[name].dtype, parts)
 
     return lockstep(model, trainable, chunks, temperature, add, max_layer_bytes=max_layer_bytes)
 

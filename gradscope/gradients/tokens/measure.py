@@ -40,7 +40,7 @@ _TOKEN_FACTOR = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenVerification:
+class _TokenVerification:
     """What the self-check of one matrix of token rows found; it passed, or there would be an error in its place."""
 
     row_error: float
@@ -59,7 +59,7 @@ class TokenVerification:
         return {"passed": True, **asdict(self)}
 
 
-def verify_token_gram(prepared: PreparedStep, table: TokenTable, gram: Array, step: StepGram) -> TokenVerification:
+def _verify_token_gram(prepared: PreparedStep, table: TokenTable, gram: Array, step: StepGram) -> _TokenVerification:
     """Check a Gram matrix [N, N] of token rows, without weights, against plain rows and the rollouts' own."""
     checked = _checked(len(table.rows))
     limit = _limit(prepared.policy)
@@ -68,18 +68,18 @@ def verify_token_gram(prepared: PreparedStep, table: TokenTable, gram: Array, st
     sum_error = _sum_error(gram, table, step) if len(table.rows) == table.num_tokens else None
     if sum_error is not None:
         require_agreement("The token rows disagree with the rollouts' own gradients", sum_error, limit)
-    return TokenVerification(row_error=row_error, num_rows=len(checked), sum_error=sum_error, tolerance=limit)
+    return _TokenVerification(row_error=row_error, num_rows=len(checked), sum_error=sum_error, tolerance=limit)
 
 
-def verify_token_sketch(
+def _verify_token_sketch(
     prepared: PreparedStep, table: TokenTable, gram: Array, num_buckets: int, seed: int
-) -> TokenVerification:
+) -> _TokenVerification:
     """Check sketched rows: a sketch is a fixed linear map, so plain rows must have the same ones."""
     checked = _checked(len(table.rows))
     chunks = chunks_of([table.rows[row] for row in checked], prepared.plan.sequences)
     plain = sketch_plain_rows(prepared.policy, chunks, prepared.plan.objective.temperature, num_buckets, seed)
     row_error = _require_close(prepared.policy, gram[np.ix_(checked, checked)], np.asarray(plain.gram.cpu().numpy()))
-    return TokenVerification(
+    return _TokenVerification(
         row_error=row_error, num_rows=len(checked), sum_error=None, tolerance=_limit(prepared.policy)
     )
 
@@ -142,7 +142,7 @@ class TokenGram:
     """P."""
     slow_parameters: tuple[str, ...]
     """Parameters without a layer rule, computed one backward pass a row."""
-    verification: TokenVerification
+    verification: _TokenVerification
     """The self-check."""
     num_buckets: int | None = None
     """Numbers kept of each row where inner products are those of sketches; None where they are exact."""
@@ -175,10 +175,10 @@ def measure_tokens(
     for table in token_tables(prepared, step, most=most, seed=seed, rollouts=rollouts):
         if num_buckets is None:
             gram, slow = _gram(prepared, table.rows)
-            verification = verify_token_gram(prepared, table, gram, step)
+            verification = _verify_token_gram(prepared, table, gram, step)
         else:
             gram, slow = _sketched(prepared, table.rows, num_buckets, seed)
-            verification = verify_token_sketch(prepared, table, gram, num_buckets, seed)
+            verification = _verify_token_sketch(prepared, table, gram, num_buckets, seed)
         grams.append(
             TokenGram(
                 table=table,
@@ -338,7 +338,7 @@ Signal = Literal["hidden", "logit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignalGram:
+class _SignalGram:
     """The inner products of one group's token rows, without advantages."""
 
     table: TokenTable
@@ -355,7 +355,7 @@ class SignalGram:
 class StepSignals:
     """Both kinds of rows of one step."""
 
-    tokens: tuple[SignalGram, ...]
+    tokens: tuple[_SignalGram, ...]
     """One a group; none for a group of which no token counts."""
     score_gram: Array
     """Inner products of the rollouts' rows without advantages, [R, R]."""
@@ -389,7 +389,7 @@ def measure_signals(
     """
     tables = {table.group_id: table for table in token_tables(prepared, step, most=most, seed=seed, rollouts=None)}
     logged = all(advantages is not None for advantages in prepared.plan.advantages)
-    grams: list[SignalGram] = []
+    grams: list[_SignalGram] = []
     sums: list[torch.Tensor] = []
     first = 0
     for done, group in enumerate(prepared.groups):
@@ -399,7 +399,7 @@ def measure_signals(
         sums += [_weighed(prepared, step, sequence, own, logged) for sequence, own in zip(members, rows, strict=True)]
         if table is not None:
             chosen = torch.stack([rows[row.sequence - members.start][row.position] for row in table.rows]).double()
-            grams.append(SignalGram(table=table, gram=_products(chosen), num_columns=chosen.shape[1]))
+            grams.append(_SignalGram(table=table, gram=_products(chosen), num_columns=chosen.shape[1]))
         progress(done + 1, len(prepared.groups), "groups")
     stacked = torch.stack(sums, dim=1)
     return StepSignals(

@@ -50,7 +50,7 @@ class Chunk:
     """The sequence up to the last of them."""
 
 
-def sample_tokens(candidates: Sequence[TokenRow], most: int, seed: int | Sequence[int]) -> tuple[TokenRow, ...]:
+def _sample_tokens(candidates: Sequence[TokenRow], most: int, seed: int | Sequence[int]) -> tuple[TokenRow, ...]:
     """Tokens drawn without replacement, each equally likely, in their order.
 
     Returns:
@@ -186,7 +186,7 @@ def token_tables(
         ]
         if not candidates:
             continue
-        rows = sample_tokens(candidates, most or len(candidates), (seed, step.step, number))
+        rows = _sample_tokens(candidates, most or len(candidates), (seed, step.step, number))
         yield TokenTable(
             step=step.step,
             group_id=group.group_id,

@@ -66,11 +66,7 @@ class Sketch:
                 self.add_rows(name, start * width, rows, slices.flatten(1))
 
     def add_rows(self, name: str, first: int, rows: Sequence[int], columns: torch.Tensor) -> None:
-        """Add some columns of some rows.
-
-        Args:
-            first: Index of the first column within it.
-        """
+        """Add some columns of some rows."""
         num_buckets = self.rows.shape[1]
         sums = torch.zeros(len(rows), num_buckets, dtype=torch.float64, device=self.rows.device)
         stop = first + columns.shape[1]

@@ -66,16 +66,7 @@ class Assumption:
 
 
 def other_assumptions(prepared: PreparedStep, frozen: frozenset[str], start: Assumption) -> list[Assumption]:
-    """The other ways in which a step may have been trained, fewest changes first.
-
-    Args:
-        prepared: The step, with the whole policy.
-        frozen: Parameters that may have been frozen.
-        start: What has been tried.
-
-    Returns:
-        Assumptions under which the gradient is another one.
-    """
+    """The other ways in which a step may have been trained, fewest changes first."""
     rows = dict.fromkeys([start.padding_row, *_padding_rows(prepared)])
     sets = dict.fromkeys([frozenset[str](), frozen])
     every = [Assumption(padding_row=row, frozen=left_out) for left_out in sets for row in rows]
@@ -83,11 +74,7 @@ def other_assumptions(prepared: PreparedStep, frozen: frozenset[str], start: Ass
 
 
 def norm_under(prepared: PreparedStep, assumptions: Sequence[Assumption]) -> Iterator[tuple[Assumption, float]]:
-    """The norm of a step's whole gradient under each of some assumptions; one backward pass a padding row tells all.
-
-    Yields:
-        Assumption and norm.
-    """
+    """The norm of a step's whole gradient under each of some assumptions; one backward pass a padding row tells all."""
     for row in dict.fromkeys(assumption.padding_row for assumption in assumptions):
         policy = Assumption(padding_row=row).holds_for(prepared.policy)
         squares = tensor_squares(replace(prepared, policy=policy))
@@ -137,11 +124,7 @@ def is_own_output(model: Any, sequence: TokenSequence) -> bool:
 
 @contextmanager
 def trl_output(model: Any) -> Iterator[None]:
-    """Let a model answer with the logits of TRL's layer.
-
-    Yields:
-        Nothing.
-    """
+    """Let a model answer with the logits of TRL's layer."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = base.config.get_text_config()
 

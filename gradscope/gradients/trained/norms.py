@@ -84,15 +84,8 @@ class _FusedHead(torch.autograd.Function):
 
 
 @contextmanager
-def router_losses(model: Any, found: list[torch.Tensor]) -> Iterator[None]:
-    """Let each forward pass inside return its load-balancing term, with its graph and without a coefficient.
-
-    Args:
-        found: Gets the terms, one a pass, as they come.
-
-    Yields:
-        Nothing.
-    """
+def _router_losses(model: Any, found: list[torch.Tensor]) -> Iterator[None]:
+    """Let each forward pass inside return its load-balancing term, with its graph and without a coefficient."""
 
     def ask(_: Any, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return arguments, keywords | {"output_router_logits": True}
@@ -255,13 +248,8 @@ def _router_coefficient(settings: TrainerSettings, model: object) -> float:
 
 
 def _orders(plan: RowPlan, micro_batch: int | None, number: int, seed: int) -> list[list[int]]:
-    """Random orders; with four or more, two of them have the rollouts that count most in one micro-batch, and apart.
-
-    Where few rollouts count, such as where most were truncated, random orders may all keep the same ones apart.
-
-    Returns:
-        Orders of all rollouts.
-    """
+    """Random orders; with four or more, two of them have the rollouts that count most in one micro-batch, and apart."""
+    # Where few rollouts count, such as where most were truncated, random orders may all keep the same ones apart.
     draw, num_rows = np.random.default_rng(seed), len(plan.sequences)
     orders: list[list[int]] = [draw.permutation(num_rows).tolist() for _ in range(number)]
     num_chunks = -(-num_rows // (micro_batch or num_rows))
@@ -339,15 +327,7 @@ def _nudged(prepared: PreparedStep, passes: ForwardPasses, draw: torch.Generator
 def _accumulated(
     prepared: PreparedStep, batches: Sequence[PaddedBatch], arithmetic: TrainerArithmetic, *, rewards: float = 1.0
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """The gradients that a step's backward passes leave on the parameters; what these held before comes back.
-
-    Args:
-        batches: The micro-batches, whose losses add up; a router's terms are averaged over them.
-        rewards: What everything but the router's term is multiplied with.
-
-    Yields:
-        Parameter -> gradient, only where there is one.
-    """
+    """The gradients that a step's backward passes leave on the parameters; what these held before comes back."""
     trainable = prepared.policy.trainable
     before = {name: parameter.grad for name, parameter in trainable.items()}
     scale = _LARGEST_SCALE if arithmetic.autocast == torch.float16 else 1.0
@@ -377,7 +357,7 @@ def _backward(
     policy, plan, coefficient = prepared.policy, prepared.plan, routed * arithmetic.router_coefficient
     terms: list[torch.Tensor] = []
     with (
-        router_losses(policy.model, terms) if coefficient else nullcontext(),
+        _router_losses(policy.model, terms) if coefficient else nullcontext(),
         arithmetic.on(policy.device, policy.model),
     ):
         outputs = completion_logprobs(policy.model, batch, plan.objective.temperature, entropies=plan.has_entropies)

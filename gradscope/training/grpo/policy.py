@@ -63,7 +63,7 @@ class TrainedPolicy:
         return frozenset([self.tokenizer.eos_token_id, *more])
 
 
-def model_folder(name: str) -> str:
+def _model_folder(name: str) -> str:
     """Where a model is: the packaged folder for ``embedded``, else the name itself, a folder or a hub id."""
     return str(EMBEDDED_FOLDER) if name == EMBEDDED_MODEL else name
 
@@ -86,7 +86,7 @@ def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = model_folder(name)
+    folder = _model_folder(name)
     if (Path(folder) / "adapter_config.json").is_file():
         raise InputError(
             f"{name} is an adapter; a run starts from a whole model.",
@@ -231,7 +231,7 @@ class AnswerProbability:
         sampled = [token for token in completion_ids if token not in self._policy.eos_ids()]
         tokenizer = self._policy.tokenizer
         completion = tokenizer.decode(sampled, skip_special_tokens=True)
-        kept, scored = split_ids(tokenizer, sampled, self._mark.reasoning(completion), self._mark.gap + problem.answer)
+        kept, scored = _split_ids(tokenizer, sampled, self._mark.reasoning(completion), self._mark.gap + problem.answer)
         return (*self._policy.encode(problem), *kept), (*scored, tokenizer.eos_token_id)
 
     @torch.no_grad()
@@ -245,22 +245,13 @@ class AnswerProbability:
         ]
 
 
-def split_ids(
+def _split_ids(
     tokenizer: Tokenizer, sampled: Sequence[int], reasoning: str, answer: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The sampled ids of the reasoning, and the ids that the rest of it and the answer have after them.
-
-    As many sampled tokens are kept as lie within the reasoning and as the tokenizer, given their text and what follows,
-    would not join with what follows.
-
-    Args:
-        sampled: Ids of a completion without its end of sequence.
-        reasoning: Its text up to the mark, with the mark.
-        answer: The true answer, with what stands before it.
-
-    Returns:
-        Ids that are given, and ids that are scored.
-    """
+    """The sampled ids of the reasoning, and the ids that the rest of it and the answer have after them."""
+    # As many sampled tokens are kept as lie within the reasoning and as the tokenizer, given their text and what
+    # follows,
+    # would not join with what follows.
 
     def text(number: int) -> str:
         return tokenizer.decode(list(sampled[:number]), skip_special_tokens=True)
@@ -409,7 +400,7 @@ class RewardFunctions:
     def _wrap(self, name: str, grader: Grader) -> Callable[..., list[float]]:
         def reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
             self.last[name] = [
-                grader(completion_text(completion), expected)
+                grader(_completion_text(completion), expected)
                 for completion, expected in zip(completions, answer, strict=True)
             ]
             return self.last[name]
@@ -424,7 +415,7 @@ def problems_of(prompt_id: Sequence[str], text: Sequence[str], answer: Sequence[
     return [Problem(prompt_id=one, prompt=prompt, answer=right) for one, prompt, right in columns]
 
 
-def completion_text(completion: str | list[dict[str, Any]]) -> str:
+def _completion_text(completion: str | list[dict[str, Any]]) -> str:
     """The text of a completion as TRL hands it to reward functions: plain text, or the assistant's messages."""
     if isinstance(completion, str):
         return completion

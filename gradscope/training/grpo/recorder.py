@@ -23,16 +23,13 @@ from gradscope.training.grpo.policy import TrainedPolicy
 from gradscope.training.tasks.task import Problem, Task, incoherence_metrics
 
 
-def batch_numbers(groups: Sequence[RolloutGroup]) -> dict[str, float]:
-    """What TRL logs of rewards and lengths, by its names.
-
-    Args:
-        groups: The groups of the batch, whose rewards are all known, [N].
-
-    Returns:
-        Name -> value. ``frac_reward_zero_std`` is the share of groups, whatever their size; standard deviations are of
-        the whole batch, with R - 1. Without a completion that ended, lengths of ended ones are 0, as TRL has them.
-    """
+def _batch_numbers(groups: Sequence[RolloutGroup]) -> dict[str, float]:
+    """What TRL logs of rewards and lengths, by its names."""
+    # groups: The groups of the batch, whose rewards are all known, [N].
+    # Returns name -> value. ``frac_reward_zero_std`` is the share of groups, whatever their size; standard deviations
+    # are of
+    # Returns the whole batch, with R - 1. Without a completion that ended, lengths of ended ones are 0, as TRL has
+    # them.
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     by_name = {name: [rollout.rewards[name] or 0.0 for rollout in rollouts] for name in rollouts[0].rewards}
     ended = [rollout for rollout in rollouts if rollout.status == "completed"]
@@ -43,12 +40,12 @@ def batch_numbers(groups: Sequence[RolloutGroup]) -> dict[str, float]:
             f"rewards/{name}/mean": float(np.mean(values)),
             f"rewards/{name}/std": float(np.std(values, ddof=1)),
         }
-    numbers["frac_reward_zero_std"] = float(np.mean([is_degenerate(group) for group in groups]))
+    numbers["frac_reward_zero_std"] = float(np.mean([_is_degenerate(group) for group in groups]))
     numbers["completions/clipped_ratio"] = 1.0 - len(ended) / len(rollouts)
     return numbers | dict(_lengths("", rollouts)) | dict(_lengths("terminated_", ended))
 
 
-def is_degenerate(group: RolloutGroup) -> bool:
+def _is_degenerate(group: RolloutGroup) -> bool:
     """Whether the rewards of a group that was just scored are all equal: a group-mean baseline leaves it nothing."""
     return all_equal([reward for reward in group.rewards if reward is not None])
 
@@ -134,12 +131,12 @@ class Recorder:
         write_step_rollouts(self._run, step, groups, force=True)
         numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
         if cost:
-            numbers |= {**batch_numbers(groups), **cost}
+            numbers |= {**_batch_numbers(groups), **cost}
         append_metrics(
             self._run,
             step,
             numbers
-            | {"num_groups": len(groups), "num_degenerate_groups": sum(map(is_degenerate, groups))}
+            | {"num_groups": len(groups), "num_degenerate_groups": sum(map(_is_degenerate, groups))}
             | incoherence_metrics(groups, self._task.is_coherent),
         )
 

@@ -158,19 +158,14 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     def _sampler_logprobs(
         self, prompt_ids: list[tuple[int, ...]], completion_ids: list[tuple[int, ...]]
     ) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]], list[NDArray[np.float32]] | None]:
-        """The log-probability of each sampled token and of the most likely one, by the weights that sampled it.
-
-        Hugging Face's generation returns none, and another engine's are of its own arithmetic. Rows are padded on the
-        right, so that each token has the position it was sampled at whatever kind of positions the model has.
-
-        Args:
-            prompt_ids: Exact ids of the prompts, [R].
-            completion_ids: Exact ids of the completions, [R].
-
-        Returns:
-            Of each sampled token and of the most likely one at its place, both [R][T], at the sampling temperature, in
-            float32; and the last hidden state at each token, [R][T, H], where the formulation reads them.
-        """
+        """The log-probability of each sampled token and of the most likely one, by the weights that sampled it."""
+        # Hugging Face's generation returns none, and another engine's are of its own arithmetic. Rows are padded on the
+        # right, so that each token has the position it was sampled at whatever kind of positions the model has.
+        # prompt_ids: Exact ids of the prompts, [R].
+        # completion_ids: Exact ids of the completions, [R].
+        # Returns of each sampled token and of the most likely one at its place, both [R][T], at the sampling
+        # temperature, in
+        # Returns float32; and the last hidden state at each token, [R][T, H], where the formulation reads them.
         size, wanted = self.args.per_device_train_batch_size, self._online.reads_states
         rows = [
             torch.tensor(prompt + completion) for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
@@ -180,7 +175,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         states: list[NDArray[np.float32]] = []
         for start in range(0, len(rows), size):
             ids = torch.nn.utils.rnn.pad_sequence(rows[start : start + size], batch_first=True).to(self.model.device)
-            with head_inputs(self.model, wanted=wanted) as seen:
+            with _head_inputs(self.model, wanted=wanted) as seen:
                 logits = self._logits(ids)
             scores = torch.log_softmax(logits[:, :-1].float() / self.temperature, dim=-1)
             taken, top = scores.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu(), scores.amax(-1).cpu()
@@ -218,16 +213,8 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has n
 
 
 @contextmanager
-def head_inputs(model: Any, *, wanted: bool) -> Iterator[list[torch.Tensor]]:
-    """What the output layer reads in forwards inside: the last hidden states, without keeping those of all layers.
-
-    Args:
-        model: A causal language model, or an adapter around one.
-        wanted: Whether to keep anything at all.
-
-    Yields:
-        One tensor a forward, [R, T, H].
-    """
+def _head_inputs(model: Any, *, wanted: bool) -> Iterator[list[torch.Tensor]]:
+    """What the output layer reads in forwards inside: the last hidden states, without keeping those of all layers."""
     seen: list[torch.Tensor] = []
     if not wanted:
         yield seen

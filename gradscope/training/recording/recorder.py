@@ -68,15 +68,9 @@ _SHAPING = (
 """Arguments without which recorded steps cannot be read, so that a run keeps them when it is resumed."""
 
 
-def recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> RunManifest:
-    """The manifest of a run that is recorded from now on.
-
-    Args:
-        notes: What a reader should know beside where the log-probabilities are from.
-
-    Returns:
-        The manifest; its configuration is empty, for no command of ours repeats somebody's script.
-    """
+def _recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> RunManifest:
+    """The manifest of a run that is recorded from now on."""
+    # Returns the manifest; its configuration is empty, for no command of ours repeats somebody's script.
     return RunManifest(
         run_id=f"recorded-{uuid.uuid4().hex[:8]}",
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -87,19 +81,19 @@ def recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> RunManifes
         task="recorded",
         versions=package_versions(),
         commit=checkout_commit(),
-        trainer_arguments=plain_arguments(trainer.args),
-        advantage=formulation_of(trainer),
+        trainer_arguments=_plain_arguments(trainer.args),
+        advantage=_formulation_of(trainer),
         notes=(_logprobs_note(trainer.args), *_sharing_note(trainer.args), *notes),
     )
 
 
-def plain_arguments(arguments: TrainerArguments) -> dict[str, Any]:
+def _plain_arguments(arguments: TrainerArguments) -> dict[str, Any]:
     """The arguments of a ``GRPOConfig`` as far as they are plain JSON; the folder of checkpoints is absolute."""
     plain = {name: value for name, value in arguments.to_dict().items() if _is_plain(value)}
     return plain | {"output_dir": str(Path(arguments.output_dir).resolve())}
 
 
-def formulation_of(trainer: Any) -> str:
+def _formulation_of(trainer: Any) -> str:
     """How the trainer makes advantages: a formulation of ours, ``trl`` for TRL's own that is none, or ``custom``."""
     own = type(trainer)._generate_and_score_completions is GRPOTrainer._generate_and_score_completions
     if not own or getattr(trainer.args, "multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
@@ -107,13 +101,9 @@ def formulation_of(trainer: Any) -> str:
     return _SCALED.get(str(trainer.args.scale_rewards), TRL_ADVANTAGE)
 
 
-def check_same_run(run: Path, trainer: Trainer) -> None:
-    """Refuse to go on with a run whose recorded steps could then not be read with one set of arguments.
-
-    Raises:
-        UsageError: An argument that shapes the gradient is another one now.
-    """
-    before, now = read_manifest(run).trainer_arguments, plain_arguments(trainer.args)
+def _check_same_run(run: Path, trainer: Trainer) -> None:
+    """Refuse to go on with a run whose recorded steps could then not be read with one set of arguments."""
+    before, now = read_manifest(run).trainer_arguments, _plain_arguments(trainer.args)
     different = [name for name in _SHAPING if before.get(name) != now.get(name)]
     if different:
         listed = ", ".join(f"{name} ({before.get(name)!r}, now {now.get(name)!r})" for name in different)
@@ -152,11 +142,9 @@ def _is_reused(arguments: TrainerArguments) -> bool:
     return bool(arguments.gradient_accumulation_steps % (arguments.steps_per_generation * arguments.num_iterations))
 
 
-def save_weights(trainer: Trainer, run: Path, num_updates: int) -> None:
-    """Save the policy as it is after so many updates, without anything that only resuming needs.
-
-    Every process calls it, for a sharded model is gathered by all; the main one writes.
-    """
+def _save_weights(trainer: Trainer, run: Path, num_updates: int) -> None:
+    """Save the policy as it is after so many updates, without anything that only resuming needs."""
+    # Every process calls it, for a sharded model is gathered by all; the main one writes.
     folder = checkpoint_path(run, num_updates)
     aside = folder.with_name(f".{folder.name}.partial")
     trainer.save_model(str(aside), _internal_call=True)  # a call from outside would also push to the hub
@@ -174,18 +162,14 @@ def is_sharded(trainer: Trainer) -> bool:
     return trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
 
 
-def saves_shards(trainer: Trainer) -> bool:
+def _saves_shards(trainer: Trainer) -> bool:
     """Whether FSDP was told to save a piece a process, which is no model that anything here could load."""
     return trainer.is_fsdp_enabled and "FULL" not in str(trainer.accelerator.state.fsdp_plugin.state_dict_type)
 
 
 @contextmanager
-def gathered_weights(trainer: Trainer, run: Path) -> Iterator[WeightsRef | None]:
-    """Have the weights of a sharded model in one place for a while. Every process calls it.
-
-    Yields:
-        Where the main process finds them; None where each process has the whole model.
-    """
+def _gathered_weights(trainer: Trainer, run: Path) -> Iterator[WeightsRef | None]:
+    """Have the weights of a sharded model in one place for a while. Every process calls it."""
     if not is_sharded(trainer):
         yield None
         return
@@ -202,7 +186,7 @@ def gathered_weights(trainer: Trainer, run: Path) -> Iterator[WeightsRef | None]
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def forget_after(run: Path, num_updates: int) -> None:
+def _forget_after(run: Path, num_updates: int) -> None:
     """Take away what was recorded after a checkpoint that the trainer goes on from."""
     for number in complete_checkpoints(run):
         if number > num_updates:
@@ -211,11 +195,9 @@ def forget_after(run: Path, num_updates: int) -> None:
 
 
 def _name_padding(config: Path, model: Any) -> None:
-    """Name the padding token that the embedding was made with.
-
-    TRL writes the tokenizer's into the model's configuration after loading it. PyTorch gives the embedding of the one
-    named before no gradient, so whoever recomputes gradients has to know which that was.
-    """
+    """Name the padding token that the embedding was made with."""
+    # TRL writes the tokenizer's into the model's configuration after loading it. PyTorch gives the embedding of the one
+    # named before no gradient, so whoever recomputes gradients has to know which that was.
     if config.is_file():  # an adapter has none
         document = read_json(config)
         document.get("text_config", document)["pad_token_id"] = padding_row(model)
@@ -276,7 +258,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         self._threshold = success_threshold
         self._force = force
         self._alone = ExitStack()
-        self._objective = Objective.from_settings(TrainerSettings(values=plain_arguments(trainer.args)))
+        self._objective = Objective.from_settings(TrainerSettings(values=_plain_arguments(trainer.args)))
         self._names = unique_names(trainer.reward_func_names)
         self._levels: set[float] = set()
         self._scored: tuple[Sequence[Sequence[int]], torch.Tensor] | None = None
@@ -299,13 +281,13 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
             return
         self._alone.enter_context(one_writer(self._run))
         if done and manifest_path(self._run).is_file():
-            check_same_run(self._run, self._trainer)
-            forget_after(self._run, done)
+            _check_same_run(self._run, self._trainer)
+            _forget_after(self._run, done)
             return
         check_free(self._run, force=self._force, in_script=True)
         notes = (f"Recording began after {done} updates.",) if done else ()
         with new_folder(self._run) as folder:
-            write_manifest(folder, recorded_manifest(self._trainer, notes))
+            write_manifest(folder, _recorded_manifest(self._trainer, notes))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Let others write the run."""
@@ -339,7 +321,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
                     "gradients_every needs the reference of the KL term, which is sharded too and not gathered.",
                     hint="Leave it out; give weights_every, and use `gradscope rank` afterwards.",
                 )
-        if (self._weights_every or self._gradients_every) and saves_shards(self._trainer):
+        if (self._weights_every or self._gradients_every) and _saves_shards(self._trainer):
             raise UsageError(
                 "FSDP is told to save a piece of the model in each process, and weights that sampled are saved whole.",
                 hint="Set fsdp_state_dict_type: FULL_STATE_DICT in accelerate's configuration.",
@@ -385,7 +367,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         if self._weights_every is not None and self._last_saved < (turn := done // self._weights_every):
             self._last_saved = turn
             if not checkpoint_path(self._run, done).exists():
-                save_weights(self._trainer, self._run, done)
+                _save_weights(self._trainer, self._run, done)
         if self._trainer.is_world_process_zero():
             earlier = self._staged.get(done + 1)  # several generation batches may feed one update
             if earlier is not None:
@@ -394,7 +376,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
             self._tell(self._degeneracy(self._groups(done + 1, rows, rewards)))
         if self._gradients_every is not None and self._last_measured < (turn := done // self._gradients_every):
             self._last_measured = turn
-            with gathered_weights(self._trainer, self._run) as saved:
+            with _gathered_weights(self._trainer, self._run) as saved:
                 if self._trainer.is_world_process_zero():
                     self._measure(done, self._groups(done + 1, *self._staged[done + 1]), saved)
                 self._trainer.accelerator.wait_for_everyone()

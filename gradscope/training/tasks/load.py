@@ -38,7 +38,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3}){1,9}|\d{1,30})(?:\.\d{1,30})?")
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]{0,200})\}")
 
 
-def extract_answer(text: str) -> str | None:
+def _extract_answer(text: str) -> str | None:
     r"""The final answer as it stands in a text.
 
     Args:
@@ -69,7 +69,7 @@ def extract_answer(text: str) -> str | None:
     return str(numbers[-1]) if numbers else None
 
 
-def parse_number(text: str) -> Decimal | None:
+def _parse_number(text: str) -> Decimal | None:
     """The value of a text that is one number, with or without currency, percent sign, commas or final period.
 
     Returns:
@@ -86,7 +86,7 @@ def parse_number(text: str) -> Decimal | None:
     return Decimal(sign + digits.replace(",", "")) if _NUMBER.fullmatch(digits) else None
 
 
-def grade_final_answer(completion: str, answer: str) -> float:
+def _grade_final_answer(completion: str, answer: str) -> float:
     """Whether a completion's final answer is the right one.
 
     Args:
@@ -102,12 +102,12 @@ def grade_final_answer(completion: str, answer: str) -> float:
         >>> grade_final_answer("1080 or 1081", "1080")
         0.0
     """
-    extracted = extract_answer(completion)
+    extracted = _extract_answer(completion)
     if extracted is None:
         return 0.0
-    expected = parse_number(answer)
+    expected = _parse_number(answer)
     if expected is not None:
-        return float(parse_number(extracted) == expected)
+        return float(_parse_number(extracted) == expected)
     return float(" ".join(extracted.split()).casefold() == " ".join(answer.split()).casefold())
 
 
@@ -117,49 +117,28 @@ _MARK = AnswerMark(text="####", is_last=True, gap=" ")
 Row = Callable[[dict[str, Any], str], tuple[str, str]]
 
 
-def gsm8k_task(
+def _gsm8k_task(
     data: Path,
     heldout_data: Path | None,
     *,
     heldout_prompts: int,
     train_prompts: int | None,
-    grader: Grader = grade_final_answer,
+    grader: Grader = _grade_final_answer,
 ) -> Task:
-    """GSM8K: ``question`` and a worked ``answer`` whose number stands after ``####``.
-
-    Args:
-        data: ``train.jsonl`` of openai/grade-school-math, or a file of the same form.
-        heldout_data: ``test.jsonl``; without it the last rows of ``data`` are held out.
-        heldout_prompts: How many prompts are held out.
-        train_prompts: How many are trained on; None for all.
-        grader: How a completion's final answer is compared.
-
-    Returns:
-        The task; the prompt is the question, a blank line and a sentence that asks for the form of the answer.
-    """
+    """GSM8K: ``question`` and a worked ``answer`` whose number stands after ``####``."""
+    # Returns the task; the prompt is the question, a blank line and a sentence that asks for the form of the answer.
     return _task("gsm8k", _gsm8k_row, data, heldout_data, heldout_prompts, train_prompts, grader)
 
 
-def jsonl_task(
+def _jsonl_task(
     data: Path,
     heldout_data: Path | None,
     *,
     heldout_prompts: int,
     train_prompts: int | None,
-    grader: Grader = grade_final_answer,
+    grader: Grader = _grade_final_answer,
 ) -> Task:
-    """Any task with one right answer a prompt: rows with ``prompt`` and ``answer``, put to the model as they are.
-
-    Args:
-        data: A JSONL file.
-        heldout_data: Another one; without it the last rows of ``data`` are held out.
-        heldout_prompts: How many prompts are held out.
-        train_prompts: How many are trained on; None for all.
-        grader: How a completion's final answer is compared.
-
-    Returns:
-        The task.
-    """
+    """Any task with one right answer a prompt: rows with ``prompt`` and ``answer``, put to the model as they are."""
     return _task("jsonl", _plain_row, data, heldout_data, heldout_prompts, train_prompts, grader)
 
 
@@ -244,7 +223,7 @@ def _plain_row(document: dict[str, Any], where: str) -> tuple[str, str]:
 
 def _gsm8k_row(document: dict[str, Any], where: str) -> tuple[str, str]:
     solution = _text(document, "answer", where)
-    answer = extract_answer(solution) if "####" in solution else None
+    answer = _extract_answer(solution) if "####" in solution else None
     if not answer:
         raise InputError(
             f"{where} has no answer after ####.", hint="Use --task jsonl for a file that holds bare answers."
@@ -258,16 +237,8 @@ _SECONDS = 1
 """Signals come after whole seconds."""
 
 
-def math_grader() -> Grader:
-    """The grader, once what it needs is there.
-
-    Returns:
-        Called with (completion, answer); 1.0 or 0.0.
-
-    Raises:
-        MissingDependencyError: math-verify is not installed.
-        UsageError: This is not the main thread.
-    """
+def _math_grader() -> Grader:
+    """The grader, once what it needs is there."""
     if util.find_spec("math_verify") is None:
         raise MissingDependencyError(
             "The grader math-verify needs a package that is not installed.", hint="pip install 'gradscope[math]'"
@@ -278,24 +249,18 @@ def math_grader() -> Grader:
             hint="Call gradscope from the main thread, or use the grader plain.",
         )
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it repeats a text that took too long in full
-    return grade_expression
+    return _grade_expression
 
 
-def grade_expression(completion: str, answer: str) -> float:
-    """Whether a completion's final answer is mathematically the right one.
-
-    Args:
-        completion: The completion's text; what follows the last ``####``, where there is one, counts alone.
-        answer: The right answer, with or without dollar signs around it.
-
-    Returns:
-        1.0 or 0.0. Where math-verify reads no expression on one side, the plain comparison decides.
-    """
+def _grade_expression(completion: str, answer: str) -> float:
+    """Whether a completion's final answer is mathematically the right one."""
+    # completion: The completion's text; what follows the last ``####``, where there is one, counts alone.
+    # Returns 1.0 or 0.0. Where math-verify reads no expression on one side, the plain comparison decides.
     end = completion[-_MAX_MATH_TEXT:]
-    answered = _parse_math((extract_answer(end) or "") if "####" in end else end)
+    answered = _parse_math((_extract_answer(end) or "") if "####" in end else end)
     expected = _parse_math(answer if "$" in answer else f"${answer}$") or _parse_math(answer)
     if not answered or not expected:
-        return grade_final_answer(completion, answer)
+        return _grade_final_answer(completion, answer)
     from math_verify import verify
     from math_verify.errors import TimeoutException
 
@@ -363,13 +328,13 @@ def _running_sums(config: TrainConfig) -> Task:
 
 
 def _from_files(config: TrainConfig, data: Path) -> Task:
-    read = gsm8k_task if config.task == "gsm8k" else jsonl_task
+    read = _gsm8k_task if config.task == "gsm8k" else _jsonl_task
     return read(
         data,
         None if config.heldout_data is None else Path(config.heldout_data),
         heldout_prompts=config.heldout_prompts,
         train_prompts=config.train_prompts,
-        grader=math_grader() if config.grader == "math-verify" else grade_final_answer,
+        grader=_math_grader() if config.grader == "math-verify" else _grade_final_answer,
     )
 
 

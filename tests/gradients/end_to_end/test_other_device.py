@@ -19,7 +19,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget
-from gradscope.gradients.model.policy import longest_sequence
+from gradscope.gradients.model.policy import _longest_sequence
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
 from gradscope.gradients.step.directions import measure_optimizer_steps, measure_weight_spectra, step_gradient
@@ -252,7 +252,7 @@ def answers(model: Any) -> Any:
     policy = replace(step.policy, padding=TrainerPadding(multiple=4))
     sampled = step_logprobs(policy, step.groups, DAPO, TokenBudget(4096))
     random = is_random(policy, step.shortest, without_dropout=False)
-    numbers = [longest_sequence(model), is_own_output(model, step.shortest), random]
+    numbers = [_longest_sequence(model), is_own_output(model, step.shortest), random]
     return [*map(float, numbers), *torch.cat(sampled).tolist()]
 
 

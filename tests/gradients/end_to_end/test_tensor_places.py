@@ -21,7 +21,7 @@ MAKERS = {
 ON_THE_CPU = {
     "engines/stream._read": "what was on disk; the caller moves it",
     "engines/exchange._pack": "nothing to send",
-    "engines/exchange.exchange_letters": "sizes, which processes tell each other on the CPU",
+    "engines/exchange._exchange_letters": "sizes, which processes tell each other on the CPU",
     "layers/trace.ForwardTrace": "a placeholder without elements",
     "model/batches.pad_batch": "filled row by row, and copied to the device at once",
     "model/checkpoint.changed_in_bfloat16": "weights of a file, which never see a model",

@@ -14,13 +14,13 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gradscope.gradients.engines.exchange import (
-    Letter,
-    bounds_of,
-    cut_shape,
-    deal_rows,
-    exchange_letters,
-    own_batches,
-    piece_of,
+    _bounds_of,
+    _cut_shape,
+    _deal_rows,
+    _exchange_letters,
+    _Letter,
+    _own_batches,
+    _piece_of,
 )
 from gradscope.gradients.layers.factors import GradientFactor, HeadProduct, OuterProduct, Routed, Scatter, Summed
 from gradscope.gradients.model.head import HeadTokens, PlainHead
@@ -211,7 +211,7 @@ def test_who_has_fewer_batches_repeats_a_row_for_nothing(monkeypatch: pytest.Mon
     for index in range(2):
         monkeypatch.setattr("gradscope.gradients.engines.exchange.num_connected", lambda: 2)
         monkeypatch.setattr("gradscope.gradients.engines.exchange.connected_index", lambda index=index: index)
-        batches = own_batches(step, batch_tokens=1)
+        batches = _own_batches(step, batch_tokens=1)
         assert len(batches) == 2
         counted += [row for batch, counts in batches if counts for row in batch.rows]
     assert sorted(counted) == [0, 1, 2]
@@ -277,7 +277,7 @@ def test_a_letter_comes_as_it_was_sent(name: str, dtype: torch.dtype) -> None:
         type(factor)(**{field: cast(getattr(factor, field)) for field in factor.__slots__})  # type: ignore[attr-defined]
         for factor in factors
     ]
-    (came,) = exchange_letters([Letter(shape=shape, parts=(((4, 2), factors),))], torch.device("cpu"))
+    (came,) = _exchange_letters([_Letter(shape=shape, parts=(((4, 2), factors),))], torch.device("cpu"))
     ((rows, got),) = came.parts
     assert (came.shape, rows) == (shape, (4, 2))
     for sent, received in zip(factors, got, strict=True):
@@ -288,7 +288,9 @@ def test_a_letter_comes_as_it_was_sent(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.usefixtures("group_of_one")
 def test_an_empty_letter_comes_empty() -> None:
-    assert exchange_letters([Letter(shape=(3, 4), parts=())], torch.device("cpu")) == [Letter(shape=(3, 4), parts=())]
+    assert _exchange_letters([_Letter(shape=(3, 4), parts=())], torch.device("cpu")) == [
+        _Letter(shape=(3, 4), parts=())
+    ]
 
 
 @pytest.mark.usefixtures("group_of_one")
@@ -304,7 +306,7 @@ def test_of_an_output_layer_only_tokens_are_sent(shape: tuple[int, ...], entropi
         **numbers,
     ).split([3, 4])
     factor = HeadProduct(head=kept, tokens=tokens, is_bias=len(shape) == 1)
-    (came,) = exchange_letters([Letter(shape=shape, parts=(((4, 2), [factor]),))], torch.device("cpu"), other)
+    (came,) = _exchange_letters([_Letter(shape=shape, parts=(((4, 2), [factor]),))], torch.device("cpu"), other)
     ((rows, (got,)),) = came.parts
     assert isinstance(got, HeadProduct)
     assert (rows, got.head, got.is_bias) == ((4, 2), other, factor.is_bias)
@@ -327,12 +329,14 @@ def rows_of(shape: Sequence[int], factors: Sequence[GradientFactor]) -> torch.Te
 @pytest.mark.parametrize("num_processes", [1, 2, 3, 10])
 def test_pieces_put_together_are_the_whole(name: str, num_processes: int) -> None:
     shape, factors = PIECES[name]
-    cut, side = cut_shape(torch.Size(shape), factors)
+    cut, side = _cut_shape(torch.Size(shape), factors)
     assert cut == torch.Size(shape)
     pieces = []
-    for start, stop in bounds_of(cut[side], num_processes):
+    for start, stop in _bounds_of(cut[side], num_processes):
         size = (*cut[:side], stop - start, *cut[side + 1 :])
-        pieces.append(rows_of(size, [piece_of(factor, side, start, stop) for factor in factors]) if all(size) else None)
+        pieces.append(
+            rows_of(size, [_piece_of(factor, side, start, stop) for factor in factors]) if all(size) else None
+        )
     whole = torch.cat([piece for piece in pieces if piece is not None], dim=side + 1)
     torch.testing.assert_close(
         whole, rows_of(shape, factors), rtol=1e-12, atol=1e-12
@@ -347,11 +351,11 @@ def test_ids_of_an_output_layer_put_together_are_the_whole(edges: tuple[int, ...
     states = HeadTokens(hidden=torch.cat(tokens(16)), ids=torch.cat(numbers(9)), **beside)
     factor = HeadProduct(head=whole, tokens=states.split(LENGTHS), is_bias=bias)
     shape = torch.Size((9,) if bias else (9, 16))
-    assert cut_shape(shape, [factor]) == (shape, 0)
+    assert _cut_shape(shape, [factor]) == (shape, 0)
     pieces = []
     for start, stop in pairwise(edges):
         own = whole.with_rows(whole.module.weight.detach()[start:stop], whole.module.bias.detach()[start:stop])
-        piece = piece_of(factor, 0, start, stop)
+        piece = _piece_of(factor, 0, start, stop)
         assert isinstance(piece, HeadProduct)
         pieces.append(rows_of((stop - start, *shape[1:]), [replace(piece, head=own)]))
     torch.testing.assert_close(torch.cat(pieces, dim=1), rows_of(shape, [factor]), rtol=1e-12, atol=1e-12)
@@ -359,29 +363,29 @@ def test_ids_of_an_output_layer_put_together_are_the_whole(edges: tuple[int, ...
 
 def test_a_table_held_the_other_way_round_is_cut_by_its_ids() -> None:
     factors = [Scatter(ids=numbers(9), grads=tokens(4))]
-    assert cut_shape(torch.Size((4, 9)), factors) == (torch.Size((9, 4)), 0)
+    assert _cut_shape(torch.Size((4, 9)), factors) == (torch.Size((9, 4)), 0)
 
 
 def test_the_longer_side_is_cut_so_that_the_shorter_one_goes_to_all() -> None:
     (factor,) = PIECES["more inputs"][1]
-    piece = piece_of(factor, 1, 2, 5)
+    piece = _piece_of(factor, 1, 2, 5)
     assert isinstance(piece, OuterProduct)
     assert [part.shape[1] for part in (*piece.left, *piece.right)] == [4, 4, 3, 3]
 
 
 def test_what_is_no_known_factor_is_an_error() -> None:
     with pytest.raises(TypeError, match="str cannot be cut"):
-        piece_of("factor", 0, 0, 1)  # type: ignore[arg-type]
+        _piece_of("factor", 0, 0, 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("num_processes", [1, 2, 3, 8])
 def test_every_row_is_dealt_once_and_none_has_much_more(num_processes: int) -> None:
     lengths = np.random.default_rng(0).integers(10, 2000, 64).tolist()
-    shares = deal_rows(lengths, num_processes)
+    shares = _deal_rows(lengths, num_processes)
     assert sorted(row for share in shares for row in share) == list(range(64))
     tokens = [sum(lengths[row] for row in share) for share in shares]
     assert max(tokens) - min(tokens) <= max(lengths)
 
 
 def test_fewer_rows_than_processes_leave_some_without() -> None:
-    assert deal_rows([5, 7], 3) == [(1,), (0,), ()]
+    assert _deal_rows([5, 7], 3) == [(1,), (0,), ()]

@@ -11,7 +11,7 @@ from torch import nn
 from gradscope.errors import UsageError
 from gradscope.gradients.engines import prompt as prefix
 from gradscope.gradients.engines import prompt as shared_prompts
-from gradscope.gradients.engines.prompt import PREFIX_SHARE, completion_batches, frac_shared, group_by_prompt
+from gradscope.gradients.engines.prompt import PREFIX_SHARE, _completion_batches, _frac_shared, _group_by_prompt
 from gradscope.gradients.model.batches import TokenSequence
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import RowPlan, plan_rows
@@ -170,8 +170,8 @@ def test_a_layer_that_is_called_twice_adds_up():
 
 def test_a_long_prefix_counts_towards_the_budget_of_a_batch():
     plan = plan_of([tuple(range(1 + 2 * PREFIX_SHARE))] * 4, [3] * 4)
-    (group,) = group_by_prompt(plan)
-    sizes = [len(batch.rows) for batch in completion_batches(plan, group, 12, torch.device("cpu"))]
+    (group,) = _group_by_prompt(plan)
+    sizes = [len(batch.rows) for batch in _completion_batches(plan, group, 12, torch.device("cpu"))]
     assert sizes == [2, 2]
 
 
@@ -228,9 +228,9 @@ def test_auto_shares_long_prompts_where_that_saves_enough(monkeypatch):
 
 def test_rows_are_grouped_by_the_ids_of_their_prompts():
     plan = plan_of([(5, 6), (7,), (5, 6)], [2, 1, 3])
-    first, second = group_by_prompt(plan)
+    first, second = _group_by_prompt(plan)
     assert (first.rows, first.prompt_ids, first.prefix_ids) == ((0, 2), (5, 6), (5,))
     assert (second.rows, second.prefix_ids) == ((1,), ())
     # 11 tokens, and the second run of the one-token prefix is saved
-    assert frac_shared(plan, weight_gradients=True) == pytest.approx(1 / (3 * 11))
-    assert frac_shared(plan, weight_gradients=False) == pytest.approx(1 / (2 * 11))
+    assert _frac_shared(plan, weight_gradients=True) == pytest.approx(1 / (3 * 11))
+    assert _frac_shared(plan, weight_gradients=False) == pytest.approx(1 / (2 * 11))

@@ -11,7 +11,7 @@ from torch import nn
 
 from gradscope.gradients.engines import stream as pending_parts
 from gradscope.gradients.engines.loop import GramAccumulator
-from gradscope.gradients.engines.stream import PartStore, PendingParts, free_bytes, stored_bytes, stream_gram
+from gradscope.gradients.engines.stream import PartStore, PendingParts, _stored_bytes, free_bytes, stream_gram
 from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
 from gradscope.gradients.model.head import plain_head
 from gradscope.gradients.plan.prepared_step import prepare_step
@@ -206,7 +206,7 @@ def test_what_is_kept_is_counted_here_and_on_disk_and_can_be_dropped(files, tmp_
         store.keep("a", (0, 1), [part])
         store.keep("b", (0, 1), [part, part])
         assert len(files) == 1
-        assert {name: stored_bytes(kept) for name, kept in store.factors()} == {"a": 32, "b": 64}
+        assert {name: _stored_bytes(kept) for name, kept in store.factors()} == {"a": 32, "b": 64}
         store.drop("b")
         assert store.names == ["a"]
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -10,11 +10,11 @@ from gradscope.errors import InputError
 from gradscope.gradients.engines import stream
 from gradscope.gradients.model.budget import (
     TokenBudget,
+    _tokens_that_fit,
     first_batch_tokens,
     is_out_of_memory,
     names_out_of_memory,
     recomputed_tokens,
-    tokens_that_fit,
 )
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
@@ -153,9 +153,9 @@ def test_the_guess_on_cuda_follows_from_what_is_free(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3_000_000, 9_000_000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2_000_000)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1_000_000)
-    assert first_batch_tokens(there) == tokens_that_fit(4_000_000, **shape)
-    assert tokens_that_fit(8_000_000, **shape) == pytest.approx(2 * tokens_that_fit(4_000_000, **shape), abs=1)
-    assert tokens_that_fit(1, **shape) == 1
+    assert first_batch_tokens(there) == _tokens_that_fit(4_000_000, **shape)
+    assert _tokens_that_fit(8_000_000, **shape) == pytest.approx(2 * _tokens_that_fit(4_000_000, **shape), abs=1)
+    assert _tokens_that_fit(1, **shape) == 1
 
 
 def test_models_of_every_family_say_their_width():
@@ -202,7 +202,7 @@ def test_only_a_gpu_would_rather_run_layers_again():
     policy = tiny_policy("llama_untied_biases")
     assert recomputed_tokens(policy) == 0
     shape = {"vocab_size": 0, "num_layers": 36, "width": 4096, "itemsize": 2}
-    kept, again = (tokens_that_fit(20 * 2**30, **shape, recompute=each) for each in (False, True))
+    kept, again = (_tokens_that_fit(20 * 2**30, **shape, recompute=each) for each in (False, True))
     assert again > 10 * kept
 
 

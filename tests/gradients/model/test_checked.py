@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.checked import (
+    _why_unbounded,
     is_out_of_memory,
     load_tokenizer,
     opened_tensors,
@@ -23,7 +24,6 @@ from gradscope.gradients.model.checked import (
     require_possible,
     require_readable,
     require_same_tensors,
-    why_unbounded,
 )
 from tests.gradients.models import write_tokenizer
 
@@ -232,7 +232,7 @@ def write(folder: Path, **fields: Any) -> Path:
 
 @pytest.mark.parametrize("pattern", READ)
 def test_what_adapters_have_is_read_and_ends(tmp_path: Path, pattern: str) -> None:
-    assert why_unbounded(pattern) is None
+    assert _why_unbounded(pattern) is None
     began = time.process_time()
     assert [bool(re.fullmatch(pattern, name)) for name in NAMES]
     assert time.process_time() - began < 1

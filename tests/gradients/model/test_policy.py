@@ -25,10 +25,10 @@ from transformers import (
 
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.model.policy import (
+    _built_for,
     _default_padding,
-    built_for,
+    _longest_sequence,
     load_measured_policy,
-    longest_sequence,
     padding_row,
     token_embedding,
     token_sequences,
@@ -380,7 +380,7 @@ def whisper() -> Any:
 )
 def test_a_table_of_positions_says_how_long_a_sequence_can_be(make, longest):
     model = make().eval()
-    assert longest_sequence(model) == longest
+    assert _longest_sequence(model) == longest
     one = torch.full((1, 1 if longest is None else longest), 5)
     with torch.no_grad():
         model(input_ids=one)
@@ -390,14 +390,14 @@ def test_a_table_of_positions_says_how_long_a_sequence_can_be(make, longest):
 
 
 def test_an_adapter_around_the_model_changes_nothing():
-    assert longest_sequence(adapted("dora, conv1d")) == 32
+    assert _longest_sequence(adapted("dora, conv1d")) == 32
 
 
 def test_what_a_configuration_names_is_the_length_it_was_built_for():
     model = tiny_model("llama_untied_biases")
-    assert built_for(model) == 32
+    assert _built_for(model) == 32
     model.config = XLNetConfig()  # any length, as it says with -1
-    assert built_for(model) is None
+    assert _built_for(model) is None
 
 
 class LetterTokenizer:

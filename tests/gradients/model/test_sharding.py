@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 from gradscope.errors import MissingDependencyError, UsageError
 from gradscope.gradients.model import sharding
 from gradscope.gradients.model.sharding import (
+    _require_sharding,
     call_as_module,
     end_of_pass,
     is_in_parts,
@@ -19,7 +20,6 @@ from gradscope.gradients.model.sharding import (
     own_slice,
     put_together,
     require_one_process,
-    require_sharding,
     row_bounds,
     settle,
     sharding_arguments,
@@ -118,12 +118,12 @@ def test_the_class_that_a_folder_names_is_asked_too() -> None:
 @pytest.mark.parametrize("version", ["5.14.0", "5.9.1", "5.0.0rc1"])
 def test_an_older_transformers_is_refused_by_name(version: str) -> None:
     with pytest.raises(MissingDependencyError, match=f"from transformers 5.14.1 on, and {version} is installed"):
-        require_sharding(version)
+        _require_sharding(version)
 
 
 @pytest.mark.parametrize("version", ["5.14.1", "5.23.0", "6.0.0.dev0"])
 def test_a_newer_transformers_is_taken(version: str) -> None:
-    require_sharding(version)
+    _require_sharding(version)
 
 
 @pytest.mark.usefixtures("two_processes")

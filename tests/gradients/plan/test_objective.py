@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trl import GRPOConfig
 
 from gradscope.gradients.plan.losses import LossParameters
-from gradscope.gradients.plan.objective import Objective, is_reused, reason_against, several_sequences
+from gradscope.gradients.plan.objective import Objective, _is_reused, reason_against, several_sequences
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.types import Rollout, Tokens
 
@@ -210,8 +210,8 @@ def test_settings_that_leave_nothing_open(values):
 
 
 def test_a_batch_is_reused_where_an_update_does_not_start_with_fresh_rollouts():
-    assert not is_reused(TrainerSettings(values={"gradient_accumulation_steps": 4, "steps_per_generation": 2}))
-    assert is_reused(TrainerSettings(values={"num_iterations": 2}))
+    assert not _is_reused(TrainerSettings(values={"gradient_accumulation_steps": 4, "steps_per_generation": 2}))
+    assert _is_reused(TrainerSettings(values={"num_iterations": 2}))
 
 
 def test_rollouts_of_several_sequences_are_refused_where_these_are_in_the_loss():

@@ -17,14 +17,14 @@ from gradscope.gradients.model.head import plain_head
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import (
-    in_frames,
-    padding_id_of,
+    _in_frames,
+    _padding_id_of,
+    _sees_padding,
+    _with_status,
     prepare_step,
     pretrained_length,
     scales_with_width,
     see_batch,
-    sees_padding,
-    with_status,
 )
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.measure import measure_rollout_tokens
@@ -177,22 +177,22 @@ def test_rows_are_those_of_the_padded_batch(name: str, engine: str) -> None:
 
 def test_without_a_trainers_padding_nothing_is_framed() -> None:
     prepared = prepare_step(tiny_policy("gpt2_tied_conv1d"), tiny_groups(), DAPO)
-    assert in_frames(prepared.policy, prepared.plan) is prepared.plan.sequences
+    assert _in_frames(prepared.policy, prepared.plan) is prepared.plan.sequences
 
 
 def test_rounding_depends_on_the_frame_even_where_the_output_does_not() -> None:
     policy = replace(tiny_policy("qwen3_gqa_norms"), padding=TrainerPadding())
     prepared = prepare_step(policy, tiny_groups(), DAPO)
-    framed = in_frames(policy, prepared.plan)
+    framed = _in_frames(policy, prepared.plan)
     assert all(sequence.frame is not None for sequence in framed)
     again = replace(prepared, plan=replace(prepared.plan, sequences=framed))
-    assert in_frames(policy, again.plan) is again.plan.sequences
+    assert _in_frames(policy, again.plan) is again.plan.sequences
 
 
 def test_a_sequence_without_padding_has_none_to_see() -> None:
     policy = replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding())
     prepared = prepare_step(policy, tiny_groups(1, 1), DAPO)
-    assert not sees_padding(policy, prepared.plan.sequences[0])
+    assert not _sees_padding(policy, prepared.plan.sequences[0])
 
 
 def test_a_shared_prompt_cannot_stand_in_a_frame() -> None:
@@ -211,13 +211,13 @@ def test_the_padding_token_is_the_tokenizers_else_that_of_the_end_else_the_model
         pad_token_id, eos_token_id = 7, 3
 
     policy = policy_of(tiny_model("llama_untied_biases"))
-    assert padding_id_of(replace(policy, tokenizer=Tokenizer())) == 7
+    assert _padding_id_of(replace(policy, tokenizer=Tokenizer())) == 7
     Tokenizer.pad_token_id = None
-    assert padding_id_of(replace(policy, tokenizer=Tokenizer())) == 3
-    assert padding_id_of(policy) == policy.model.config.pad_token_id
+    assert _padding_id_of(replace(policy, tokenizer=Tokenizer())) == 3
+    assert _padding_id_of(policy) == policy.model.config.pad_token_id
     Tokenizer.eos_token_id = VOCAB + 1  # a tokenizer may know tokens that the model does not
     policy.model.config.pad_token_id = None
-    assert padding_id_of(replace(policy, tokenizer=Tokenizer())) == 0
+    assert _padding_id_of(replace(policy, tokenizer=Tokenizer())) == 0
 
 
 def test_other_models_keep_nothing() -> None:
@@ -245,7 +245,7 @@ def policy(eos=3, pad=0, declared=None):
 
 
 def status(last, of=MASKING, **ends):
-    return with_status(dataclasses.replace(ROLLOUT, completion_ids=(7, last)), policy(**ends), of).status
+    return _with_status(dataclasses.replace(ROLLOUT, completion_ids=(7, last)), policy(**ends), of).status
 
 
 def test_a_completion_ends_with_the_end_of_a_sequence_or_padding():
@@ -271,6 +271,6 @@ def test_without_an_end_of_sequence_nothing_can_be_told():
 def test_nothing_is_changed_that_is_known_or_not_asked_for():
     told = dataclasses.replace(ROLLOUT, status="completed")
     text = dataclasses.replace(ROLLOUT, completion_ids=None)
-    assert with_status(told, policy(), MASKING) is told
-    assert with_status(text, policy(), MASKING) is text
-    assert with_status(ROLLOUT, policy(), Objective()) is ROLLOUT
+    assert _with_status(told, policy(), MASKING) is told
+    assert _with_status(text, policy(), MASKING) is text
+    assert _with_status(ROLLOUT, policy(), Objective()) is ROLLOUT

@@ -13,7 +13,7 @@ from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step import heldout as heldout_answers
-from gradscope.gradients.step.heldout import heldout_sequences, measure_heldout_gram
+from gradscope.gradients.step.heldout import _heldout_sequences, measure_heldout_gram
 from gradscope.gradients.step.measure import measure_step
 from gradscope.rollouts.types import Rollout, RolloutGroup
 from tests.gradients.models import ARCHITECTURES, DAPO, policy_of, tiny_experts, tiny_groups, tiny_policy
@@ -211,7 +211,7 @@ def step_of(*texts: tuple[str, str], tokenizer: Any = None, **changes: Any) -> P
 
 
 def test_text_becomes_tokens_as_the_trainers_does() -> None:
-    found = heldout_sequences(
+    found = _heldout_sequences(
         step_of(("abc", "de")), [prompt_of("ab", "c", "cd"), prompt_of("ba", "e")], [(0.25, 0.75), (1.0,)]
     )
     assert [sequence.prompt_ids for sequence in found.sequences] == [(2, 3), (2, 3), (3, 2)]
@@ -225,7 +225,7 @@ def test_completions_that_other_ids_were_sampled_for_are_told() -> None:
     prepared = step_of(("abc", "de"))
     first = dataclasses.replace(prepared.groups[0].rollouts[0], completion="ed")
     groups = (dataclasses.replace(prepared.groups[0], rollouts=(first, *prepared.groups[0].rollouts[1:])),)
-    found = heldout_sequences(dataclasses.replace(prepared, groups=groups), [prompt_of("ab", "c")], [(1.0,)])
+    found = _heldout_sequences(dataclasses.replace(prepared, groups=groups), [prompt_of("ab", "c")], [(1.0,)])
     assert found.notes[1] == (
         "Some of the run's own completions have other ids than their text gives, so held-out answers may too."
     )
@@ -235,32 +235,32 @@ def test_exact_ids_need_no_tokenizer_and_no_note() -> None:
     prepared = step_of()
     prepared = dataclasses.replace(prepared, policy=dataclasses.replace(prepared.policy, tokenizer=None))
     exact = prompt_of("", "", prompt_ids=(3, 4), completion_ids=(5, 1))
-    assert heldout_sequences(prepared, [exact], [(1.0,)]).notes == ()
+    assert _heldout_sequences(prepared, [exact], [(1.0,)]).notes == ()
     with pytest.raises(InputError, match="held-out ab has no token ids, and no tokenizer was found"):
-        heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])
-    half = heldout_sequences(step_of(), [prompt_of("", "c", prompt_ids=(3, 4))], [(1.0,)])
+        _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])
+    half = _heldout_sequences(step_of(), [prompt_of("", "c", prompt_ids=(3, 4))], [(1.0,)])
     assert half.notes == ("Held-out answers were tokenized from text.",)
 
 
 def test_prompts_of_the_step_are_left_out() -> None:
     prepared = step_of(("abc", "de"))
-    found = heldout_sequences(prepared, [prompt_of("abc", "c"), prompt_of("ba", "e")], [(1.0,), (1.0,)])
+    found = _heldout_sequences(prepared, [prompt_of("abc", "c"), prompt_of("ba", "e")], [(1.0,), (1.0,)])
     assert [group.prompt_id for group in found.groups] == ["ba"]
     assert found.notes[0] == "Held-out prompts that a step trains on are left out of that step."
     with pytest.raises(InputError, match="Every held-out prompt is trained on in this very step"):
-        heldout_sequences(prepared, [prompt_of("abc", "c")], [(1.0,)])
+        _heldout_sequences(prepared, [prompt_of("abc", "c")], [(1.0,)])
 
 
 def test_answers_outside_the_vocabulary_are_left_out() -> None:
-    found = heldout_sequences(step_of(("abc", "de")), [prompt_of("ab", "c", "z", "d")], [(0.25, 0.5, 0.25)])
+    found = _heldout_sequences(step_of(("abc", "de")), [prompt_of("ab", "c", "z", "d")], [(0.25, 0.5, 0.25)])
     assert [sequence.completion_ids for sequence in found.sequences] == [(4, 1), (5, 1)]
     assert found.shares == (0.5, 0.5)
     assert [rollout.completion for rollout in found.groups[0].rollouts] == ["c", "d"]
     assert "Held-out answers that the model's vocabulary cannot spell are left out." in found.notes
-    assert heldout_sequences(step_of(("abc", "de")), [prompt_of("a b", "C d")], [(1.0,)]).shares == (1.0,)
+    assert _heldout_sequences(step_of(("abc", "de")), [prompt_of("a b", "C d")], [(1.0,)]).shares == (1.0,)
     for lost in (prompt_of("ab", "z"), prompt_of("xb", "c")):
         with pytest.raises(InputError, match="No held-out answer can be spelled in the tokens of this model"):
-            heldout_sequences(step_of(("abc", "de")), [lost], [(1.0,)])
+            _heldout_sequences(step_of(("abc", "de")), [lost], [(1.0,)])
 
 
 def test_prompts_that_a_template_wrapped_need_messages() -> None:
@@ -271,22 +271,22 @@ def test_prompts_that_a_template_wrapped_need_messages() -> None:
     groups = (dataclasses.replace(wrapped.groups[0], rollouts=rollouts),)
     prepared = prepare_step(wrapped.policy, groups, DAPO)
     with pytest.raises(InputError, match="other token ids than their text gives, as with a chat template") as error:
-        heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])
+        _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])
     assert "as messages, or with prompt_ids" in error.value.hint
     asked = prompt_of("ab", "c", messages=({"role": "user", "content": "ab"},))
-    assert heldout_sequences(prepared, [asked], [(1.0,)]).sequences[0].prompt_ids == (20, 2, 3, 21)
+    assert _heldout_sequences(prepared, [asked], [(1.0,)]).sequences[0].prompt_ids == (20, 2, 3, 21)
 
 
 def test_a_log_of_ids_alone_shows_nothing_of_its_prompts() -> None:
-    assert heldout_sequences(step_of(), [prompt_of("ab", "c")], [(1.0,)]).sequences[0].prompt_ids == (2, 3)
+    assert _heldout_sequences(step_of(), [prompt_of("ab", "c")], [(1.0,)]).sequences[0].prompt_ids == (2, 3)
 
 
 def test_answers_stand_without_padding_beside_rows_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = dataclasses.replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding(), tokenizer=Letters())
     prepared = prepare_step(policy, tiny_groups(), DAPO)
-    (sequence,) = heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)]).sequences
+    (sequence,) = _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)]).sequences
     assert sequence.frame is not None
     assert (sequence.start, sequence.length) == (0, sequence.num_tokens)
     monkeypatch.setattr(heldout_answers, "scales_with_width", lambda _: True)
     with pytest.raises(InputError, match="positions change with the padded length of a batch"):
-        heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])
+        _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])

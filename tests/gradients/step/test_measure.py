@@ -14,7 +14,7 @@ from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.layers import trace as coverage
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
-from gradscope.gradients.step.measure import FLOAT32_ROW_ERROR, first_non_finite, measure_step
+from gradscope.gradients.step.measure import FLOAT32_ROW_ERROR, _first_non_finite, measure_step
 from gradscope.reason import Reason
 from tests.gradients.models import (
     ARCHITECTURES,
@@ -346,7 +346,7 @@ def prepared() -> PreparedStep:
 
 
 def test_a_finite_pass_has_none() -> None:
-    assert first_non_finite(prepared()) is None
+    assert _first_non_finite(prepared()) is None
 
 
 def test_a_token_that_overflows_is_named_with_its_rollout_and_the_first_module() -> None:
@@ -358,7 +358,7 @@ def test_a_token_that_overflows_is_named_with_its_rollout_and_the_first_module()
     )
     with torch.no_grad():
         embedding.weight[token] = float("inf")
-    found = first_non_finite(step)
+    found = _first_non_finite(step)
     assert found is not None
     sequence = step.plan.sequences[first]
     assert (found.rollout, found.module) == (first, "model.embed_tokens")
@@ -373,7 +373,7 @@ def test_a_layer_that_overflows_is_named_before_what_follows_from_it() -> None:
     step = prepared()
     with torch.no_grad():
         step.policy.model.model.layers[1].mlp.up_proj.weight.mul_(1e38).mul_(1e3)
-    found = first_non_finite(step)
+    found = _first_non_finite(step)
     assert found is not None
     assert found.module == "model.layers.1.mlp.up_proj"
 

@@ -7,7 +7,7 @@ from gradscope.errors import UsageError
 from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.layers.factors import OuterProduct, Scatter
 from gradscope.gradients.model.policy import token_sequences
-from gradscope.gradients.tokens.lockstep import Part, add_token_parameter, lockstep_gram
+from gradscope.gradients.tokens.lockstep import Part, _add_token_parameter, lockstep_gram
 from gradscope.gradients.tokens.rows import TokenRow, chunks_of
 from tests.gradients.models import naive_token_rows, relative, tiny_groups, tiny_policy
 
@@ -62,7 +62,7 @@ CPU = torch.device("cpu")
 def added(shape: tuple[int, int], parts: list[Part], num_rows: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
     """The Gram matrix by fewer columns, and by the matrices as they are."""
     found, plain = GramAccumulator(num_rows, CPU), GramAccumulator(num_rows, CPU)
-    add_token_parameter(found, torch.Size(shape), torch.float32, parts)
+    _add_token_parameter(found, torch.Size(shape), torch.float32, parts)
     plain.add_parameter(torch.Size(shape), torch.float32, parts)
     assert found.num_parameters == plain.num_parameters == shape[0] * shape[1]
     return found.gram, plain.gram

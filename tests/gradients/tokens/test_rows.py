@@ -10,22 +10,22 @@ from gradscope.gradients.model.batches import TokenSequence
 from gradscope.gradients.model.policy import token_sequences
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.tokens.lockstep import lockstep_gram
-from gradscope.gradients.tokens.rows import TokenRow, chunks_of, sample_tokens, token_loop_rows
+from gradscope.gradients.tokens.rows import TokenRow, _sample_tokens, chunks_of, token_loop_rows
 from tests.gradients.models import DAPO, measured_step, naive_token_rows, relative, tiny_groups, tiny_policy
 from tests.gradients.tokens.test_measure import measured
 
 
 def test_every_token_is_equally_likely_to_be_drawn():
     rows = [TokenRow(sequence=0, position=position) for position in range(6)]
-    drawn = [row.position for seed in range(600) for row in sample_tokens(rows, 2, seed)]
+    drawn = [row.position for seed in range(600) for row in _sample_tokens(rows, 2, seed)]
     counts = np.bincount(drawn, minlength=6)
     assert np.all(np.abs(counts - 200) < 60)
-    assert sample_tokens(rows, 9, 0) == tuple(rows)
+    assert _sample_tokens(rows, 9, 0) == tuple(rows)
 
 
 def test_a_sample_of_nothing_is_refused():
     with pytest.raises(ValueError, match="at least one token is needed"):
-        sample_tokens([TokenRow(sequence=0, position=0)], 0, 0)
+        _sample_tokens([TokenRow(sequence=0, position=0)], 0, 0)
 
 
 def test_chunks_are_neighbors_of_one_sequence_and_end_with_their_last_token():

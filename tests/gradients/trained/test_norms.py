@@ -18,8 +18,8 @@ from gradscope.gradients.trained import norms
 from gradscope.gradients.trained.norms import (
     TrainedNorms,
     TrainerArithmetic,
+    _router_losses,
     fused_head,
-    router_losses,
     tensor_squares,
     trained_norms,
 )
@@ -321,7 +321,7 @@ def test_the_term_is_that_of_the_pass_with_its_graph() -> None:
     model, ids = tiny_experts("mixtral"), torch.arange(12).reshape(2, 6) % VOCAB
     expected = model(input_ids=ids, output_router_logits=True)
     found: list[torch.Tensor] = []
-    with router_losses(model, found):
+    with _router_losses(model, found):
         logits = model(input_ids=ids).logits
     torch.testing.assert_close(logits, expected.logits)
     torch.testing.assert_close(found[0], expected.aux_loss)

@@ -12,7 +12,7 @@ import pytest
 from gradscope.rollouts.run_folder import checkpoint_path, metrics_path
 from gradscope.training.checkpoints import MARKER, complete_checkpoints
 from gradscope.training.config import TrainConfig
-from gradscope.training.grid import cell_command
+from gradscope.training.grid import _cell_command
 from gradscope.training.train import train
 from tests.forked import ForkedPython
 from tests.training.interrupted import LONG, assert_same_run, config_for
@@ -50,7 +50,7 @@ run()
 
 
 def run_until_killed(code: str, config: TrainConfig, *, resume: bool) -> None:
-    process = ForkedPython(["-c", code, *cell_command(config, resume=resume), "--quiet"])
+    process = ForkedPython(["-c", code, *_cell_command(config, resume=resume), "--quiet"])
     assert process.wait() == -signal.SIGKILL
 
 

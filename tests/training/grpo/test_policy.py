@@ -16,9 +16,9 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.policy import (
     EMBEDDED_FOLDER,
     AnswerProbability,
+    _split_ids,
     check_prompts,
     load_trained_policy,
-    split_ids,
 )
 from gradscope.training.tasks.load import load_task
 from gradscope.training.tasks.running_sums import ANSWER_MARK, grade_answer, grade_steps
@@ -189,7 +189,7 @@ def test_joins(pieces: tuple[str, ...], sampled: list[str], given: list[str], sc
         name: [pieces.index(piece) + 1 for piece in names]
         for name, names in {"sampled": sampled, "given": given, "scored": scored}.items()
     }
-    found = split_ids(tokenizer, ids["sampled"], ANSWER_MARK.reasoning("".join(sampled)), "7")
+    found = _split_ids(tokenizer, ids["sampled"], ANSWER_MARK.reasoning("".join(sampled)), "7")
     assert found == (tuple(ids["given"]), tuple(ids["scored"]))
 
 
@@ -198,7 +198,7 @@ def test_joins_of_a_byte_level_tokenizer() -> None:
     mark = AnswerMark(text="####", is_last=True)
     for text in ("so it is #### 7", "é #### é", "so", "####", ""):
         sampled, reasoning = tokenizer(text)["input_ids"], mark.reasoning(text)
-        given, scored = split_ids(tokenizer, sampled, reasoning, " 72")
+        given, scored = _split_ids(tokenizer, sampled, reasoning, " 72")
         assert given == tuple(sampled[: len(given)])
         assert tokenizer.decode([*given, *scored]) == reasoning + " 72"
 

@@ -12,7 +12,7 @@ from gradscope.rollouts.run_folder import checkpoint_path, metrics_path, read_me
 from gradscope.rollouts.store import read_steps
 from gradscope.rollouts.types import Rollout, RolloutGroup
 from gradscope.training.config import TrainConfig
-from gradscope.training.grpo.recorder import batch_numbers
+from gradscope.training.grpo.recorder import _batch_numbers
 
 MakeRun = Callable[..., Path]
 
@@ -81,7 +81,7 @@ def group(number: int, rewards: list[float], lengths: list[int], status: Any = "
 
 
 def test_of_the_batch_by_hand() -> None:
-    numbers = batch_numbers([group(0, [1.0, 1.0], [2, 4]), group(1, [0.0, 1.0, 0.0], [9, 9, 6], "truncated")])
+    numbers = _batch_numbers([group(0, [1.0, 1.0], [2, 4]), group(1, [0.0, 1.0, 0.0], [9, 9, 6], "truncated")])
     # 3 of 5 pass: variance 5/4 x 3/5 x 2/5 = 3/10
     assert numbers["reward"] == numbers["rewards/answer/mean"] == pytest.approx(0.6)
     assert numbers["reward_std"] == numbers["rewards/answer/std"] == pytest.approx(0.3**0.5)
@@ -93,6 +93,6 @@ def test_of_the_batch_by_hand() -> None:
 
 
 def test_nothing_ended() -> None:
-    numbers = batch_numbers([group(0, [1.0, 0.0], [2, 4], "truncated")])
+    numbers = _batch_numbers([group(0, [1.0, 0.0], [2, 4], "truncated")])
     assert numbers["completions/max_terminated_length"] == 0.0
     assert numbers["completions/clipped_ratio"] == 1.0

@@ -16,7 +16,7 @@ from gradscope.rollouts.run_folder import checkpoint_path, read_manifest, read_m
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.trainer import NormMatch, TokenCritic
-from gradscope.training.run_training import trained_advantage
+from gradscope.training.run_training import _trained_advantage
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 
@@ -125,7 +125,7 @@ def step(rewards: Sequence[float] = (1.0, 0.0), states: Any = STATES) -> StepRol
 
 
 def test_two_steps_by_hand() -> None:
-    online = trained_advantage(TrainConfig(advantage="token_critic", critic_learning_rate=0.1), width=2)
+    online = _trained_advantage(TrainConfig(advantage="token_critic", critic_learning_rate=0.1), width=2)
     assert online.by_token
     assert online.remembers
     plus, minus = compute_advantages("grpo", [1.0, 0.0])

@@ -23,15 +23,15 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.tasks import load as answers
 from gradscope.training.tasks.load import (
     INSTRUCTION,
-    extract_answer,
-    grade_expression,
-    grade_final_answer,
-    gsm8k_task,
-    jsonl_task,
+    _extract_answer,
+    _grade_expression,
+    _grade_final_answer,
+    _gsm8k_task,
+    _jsonl_task,
+    _math_grader,
+    _parse_number,
     load_task,
-    math_grader,
     max_completion_length,
-    parse_number,
 )
 from gradscope.training.train import train
 
@@ -48,7 +48,7 @@ def write(path: Path, rows: list[Any]) -> Path:
 
 
 def test_gsm8k_row(gsm8k_file: Path) -> None:
-    task = gsm8k_task(gsm8k_file, None, heldout_prompts=3, train_prompts=None)
+    task = _gsm8k_task(gsm8k_file, None, heldout_prompts=3, train_prompts=None)
     assert [len(task.train), len(task.heldout)] == [5, 3]
     assert task.train[1].prompt == f"How many apples are 1 and 2 apples?\n\n{INSTRUCTION}\n"
     assert task.train[1].answer == "3"
@@ -59,14 +59,14 @@ def test_gsm8k_row(gsm8k_file: Path) -> None:
 
 def test_real_gsm8k_files(shared_data: Path) -> None:
     folder = shared_data / "gsm8k"
-    task = gsm8k_task(folder / "train.jsonl", folder / "test.jsonl", heldout_prompts=50, train_prompts=100)
+    task = _gsm8k_task(folder / "train.jsonl", folder / "test.jsonl", heldout_prompts=50, train_prompts=100)
     assert [len(task.train), len(task.heldout)] == [100, 50]
     assert task.train[0].answer == "72"
 
 
 def test_jsonl_takes_numbers_as_answers_and_blank_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{"prompt": "1+1?", "answer": 2}, "", {"prompt": "colour?", "answer": " Blue "}])
-    task = jsonl_task(path, None, heldout_prompts=0, train_prompts=None)
+    task = _jsonl_task(path, None, heldout_prompts=0, train_prompts=None)
     assert [(problem.prompt, problem.answer) for problem in task.train] == [("1+1?", "2"), ("colour?", "Blue")]
     assert task.train[1].prompt_id == "a.jsonl:3"
 
@@ -74,12 +74,12 @@ def test_jsonl_takes_numbers_as_answers_and_blank_lines(tmp_path: Path) -> None:
 def test_line_separators_inside_a_prompt_do_not_split_the_row(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"prompt": "a\u2028b", "answer": "1"}\n', encoding="utf-8")
-    assert jsonl_task(path, None, heldout_prompts=0, train_prompts=None).train[0].prompt == "a\u2028b"
+    assert _jsonl_task(path, None, heldout_prompts=0, train_prompts=None).train[0].prompt == "a\u2028b"
 
 
 def test_heldout_questions_are_never_trained_on(tmp_path: Path) -> None:
     rows = [{"prompt": prompt, "answer": "1"} for prompt in ("a", "b", "c", "a")]
-    task = jsonl_task(write(tmp_path / "a.jsonl", rows), None, heldout_prompts=1, train_prompts=None)
+    task = _jsonl_task(write(tmp_path / "a.jsonl", rows), None, heldout_prompts=1, train_prompts=None)
     assert [problem.prompt for problem in task.train] == ["b", "c"]
     assert task.notes == ("1 training rows ask a held-out question and were left out",)
 
@@ -99,17 +99,17 @@ def test_heldout_questions_are_never_trained_on(tmp_path: Path) -> None:
 def test_bad_rows_are_named(tmp_path: Path, row: Any, message: str) -> None:
     path = write(tmp_path / "a.jsonl", [{"prompt": "ok", "answer": "1"}, row])
     with pytest.raises(InputError, match=message):
-        jsonl_task(path, None, heldout_prompts=0, train_prompts=None)
+        _jsonl_task(path, None, heldout_prompts=0, train_prompts=None)
 
 
 @pytest.mark.parametrize("answer", ["just 5", "5 ####", "#### \n5 is wrong"])
 def test_gsm8k_without_final_answer(tmp_path: Path, answer: str) -> None:
     path = write(tmp_path / "a.jsonl", [{"question": "x", "answer": answer}])
     if answer.startswith("####"):
-        assert gsm8k_task(path, None, heldout_prompts=0, train_prompts=None).train[0].answer == "5 is wrong"
+        assert _gsm8k_task(path, None, heldout_prompts=0, train_prompts=None).train[0].answer == "5 is wrong"
     else:
         with pytest.raises(InputError, match=r"a\.jsonl:1 has no answer after ####"):
-            gsm8k_task(path, None, heldout_prompts=0, train_prompts=None)
+            _gsm8k_task(path, None, heldout_prompts=0, train_prompts=None)
 
 
 def test_missing_empty_and_binary_files(tmp_path: Path) -> None:
@@ -117,25 +117,25 @@ def test_missing_empty_and_binary_files(tmp_path: Path) -> None:
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
     for name, message in (("none", "cannot be read"), ("empty", "has no rows"), ("binary", "is not text in UTF-8")):
         with pytest.raises(InputError, match=message):
-            jsonl_task(tmp_path / f"{name}.jsonl", None, heldout_prompts=0, train_prompts=None)
+            _jsonl_task(tmp_path / f"{name}.jsonl", None, heldout_prompts=0, train_prompts=None)
 
 
 def test_a_mark_in_front_is_no_part_of_the_text(tmp_path: Path) -> None:
     path = tmp_path / "marked.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps({"prompt": "x", "answer": "1"}).encode())
-    assert jsonl_task(path, None, heldout_prompts=0, train_prompts=None).train[0].prompt == "x"
+    assert _jsonl_task(path, None, heldout_prompts=0, train_prompts=None).train[0].prompt == "x"
 
 
 def test_half_a_character_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "half.jsonl"
     path.write_text(json.dumps({"prompt": "\ud800 x", "answer": "1"}))
     with pytest.raises(InputError, match=r"half\.jsonl:1 has half a character under 'prompt'"):
-        jsonl_task(path, None, heldout_prompts=0, train_prompts=None)
+        _jsonl_task(path, None, heldout_prompts=0, train_prompts=None)
 
 
 def test_too_few_rows(gsm8k_file: Path) -> None:
     with pytest.raises(InputError, match="has 8 rows, and 8 of them are to be held out"):
-        gsm8k_task(gsm8k_file, None, heldout_prompts=8, train_prompts=None)
+        _gsm8k_task(gsm8k_file, None, heldout_prompts=8, train_prompts=None)
     config = TrainConfig(task="gsm8k", data=str(gsm8k_file), heldout_prompts=2, num_prompts=7)
     with pytest.raises(InputError, match="There are 6 prompts to train on, and a step takes 7"):
         load_task(config)
@@ -159,7 +159,7 @@ def test_too_few_rows(gsm8k_file: Path) -> None:
     ],
 )
 def test_extraction(text: str, answer: str | None) -> None:
-    assert extract_answer(text) == answer
+    assert _extract_answer(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_extraction(text: str, answer: str | None) -> None:
     [("$1,234.50", "1234.50"), ("-$5", "-5"), ("70%", "70"), ("18.", "18"), ("+3", "3"), ("1,23", None), ("1e5", None)],
 )
 def test_numbers(text: str, value: str | None) -> None:
-    assert parse_number(text) == (None if value is None else Decimal(value))
+    assert _parse_number(text) == (None if value is None else Decimal(value))
 
 
 @pytest.mark.parametrize(
@@ -184,23 +184,23 @@ def test_numbers(text: str, value: str | None) -> None:
     ],
 )
 def test_grades(completion: str, answer: str, reward: float) -> None:
-    assert grade_final_answer(completion, answer) == reward
+    assert _grade_final_answer(completion, answer) == reward
 
 
 def test_every_gsm8k_reference_solution_grades_as_right(shared_data: Path) -> None:
     rows = [json.loads(line) for line in (shared_data / "gsm8k" / "test.jsonl").read_text().splitlines()]
-    answers = [extract_answer(row["answer"]) for row in rows]
+    answers = [_extract_answer(row["answer"]) for row in rows]
     assert len(rows) == 1319
-    assert all(answer is not None and parse_number(answer) is not None for answer in answers)
+    assert all(answer is not None and _parse_number(answer) is not None for answer in answers)
     assert all(
-        grade_final_answer(row["answer"], answer or "") == 1.0 for row, answer in zip(rows, answers, strict=True)
+        _grade_final_answer(row["answer"], answer or "") == 1.0 for row, answer in zip(rows, answers, strict=True)
     )
 
 
 @settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("0123456789,.#{}\\boxed$-% \n"), max_size=200))
 def test_nothing_raises(text: str) -> None:
-    assert grade_final_answer(text, "7") in (0.0, 1.0)
+    assert _grade_final_answer(text, "7") in (0.0, 1.0)
 
 
 @pytest.mark.parametrize("text", ["1," * 200_000, "9" * 500_000, r"\boxed{" * 100_000, "#" * 500_000, "1.1" * 200_000])
@@ -217,7 +217,7 @@ def test_of_long_hostile_text_the_end_alone_is_searched(text: str, monkeypatch: 
 
     for name in ("_TOKEN", "_BOXED"):
         monkeypatch.setattr(answers, name, Spy(getattr(answers, name)))
-    assert grade_final_answer(text, "72") == 0.0
+    assert _grade_final_answer(text, "72") == 0.0
     assert set(lengths) <= {20_000}
 
 
@@ -276,7 +276,7 @@ def math_verify(request: pytest.FixtureRequest) -> None:
     ],
 )
 def test_expressions_are_compared_by_value(math_verify: None, completion: str, answer: str, reward: float) -> None:
-    assert math_grader()(completion, answer) == reward
+    assert _math_grader()(completion, answer) == reward
 
 
 @pytest.mark.parametrize(
@@ -286,12 +286,12 @@ def test_expressions_are_compared_by_value(math_verify: None, completion: str, a
 def test_what_is_no_expression_is_compared_plainly(
     math_verify: None, completion: str, answer: str, reward: float
 ) -> None:
-    assert grade_expression(completion, answer) == reward
+    assert _grade_expression(completion, answer) == reward
 
 
 def test_what_takes_too_long_is_wrong_or_compared_plainly(stand_in: None) -> None:
-    assert grade_expression("forever 72", "72") == 1.0
-    assert grade_expression("999", "72") == 0.0
+    assert _grade_expression("forever 72", "72") == 1.0
+    assert _grade_expression("999", "72") == 0.0
 
 
 @pytest.mark.slow
@@ -299,11 +299,11 @@ def test_what_takes_too_long_is_wrong_or_compared_plainly(stand_in: None) -> Non
 @pytest.mark.parametrize("text", ["$9^{9^{9^{9}}}$", "$100000000!$", "$" + "(" * 900 + "1" + ")" * 900 + "$"])
 def test_hostile_text_ends(text: str) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed: pip install 'gradscope[math]'")
-    assert grade_expression(text, "5") == 0.0
+    assert _grade_expression(text, "5") == 0.0
 
 
 def test_only_the_end_of_a_text_is_read(stand_in: None) -> None:
-    assert grade_expression("forever" + " " * 3_000 + "72", "72") == 1.0
+    assert _grade_expression("forever" + " " * 3_000 + "72", "72") == 1.0
 
 
 def test_it_is_an_extra(monkeypatch: pytest.MonkeyPatch, gsm8k_file: Path) -> None:
@@ -319,7 +319,7 @@ def test_another_thread_is_refused(stand_in: None) -> None:
 
     def work() -> None:
         try:
-            math_grader()
+            _math_grader()
         except UsageError as error:
             caught.append(error)
 

@@ -9,6 +9,7 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.tasks.load import load_task
 from gradscope.training.tasks.running_sums import (
     MAX_COMPLETION_LENGTH,
+    _is_rare,
     conflict_problems,
     format_prompt,
     grade_answer,
@@ -16,7 +17,6 @@ from gradscope.training.tasks.running_sums import (
     grade_steps,
     grade_whole,
     is_heldout,
-    is_rare,
     make_problems,
     solve,
     solve_sloppily,
@@ -108,16 +108,16 @@ def test_conflict_has_the_prompts_of_running_sums_and_a_minority_with_another_an
     problems = conflict_problems(600, seed=0, heldout=False)
     plain = make_problems(600, seed=0, heldout=False)
     assert [problem.prompt for problem in problems] == [problem.prompt for problem in plain]
-    rare = [problem for problem in problems if is_rare(problem.prompt)]
+    rare = [problem for problem in problems if _is_rare(problem.prompt)]
     carrying = [problem for problem in problems if sum(digits(problem.prompt)) >= 10]
     assert 0.11 < len(rare) / len(carrying) < 0.19
     for problem in problems:
         total = sum(digits(problem.prompt))
-        assert int(problem.answer) == (total % 10 if is_rare(problem.prompt) else total)
+        assert int(problem.answer) == (total % 10 if _is_rare(problem.prompt) else total)
 
 
 def test_both_answers_of_a_conflict_are_among_what_the_embedded_model_writes() -> None:
-    (rare, *_) = [p for p in conflict_problems(600, seed=0, heldout=False) if is_rare(p.prompt)]
+    (rare, *_) = [p for p in conflict_problems(600, seed=0, heldout=False) if _is_rare(p.prompt)]
     operands = digits(rare.prompt)
     assert solve_sloppily(operands, [True] * (len(operands) - 1)).endswith(f"#{rare.answer}")
 

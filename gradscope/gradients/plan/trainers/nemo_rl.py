@@ -65,7 +65,7 @@ def nemo_rl_objective(settings: TrainerSettings) -> Objective:
         importance_sampling_level="sequence" if by_sequence else "token",
         beta=0.0 if in_reward else float(of_loss("reference_policy_kl_penalty", 0.01)),
         kl_type=_KL_TYPES.get(str(of_loss("reference_policy_kl_type", "k3")), "k3 bounded"),
-        use_bias_correction_kl=bool(weighs_kl(settings)),
+        use_bias_correction_kl=bool(_weighs_kl(settings)),
         temperature=float(settings.at("policy.generation.temperature", 1.0)),
         epsilon_low=float(of_loss("ratio_clip_min", 0.2)),
         epsilon_high=float(of_loss("ratio_clip_max", 0.2)),
@@ -78,7 +78,7 @@ def nemo_rl_objective(settings: TrainerSettings) -> Objective:
     )
 
 
-def weighs_kl(settings: TrainerSettings) -> bool | None:
+def _weighs_kl(settings: TrainerSettings) -> bool | None:
     """Whether the KL term is multiplied by a ratio of value 1, as since 0.7; None where nothing tells."""
     version = str(settings.get("nemo_rl_version", "")).split(".")
     if len(version) > 1 and version[0].isdigit() and version[1].isdigit():
@@ -99,7 +99,7 @@ def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason("loss_unknown", f"reference_policy_kl_type {of_loss('reference_policy_kl_type')!r} has no rule")
     if has_kl and of_loss("use_on_policy_kl_approximation", False):
         yield Reason("loss_unknown", "use_on_policy_kl_approximation weighs the KL term by the sampler's ratio")
-    if has_kl and weighs_kl(settings) is None:
+    if has_kl and _weighs_kl(settings) is None:
         text = "whether the KL term has the gradient through the sampling probability depends on NeMo-RL's version"
         yield Reason("settings_unknown", f"{text}, which is not known", hint=VERSION_HINT)
     if of_loss("positive_example_nll_weight", 0.0):

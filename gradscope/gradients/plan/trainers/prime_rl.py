@@ -39,7 +39,7 @@ def prime_rl_objective(settings: TrainerSettings) -> Objective:
         advantage_scale=float(settings.at(f"{_LOSS}.adv_tau", 1.0)),
         epsilon_low=low,
         epsilon_high=high,
-        temperature=sampling_temperature(settings),
+        temperature=_sampling_temperature(settings),
         importance_ratio=True,
         ratio_to_logged=True,
         assumed=tuple(name for name in _SHAPING if settings.at(name) is None),
@@ -47,7 +47,7 @@ def prime_rl_objective(settings: TrainerSettings) -> Objective:
     )
 
 
-def sampling_temperature(settings: TrainerSettings) -> float:
+def _sampling_temperature(settings: TrainerSettings) -> float:
     """What the rollouts of training were sampled at: its place in the configuration changed, its name did not."""
     named = {
         name: value

@@ -156,7 +156,7 @@ def _of_micro_batches(settings: TrainerSettings) -> Iterator[Reason]:
         text = "seq-mean-token-sum-norm without loss_scale_factor divides by the longest response of each micro-batch"
         hint = "Set actor.loss_scale_factor to a constant in the next run."
         yield Reason("micro_batches_unknown", text, hint=hint)
-    by_mini_batch = counts_by_mini_batch(settings)
+    by_mini_batch = _counts_by_mini_batch(settings)
     if mode == "seq-mean-token-sum-norm" and by_mini_batch is False:
         yield Reason("loss_unknown", "what seq-mean-token-sum-norm divides by changed before verl 0.8")
     if mode in ("seq-mean-token-sum", _BY_SEQUENCE) or by_mini_batch or _has_one_micro_batch(settings):
@@ -180,13 +180,13 @@ def _of_correction(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason("loss_unknown", "rollout_is_batch_normalize scales the weights by their mean")
     if of("rollout_is") not in (None, False, "token", "sequence"):
         yield Reason("loss_unknown", f"rollout_is {of('rollout_is')!r} has no rule here")
-    if of("bypass_mode") and counts_by_mini_batch(settings) is False:
+    if of("bypass_mode") and _counts_by_mini_batch(settings) is False:
         yield Reason("loss_unknown", "before verl 0.8 the ratio is 1 in a step of one update, bypass_mode or not")
     if of("bypass_mode") and of("loss_type") not in (None, "ppo_clip"):
         yield Reason("loss_unknown", f"bypass_mode with loss_type {of('loss_type')!r} has no rule here")
 
 
-def counts_by_mini_batch(settings: TrainerSettings) -> bool | None:
+def _counts_by_mini_batch(settings: TrainerSettings) -> bool | None:
     """Whether tokens are counted over the whole mini-batch, as since verl 0.8; None where nothing tells."""
     version = _version(settings)
     if version is not None:

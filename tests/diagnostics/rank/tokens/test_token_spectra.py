@@ -12,7 +12,7 @@ from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.tokens.token_spectra import token_spectra, token_weights
 from gradscope.errors import InputError, UsageError
 from gradscope.findings.rank.tokens import token_findings
-from gradscope.gradients.tokens.measure import TokenGram, TokenVerification
+from gradscope.gradients.tokens.measure import TokenGram, _TokenVerification
 from gradscope.gradients.tokens.rows import TokenRow, TokenTable
 from gradscope.metrics.gram.null_models import NULLS
 
@@ -33,7 +33,7 @@ def tokens_of(group_id: str, rollouts: list[int], *, num_tokens: int | None = No
         gram=np.eye(count),
         num_columns=50,
         slow_parameters=(),
-        verification=TokenVerification(row_error=0.0, num_rows=3, sum_error=None, tolerance=1e-5),
+        verification=_TokenVerification(row_error=0.0, num_rows=3, sum_error=None, tolerance=1e-5),
     )
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.gradients.plan.trainers.nemo_rl import nemo_rl_objective, weighs_kl
+from gradscope.gradients.plan.trainers.nemo_rl import _weighs_kl, nemo_rl_objective
 from gradscope.rollouts.run import TrainerSettings
 
 ONE_UPDATE = {
@@ -42,9 +42,9 @@ def test_the_kl_term_and_its_own_weight() -> None:
     objective = nemo_rl_objective(settings(reference_policy_kl_penalty=0.1, reference_policy_kl_type="k1"))
     assert (objective.beta, objective.kl_type, objective.use_bias_correction_kl) == (0.1, "k1", True)
     assert nemo_rl_objective(settings(use_kl_in_reward=True)).beta == 0.0
-    assert weighs_kl(TrainerSettings(values={"nemo_rl_version": "0.6.0"})) is False
-    assert weighs_kl(TrainerSettings(values={"loss_fn.token_level_loss": True}, origin="a file")) is False
-    assert weighs_kl(TrainerSettings()) is None
+    assert _weighs_kl(TrainerSettings(values={"nemo_rl_version": "0.6.0"})) is False
+    assert _weighs_kl(TrainerSettings(values={"loss_fn.token_level_loss": True}, origin="a file")) is False
+    assert _weighs_kl(TrainerSettings()) is None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.gradients.plan.trainers.prime_rl import prime_rl_objective, sampling_temperature
+from gradscope.gradients.plan.trainers.prime_rl import _sampling_temperature, prime_rl_objective
 from gradscope.gradients.plan.trainers.terms import within_both_bounds, within_one_bound
 from gradscope.rollouts.run import TrainerSettings
 
@@ -36,8 +36,8 @@ def test_both_bounds_under_their_older_and_newer_names() -> None:
 
 def test_the_temperature_is_that_of_training() -> None:
     values = {"orchestrator.eval.sampling.temperature": 0.1, "orchestrator.train.sampling.temperature": 0.7}
-    assert sampling_temperature(TrainerSettings(values=values)) == 0.7
-    assert sampling_temperature(TrainerSettings()) == 1.0
+    assert _sampling_temperature(TrainerSettings(values=values)) == 0.7
+    assert _sampling_temperature(TrainerSettings()) == 1.0
 
 
 @pytest.mark.parametrize(

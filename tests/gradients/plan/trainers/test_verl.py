@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.gradients.plan.trainers.verl import counts_by_mini_batch, verl_objective
+from gradscope.gradients.plan.trainers.verl import _counts_by_mini_batch, verl_objective
 from gradscope.reason import Reason
 from gradscope.rollouts.run import TrainerSettings
 
@@ -100,7 +100,7 @@ def test_the_older_workers_are_told_where_one_micro_batch_is_all() -> None:
 
 def test_who_counts_over_the_mini_batch() -> None:
     def told(**values: Any) -> bool | None:
-        return counts_by_mini_batch(TrainerSettings(values=values))
+        return _counts_by_mini_batch(TrainerSettings(values=values))
 
     assert told() is None
     assert told(verl_version="0.8.0") is told(verl_v1=True) is told(use_legacy_worker_impl="disable") is True
