@@ -2,21 +2,21 @@
 
 What one run does (:func:`gradscope.training.train.train`): refuse what cannot work (``run_checks``), load the task and
 the policy (``tasks.load.load_task``, ``grpo.policy.load_trained_policy``), write the manifest
-(``setup.provenance.make_manifest``), and do what the folder still lacks (``run_training.fit``): weights before the
+(``run_checks.make_manifest``), and do what the folder still lacks (``run_training.fit``): weights before the
 first update, held-out samples, the steps, held-out samples again.
 
 What one step does (``grpo.trainer.RecordingTrainer``):
 
 1. Choose the prompts: a row of ``tasks.task.prompt_order``, G times each.
-2. Generate and score completions, in one round or several (``sampling.rounds``): TRL generates, and calls the task's
-   graders or the probability of the answer (``grpo.reward_functions``).
+2. Generate and score completions, in rounds (``sampling.make_sampling``): TRL generates, and calls the task's
+   graders or the probability of the answer (``grpo.policy.RewardFunctions``).
 3. Take the log-probabilities of the weights that sampled, which generation does not return (``_sampler_logprobs``).
-4. Gather the rollouts of all processes (``setup.processes.gather``).
-5. Turn rewards into advantages (``advantages.online_advantage.OnlineAdvantage.advantages``), which replace TRL's.
+4. Gather the rollouts of all processes (``processes.gather``).
+5. Turn rewards into advantages (``advantages.online.OnlineAdvantage``), which replace TRL's.
 6. Keep the rollouts aside (``grpo.recorder.Recorder.stage``).
-7. Loss, backward, clipping and AdamW are TRL's own; ``grpo.match_grad_norm`` may scale the gradient before the update.
+7. Loss, backward, clipping and AdamW are TRL's own; ``grpo.trainer.NormMatch`` may scale the gradient before it.
 8. Once the step is logged, write its rollouts and metrics (``Recorder.write``); every so often save a checkpoint, with
-   what the formulation remembers, and mark it complete (``setup.checkpoints``).
+   what the formulation remembers, and mark it complete (``checkpoints``).
 
 ``RolloutRecorder`` is imported when first used, so that ``import gradscope.training`` loads no third-party package.
 """

@@ -20,6 +20,7 @@ from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifest_path, read_manifest, write_manifest
 from gradscope.training.checkpoints import complete_checkpoints, drop_spent
 from gradscope.training.config import EMBEDDED_MODEL, TrainConfig
+from gradscope.training.libraries import check_vllm, trainer_arguments
 from gradscope.training.processes import (
     SHARDED_LAUNCH,
     check_launch,
@@ -30,7 +31,6 @@ from gradscope.training.processes import (
     start_group,
 )
 from gradscope.training.run_checks import check_apart, check_free, check_settings, check_task
-from gradscope.training.run_training import check_vllm, trainer_arguments
 from gradscope.training.tasks.load import load_task, max_completion_length
 from gradscope.writing import naming, new_folder, one_writer
 
@@ -137,8 +137,9 @@ def _code_of(run: Path) -> list[str]:
 def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: ProgressCallback) -> None:
     """Load and check everything, and only then touch the folder."""
     from gradscope.training.grpo.policy import check_prompts, load_trained_policy, most_answer_tokens, weights_dtype
+    from gradscope.training.libraries import own_random_state, quiet_libraries, torch_threads
     from gradscope.training.run_checks import make_manifest
-    from gradscope.training.run_training import fit, own_random_state, quiet_libraries, torch_threads
+    from gradscope.training.run_training import fit
 
     on_cpu = _on_cpu(config.device)
     with quiet_libraries(), own_random_state():
@@ -173,7 +174,7 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
 
 
 def _require_trl() -> None:
-    from gradscope.training.run_training import quiet_libraries
+    from gradscope.training.libraries import quiet_libraries
 
     if any(util.find_spec(package) is None for package in ("trl", "datasets")):
         raise MissingDependencyError(

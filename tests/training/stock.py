@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.training.grpo.policy import EMBEDDED_FOLDER
-from gradscope.training.run_training import own_random_state, quiet_libraries
+from gradscope.training.libraries import own_random_state, quiet_libraries
 from gradscope.training.tasks.running_sums import grade_answer, make_problems
 
 

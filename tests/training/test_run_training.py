@@ -1,19 +1,16 @@
 from __future__ import annotations
 
-import json
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gradscope.rollouts.run_folder import read_metrics, step_path
+from gradscope.rollouts.run_folder import (
+    read_metrics,
+    step_path,
+)
 from gradscope.rollouts.store import read_steps
-from gradscope.training.config import TrainConfig
-from gradscope.training.run_training import _grpo_config, _lora_config, quiet_libraries, trainer_arguments
-from gradscope.training.train import train
-from tests.training.conftest import SHORT
 
 MakeRun = Callable[..., Path]
 
@@ -34,81 +31,3 @@ def test_accumulated_gradient_is_the_same_gradient(short_run: MakeRun) -> None:
     assert step_path(whole, 1).read_bytes() != b""
     norms = [read_metrics(run)[1]["grad_norm"] for run in (whole, parts)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
-
-
-def arguments(num_processes: int = 1, **settings: Any) -> dict[str, Any]:
-    return trainer_arguments(TrainConfig.from_json(settings), 27, num_processes)
-
-
-def test_they_are_plain_json() -> None:
-    assert json.loads(json.dumps(arguments())) == arguments()
-
-
-@pytest.mark.parametrize(
-    ("settings", "num_processes", "batch_size"),
-    [({}, 1, 128), ({"gradient_accumulation_steps": 4}, 1, 32), ({"gradient_accumulation_steps": 4}, 2, 16)],
-)
-def test_a_generation_is_for_one_update_however_it_is_divided(
-    settings: dict[str, Any], num_processes: int, batch_size: int
-) -> None:
-    made = arguments(num_processes, **settings)
-    assert made["per_device_train_batch_size"] == batch_size
-    assert batch_size * made["gradient_accumulation_steps"] * num_processes == made["generation_batch_size"] == 128
-    assert made["steps_per_generation"] == made["gradient_accumulation_steps"]
-
-
-def test_of_a_dense_reward_the_outcome_counts_nothing() -> None:
-    assert arguments(reward="answer_probability")["reward_weights"] == [0.0, 1.0]
-    assert arguments()["reward_weights"] is None
-
-
-def test_the_configuration_means_the_same_in_trls_words() -> None:
-    made = arguments(learning_rate=1e-5, beta=0.1, loss_type="grpo", seed=3, steps=7, dtype="bfloat16", temperature=0.7)
-    expected = {"learning_rate": 1e-5, "beta": 0.1, "loss_type": "grpo", "seed": 3, "data_seed": 3, "max_steps": 7}
-    assert made.items() >= {**expected, "bf16": True, "temperature": 0.7, "max_completion_length": 27}.items()
-
-
-def test_trl_takes_them_and_changes_none(tmp_path: Path) -> None:
-    made = arguments()
-    with quiet_libraries():
-        config = _grpo_config(made, output_dir=str(tmp_path), on_cpu=True)
-    differing = {name for name, value in made.items() if getattr(config, name) != value}
-    assert differing <= {"optim", "lr_scheduler_type", "logging_strategy", "save_strategy", "eval_strategy"}  # enums
-    assert (config.output_dir, config.use_cpu, config.report_to) == (str(tmp_path), True, [])
-
-
-def test_an_adapter_has_twice_its_rank_as_scale_unless_told() -> None:
-    assert _lora_config(TrainConfig()) is None
-    assert _lora_config(TrainConfig(lora_rank=8)).lora_alpha == 16
-    told = _lora_config(TrainConfig(lora_rank=8, lora_alpha=4.0))
-    assert (told.r, told.lora_alpha, told.lora_dropout, told.target_modules) == (8, 4.0, 0.0, "all-linear")
-
-
-def short(output: Path, **settings: Any) -> TrainConfig:
-    return TrainConfig.from_json(SHORT | settings | {"output": str(output)})
-
-
-@pytest.mark.slow
-def test_nothing_is_printed_and_the_process_is_left_as_it_was(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    import random
-
-    import torch
-    from transformers.utils import logging
-
-    before = (torch.get_num_threads(), logging.get_verbosity(), random.getstate(), torch.get_rng_state().tolist())
-    filters = list(warnings.filters)
-    seen: list[tuple[int, int, str]] = []
-    train(short(tmp_path / "run", steps=2), progress=lambda *report: seen.append(report))
-    after = (torch.get_num_threads(), logging.get_verbosity(), random.getstate(), torch.get_rng_state().tolist())
-    assert before == after
-    assert warnings.filters == filters
-    assert seen == [
-        (4, 4, "held-out prompts before"),
-        (1, 2, "steps"),
-        (2, 2, "steps"),
-        (4, 4, "held-out prompts after"),
-    ]
-    captured = capfd.readouterr()
-    assert (captured.out, captured.err) == ("", "")

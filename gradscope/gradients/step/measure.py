@@ -41,149 +41,8 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import CAUSES
 from gradscope.rollouts.types import Rollout
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NonFinite:
-    """The first number that is none."""
-
-    rollout: int
-    """Index of the rollout within the step."""
-    group_id: str
-    """Its group."""
-    sample: int
-    """Its index within the group."""
-    module: str
-    """The first module, in the order in which they ran, with such an output."""
-    token: int | None
-    """The first token of the sequence, prompt included, at which it has one; None where its output is not by token."""
-
-    def __str__(self) -> str:
-        where = "" if self.token is None else f", at token {self.token}"
-        return f"the output of {self.module} is not finite in rollout {self.sample} of group {self.group_id}{where}"
-
-
-def _first_non_finite(prepared: PreparedStep) -> _NonFinite | None:
-    """The first output of a module that is not finite, rollout by rollout in the order of the log."""
-    # Returns where it is; None where the forward passes of all rollouts are finite.
-    policy, plan = prepared.policy, prepared.plan
-    for index, sequence in enumerate(plan.sequences):
-        batch = pad_batch([index], [sequence], policy.device)
-        with torch.no_grad(), _watched(policy.model) as seen:
-            logprobs = completion_logprobs(policy.model, batch, plan.objective.temperature)[0]
-        if seen or not bool(torch.isfinite(logprobs).all()):
-            module, token = seen[0] if seen else ("the log-probabilities", None)
-            return _NonFinite(
-                rollout=index, group_id=sequence.group_id, sample=sequence.sample, module=module, token=token
-            )
-    return None
-
-
-@contextmanager
-def _watched(model: nn.Module) -> Iterator[list[tuple[str, int | None]]]:
-    """Modules with an output that is not finite, as they run, each with the first token."""
-    seen: list[tuple[str, int | None]] = []
-
-    def look(name: str, output: Any) -> None:
-        tensor = output[0] if isinstance(output, (tuple, list)) and output else output
-        if not seen and isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-            bad = ~torch.isfinite(tensor)
-            if bool(bad.any()):
-                seen.append((name, _first_token(bad)))
-
-    handles = [
-        module.register_forward_hook(lambda _, __, output, name=name: look(name, output))
-        for name, module in model.named_modules()
-        if name and not any(True for _ in module.children())
-    ]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _first_token(bad: torch.Tensor) -> int | None:
-    """Outputs are [1, S, ...]: the first S with a number that is none."""
-    if bad.dim() < 2 or bad.shape[0] != 1:
-        return None
-    return int(bad[0].flatten(1).any(dim=1).nonzero()[0]) if bad.dim() > 2 else int(bad[0].nonzero()[0])
-
-
 FLOAT32_ROW_ERROR = 1e-5
 """Bound on |row in float32 - row in float64| / |row|; measured 1e-6 on trained small models, a test holds it."""
-
-
-def relative_row_error(prepared: PreparedStep, norms: Sequence[float], *, num_rows: int = 2) -> float:
-    """Largest relative error of a row that the model's arithmetic explains.
-
-    Args:
-        norms: Norm of each row, [N]; the largest are recomputed.
-        num_rows: How many rows to recompute in float32.
-
-    Returns:
-        The error; multiplied by the matrix's Frobenius norm it is the floor of its singular values.
-    """
-    policy = prepared.policy
-    if policy.dtype in (torch.float32, torch.float64) and not uses_tf32(policy.device):
-        return FLOAT32_ROW_ERROR
-    largest = sorted(range(len(norms)), key=lambda row: -norms[row])[:num_rows]
-    return max(_row_difference(prepared, row) for row in largest)
-
-
-def _row_difference(prepared: PreparedStep, row: int) -> float:
-    """Of one row. It is kept in its own precision alone; its float32 tensors are compared and dropped as they come."""
-    coarse: dict[str, torch.Tensor] = {}
-    errors, sizes = [], []
-
-    def keep(name: str, grad: torch.Tensor) -> None:
-        coarse[name] = grad.detach()
-
-    def compare(name: str, grad: torch.Tensor) -> None:
-        errors.append((coarse.pop(name).float() - grad).double().square().sum())
-        sizes.append(grad.double().square().sum())
-
-    _backward(prepared, row, keep)
-    with _in_float32(prepared.policy) as fine, without_tf32():
-        _backward(replace(prepared, policy=fine), row, compare)
-    error, size = (float(torch.stack(parts).sum()) if parts else 0.0 for parts in (errors, sizes))
-    return (error / size) ** 0.5 if size > 0 else 0.0
-
-
-def _backward(prepared: PreparedStep, index: int, consume: Callable[[str, torch.Tensor], None]) -> None:
-    """The gradient of one row, tensor by tensor."""
-    policy, plan, row = prepared.policy, prepared.plan, prepared.plan.rows[index]
-    batch = pad_batch([index], [plan.sequences[row.sequence]], policy.device)
-    backward(
-        policy.model,
-        policy.trainable,
-        batch,
-        plan.objective.temperature,
-        lambda _, logprobs: plan.cotangent(row, logprobs),
-        consume,
-        entropies=plan.has_entropies,
-    )
-
-
-@contextmanager
-def _in_float32(policy: MeasuredPolicy) -> Iterator[MeasuredPolicy]:
-    """Only parameters change: buffers such as rotary frequencies are float32 already and must stay so."""
-    # Weights that several processes hold parts of keep the dtype of their first pass, so they are loaded again.
-    if num_connected() > 1 and policy.in_float32 is not None:
-        again = policy.in_float32()
-        token_embedding(again.model).padding_idx = token_embedding(policy.model).padding_idx
-        yield replace(again, trainable={name: again.trainable[name] for name in policy.trainable})
-        return
-    kept = {parameter: parameter.data for parameter in policy.model.parameters()}
-    try:
-        for parameter in kept:
-            parameter.data = parameter.data.float()
-        yield policy
-    finally:
-        for parameter, data in kept.items():
-            parameter.data = data
-
-
-__all__ = ["StepGram", "measure_step"]
 
 
 def measure_step(
@@ -227,9 +86,9 @@ def measure_step(
         elif chosen == "loop":
             started.loop()
         elif chosen == "stream":
-            started.stream(batches(tokens), max_kept_bytes)
+            started.gather(stream_gram, batches(tokens), max_kept_bytes)
         else:
-            started.prompt(tokens, max_kept_bytes)
+            started.gather(prompt_gram, tokens, max_kept_bytes)
         return started
 
     # the matrix; loop has one sequence at a time whatever the budget, so a smaller one is no help
@@ -282,20 +141,21 @@ class _Attempt:
     def loop(self) -> None:
         self._loop(self._policy.trainable)
 
-    def stream(self, batches: Sequence[PaddedBatch], max_kept_bytes: int) -> None:
-        model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
-        slow = stream_gram(
-            model,
-            trainable,
-            plan,
-            batches,
-            total,
-            self._done,
-            max_kept_bytes=max_kept_bytes,
-            recompute=self._budget.recompute,
-            on_rounds=self._say_rounds,
+    def gather(self, run: Callable[..., frozenset[str]], batches: Sequence[PaddedBatch] | int, most: int) -> None:
+        """``stream`` over batches, or ``prompt`` over batches of so many tokens, with ``most`` bytes kept."""
+        self._add_slowly(
+            run(
+                self._policy.model,
+                self._policy.trainable,
+                self._plan,
+                batches,
+                self._accumulator,
+                self._done,
+                max_kept_bytes=most,
+                recompute=self._budget.recompute,
+                on_rounds=self._say_rounds,
+            )
         )
-        self._add_slowly(slow)
 
     def exchange(self, batch_tokens: int, padding_side: PaddingSide, max_kept_bytes: int) -> None:
         """``stream`` by several processes, of which each has some of the rows and adds up some of each parameter."""
@@ -306,21 +166,6 @@ class _Attempt:
         add_slowly(prepared, self.slow, total, self._max_bytes)
         own = {sequence: logprobs.cpu() for sequence, logprobs in self.logprobs.items()}
         self.logprobs = {sequence: row for part in from_all(own) for sequence, row in part.items()}
-
-    def prompt(self, batch_tokens: int, max_kept_bytes: int) -> None:
-        model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
-        slow = prompt_gram(
-            model,
-            trainable,
-            plan,
-            batch_tokens,
-            total,
-            self._done,
-            max_kept_bytes=max_kept_bytes,
-            recompute=self._budget.recompute,
-            on_rounds=self._say_rounds,
-        )
-        self._add_slowly(slow)
 
     def _say_rounds(self, to_come: int) -> None:
         if to_come > self._rounds:
@@ -426,3 +271,140 @@ def notes_on(plan: RowPlan, slow: frozenset[str] = frozenset()) -> list[str]:
             f"{', ...' if len(slow) > 1 else ''}."
         )
     return notes
+
+
+def relative_row_error(prepared: PreparedStep, norms: Sequence[float], *, num_rows: int = 2) -> float:
+    """Largest relative error of a row that the model's arithmetic explains.
+
+    Args:
+        norms: Norm of each row, [N]; the largest are recomputed.
+        num_rows: How many rows to recompute in float32.
+
+    Returns:
+        The error; multiplied by the matrix's Frobenius norm it is the floor of its singular values.
+    """
+    policy = prepared.policy
+    if policy.dtype in (torch.float32, torch.float64) and not uses_tf32(policy.device):
+        return FLOAT32_ROW_ERROR
+    largest = sorted(range(len(norms)), key=lambda row: -norms[row])[:num_rows]
+    return max(_row_difference(prepared, row) for row in largest)
+
+
+def _row_difference(prepared: PreparedStep, row: int) -> float:
+    """Of one row. It is kept in its own precision alone; its float32 tensors are compared and dropped as they come."""
+    coarse: dict[str, torch.Tensor] = {}
+    errors, sizes = [], []
+
+    def keep(name: str, grad: torch.Tensor) -> None:
+        coarse[name] = grad.detach()
+
+    def compare(name: str, grad: torch.Tensor) -> None:
+        errors.append((coarse.pop(name).float() - grad).double().square().sum())
+        sizes.append(grad.double().square().sum())
+
+    _backward(prepared, row, keep)
+    with _in_float32(prepared.policy) as fine, without_tf32():
+        _backward(replace(prepared, policy=fine), row, compare)
+    error, size = (float(torch.stack(parts).sum()) if parts else 0.0 for parts in (errors, sizes))
+    return (error / size) ** 0.5 if size > 0 else 0.0
+
+
+def _backward(prepared: PreparedStep, index: int, consume: Callable[[str, torch.Tensor], None]) -> None:
+    """The gradient of one row, tensor by tensor."""
+    policy, plan, row = prepared.policy, prepared.plan, prepared.plan.rows[index]
+    batch = pad_batch([index], [plan.sequences[row.sequence]], policy.device)
+    backward(
+        policy.model,
+        policy.trainable,
+        batch,
+        plan.objective.temperature,
+        lambda _, logprobs: plan.cotangent(row, logprobs),
+        consume,
+        entropies=plan.has_entropies,
+    )
+
+
+@contextmanager
+def _in_float32(policy: MeasuredPolicy) -> Iterator[MeasuredPolicy]:
+    """Only parameters change: buffers such as rotary frequencies are float32 already and must stay so."""
+    # Weights that several processes hold parts of keep the dtype of their first pass, so they are loaded again.
+    if num_connected() > 1 and policy.in_float32 is not None:
+        again = policy.in_float32()
+        token_embedding(again.model).padding_idx = token_embedding(policy.model).padding_idx
+        yield replace(again, trainable={name: again.trainable[name] for name in policy.trainable})
+        return
+    kept = {parameter: parameter.data for parameter in policy.model.parameters()}
+    try:
+        for parameter in kept:
+            parameter.data = parameter.data.float()
+        yield policy
+    finally:
+        for parameter, data in kept.items():
+            parameter.data = data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NonFinite:
+    """The first number that is none."""
+
+    rollout: int
+    """Index of the rollout within the step."""
+    group_id: str
+    """Its group."""
+    sample: int
+    """Its index within the group."""
+    module: str
+    """The first module, in the order in which they ran, with such an output."""
+    token: int | None
+    """The first token of the sequence, prompt included, at which it has one; None where its output is not by token."""
+
+    def __str__(self) -> str:
+        where = "" if self.token is None else f", at token {self.token}"
+        return f"the output of {self.module} is not finite in rollout {self.sample} of group {self.group_id}{where}"
+
+
+def _first_non_finite(prepared: PreparedStep) -> _NonFinite | None:
+    """The first output of a module that is not finite, rollout by rollout in the order of the log."""
+    # Returns where it is; None where the forward passes of all rollouts are finite.
+    policy, plan = prepared.policy, prepared.plan
+    for index, sequence in enumerate(plan.sequences):
+        batch = pad_batch([index], [sequence], policy.device)
+        with torch.no_grad(), _watched(policy.model) as seen:
+            logprobs = completion_logprobs(policy.model, batch, plan.objective.temperature)[0]
+        if seen or not bool(torch.isfinite(logprobs).all()):
+            module, token = seen[0] if seen else ("the log-probabilities", None)
+            return _NonFinite(
+                rollout=index, group_id=sequence.group_id, sample=sequence.sample, module=module, token=token
+            )
+    return None
+
+
+@contextmanager
+def _watched(model: nn.Module) -> Iterator[list[tuple[str, int | None]]]:
+    """Modules with an output that is not finite, as they run, each with the first token."""
+    seen: list[tuple[str, int | None]] = []
+
+    def look(name: str, output: Any) -> None:
+        tensor = output[0] if isinstance(output, (tuple, list)) and output else output
+        if not seen and isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+            bad = ~torch.isfinite(tensor)
+            if bool(bad.any()):
+                seen.append((name, _first_token(bad)))
+
+    handles = [
+        module.register_forward_hook(lambda _, __, output, name=name: look(name, output))
+        for name, module in model.named_modules()
+        if name and not any(True for _ in module.children())
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _first_token(bad: torch.Tensor) -> int | None:
+    """Outputs are [1, S, ...]: the first S with a number that is none."""
+    if bad.dim() < 2 or bad.shape[0] != 1:
+        return None
+    return int(bad[0].flatten(1).any(dim=1).nonzero()[0]) if bad.dim() > 2 else int(bad[0].nonzero()[0])

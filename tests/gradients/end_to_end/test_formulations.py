@@ -19,7 +19,7 @@ from gradscope.advantages.registry import ALL_FORMULATIONS
 from gradscope.diagnostics.rank.rollouts.sub_groups import formulated
 from gradscope.diagnostics.rank.tokens.token_spectra import token_weights
 from gradscope.gradients.plan.prepared_step import prepare_step
-from gradscope.gradients.step.measure import StepGram
+from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
 from gradscope.rollouts.types import RolloutGroup
 from gradscope.training.grpo.trainer import TokenCritic

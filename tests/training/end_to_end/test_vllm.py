@@ -17,8 +17,8 @@ from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.rollouts.run_folder import read_manifest
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
+from gradscope.training.libraries import grpo_config, quiet_libraries, trainer_arguments
 from gradscope.training.run_checks import VLLM_NOTE
-from gradscope.training.run_training import _grpo_config, quiet_libraries, trainer_arguments
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 
@@ -99,7 +99,7 @@ def test_its_samples_and_its_correction_are_recorded_and_replayed(tmp_path: Path
 def test_its_arguments_reach_trl(tmp_path: Path) -> None:
     config = TrainConfig(vllm={"mode": "server", "server_host": "there", "importance_sampling_correction": False})
     with quiet_libraries():
-        told = _grpo_config(trainer_arguments(config, 27), output_dir=str(tmp_path), on_cpu=True)
+        told = grpo_config(trainer_arguments(config, 27), output_dir=str(tmp_path), on_cpu=True)
     assert (told.use_vllm, told.vllm_mode, told.vllm_server_host) == (True, "server", "there")
     assert (told.vllm_importance_sampling_correction, told.vllm_importance_sampling_mode) == (False, "sequence_mask")
 

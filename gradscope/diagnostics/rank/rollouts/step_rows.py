@@ -15,7 +15,7 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.rollouts.function_rewards import FunctionRewards
 
 if TYPE_CHECKING:
-    from gradscope.gradients.step.measure import StepGram
+    from gradscope.gradients.step.step_gram import StepGram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
