@@ -17,9 +17,9 @@ from gradscope.diagnostics.report import measure as report
 from gradscope.diagnostics.report.measure import report_run, report_tokens
 from gradscope.diagnostics.report.sections.inputs import TokenParts
 from gradscope.errors import InputError
-from gradscope.gradients import processes as group
+from gradscope.gradients import processes
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.gradients.tokens import measure as rollout_tokens
+from gradscope.gradients.tokens import measure as measure_module
 from gradscope.progress import no_progress
 from gradscope.results.report import ReportSection, RunReport
 from gradscope.results.source import Source
@@ -225,7 +225,7 @@ def test_rollouts_of_the_largest_gradient_are_measured_by_their_part(monkeypatch
     monkeypatch.setattr(report, "loss_at", lambda run, objective, step: None)
     monkeypatch.setattr(recomputed, "prepared_of", lambda run, step, weights, loss, *_: f"{weights}, ready")
     monkeypatch.setattr(recomputed, "under", lambda prepared, assumption: f"{prepared} as {assumption}")
-    monkeypatch.setattr(rollout_tokens, "measure_rollout_tokens", measure)
+    monkeypatch.setattr(measure_module, "measure_rollout_tokens", measure)
     steps = [step(1, [[1.0, 0.0]]), step(2, [[2.0, 0.0], [0.0, 0.0], [4.0, 0.0]])]
     steps[1].gram.batch_tokens, steps[1].gram.assumption = 128, "trained"
     assert report_tokens(RUN, steps, NOT_READ, 64, EngineOptions()) == ()
@@ -266,5 +266,5 @@ def test_only_the_last_step_is_followed(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_of_several_processes_none_looks_at_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "num_connected", lambda: 2)
+    monkeypatch.setattr(processes, "num_connected", lambda: 2)
     assert report.token_parts(RUN, [step(1, [[1.0]])], EngineOptions()) == TokenParts()

@@ -22,8 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from gradscope.errors import GradscopeError
 from gradscope.gradients.engines.exchange import add_slowly
 from gradscope.gradients.engines.loop import GramAccumulator
-from gradscope.gradients.model import head as plain
-from gradscope.gradients.model import head as sliced
+from gradscope.gradients.model import head as head_module
 from gradscope.gradients.model.head import plain_head
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
 from gradscope.gradients.plan.objective import Objective
@@ -176,12 +175,12 @@ def groups_of(name: str) -> list[RolloutGroup]:
 @contextmanager
 def smaller_slices(num_bytes: int | None) -> Iterator[None]:
     """Take the output layer in smaller slices for a while, where a number is given."""
-    before = sliced.SLICE_BYTES
-    sliced.SLICE_BYTES = num_bytes or before
+    before = head_module.SLICE_BYTES
+    head_module.SLICE_BYTES = num_bytes or before
     try:
         yield
     finally:
-        sliced.SLICE_BYTES = before
+        head_module.SLICE_BYTES = before
 
 
 def head_alone(prepared: PreparedStep) -> float:
@@ -195,10 +194,10 @@ def head_alone(prepared: PreparedStep) -> float:
 
 def doubt(model: Any, question: str) -> None:
     """Ask a model about its output layer; the second of several processes gets no as the answer to one question."""
-    asked = getattr(plain, question)
-    setattr(plain, question, lambda *given: asked(*given) if connected_index() == 0 else asked(*given) and None)
+    asked = getattr(head_module, question)
+    setattr(head_module, question, lambda *given: asked(*given) if connected_index() == 0 else asked(*given) and None)
     plain_head(model)
-    setattr(plain, question, asked)
+    setattr(head_module, question, asked)
 
 
 def count_traffic() -> Counter[str]:

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from gradscope.errors import UsageError
-from gradscope.gradients.engines import prompt as prefix
-from gradscope.gradients.engines import prompt as shared_prompts
+from gradscope.gradients.engines import prompt as prompt_module
 from gradscope.gradients.engines.prompt import PREFIX_SHARE, _completion_batches, _frac_shared, _group_by_prompt
 from gradscope.gradients.model.batches import TokenSequence
 from gradscope.gradients.plan.objective import Objective
@@ -176,12 +175,12 @@ def test_a_long_prefix_counts_towards_the_budget_of_a_batch():
 
 
 def test_a_model_without_keys_and_values_of_all_tokens_is_refused(monkeypatch):
-    class Forgetful(prefix.DynamicCache):
+    class Forgetful(prompt_module.DynamicCache):
         def update(self, keys, values, layer, *rest, **named):
             super().update(keys[:, :, -3:], values[:, :, -3:], layer)
             return keys, values
 
-    monkeypatch.setattr(prefix, "DynamicCache", Forgetful)
+    monkeypatch.setattr(prompt_module, "DynamicCache", Forgetful)
     with pytest.raises(UsageError, match="keeps the keys and values of all tokens") as caught:
         measured_step(
             tiny_policy("llama_untied_biases"), long_prompts(tiny_groups(1)), DAPO, engine="prompt", verify="all"
@@ -190,7 +189,7 @@ def test_a_model_without_keys_and_values_of_all_tokens_is_refused(monkeypatch):
 
 
 def test_auto_shares_no_prompt_of_a_model_that_keeps_another_kind_of_past(monkeypatch):
-    monkeypatch.setattr(shared_prompts, "MIN_PREFIX", 20)
+    monkeypatch.setattr(prompt_module, "MIN_PREFIX", 20)
     policy, groups = tiny_policy("llama_untied_biases"), long_prompts(tiny_groups(1, 6), length=24)
     policy.model.config.layer_types = ["full_attention", "linear_attention"]
     assert measured_step(policy, groups, DAPO).engine == "loop"
@@ -205,7 +204,7 @@ def test_an_adapter_that_waits_for_tokens_shares_no_prompt_and_may_have_no_gradi
         tiny_model("llama_untied_biases"),
         {"alora_invocation_tokens": [token], "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"},
     )
-    assert not prefix.can_share(model)
+    assert not prompt_module.can_share(model)
     groups = [
         replace(
             group, rollouts=tuple(replace(one, prompt_ids=(3, 7, 4), completion_ids=(5, 6)) for one in group.rollouts)
@@ -221,7 +220,7 @@ def test_an_adapter_that_waits_for_tokens_shares_no_prompt_and_may_have_no_gradi
 def test_auto_shares_long_prompts_where_that_saves_enough(monkeypatch):
     policy = tiny_policy("llama_untied_biases")
     assert measured_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "loop"
-    monkeypatch.setattr(shared_prompts, "MIN_PREFIX", 20)
+    monkeypatch.setattr(prompt_module, "MIN_PREFIX", 20)
     assert measured_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "prompt"
     assert measured_step(policy, long_prompts(tiny_groups(1, 1), length=24), DAPO).engine == "loop"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradscope.gradients.engines import stream as pending_parts
+from gradscope.gradients.engines import stream as stream_module
 from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.engines.stream import PartStore, PendingParts, _stored_bytes, free_bytes, stream_gram
 from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
@@ -114,7 +114,7 @@ def test_what_no_rule_covers_is_dropped():
     ],
 )
 def test_what_is_too_much_is_left_for_another_round_from_the_top_of_the_model_on(free, names, rounds, monkeypatch):
-    monkeypatch.setattr(pending_parts, "free_bytes", lambda: free)
+    monkeypatch.setattr(stream_module, "free_bytes", lambda: free)
     accumulator = GramAccumulator(3, torch.device("cpu"))
     with PendingParts(TRAINABLE, accumulator, waits=True, max_kept_bytes=0) as pending:
         for row in range(3):
@@ -130,7 +130,7 @@ def test_what_is_too_much_is_left_for_another_round_from_the_top_of_the_model_on
 
 
 def test_memory_is_room_too_and_pairs_grow_with_tokens(monkeypatch):
-    monkeypatch.setattr(pending_parts, "free_bytes", lambda: 0)
+    monkeypatch.setattr(stream_module, "free_bytes", lambda: 0)
     table = Scatter(ids=(torch.tensor([0]),), grads=(torch.ones(1, 1),))  # 8 bytes and 4
     for tokens, left in ((4.0, []), (4.1, ["a"])):
         with PendingParts(TRAINABLE, GramAccumulator(9, CPU), waits=True, max_kept_bytes=48 + 36) as pending:
@@ -141,7 +141,7 @@ def test_memory_is_room_too_and_pairs_grow_with_tokens(monkeypatch):
 
 
 def test_one_batch_leaves_nothing(monkeypatch):
-    monkeypatch.setattr(pending_parts, "free_bytes", lambda: 0)
+    monkeypatch.setattr(stream_module, "free_bytes", lambda: 0)
     with PendingParts(TRAINABLE, GramAccumulator(1, CPU), waits=False, max_kept_bytes=0) as pending:
         pending.take("a", (0,), summed([1.0, 2.0]))
         pending.take("b", (0,), summed([3.0]))

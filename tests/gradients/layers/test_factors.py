@@ -16,7 +16,7 @@ from gradscope.gradients.layers.factors import (
     is_close,
     once,
 )
-from gradscope.gradients.model import head as sliced
+from gradscope.gradients.model import head as head_module
 from gradscope.gradients.model.head import HeadTokens, PlainHead
 
 
@@ -77,7 +77,7 @@ def test_an_output_layer_forms_the_gradient_of_its_output_slice_by_slice(monkeyp
         entropy=torch.zeros_like(own),
         weights=weights,
     )
-    monkeypatch.setattr(sliced, "SLICE_BYTES", 4 * 3 * 2)  # two columns at a time
+    monkeypatch.setattr(head_module, "SLICE_BYTES", 4 * 3 * 2)  # two columns at a time
     head = PlainHead(module=module, scale=1.0, cap=None)
     for is_bias, grad in zip((False, True), expected, strict=True):
         factor = HeadProduct(head=head, tokens=(tokens, tokens), is_bias=is_bias).to(torch.device("cpu"))

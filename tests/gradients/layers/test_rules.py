@@ -9,7 +9,7 @@ from transformers.pytorch_utils import Conv1D
 
 from gradscope.errors import VerificationError
 from gradscope.gradients.layers import rules
-from gradscope.gradients.layers import rules as experts
+from gradscope.gradients.layers import rules as rules_module
 from gradscope.gradients.layers.factors import ForwardCall, LayerCall
 from gradscope.gradients.layers.rules import _fits_adapter, _is_adapted, adapter_parameters, rule_for
 from gradscope.gradients.plan.prepared_step import prepare_step
@@ -317,11 +317,11 @@ def test_experts_with_another_activation_inside_get_no_rule():
     weights = torch.rand(6, 2)
     returned = module(given, index, weights)
     call = ForwardCall(module=module, input=given, output=returned, extra=(index, weights), num_rows=2, length=3)
-    assert experts._fits_experts(call)
-    assert not experts._fits_experts(dataclasses.replace(call, output=1.1 * returned))
-    assert not experts._fits_experts(dataclasses.replace(call, extra=(index,)))
-    assert not experts._fits_experts(dataclasses.replace(call, num_rows=4))
-    assert not experts._fits_experts(dataclasses.replace(call, extra=(index, weights[:, :1])))
+    assert rules_module._fits_experts(call)
+    assert not rules_module._fits_experts(dataclasses.replace(call, output=1.1 * returned))
+    assert not rules_module._fits_experts(dataclasses.replace(call, extra=(index,)))
+    assert not rules_module._fits_experts(dataclasses.replace(call, num_rows=4))
+    assert not rules_module._fits_experts(dataclasses.replace(call, extra=(index, weights[:, :1])))
 
 
 def test_experts_are_gated_by_their_own_function():
@@ -340,10 +340,10 @@ def test_a_router_that_looks_at_all_tokens_gets_no_rule():
     given = torch.randn(12, 16)
     shares = router(given)[1]
     call = ForwardCall(module=router, input=given, output=shares, num_rows=4, length=3)
-    assert experts._fits_router(call)
-    assert not experts._fits_router(dataclasses.replace(call, output=shares + 0.1))
-    assert not experts._fits_router(dataclasses.replace(call, num_rows=2))
-    assert not experts._fits_router(dataclasses.replace(call, extra=(given,)))
+    assert rules_module._fits_router(call)
+    assert not rules_module._fits_router(dataclasses.replace(call, output=shares + 0.1))
+    assert not rules_module._fits_router(dataclasses.replace(call, num_rows=2))
+    assert not rules_module._fits_router(dataclasses.replace(call, extra=(given,)))
 
 
 def test_only_the_known_layout_counts_as_experts():
@@ -355,9 +355,9 @@ def test_only_the_known_layout_counts_as_experts():
             self.gate_up_proj = nn.Parameter(torch.zeros(2, 6, 4))
             self.down_proj = nn.Parameter(torch.zeros(2, 4, inner))
 
-    assert experts._is_expert_layer(Experts(3))
-    assert not experts._is_expert_layer(Experts(4))
-    assert not experts._is_expert_layer(nn.Linear(2, 2))
+    assert rules_module._is_expert_layer(Experts(3))
+    assert not rules_module._is_expert_layer(Experts(4))
+    assert not rules_module._is_expert_layer(nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize("name", MIXTURES)

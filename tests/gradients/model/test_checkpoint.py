@@ -17,7 +17,7 @@ from transformers import Emu3ForCausalLM, Emu3TextConfig
 
 from gradscope.diagnostics.rank.weights.updates import measure_weight_updates
 from gradscope.errors import InputError
-from gradscope.gradients.model import checkpoint as hub
+from gradscope.gradients.model import checkpoint
 from gradscope.gradients.model.checkpoint import (
     changed_in_bfloat16,
     is_fresh,
@@ -195,7 +195,7 @@ HUB_NAME = "nobody/no-such-model"
 def an_empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_HUB_OFFLINE", "HF_ENDPOINT", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(hub, "_is_cached", lambda name: False)
+    monkeypatch.setattr(checkpoint, "_is_cached", lambda name: False)
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -238,7 +238,7 @@ def test_whatever_may_be_an_answer_is_left_to_the_loaders(monkeypatch: pytest.Mo
 
 def test_what_is_cached_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, urllib.error.URLError(ConnectionRefusedError()))
-    monkeypatch.setattr(hub, "_is_cached", lambda name: True)
+    monkeypatch.setattr(checkpoint, "_is_cached", lambda name: True)
     require_hub(HUB_NAME)
 
 

@@ -11,8 +11,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from gradscope.gradients.layers import capture
-from gradscope.gradients.model import head as sliced
-from gradscope.gradients.model import passes as forward
+from gradscope.gradients.model import head as head_module
+from gradscope.gradients.model import passes as passes_module
 from gradscope.gradients.model import sharding
 from gradscope.gradients.model.batches import TokenSequence, pad_batch
 from gradscope.gradients.model.head import PlainHead, plain_head, sliced_outputs, told_input
@@ -50,12 +50,12 @@ def test_scale_and_cap_are_found_without_their_names(name):
 @pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
 @pytest.mark.parametrize("name", [*ARCHITECTURES, *TAILS, "qwen3_moe", "mixtral"])
 def test_slices_give_the_gram_that_whole_logits_give(name, engine, monkeypatch):
-    monkeypatch.setattr(sliced, "SLICE_BYTES", 300)  # a few words at a time
+    monkeypatch.setattr(head_module, "SLICE_BYTES", 300)  # a few words at a time
     policy, groups = policy_of(model_of(name)), tiny_groups()
     objective = Objective(loss_type="grpo", entropy_coef=0.1, temperature=0.8)
     assert plain_head(policy.model) is not None
     found = measured_step(policy, groups, objective, engine=engine, verify="all")
-    for module in (forward, capture):
+    for module in (passes_module, capture):
         monkeypatch.setattr(module, "plain_head", lambda model: None)
     expected = measured_step(policy, groups, objective, engine=engine)
     assert relative(found.gram, expected.gram) < 1e-6
@@ -139,22 +139,22 @@ def test_a_layer_in_parts_is_whole_where_it_is_called(is_unit, monkeypatch):
         assert plain_head(model) is not None
         for _ in range(2):
             assert isinstance(model.lm_head.weight, DTensor)
-            (found,) = forward.completion_logprobs(model, batch, 0.7)
-            torch.testing.assert_close(found, forward.completion_logprobs(whole, batch, 0.7)[0])
+            (found,) = passes_module.completion_logprobs(model, batch, 0.7)
+            torch.testing.assert_close(found, passes_module.completion_logprobs(whole, batch, 0.7)[0])
         model.lm_head.register_forward_hook(lambda *_: None)
         assert plain_head(model) is None
 
 
 def test_a_layer_that_does_not_compute_what_its_weight_says_is_left_to_the_model(monkeypatch):
     model = tiny_model("llama_untied_biases")
-    monkeypatch.setattr(sliced.PlainHead, "_scaled", lambda self, output, bias: (output * 1.001, 1.001))
+    monkeypatch.setattr(head_module.PlainHead, "_scaled", lambda self, output, bias: (output * 1.001, 1.001))
     assert plain_head(model) is None
 
 
 def test_gradients_that_are_not_the_models_own_leave_it_to_the_model(monkeypatch):
-    model, whole = tiny_model("llama_untied_biases"), sliced.HeadTokens.cotangents
+    model, whole = tiny_model("llama_untied_biases"), head_module.HeadTokens.cotangents
     monkeypatch.setattr(
-        sliced.HeadTokens, "cotangents", lambda self, head, start, stop: whole(self, head, start, stop) * 1.01
+        head_module.HeadTokens, "cotangents", lambda self, head, start, stop: whole(self, head, start, stop) * 1.01
     )
     assert plain_head(model) is None
 
@@ -213,7 +213,7 @@ def given() -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_values_and_gradients_are_those_of_all_logits(kind, bias, width, monkeypatch):
-    monkeypatch.setattr(sliced, "SLICE_BYTES", 4 * TOKENS * width)
+    monkeypatch.setattr(head_module, "SLICE_BYTES", 4 * TOKENS * width)
     head, (hidden, ids) = head_of(kind, bias=bias), given()
     targets = [hidden, *head.module.parameters()]
     first, second = torch.randn(2, TOKENS, dtype=torch.float64)
@@ -255,7 +255,7 @@ def test_the_gradient_of_a_token_that_is_all_but_certain_keeps_its_digits():
 def test_cotangents_of_some_columns_are_those_of_the_layers_output():
     for kind in KINDS:
         head, (hidden, ids) = head_of(kind, bias=True), given()
-        watched: list[sliced.HeadTokens] = []
+        watched: list[head_module.HeadTokens] = []
         for parameter in head.module.parameters():
             parameter.requires_grad_(False)
         outputs = sliced_outputs(
@@ -285,7 +285,7 @@ def test_a_frozen_hidden_state_gets_a_graph_for_whoever_watches():
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_no_pass_makes_a_tensor_of_tokens_by_vocabulary(kind, monkeypatch):
-    monkeypatch.setattr(sliced, "SLICE_BYTES", 4 * TOKENS * 4)
+    monkeypatch.setattr(head_module, "SLICE_BYTES", 4 * TOKENS * 4)
     head, (hidden, ids) = head_of(kind, bias=True), given()
     with Largest() as seen:
         outputs = sliced_outputs(head, hidden, ids, torch.float64, entropies=True)

@@ -12,7 +12,7 @@ from gradscope.errors import InputError, UsageError, VerificationError
 from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
-from gradscope.gradients.step import heldout as heldout_answers
+from gradscope.gradients.step import heldout as heldout_module
 from gradscope.gradients.step.heldout import _heldout_sequences, measure_heldout_gram
 from gradscope.gradients.step.measure import measure_step
 from gradscope.rollouts.types import Rollout, RolloutGroup
@@ -287,6 +287,6 @@ def test_answers_stand_without_padding_beside_rows_that_have_some(monkeypatch: p
     (sequence,) = _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)]).sequences
     assert sequence.frame is not None
     assert (sequence.start, sequence.length) == (0, sequence.num_tokens)
-    monkeypatch.setattr(heldout_answers, "scales_with_width", lambda _: True)
+    monkeypatch.setattr(heldout_module, "scales_with_width", lambda _: True)
     with pytest.raises(InputError, match="positions change with the padded length of a batch"):
         _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from gradscope.errors import InputError, UsageError, VerificationError
-from gradscope.gradients.engines import stream as pending_parts
+from gradscope.gradients.engines import stream as stream_module
 from gradscope.gradients.engines.loop import GramAccumulator
-from gradscope.gradients.layers import trace as coverage
+from gradscope.gradients.layers import trace
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import FLOAT32_ROW_ERROR, _first_non_finite, measure_step
@@ -105,7 +105,7 @@ def test_rounds_for_want_of_room_add_up_to_one_float64_backward_per_rollout(name
         policy = tiny_policy(name, lora=lora)
     groups = tiny_groups(3, 2)
     rows = naive_rows(policy, groups, dapo_weight(groups))
-    monkeypatch.setattr(pending_parts, "free_bytes", lambda: 15_000 if lora else 60_000)
+    monkeypatch.setattr(stream_module, "free_bytes", lambda: 15_000 if lora else 60_000)
     notices, progress = [], []
     found = measured_step(
         policy,
@@ -229,7 +229,7 @@ def test_a_layer_that_is_called_twice_adds_up(batch_tokens):
 
 
 def test_slow_parameters_are_taken_a_few_at_a_time(monkeypatch):
-    monkeypatch.setattr(coverage, "rule_for", lambda module: None)
+    monkeypatch.setattr(trace, "rule_for", lambda module: None)
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     rows = naive_rows(policy, groups, dapo_weight(groups))
     found = measured_step(policy, groups, DAPO, engine="stream", max_row_bytes=8000)

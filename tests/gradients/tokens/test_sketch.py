@@ -10,7 +10,7 @@ from gradscope.errors import VerificationError
 from gradscope.gradients.layers.factors import OuterProduct, Scatter
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.tokens import measure
-from gradscope.gradients.tokens import sketch as token_sketch
+from gradscope.gradients.tokens import sketch as sketch_module
 from gradscope.gradients.tokens.measure import measure_tokens
 from gradscope.gradients.tokens.sketch import Sketch
 from tests.gradients.models import DAPO, measured_step, relative, tiny_groups, tiny_policy
@@ -43,7 +43,7 @@ def test_a_sketch_of_wrong_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
     step = measured_step(policy, groups, DAPO)
 
     def shrunk(*arguments):
-        sketch, slow = token_sketch.sketch_rows(*arguments)
+        sketch, slow = sketch_module.sketch_rows(*arguments)
         sketch.rows *= 0.99
         return sketch, slow
 
@@ -55,7 +55,7 @@ def test_a_sketch_of_wrong_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_parameter_that_no_sketch_holds_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     step = measured_step(policy, groups, DAPO)
-    monkeypatch.setattr(token_sketch, "lockstep", lambda *_: frozenset(list(policy.trainable)[1:]))
+    monkeypatch.setattr(sketch_module, "lockstep", lambda *_: frozenset(list(policy.trainable)[1:]))
     with pytest.raises(VerificationError, match=r"sketches of token rows miss 1 parameters, among them .*embed"):
         measure_tokens(prepare_step(policy, [dataclasses.replace(groups[0])], DAPO), step, num_buckets=64)
 

@@ -12,7 +12,7 @@ import torch
 from gradscope.gradients.plan.losses import SamplerCorrection
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.tokens import sums as token_sums
+from gradscope.gradients.tokens import sums as sums_module
 from gradscope.gradients.tokens.sums import (
     CORRECTIONS,
     CountedTokens,
@@ -87,7 +87,7 @@ def test_parameters_without_a_rule_are_added_slowly(monkeypatch: pytest.MonkeyPa
     tokens, weights = asked(prepared)
     none = np.zeros(NUM_WEIGHTINGS, dtype=bool)
     expected = measure_token_sums(prepared, tokens, weights, none)
-    monkeypatch.setattr(token_sums, "stream_gram", lambda model, trainable, *_, **__: frozenset(trainable))
+    monkeypatch.setattr(sums_module, "stream_gram", lambda model, trainable, *_, **__: frozenset(trainable))
     found = measure_token_sums(prepared, tokens, weights, none, max_bytes=1)
     assert relative(found, expected) < 1e-5
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
-from gradscope.training.tasks import load as answers
+from gradscope.training.tasks import load
 from gradscope.training.tasks.load import (
     INSTRUCTION,
     _extract_answer,
@@ -216,7 +216,7 @@ def test_of_long_hostile_text_the_end_alone_is_searched(text: str, monkeypatch: 
             return self.pattern.findall(searched)
 
     for name in ("_TOKEN", "_BOXED"):
-        monkeypatch.setattr(answers, name, Spy(getattr(answers, name)))
+        monkeypatch.setattr(load, name, Spy(getattr(load, name)))
     assert _grade_final_answer(text, "72") == 0.0
     assert set(lengths) <= {20_000}
 

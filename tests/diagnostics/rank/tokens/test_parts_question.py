@@ -17,7 +17,7 @@ from gradscope.errors import VerificationError
 from gradscope.gradients.plan.losses import SamplerCorrection
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.tokens import sums as token_sums
+from gradscope.gradients.tokens import sums as sums_module
 from gradscope.metrics.sampler.token_cells import TokenCell
 from tests.gradients.models import DAPO, naive_token_rows, tiny_groups, tiny_policy, weight_of
 from tests.gradients.tokens.test_sums import changed
@@ -143,8 +143,8 @@ def test_a_step_without_a_gradient_has_no_parts(advantage: float | None) -> None
 
 
 def test_sums_that_do_not_add_up_to_the_step_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = token_sums.measure_token_sums
-    monkeypatch.setattr(token_sums, "measure_token_sums", lambda *args, **options: 1.01 * right(*args, **options))
+    right = sums_module.measure_token_sums
+    monkeypatch.setattr(sums_module, "measure_token_sums", lambda *args, **options: 1.01 * right(*args, **options))
     prepared = prepared_of(tiny_groups(2, 2))
     with pytest.raises(VerificationError, match="sums of tokens disagree"):
         PartsQuestion(rows=ROWS).measure(prepared, measure_step(prepared))

@@ -14,7 +14,7 @@ from gradscope.diagnostics.rank.weights.optimizer_question import (
     learning_rates,
     optimizer_steps,
 )
-from gradscope.gradients import processes as group
+from gradscope.gradients import processes
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.directions import MatrixSteps
 from gradscope.gradients.step.measure import measure_step
@@ -59,7 +59,7 @@ def test_without_advantages_there_is_no_gradient() -> None:
 def test_of_several_processes_each_has_a_part_and_none_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
     gram = measure_step(prepared)
-    monkeypatch.setattr(group, "num_connected", lambda: 2)
+    monkeypatch.setattr(processes, "num_connected", lambda: 2)
     _, found = OptimizerQuestion(rows=ROWS, learning_rates={}).measure(prepared, gram)
     assert found is not None
     assert found.steps == ()
