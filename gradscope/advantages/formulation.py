@@ -151,9 +151,9 @@ def read_formulation(name: str) -> Formulation:
     terms = getattr(function, _MARK, None)
     if not isinstance(terms, _Terms):
         marked = [other for other, value in vars(module).items() if isinstance(getattr(value, _MARK, None), _Terms)]
-        there = f"{path} has {', '.join(marked)}." if marked else "Put @gradscope.advantage_formulation() above it."
-        what = "is no formulation" if callable(function) else "is not there"
-        raise UsageError(f"{wanted!r} {what} in {path}.", hint=there)
+        hint = f"{path} has {', '.join(marked)}." if marked else "Put @gradscope.advantage_formulation() above it."
+        problem = "is no formulation" if callable(function) else "is not there"
+        raise UsageError(f"{wanted!r} {problem} in {path}.", hint=hint)
     assert callable(function), "what is marked is a function"
     lines = (function.__doc__ or "").strip().splitlines()
     asked = _OfFile(name=name, path=path, function=function)
@@ -204,23 +204,26 @@ class _OfFile:
     def of_groups(self, rewards: Array) -> Array:
         """Advantages of groups of one size, [..., G], a group at a time."""
         groups = rewards.reshape(-1, rewards.shape[-1])
-        found = [self._checked(self._call(group.copy()), group.shape) for group in groups]
-        return np.reshape(found, rewards.shape)
+        advantages = [self._checked(self._call(group.copy()), group.shape) for group in groups]
+        return np.reshape(advantages, rewards.shape)
 
     def of_step(self, rewards: Iterable[Array]) -> tuple[Array, ...]:
         """Advantages of all groups of a step, [N][G]."""
         groups = [np.array(group) for group in rewards]
         answer = self._call([group.copy() for group in groups])
         try:
-            found = list(answer)
+            advantages = list(answer)
         except TypeError:
-            found = []
-        if len(found) != len(groups):
+            advantages = []
+        if len(advantages) != len(groups):
             raise UsageError(
                 f"{self.name} gives no list of {len(groups)} arrays for {len(groups)} groups.",
                 hint="With by_step it returns one array a group, in their order.",
             )
-        return tuple(self._checked(one, group.shape) for one, group in zip(found, groups, strict=True))
+        return tuple(
+            self._checked(answer_of_group, group.shape)
+            for answer_of_group, group in zip(advantages, groups, strict=True)
+        )
 
     def _call(self, rewards: Any) -> Any:
         try:

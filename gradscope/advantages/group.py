@@ -160,12 +160,12 @@ def krpo(rewards: Array) -> Array:
     """
     advantages = np.empty(rewards.shape)
     state, variance = np.full(rewards.shape[:-1], START[0]), START[1]
-    for place in range(rewards.shape[-1]):
+    for index in range(rewards.shape[-1]):
         predicted = variance + DRIFT
         gain = predicted / (predicted + NOISE)
-        state = state + gain * (rewards[..., place] - state)
+        state = state + gain * (rewards[..., index] - state)
         variance = (1 - gain) * predicted
-        advantages[..., place] = (rewards[..., place] - state) / (np.sqrt(variance) + KRPO_EPSILON)
+        advantages[..., index] = (rewards[..., index] - state) / (np.sqrt(variance) + KRPO_EPSILON)
     return advantages
 
 
@@ -195,9 +195,9 @@ def leave_one_out_weights(k: int) -> Callable[[Array], Array]:
         sets_below = np.cumsum(comb(np.arange(size - 1), k - 2))
         gained = np.cumsum(np.diff(ascending, axis=-1) * sets_below, axis=-1)
         sorted_gain = np.concatenate([np.zeros((*rewards.shape[:-1], 1)), gained], axis=-1)
-        found = np.empty(rewards.shape)
-        np.put_along_axis(found, order, sorted_gain * (k / comb(size - 1, k - 1)), axis=-1)
-        return _live_only(rewards, found)
+        result = np.empty(rewards.shape)
+        np.put_along_axis(result, order, sorted_gain * (k / comb(size - 1, k - 1)), axis=-1)
+        return _live_only(rewards, result)
 
     return weights
 
@@ -376,13 +376,13 @@ def shrinkage(rewards: Iterable[Array]) -> tuple[Array, ...]:
     groups = list(rewards)
     others_of_group = [(group.sum() - group) / (len(group) - 1) for group in groups]
     if len(groups) < 2:
-        return tuple(group - others for group, others in zip(groups, others_of_group, strict=True))
+        return tuple(group - baseline for group, baseline in zip(groups, others_of_group, strict=True))
     noise, spread, target = _other_groups(groups)
     total = noise + spread
     weight = (len(groups) - 1) / len(groups) * np.divide(noise, total, out=np.zeros(len(groups)), where=total > 0)
     return tuple(
-        group - ((1 - share) * others + share * mean)
-        for group, others, share, mean in zip(groups, others_of_group, weight, target, strict=True)
+        group - ((1 - share) * baseline + share * mean)
+        for group, baseline, share, mean in zip(groups, others_of_group, weight, target, strict=True)
     )
 
 
@@ -390,11 +390,11 @@ def _other_groups(groups: Sequence[Array]) -> tuple[Array, Array, Array]:
     """For each group, of all others: mean sampling variance of a mean, variance of the means, mean of the means."""
     means = np.array([group.mean() for group in groups])
     noises = np.array([_variance(group, ddof=1) / len(group) for group in groups])
-    others = [np.delete(np.arange(len(means)), index) for index in range(len(means))]
+    rest = [np.delete(np.arange(len(means)), index) for index in range(len(means))]
     return (
-        np.array([noises[index].mean() for index in others]),
-        np.array([_variance(means[index], ddof=0) for index in others]),
-        np.array([means[index].mean() for index in others]),
+        np.array([noises[index].mean() for index in rest]),
+        np.array([_variance(means[index], ddof=0) for index in rest]),
+        np.array([means[index].mean() for index in rest]),
     )
 
 

@@ -173,10 +173,10 @@ class _ValueTracker(OnlineAdvantage):
         raw = [
             rewards - passes / (passes + fails) for rewards, (passes, fails) in zip(step.rewards, counts, strict=True)
         ]
-        kept = np.clip(2.0 ** (-self._moved(step) / HALF_LIFE), LEAST_KEPT, MOST_KEPT)
+        retained = np.clip(2.0 ** (-self._moved(step) / HALF_LIFE), LEAST_KEPT, MOST_KEPT)
         starts = np.cumsum([0, *(len(rewards) for rewards in step.rewards)])
         for index, (prompt, rewards) in enumerate(zip(step.prompt_ids, step.rewards, strict=True)):
-            passes, fails = (float(kept[index] * count) for count in counts[index])
+            passes, fails = (float(retained[index] * count) for count in counts[index])
             self._counts[prompt] = (passes + float(rewards.sum()), fails + float((1 - rewards).sum()))
             first = starts[index]
             self._seen[prompt] = (tuple(step.completion_ids[first]), tuple(step.logprobs[first]))

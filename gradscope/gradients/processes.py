@@ -83,16 +83,16 @@ def connected_index() -> int:
     return process_index() if _connected else 0
 
 
-def from_main(work: Callable[[], Value]) -> Value:
+def broadcast_from_main(work: Callable[[], Value]) -> Value:
     """Do something in the main process alone; every process gets what it returned there, as a copy."""
     if num_connected() == 1:
         return work()
-    told: list[Any] = [work() if connected_index() == 0 else None]
-    distributed.broadcast_object_list(told, src=0, device=torch.device("cpu"))
-    return told[0]  # type: ignore[no-any-return]
+    payload: list[Any] = [work() if connected_index() == 0 else None]
+    distributed.broadcast_object_list(payload, src=0, device=torch.device("cpu"))
+    return payload[0]  # type: ignore[no-any-return]
 
 
-def from_all(value: Value) -> list[Value]:
+def all_gather(value: Value) -> list[Value]:
     """The value of every process, in their order."""
     if num_connected() == 1:
         return [value]
@@ -101,13 +101,13 @@ def from_all(value: Value) -> list[Value]:
     return values
 
 
-def holds_everywhere(condition: bool) -> bool:
+def true_in_all_processes(condition: bool) -> bool:
     """Whether something is so in every process."""
-    return all(from_all(condition))
+    return all(all_gather(condition))
 
 
 @contextmanager
-def of_one_mind() -> Iterator[None]:
+def shared_errors() -> Iterator[None]:
     """Let an error that work may go on from be met by all processes, or by none.
 
     Yields:
@@ -138,7 +138,7 @@ def _is_met_by_all() -> bool:
     return True
 
 
-def added_up(tensor: torch.Tensor) -> torch.Tensor:
+def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
     """The sum of a tensor over all processes, the same in each; the tensor itself changes."""
     if num_connected() > 1:
         distributed.all_reduce(tensor)

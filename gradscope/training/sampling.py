@@ -51,8 +51,8 @@ def _replacements(prompt_ids: Sequence[str], in_step: Collection[str], *, seed: 
         >>> sorted(replacements(["a", "b", "c", "d"], {"b"}, seed=0, step=1))
         ['a', 'c', 'd']
     """
-    others = [prompt_id for prompt_id in prompt_ids if prompt_id not in in_step]
-    return [others[index] for index in np.random.default_rng([seed, step]).permutation(len(others))]
+    candidates = [prompt_id for prompt_id in prompt_ids if prompt_id not in in_step]
+    return [candidates[index] for index in np.random.default_rng([seed, step]).permutation(len(candidates))]
 
 
 def _remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> list[int]:
@@ -80,11 +80,11 @@ def _remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> l
     budget = [size] * len(probe)
     if not unsolved:
         return budget
-    each, left = divmod(size * len(solved), len(unsolved))
+    each, remainder = divmod(size * len(solved), len(unsolved))
     for index in solved:
         budget[index] = 0
     for rank, index in enumerate(unsolved):
-        budget[index] += each + (rank < left)
+        budget[index] += each + (rank < remainder)
     return budget
 
 
@@ -117,12 +117,12 @@ class Scored:
         return np.asarray(self.output["completion_mask"].sum(dim=1).cpu(), dtype=np.int64)
 
 
-def merge(rounds: Sequence[Scored], kept: Sequence[int], *, padding: int) -> Scored:
+def merge(rounds: Sequence[Scored], selected: Sequence[int], *, padding: int) -> Scored:
     """Rows of several rounds as one batch.
 
     Args:
         rounds: The rounds; their rows are counted through.
-        kept: The rows of the batch, in its order.
+        selected: The rows of the batch, in its order.
         padding: The token that pads.
 
     Returns:
@@ -139,16 +139,16 @@ def merge(rounds: Sequence[Scored], kept: Sequence[int], *, padding: int) -> Sco
             raise ValueError(f"{name} of TRL's batch is not one row a rollout, so rounds of it cannot be merged")
         parts = [scored.output[name] for scored in rounds]
         filler = padding if name.endswith("_ids") else 0
-        merged[name] = torch.cat(_same_width(parts, filler, left=name in _PROMPT))[list(kept)]
+        merged[name] = torch.cat(_same_width(parts, filler, left=name in _PROMPT))[list(selected)]
     merged = _without_empty_columns(merged)
     if _TOTAL in rounds[0].output:
         merged[_TOTAL] = merged["completion_mask"].sum().to(rounds[0].output[_TOTAL])
     rows = [row for scored in rounds for row in scored.rows]
     rewards = {name: [value for scored in rounds for value in scored.rewards[name]] for name in rounds[0].rewards}
     return Scored(
-        rows=[rows[index] for index in kept],
+        rows=[rows[index] for index in selected],
         output=merged,
-        rewards={name: [values[index] for index in kept] for name, values in rewards.items()},
+        rewards={name: [values[index] for index in selected] for name, values in rewards.items()},
         trained=rounds[0].trained,
     )
 
@@ -245,12 +245,12 @@ class _DynamicSampling(FixedSampling):
             for slot, group in zip(missing, replacing, strict=False):
                 taken[slot] = group
             missing = missing[len(replacing) :]
-        kept = [group * size + sample for group in taken for sample in range(size)]
+        selected = [group * size + sample for group in taken for sample in range(size)]
         more = {
             "num_sampled_degenerate_groups": len(is_live) - sum(is_live),
             "num_resampled_groups": len(is_live) - len(taken),
         }
-        return _batch(rounds, kept, [size] * len(taken), self._padding, {"num_sampled_groups": len(is_live)} | more)
+        return _batch(rounds, selected, [size] * len(taken), self._padding, {"num_sampled_groups": len(is_live)} | more)
 
 
 class _ReallocatedSampling(FixedSampling):
@@ -267,15 +267,15 @@ class _ReallocatedSampling(FixedSampling):
         rewards = probe.totals.reshape(-1, half)
         budget = _remaining_budget(list(rewards), size=half, highest=float(len(probe.trained)))
         rest = sample([dict(row) for row, number in zip(prompts, budget, strict=True) for _ in range(number)])
-        start, kept = len(probe.rows), []
+        start, selected = len(probe.rows), []
         for slot, number in enumerate(budget):
-            kept += [*range(slot * half, (slot + 1) * half), *range(start, start + number)]
+            selected += [*range(slot * half, (slot + 1) * half), *range(start, start + number)]
             start += number
         cost = {
             "num_sampled_groups": len(prompts),
             "num_moved_rollouts": sum(max(number - half, 0) for number in budget),
         }
-        return _batch([probe, rest], kept, [half + number for number in budget], self._padding, cost)
+        return _batch([probe, rest], selected, [half + number for number in budget], self._padding, cost)
 
 
 def make_sampling(config: TrainConfig, pool: Sequence[Row], *, padding: int) -> FixedSampling:
@@ -289,10 +289,10 @@ def make_sampling(config: TrainConfig, pool: Sequence[Row], *, padding: int) -> 
 
 
 def _batch(
-    rounds: Sequence[Scored], kept: Sequence[int], sizes: Sequence[int], padding: int, cost: Mapping[str, int]
+    rounds: Sequence[Scored], selected: Sequence[int], sizes: Sequence[int], padding: int, cost: Mapping[str, int]
 ) -> _StepBatch:
     """The batch of some rows, with the tokens that were sampled for it and those that it leaves out."""
-    merged = merge(rounds, kept, padding=padding)
+    merged = merge(rounds, selected, padding=padding)
     num_tokens = sum(int(scored.num_tokens.sum()) for scored in rounds)
     total = {
         "num_sampled_rollouts": sum(len(scored.rows) for scored in rounds),

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from gradscope.gradients.processes import (
-    added_up,
+    all_gather,
+    all_reduce_sum,
+    broadcast_from_main,
     connected_index,
     connected_processes,
-    from_all,
-    from_main,
-    holds_everywhere,
     num_connected,
-    of_one_mind,
+    shared_errors,
+    true_in_all_processes,
 )
 from tests.launched import finish, start_processes
 
@@ -36,12 +36,12 @@ def said_by(size: int, code: str) -> list[tuple[int, str, str]]:
 def test_one_process_tells_itself_everything() -> None:
     import torch
 
-    with connected_processes(), of_one_mind():
+    with connected_processes(), shared_errors():
         assert (num_connected(), connected_index()) == (1, 0)
-        assert from_main(lambda: 5) == 5
-        assert from_all("a") == ["a"]
-        assert holds_everywhere(True)
-        assert added_up(torch.ones(2)).tolist() == [1, 1]
+        assert broadcast_from_main(lambda: 5) == 5
+        assert all_gather("a") == ["a"]
+        assert true_in_all_processes(True)
+        assert all_reduce_sum(torch.ones(2)).tolist() == [1, 1]
 
 
 @pytest.mark.slow
@@ -50,7 +50,8 @@ def test_several_processes_tell_each_other() -> None:
         3,
         """
 with connected_processes():
-    told = [from_main(lambda: rank), from_all(rank), holds_everywhere(rank < 2), added_up(torch.tensor(rank)).item()]
+    total = all_reduce_sum(torch.tensor(rank)).item()
+    told = [broadcast_from_main(lambda: rank), all_gather(rank), true_in_all_processes(rank < 2), total]
     print([num_connected(), connected_index(), *told])
 print(num_connected())
 """,
@@ -114,10 +115,10 @@ def test_work_goes_on_from_an_error_of_all_and_not_from_that_of_one(tmp_path: Pa
         """group._SKEW = 2.0
 for guilty in (2, 1):
     try:
-        with of_one_mind():
+        with shared_errors():
             if rank < guilty:
                 raise InputError(f"A part of step {guilty} is missing.", hint="Copy it.")
-            from_all(rank)
+            all_gather(rank)
     except InputError as error:
         print(error.message)""",
     )

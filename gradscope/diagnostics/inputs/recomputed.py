@@ -26,7 +26,7 @@ from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.checkpoint import FloatName, stored_dtype
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
-from gradscope.gradients.processes import num_connected, of_one_mind
+from gradscope.gradients.processes import num_connected, shared_errors
 from gradscope.gradients.step.measure import measure_step, notes_on
 from gradscope.gradients.step.step_gram import StepGram, StepNorm, measure_norm
 from gradscope.gradients.trained.assumptions import (
@@ -174,7 +174,7 @@ class Recomputer:
     def _by_rows(self, prepared: PreparedStep) -> tuple[PreparedStep, StepGram]:
         """The Gram matrix, in the trainer's padding where a row that none was tried in depends on it after all."""
         try:
-            with of_one_mind():
+            with shared_errors():
                 return prepared, self._gram(prepared)
         except (InputError, VerificationError):
             framed = prepared.framed()

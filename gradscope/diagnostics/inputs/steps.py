@@ -189,7 +189,7 @@ def _measure(
 ) -> MeasuredStep:
     """One step: refused with a reason, taken as an earlier call kept it, or computed."""
     from gradscope.gradients.model.budget import names_out_of_memory
-    from gradscope.gradients.processes import connected_index, from_main, of_one_mind
+    from gradscope.gradients.processes import broadcast_from_main, connected_index, shared_errors
     from gradscope.gradients.step.step_gram import StepNorm
 
     groups, weights = run.groups_at(step), run.weights_before(step)
@@ -200,11 +200,11 @@ def _measure(
     # a question needs the weights again; of several processes the main one looks and writes
     looks = question is None and connected_index() == 0
     kept = _kept(run, step, loss, options, recomputer) if looks else None
-    found = from_main(lambda: kept.read() if kept else None)
+    found = broadcast_from_main(lambda: kept.read() if kept else None)
     answer: tuple[Any, ...] = ()
     try:
         if found is None:
-            with of_one_mind(), names_out_of_memory(f"step {step}"):
+            with shared_errors(), names_out_of_memory(f"step {step}"):
                 found, answer = recomputer.measure(step, weights, loss, question)
             if kept:
                 kept.write(found)

@@ -1,1 +1,1 @@
-"""Three ways from a plan to one Gram matrix of score vectors: `loop`, `stream` and `prompt`."""
+"""Three ways from a plan to one Gram matrix of score vectors: `loop`, `stream`, `prompt`; one by several processes."""

@@ -36,10 +36,10 @@ from gradscope.gradients.layers.factors import (
 from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, split_rows
 from gradscope.gradients.model.head import HeadTokens, PlainHead
 from gradscope.gradients.model.passes import backward, gradients_on
-from gradscope.gradients.model.sharding import let_go, own_slice, row_bounds
+from gradscope.gradients.model.sharding import local_tensor, reshard, row_bounds
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
-from gradscope.gradients.processes import connected_index, from_all, num_connected
+from gradscope.gradients.processes import all_gather, connected_index, num_connected
 
 _KINDS: dict[str, Callable[..., GradientFactor]] = {
     kind.__name__: kind for kind in (OuterProduct, Scatter, Routed, Summed)
@@ -121,15 +121,15 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
 
 def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Letter:
     """The letter again; its tensors are views of the bytes that came."""
-    told = json.loads(header)
-    place = 0
+    fields = json.loads(header)
+    offset = 0
 
     def take(shape: list[int], dtype: str) -> torch.Tensor:
-        nonlocal place
+        nonlocal offset
         kind = getattr(torch, dtype.removeprefix("torch."))
         size = torch.Size(shape).numel() * kind.itemsize
-        tensor = body[place : place + size].view(kind).view(shape)
-        place += size + -size % _ALIGNMENT
+        tensor = body[offset : offset + size].view(kind).view(shape)
+        offset += size + -size % _ALIGNMENT
         return tensor
 
     def value_of(described: list[Any]) -> Any:
@@ -142,12 +142,12 @@ def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Lette
             return _KINDS[kind](**values)
         assert head is not None, "all processes know of which parameters there are slices"
         tokens = tuple(HeadTokens(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True))
-        return HeadProduct(head=head, tokens=tokens, is_bias=len(told["shape"]) == 1)
+        return HeadProduct(head=head, tokens=tokens, is_bias=len(fields["shape"]) == 1)
 
     parts = []
-    for rows, factors in told["parts"]:
+    for rows, factors in fields["parts"]:
         parts.append((tuple(rows), [factor_of(kind, described) for kind, described in factors]))
-    return _Letter(shape=tuple(told["shape"]), parts=tuple(parts))
+    return _Letter(shape=tuple(fields["shape"]), parts=tuple(parts))
 
 
 def _cut_shape(shape: torch.Size, factors: Sequence[GradientFactor]) -> tuple[torch.Size, int]:
@@ -254,7 +254,7 @@ def exchanged_gram(
     """
     policy, plan = prepared.policy, prepared.plan
     batches = _own_batches(prepared, batch_tokens, padding_side)
-    let_go(policy.model)  # layers are known by the parameters that they have outside of a pass
+    reshard(policy.model)  # layers are known by the parameters that they have outside of a pass
     capture = Capture(policy.model, policy.trainable)
     with PartStore(max_kept_bytes) as store:
         for batch, counts in batches:
@@ -267,8 +267,8 @@ def exchanged_gram(
             store.make_room()
             with gradients_on(policy.trainable, on=False):
                 capture_batch(policy.model, plan, batch, capture, take, seen)
-        slow = frozenset(chain.from_iterable(from_all(sorted(capture.uncovered))))
-        let_go(policy.model)
+        slow = frozenset(chain.from_iterable(all_gather(sorted(capture.uncovered))))
+        reshard(policy.model)
         ids = None if capture.head is None else _OwnIds.of(capture.head.at(plan.objective.temperature))
         for name, parameter in policy.trainable.items():
             if name not in slow:
@@ -308,12 +308,12 @@ def add_slowly(prepared: PreparedStep, names: Collection[str], accumulator: Gram
 def _pieces_of_rows(prepared: PreparedStep, block: Mapping[str, nn.Parameter]) -> dict[str, torch.Tensor]:
     """This process's piece of every row's gradient by each parameter of a block, [N, columns] each."""
     policy, plan = prepared.policy, prepared.plan
-    kept = {name: _room(len(plan.rows), parameter) for name, parameter in block.items()}
+    row_buffers = {name: _room(len(plan.rows), parameter) for name, parameter in block.items()}
     for index, row in enumerate(plan.rows):
 
         def keep(name: str, grad: torch.Tensor, index: int = index) -> None:
             start, stop = _bounds_of(grad.numel(), num_connected())[connected_index()]
-            kept[name][index] = grad.detach().flatten()[start:stop]
+            row_buffers[name][index] = grad.detach().flatten()[start:stop]
 
         def weigh(_: int, outputs: torch.Tensor, row: Row = row) -> torch.Tensor:
             return plan.cotangent(row, outputs)
@@ -321,7 +321,7 @@ def _pieces_of_rows(prepared: PreparedStep, block: Mapping[str, nn.Parameter]) -
         batch, temperature = prepared.batch([index]), plan.objective.temperature
         with gradients_on(policy.trainable, on=False), gradients_on(block, on=True):
             backward(policy.model, block, batch, temperature, weigh, keep, entropies=plan.has_entropies)
-    return kept
+    return row_buffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +337,7 @@ class _OwnIds:
     def of(cls, head: PlainHead) -> _OwnIds:
         """The ids of a layer whose weight is in parts."""
         weight, bias = head.module.weight.detach(), head.module.bias
-        own = head.with_rows(own_slice(weight), None if bias is None else own_slice(bias.detach()))
+        own = head.with_rows(local_tensor(weight), None if bias is None else local_tensor(bias.detach()))
         return cls(head=own, bounds=row_bounds(weight))
 
 

@@ -106,9 +106,9 @@ class GramAccumulator:
             slices = buffer[: self.num_rows * (stop - start) * width].view(self.num_rows, stop - start, width).zero_()
             for rows, factors in parts:
                 for local, row in enumerate(rows):
-                    place = row if self._places is None else self._places[row]
+                    target = row if self._places is None else self._places[row]
                     for factor in factors:
-                        factor.add_to(local, start, slices[place])
+                        factor.add_to(local, start, slices[target])
             self._lower += self.products(slices.flatten(1))
 
     def add_products(self, products: torch.Tensor) -> None:
@@ -189,7 +189,9 @@ def loop_gram(
             hint="Use the engine `stream`, or fewer rollouts.",
         )
     parameters = list(trainable.values())
-    kept = [torch.zeros(len(plan.rows), p.numel(), dtype=_row_dtype(p), device=accumulator.device) for p in parameters]
+    row_buffers = [
+        torch.zeros(len(plan.rows), p.numel(), dtype=_row_dtype(p), device=accumulator.device) for p in parameters
+    ]
     rows_of: dict[int, list[int]] = defaultdict(list)
     for index, row in enumerate(plan.rows):
         rows_of[row.sequence].append(index)
@@ -204,13 +206,13 @@ def loop_gram(
                 grads = torch.autograd.grad(
                     outputs, parameters, weights, retain_graph=index != indices[-1], allow_unused=True
                 )
-                for rows, grad in zip(kept, grads, strict=True):
+                for rows, grad in zip(row_buffers, grads, strict=True):
                     if grad is not None:
                         rows[index] = grad.detach().flatten()
             on_sequence(sequence, plan.logprobs(sequence, detached))
     # each parameter's rows are dropped once their products are added
-    while kept:
-        accumulator.add_rows(kept.pop(0))
+    while row_buffers:
+        accumulator.add_rows(row_buffers.pop(0))
 
 
 def _row_dtype(parameter: nn.Parameter) -> torch.dtype:

@@ -260,9 +260,9 @@ def prompt_gram(
     capture = Capture(model, trainable, recompute=recompute)
     tracer = Tracer(model, trainable, plan.objective.temperature)
     groups = _group_by_prompt(plan)
-    left, waits = trainable, len(groups) > 1
-    while left:
-        with PendingParts(left, accumulator, waits=waits, max_kept_bytes=max_kept_bytes) as pending:
+    remaining, waits = trainable, len(groups) > 1
+    while remaining:
+        with PendingParts(remaining, accumulator, waits=waits, max_kept_bytes=max_kept_bytes) as pending:
             for number, group in enumerate(groups):
                 batches = _completion_batches(plan, group, batch_tokens, accumulator.device)
                 with gradients_on(trainable, on=False):
@@ -277,7 +277,7 @@ def prompt_gram(
                     shares = share_of_first([each.rows for each in groups], plan)
                     on_rounds(pending.leave_what_does_not_fit(*shares))
             pending.combine_all(capture.uncovered)
-        left = {name: part for name, part in pending.left.items() if name not in capture.uncovered}
+        remaining = {name: part for name, part in pending.left.items() if name not in capture.uncovered}
     return frozenset(capture.uncovered)
 
 

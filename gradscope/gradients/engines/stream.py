@@ -135,8 +135,8 @@ def free_bytes() -> int:
 
 def _stored_bytes(factors: Iterable[GradientFactor]) -> int:
     """What factors take, here or on disk."""
-    kept = (part for factor in factors for part in _parts(factor))
-    return sum(part.shape.numel() * part.dtype.itemsize for part in kept)
+    parts = (part for factor in factors for part in _parts(factor))
+    return sum(part.shape.numel() * part.dtype.itemsize for part in parts)
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
@@ -146,9 +146,9 @@ def _bytes(tensor: torch.Tensor) -> Any:
 
 def _parts(value: Any) -> list[torch.Tensor | _Place]:
     """All tensors of a factor, wherever they are."""
-    found: list[torch.Tensor | _Place] = []
-    _mapped(value, lambda part: found.append(part) if isinstance(part, torch.Tensor | _Place) else None)
-    return found
+    parts: list[torch.Tensor | _Place] = []
+    _mapped(value, lambda part: parts.append(part) if isinstance(part, torch.Tensor | _Place) else None)
+    return parts
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -286,10 +286,10 @@ def stream_gram(
         Names of the parameters that no rule covers; nothing was added for them.
     """
     slow: set[str] = set()
-    left, waits = trainable, len(batches) > 1
-    while left:
-        capture = Capture(model, left, recompute=recompute)
-        with PendingParts(left, accumulator, waits=waits, max_kept_bytes=max_kept_bytes) as pending:
+    remaining, waits = trainable, len(batches) > 1
+    while remaining:
+        capture = Capture(model, remaining, recompute=recompute)
+        with PendingParts(remaining, accumulator, waits=waits, max_kept_bytes=max_kept_bytes) as pending:
             for number, batch in enumerate(batches):
 
                 def take(name: str, factors: list[GradientFactor], rows: tuple[int, ...] = batch.rows) -> None:
@@ -305,7 +305,7 @@ def stream_gram(
                     on_rounds(pending.leave_what_does_not_fit(*shares))
             pending.combine_all(capture.uncovered)
         slow |= capture.uncovered
-        left = {name: part for name, part in pending.left.items() if name not in slow}
+        remaining = {name: part for name, part in pending.left.items() if name not in slow}
     return frozenset(slow)
 
 

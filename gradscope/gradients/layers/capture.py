@@ -61,12 +61,12 @@ def _put_back(layer: nn.Module, forward: Any) -> None:
 
 def _again(forward: Callable[..., Any], run: Run) -> Callable[..., Any]:
     def recomputing(*arguments: Any, **keywords: Any) -> Any:
-        given = (*arguments[1:], *keywords.values())
-        if not torch.is_grad_enabled() or not arguments or not all(map(_is_repeatable, given)):
+        extra_inputs = (*arguments[1:], *keywords.values())
+        if not torch.is_grad_enabled() or not arguments or not all(map(_is_repeatable, extra_inputs)):
             return forward(*arguments, **keywords)
 
         def once(inputs: torch.Tensor) -> Any:
-            with _as_it_was([value for value in given if isinstance(value, Cache)]):
+            with _as_it_was([value for value in extra_inputs if isinstance(value, Cache)]):
                 return run(lambda: forward(inputs, *arguments[1:], **keywords))
 
         hidden: torch.Tensor = arguments[0]

@@ -437,17 +437,19 @@ def _is_only_scaled(call: ForwardCall) -> Verdict:
     blank = torch.zeros_like(call.module.weight[:1])
     offset = functional_call(call.module, {"weight": blank.expand_as(call.module.weight)}, (ids,)).detach()
     looked_up = nn.functional.embedding(ids, call.module.weight).detach()
-    found: torch.Tensor = ~offset.any() & is_close(looked_up * _embedding_scale(call.module), call.output[:1].detach())
-    return found
+    verdict: torch.Tensor = ~offset.any() & is_close(
+        looked_up * _embedding_scale(call.module), call.output[:1].detach()
+    )
+    return verdict
 
 
 def _embedding_scale(module: nn.Embedding) -> torch.Tensor:
     """What the module multiplies a looked-up row by, [1] or [H]."""
-    one = torch.ones((), dtype=module.weight.dtype, device=module.weight.device)
+    unit = torch.ones((), dtype=module.weight.dtype, device=module.weight.device)
     if type(module).forward is nn.Embedding.forward:
-        return one
+        return unit
     first = torch.zeros(1, 1, dtype=torch.long, device=module.weight.device)
-    scale: torch.Tensor = functional_call(module, {"weight": one.expand_as(module.weight)}, (first,))
+    scale: torch.Tensor = functional_call(module, {"weight": unit.expand_as(module.weight)}, (first,))
     return scale.detach().flatten()
 
 

@@ -153,8 +153,8 @@ class ForwardTrace:
 
         Rows of both traces then have prefixes of one tensor.
         """
-        for segment, others in zip(self.segments[:-1], longer.segments[:-1], strict=True):
-            for index, (call, other) in enumerate(zip(segment, others, strict=False)):
+        for segment, longer_segment in zip(self.segments[:-1], longer.segments[:-1], strict=True):
+            for index, (call, other) in enumerate(zip(segment, longer_segment, strict=False)):
                 shape = (1, longer.length, *call.input.shape[2:])
                 if call.module is other.module and call.input.shape[1] == self.length and other.input.shape == shape:
                     segment[index] = replace(call, input=other.input[:, : self.length])

@@ -15,7 +15,7 @@ from gradscope.gradients.model.batches import default_batch_tokens
 from gradscope.gradients.model.checked import is_out_of_memory
 from gradscope.gradients.model.head import plain_head
 from gradscope.gradients.model.policy import MeasuredPolicy
-from gradscope.gradients.processes import from_all, num_connected
+from gradscope.gradients.processes import all_gather, num_connected
 from gradscope.progress import NoticeCallback, no_notice
 
 LAYER_VALUES = 34
@@ -113,7 +113,7 @@ def first_batch_tokens(policy: MeasuredPolicy) -> int:
     if policy.device.type != "cuda":
         most = default_batch_tokens(shape.vocab_size)
         return min(most, max(1, CPU_BYTES // shape.activations))
-    return _tokens_that_fit(min(from_all(_free_bytes(policy.device))), **asdict(shape))
+    return _tokens_that_fit(min(all_gather(_free_bytes(policy.device))), **asdict(shape))
 
 
 def recomputed_tokens(policy: MeasuredPolicy) -> int:
@@ -190,7 +190,7 @@ def _free_bytes(device: torch.device) -> int:
 
 
 @contextmanager
-def names_out_of_memory(what: str) -> Iterator[None]:
+def names_out_of_memory(subject: str) -> Iterator[None]:
     """Turn running out of memory into an error that says on what.
 
     Raises:
@@ -201,4 +201,4 @@ def names_out_of_memory(what: str) -> Iterator[None]:
     except _ERRORS as error:
         if not is_out_of_memory(error):
             raise
-        raise InputError(f"Memory ran out on {what}.", hint=_HINT) from error
+        raise InputError(f"Memory ran out on {subject}.", hint=_HINT) from error

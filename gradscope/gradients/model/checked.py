@@ -42,11 +42,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def refusing(what: str, hint: str | None = None) -> Iterator[None]:
+def loading_errors(headline: str, hint: str | None = None) -> Iterator[None]:
     """Turn what a loader raises into an error that names the folder; running out of memory stays what it is.
 
     Args:
-        what: What goes before the loader's own words: "<folder> does not load as a tokenizer".
+        headline: What goes before the loader's own words: "<folder> does not load as a tokenizer".
         hint: The next step.
 
     Raises:
@@ -59,11 +59,11 @@ def refusing(what: str, hint: str | None = None) -> Iterator[None]:
         if not of_files or is_out_of_memory(error):
             raise
         words = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
-        raise InputError(f"{what}: {words}", hint=hint, cause=UNREADABLE) from error
+        raise InputError(f"{headline}: {words}", hint=hint, cause=UNREADABLE) from error
 
 
 @contextmanager
-def opened_tensors(file: Path) -> Iterator[Any]:
+def open_safetensors(file: Path) -> Iterator[Any]:
     """A file of tensors.
 
     Yields:
@@ -73,7 +73,7 @@ def opened_tensors(file: Path) -> Iterator[Any]:
         InputError: It is no safetensors, or a tensor that is asked of it is not as its header says.
     """
     again = "Save it again with save_pretrained()."
-    with refusing(f"{file} cannot be read", again), safe_open(file, "pt") as tensors:
+    with loading_errors(f"{file} cannot be read", again), safe_open(file, "pt") as tensors:
         yield tensors
 
 
@@ -141,7 +141,7 @@ def _document(file: Path) -> dict[str, Any] | list[Any]:
     return document
 
 
-def require_possible(folder: Path) -> None:
+def require_consistent_config(folder: Path) -> None:
     """Refuse a configuration that its own weights cannot be of.
 
     Args:
@@ -213,10 +213,10 @@ def require_same_tensors(source: str, report: Mapping[str, Any]) -> None:
     missing = sorted(report["missing_keys"])
     if missing:
         raise InputError(f"{source}: {_named(missing)} missing.", hint=_FIT, cause=UNREADABLE)
-    left = sorted(name for name in report["unexpected_keys"] if not name.endswith(_BUFFERS))
-    if left:
+    unexpected = sorted(name for name in report["unexpected_keys"] if not name.endswith(_BUFFERS))
+    if unexpected:
         raise InputError(
-            f"{source}: {_named(left)} of no part of the model in config.json.", hint=_FIT, cause=UNREADABLE
+            f"{source}: {_named(unexpected)} of no part of the model in config.json.", hint=_FIT, cause=UNREADABLE
         )
 
 
@@ -246,7 +246,7 @@ def load_tokenizer(folders: Sequence[Path]) -> Any:
             continue
         try:
             require_readable(folder)
-            with refusing(f"{folder} does not load as a tokenizer"), quiet():
+            with loading_errors(f"{folder} does not load as a tokenizer"), quiet():
                 return _tokenizer_class(folder).from_pretrained(str(folder), trust_remote_code=False)
         except InputError as error:
             failed = failed or error

@@ -31,16 +31,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from gradscope.errors import InputError
 from gradscope.gradients.model.checked import (
     UNREADABLE,
-    opened_tensors,
+    loading_errors,
+    open_safetensors,
     quiet,
     read_adapter_config,
-    refusing,
-    require_possible,
+    require_consistent_config,
     require_readable,
     require_same_tensors,
 )
-from gradscope.gradients.model.sharding import call_as_module, own_slice, settle, sharding_arguments
-from gradscope.gradients.processes import holds_everywhere, num_connected
+from gradscope.gradients.model.sharding import call_as_module, local_tensor, settle, sharding_arguments
+from gradscope.gradients.processes import num_connected, true_in_all_processes
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import WeightsRef
@@ -138,10 +138,10 @@ def load_model(source: Path | str, dtype: torch.dtype | None, *, may_ask: bool =
     if folder.is_dir():
         require_readable(folder)
         _require_safetensors(folder)
-        require_possible(folder)
+        require_consistent_config(folder)
     require_hub(str(source), may_ask=may_ask)
     with (
-        refusing(
+        loading_errors(
             f"{source} does not load as a causal language model",
             "Point --model at a Hugging Face model folder with config.json and model.safetensors.",
         ),
@@ -287,7 +287,7 @@ def padding_id(folder: Path) -> int | None:
     Raises:
         InputError: The folder has no configuration of a model.
     """
-    with refusing(f"{folder} has no readable config.json"), quiet():
+    with loading_errors(f"{folder} has no readable config.json"), quiet():
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     return getattr(config.get_text_config(), "pad_token_id", None)
 
@@ -302,12 +302,12 @@ def stored_dtype(weights: WeightsRef) -> FloatName:
         InputError: A file of its tensors cannot be read.
     """
     folder = Path(weights.base or "") if weights.kind == "adapter" else weights.path
-    found = set()
+    dtypes = set()
     bring_weights(folder)
     for file in sorted(folder.glob("*.safetensors")):
-        with opened_tensors(file) as tensors:
-            found |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
-    return "bfloat16" if "BF16" in found else "float16" if "F16" in found else "float32"
+        with open_safetensors(file) as tensors:
+            dtypes |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+    return "bfloat16" if "BF16" in dtypes else "float16" if "F16" in dtypes else "float32"
 
 
 def require_finite(model: nn.Module, source: str) -> None:
@@ -317,9 +317,9 @@ def require_finite(model: nn.Module, source: str) -> None:
         InputError: A parameter holds NaN or infinity.
     """
     for name, parameter in model.named_parameters():
-        own = own_slice(parameter.detach())
+        own = local_tensor(parameter.detach())
         ends = torch.stack(own.aminmax()) if own.numel() else own  # either is NaN where one value is
-        if not holds_everywhere(bool(torch.isfinite(ends).all())):
+        if not true_in_all_processes(bool(torch.isfinite(ends).all())):
             raise InputError(
                 f"{source}: {name} holds values that are not finite.",
                 hint="The run diverged before this checkpoint; use an earlier one.",
@@ -341,7 +341,7 @@ def _require_safetensors(folder: Path) -> None:
 def _adapter_config(folder: Path) -> PeftConfig:
     require_readable(folder)
     read_adapter_config(folder)
-    with refusing(f"{folder} has no readable adapter_config.json"), quiet():
+    with loading_errors(f"{folder} has no readable adapter_config.json"), quiet():
         config = PeftConfig.from_pretrained(str(folder))
     kind = getattr(config.peft_type, "value", config.peft_type)
     reasons = (
@@ -430,7 +430,7 @@ def _matrices(folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     bring_weights(folder)
     for file in sorted(folder.glob("*.safetensors")):
-        with opened_tensors(file) as tensors:
+        with open_safetensors(file) as tensors:
             files |= {name: file for name in tensors.keys() if len(tensors.get_slice(name).get_shape()) == 2}  # noqa: SIM118
     return files
 
@@ -440,7 +440,7 @@ def _reader(file: Path, name: str) -> Callable[[], Array]:
 
 
 def _tensor(file: Path, name: str) -> torch.Tensor:
-    with opened_tensors(file) as tensors:
+    with open_safetensors(file) as tensors:
         tensor: torch.Tensor = tensors.get_tensor(name)
         return tensor
 

@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from gradscope.gradients.model.calls import call_on, without_adapter
-from gradscope.gradients.model.sharding import is_in_parts, is_of_sharding, original_type, start_of_pass
-from gradscope.gradients.processes import from_all, holds_everywhere
+from gradscope.gradients.model.sharding import is_sharded, is_sharding_hook, original_type, start_of_pass
+from gradscope.gradients.processes import all_gather, true_in_all_processes
 
 SLICE_BYTES = 2**24
 """Memory for one tensor of a slice's logits on a CPU, where the few that exist at one time should stay in the cache."""
@@ -374,8 +374,8 @@ def _output_layer(model: Any) -> nn.Linear | None:
         return None
     kind = module.weight.device.type
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    is_watched = any(not is_of_sharding(hook) for each in hooks for hook in each.values())
-    is_whole = type(module.weight) in (nn.Parameter, torch.Tensor) or is_in_parts(module.weight)
+    is_watched = any(not is_sharding_hook(hook) for each in hooks for hook in each.values())
+    is_whole = type(module.weight) in (nn.Parameter, torch.Tensor) or is_sharded(module.weight)
     return module if is_whole and kind != "meta" and not is_watched and not torch.is_autocast_enabled(kind) else None
 
 
@@ -392,11 +392,11 @@ def _tail(model: Any, module: nn.Linear) -> Tail | None:
     """Scale and cap, if there is nothing else; every process makes the same passes and gets the same answer."""
     ids = torch.arange(1, _NUM_TOKENS + 1, device=model.get_input_embeddings().weight.device)
     ids = (ids % module.weight.shape[0]).unsqueeze(0)
-    tail, *others = from_all(_scale_and_cap(model, module, ids))
-    if tail is None or any(other != tail for other in others):
+    tail, *rest = all_gather(_scale_and_cap(model, module, ids))
+    if tail is None or any(other != tail for other in rest):
         return None
     head = PlainHead(module=module, scale=tail[0], cap=tail[1])
-    return tail if holds_everywhere(_agrees(model, head, ids)) else None
+    return tail if true_in_all_processes(_agrees(model, head, ids)) else None
 
 
 def _scale_and_cap(model: Any, module: nn.Linear, ids: torch.Tensor) -> Tail | None:
@@ -470,15 +470,15 @@ class _Found:
 
 
 def _in_slices(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> _Found:
-    told: list[HeadTokens] = []
+    received: list[HeadTokens] = []
     hidden = hidden.detach().requires_grad_(True)
     wide = torch.promote_types(hidden.dtype, torch.float32)
     logprobs, entropies = sliced_outputs(
-        head, hidden, ids, wide, entropies=True, watch=lambda _, tokens: told.append(tokens)
+        head, hidden, ids, wide, entropies=True, watch=lambda _, tokens: received.append(tokens)
     )
     (to_hidden,) = torch.autograd.grad(_weighed((logprobs, entropies)), hidden)
     values = logprobs.detach(), entropies.detach()
-    return _Found(values=values, grads=(told[0].cotangents(head, 0, head.vocab_size), to_hidden))
+    return _Found(values=values, grads=(received[0].cotangents(head, 0, head.vocab_size), to_hidden))
 
 
 def _weighed(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.calls import activations_kept, forward_arguments
 from gradscope.gradients.model.head import Watch, plain_head, sliced_outputs, told_input
-from gradscope.gradients.model.sharding import end_of_pass, put_together
+from gradscope.gradients.model.sharding import end_of_pass, full_tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def completion_logprobs(
             torch.cat([_logprobs(scaled, ids), _entropies(scaled)]) if entropies else _logprobs(scaled, ids)
             for scaled, ids in _completion_logits(model, batch, temperature, softmax_dtype, past)
         ]
-    lengths, found = list(batch.num_completion), []
+    lengths, per_row = list(batch.num_completion), []
 
     def take(hidden: torch.Tensor) -> None:
         rows = list(_predicting(hidden, batch))
@@ -72,11 +72,11 @@ def completion_logprobs(
             entropies=entropies,
             watch=watch,
         )
-        found.append(outputs)
+        per_row.append(outputs)
 
     with told_input(head, take):
         column = _run(model, batch, past)
-    ((logprobs, beside),) = found
+    ((logprobs, beside),) = per_row
     logprobs = end_of_pass(logprobs, column)
     if not entropies:
         return list(torch.split(logprobs, lengths))
@@ -206,7 +206,7 @@ def backward(
             backpropagate(outputs, [weigh(position, row.detach()) for position, row in enumerate(outputs)])
         for name, parameter in trainable.items():
             if parameter.grad is not None:
-                consume(name, put_together(parameter.grad))
+                consume(name, full_tensor(parameter.grad))
                 parameter.grad = None
     finally:
         for handle in handles:
@@ -218,13 +218,13 @@ def backward(
 def backpropagate(
     logprobs: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
-    others: Sequence[torch.Tensor] = (),
+    extra_losses: Sequence[torch.Tensor] = (),
     *,
     retain_graph: bool = False,
 ) -> None:
     """One backward pass from weighted log-probabilities, [B][T] each, and other terms of the loss, scalars."""
     parts = [(row * weight.to(row)).sum() for row, weight in zip(logprobs, weights, strict=True)]
-    torch.stack([*parts, *others]).sum().backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+    torch.stack([*parts, *extra_losses]).sum().backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
 
 
 def squared_norm(

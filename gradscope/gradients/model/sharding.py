@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from gradscope.errors import MissingDependencyError, UsageError
-from gradscope.gradients.processes import from_all, num_connected
+from gradscope.gradients.processes import all_gather, num_connected
 
 _SINCE = (5, 14, 1)
 """The first transformers whose DistributedConfig knows ``fsdp_size``."""
@@ -109,7 +109,7 @@ def settle(model: nn.Module) -> None:
             module.set_reshard_after_forward(False, recurse=False)
     if roots:
         root = cast(nn.Module, roots[0])
-        root.register_forward_hook(lambda *_: None if torch.is_grad_enabled() else let_go(root))
+        root.register_forward_hook(lambda *_: None if torch.is_grad_enabled() else reshard(root))
 
 
 def call_as_module(adapted: Any) -> None:
@@ -123,7 +123,7 @@ def call_as_module(adapted: Any) -> None:
         tuner.forward = cast(nn.Module, tuner.model).__call__
 
 
-def let_go(model: nn.Module) -> None:
+def reshard(model: nn.Module) -> None:
     """Take a model's weights apart again, where any are together."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -169,29 +169,29 @@ class _EndOfPass(torch.autograd.Function):
         return grad, torch.zeros_like(output)
 
 
-def put_together(tensor: torch.Tensor) -> torch.Tensor:
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor put together from the parts of all processes; one that is whole as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def own_slice(tensor: torch.Tensor) -> torch.Tensor:
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """This process's part of a tensor; all of one that is whole."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def row_bounds(tensor: torch.Tensor) -> list[tuple[int, int]]:
     """First and last-plus-one index of each process's part of a tensor in parts, along its first dimension."""
-    edges = [0, *accumulate(from_all(len(own_slice(tensor))))]
+    edges = [0, *accumulate(all_gather(len(local_tensor(tensor))))]
     assert edges[-1] == len(tensor), "outside of passes parameters are in parts"
     return list(pairwise(edges))
 
 
-def is_in_parts(tensor: torch.Tensor) -> bool:
+def is_sharded(tensor: torch.Tensor) -> bool:
     """Whether a parameter lies in parts on the processes of this command, which put it together for a pass."""
     return num_connected() > 1 and isinstance(tensor, DTensor)
 
 
-def is_of_sharding(hook: Callable[..., Any]) -> bool:
+def is_sharding_hook(hook: Callable[..., Any]) -> bool:
     """Whether a module's hook is there to put its weights together and to let them go."""
     return str(getattr(hook, "__module__", "")).startswith(FSDPModule.__module__)
 

@@ -328,9 +328,9 @@ def reward_slope(
     if clip:
         low, high = 1 - of.epsilon_low, 1 + of.epsilon_high
         bound = float("inf") if of.delta is None else of.delta
-    kept = torch.ones_like(weights)
+    mask = torch.ones_like(weights)
     if off_policy_threshold is not None and clip:
-        kept = _kept(completion, logprobs, advantages, off_policy_threshold)
+        mask = _kept(completion, logprobs, advantages, off_policy_threshold)
 
     def part(leaf: torch.Tensor) -> torch.Tensor:
         log_ratio = leaf - _old(completion, leaf)
@@ -349,7 +349,7 @@ def reward_slope(
         term = loss.term(terms)
         return term if factor is None or loss.corrects_itself else term * factor
 
-    return _derivative(lambda leaf: (weights * kept * part(leaf)).sum(), logprobs)
+    return _derivative(lambda leaf: (weights * mask * part(leaf)).sum(), logprobs)
 
 
 def kl_slope(
@@ -388,11 +388,11 @@ def sent(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def factors_out(loss: Loss, of: LossParameters) -> bool:
     """Whether, while a batch is used once, the weights are those of a score vector times minus the advantage."""
-    one = torch.ones(2, dtype=torch.float64)
-    completion, logprobs = Completion(counted=one), torch.tensor([-1.0, -2.0], dtype=torch.float64)
-    score = reward_slope(loss, of, completion, logprobs, one, one, clip=False)
+    unit = torch.ones(2, dtype=torch.float64)
+    completion, logprobs = Completion(counted=unit), torch.tensor([-1.0, -2.0], dtype=torch.float64)
+    score = reward_slope(loss, of, completion, logprobs, unit, unit, clip=False)
     return all(
-        torch.allclose(reward_slope(loss, of, completion, logprobs, one, sign * one), sign * score, rtol=1e-12)
+        torch.allclose(reward_slope(loss, of, completion, logprobs, unit, sign * unit), sign * score, rtol=1e-12)
         for sign in (1.0, -1.0)
     )
 

@@ -318,11 +318,11 @@ def _each(
     lengths = [sequence.length for sequence in sequences]
 
     def attempt(batch_tokens: int) -> list[torch.Tensor]:
-        found: dict[int, torch.Tensor] = {}
+        by_row: dict[int, torch.Tensor] = {}
         with torch.no_grad():
             for rows in split_rows(lengths, batch_tokens):
                 batch = pad_batch(rows, [sequences[row] for row in rows], device)
-                found.update(zip(rows, look(model, batch, objective.temperature), strict=True))
-        return [found[row] for row in range(len(sequences))]
+                by_row.update(zip(rows, look(model, batch, objective.temperature), strict=True))
+        return [by_row[row] for row in range(len(sequences))]
 
     return budget.fit(lengths, attempt)

@@ -183,7 +183,7 @@ def plan_rows(
     of_token = objective.token_weights(masks, before_truncation)
     num_tokens = objective.num_tokens(masks, before_truncation)
     weights = tuple(mask * weight for mask, weight in zip(counted, of_token, strict=True))
-    kept = high_entropy(counted, passes.entropies, objective.top_entropy_quantile)
+    entropy_masks = high_entropy(counted, passes.entropies, objective.top_entropy_quantile)
     advantages = tuple(_token_advantages(rollout, of) for rollout, of in zip(rollouts, sequences, strict=True))
     channels: list[Channel] = ["score"]
     if objective.beta:
@@ -201,9 +201,9 @@ def plan_rows(
             _completion(index, rollout, of, mask, objective, passes)
             for index, (rollout, of, mask) in enumerate(zip(rollouts, sequences, counted, strict=True))
         ),
-        weights=tuple(weight * keep for weight, keep in zip(weights, kept, strict=True)),
+        weights=tuple(weight * keep for weight, keep in zip(weights, entropy_masks, strict=True)),
         kl_weights=tuple(objective.beta * weight for weight in weights),
-        entropy_weights=_entropy_weights(objective, counted, kept, weights, num_tokens)
+        entropy_weights=_entropy_weights(objective, counted, entropy_masks, weights, num_tokens)
         if objective.entropy_coef
         else None,
         advantages=advantages,

@@ -189,7 +189,7 @@ def measure_optimizer_steps(
     Returns:
         One a two-dimensional trainable parameter with a gradient, in the model's order.
     """
-    found = []
+    measured = []
     matrices = {
         name: parameter
         for name, parameter in trainable.items()
@@ -198,7 +198,7 @@ def measure_optimizer_steps(
     for done, (name, parameter) in enumerate(matrices.items(), start=1):
         steps = [_step(optimizer, gradient[name]) for optimizer in OPTIMIZERS.values()]
         flat = torch.stack([step.flatten() for step in steps]).double()
-        found.append(
+        measured.append(
             MatrixSteps(
                 tensor=name,
                 num_entries=parameter.numel(),
@@ -208,7 +208,7 @@ def measure_optimizer_steps(
             )
         )
         progress(done, len(matrices), "tensors")
-    return tuple(found)
+    return tuple(measured)
 
 
 def _step(optimizer: Callable[[nn.Parameter], torch.optim.Optimizer], gradient: torch.Tensor) -> torch.Tensor:

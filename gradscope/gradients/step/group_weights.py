@@ -93,13 +93,13 @@ def measure_group_weights(
     width = max((len(group.rollouts) * (1 + group.by_token) for group in groups), default=0)
     blocks = list(parameter_blocks(trainable, width, max_bytes))
     squares = dict.fromkeys((row for group in groups for row in group.rollouts), 0.0)
-    found: list[GroupWeightRanks] = []
+    ranks: list[GroupWeightRanks] = []
     for number, block in enumerate(blocks):
-        for place, group in enumerate(groups):
-            progress(number * len(groups) + place, len(blocks) * len(groups), "groups")
-            found.extend(_group_ranks(prepared, group, block, squares))
+        for index, group in enumerate(groups):
+            progress(number * len(groups) + index, len(blocks) * len(groups), "groups")
+            ranks.extend(_group_ranks(prepared, group, block, squares))
     _verify(prepared, step, squares)
-    return tuple(found)
+    return tuple(ranks)
 
 
 def _group_ranks(
@@ -133,23 +133,23 @@ def _rollout_gradients(
         for name, parameter in block.items()
     }
     with gradients_on(block, on=True):
-        for place, sequence in enumerate(group.rollouts):
+        for index, sequence in enumerate(group.rollouts):
             batch = pad_batch([0], [plan.sequences[sequence]], policy.device)
             channels = [Row(sequence=sequence, channel="score")]
             if group.by_token:
                 channels.append(Row(sequence=sequence, channel="logged"))
             if num_connected() > 1:
                 for number, row in enumerate(channels):
-                    _put_whole_gradient(prepared, batch, row, block, rows, number * len(group.rollouts) + place)
+                    _put_whole_gradient(prepared, batch, row, block, rows, number * len(group.rollouts) + index)
                 continue
             (logprobs,) = completion_logprobs(policy.model, batch, plan.objective.temperature)
             for number, row in enumerate(channels):
                 weights = plan.cotangent(row, logprobs.detach())
                 last = number == len(channels) - 1
                 grads = torch.autograd.grad(logprobs, parameters, weights, retain_graph=not last, allow_unused=True)
-                for kept, grad in zip(rows.values(), grads, strict=True):
+                for buffer, grad in zip(rows.values(), grads, strict=True):
                     if grad is not None:
-                        kept[number * len(group.rollouts) + place] = grad.detach()
+                        buffer[number * len(group.rollouts) + index] = grad.detach()
     return rows
 
 
@@ -159,13 +159,13 @@ def _put_whole_gradient(
     row: Row,
     block: Mapping[str, nn.Parameter],
     rows: Mapping[str, torch.Tensor],
-    place: int,
+    index: int,
 ) -> None:
     """One row's gradients where several processes hold parts of them: only a whole backward pass puts them together."""
     policy, plan = prepared.policy, prepared.plan
 
     def put(name: str, grad: torch.Tensor) -> None:
-        rows[name][place] = grad.detach()
+        rows[name][index] = grad.detach()
 
     with gradients_on(policy.trainable, on=False), gradients_on(block, on=True):
         backward(
@@ -190,8 +190,8 @@ def _combined(gradients: torch.Tensor, group: Combinations) -> tuple[Array, Arra
         matrices = torch.einsum("vg,gml->vml", part, wide.double())
         gram = matrices @ matrices.transpose(1, 2)
         counts.append(rank_counts(_values(gram)))
-        for place in np.flatnonzero(group.has_null[first : first + at_once]).tolist():
-            gaussian[first + place] = _unrelated(gram[place].diagonal(), small, large)
+        for index in np.flatnonzero(group.has_null[first : first + at_once]).tolist():
+            gaussian[first + index] = _unrelated(gram[index].diagonal(), small, large)
     return np.concatenate(counts), gaussian
 
 

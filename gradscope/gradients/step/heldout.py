@@ -57,7 +57,7 @@ def _heldout_sequences(
     _require_prompts_of_one_kind(prepared, prompts)
     trained = {sequence.prompt_ids for sequence in prepared.plan.sequences}
     groups: list[RolloutGroup] = []
-    kept: list[tuple[TokenSequence, int, float]] = []
+    selected: list[tuple[TokenSequence, int, float]] = []
     num_trained = num_unspelled = 0
     for group, own in zip(prompts, shares, strict=True):
         sequences = _sequences(prepared, group)
@@ -68,12 +68,12 @@ def _heldout_sequences(
         known = [index for index, (rollout, of) in pairs if _is_written(prepared, rollout, of)]
         num_unspelled += len(sequences) - len(known)
         total = sum(own[index] for index in known)
-        kept += [(sequences[index], len(groups), own[index] / total) for index in known]
+        selected += [(sequences[index], len(groups), own[index] / total) for index in known]
         if known:
             rollouts = tuple(group.rollouts[index] for index in known)
             groups.append(replace(group, step=prepared.step, rollouts=rollouts))
-    _require_some(len(prompts), num_trained, len(kept))
-    every, owners, parts = zip(*kept, strict=True)
+    _require_some(len(prompts), num_trained, len(selected))
+    every, owners, parts = zip(*selected, strict=True)
     return _HeldoutSequences(
         groups=tuple(groups),
         sequences=_framed(prepared, every),
@@ -124,9 +124,9 @@ def _framed(prepared: PreparedStep, sequences: Sequence[TokenSequence]) -> tuple
             "The model's positions change with the padded length of a batch, and held-out answers have no batch.",
             cause="model_unsupported",
         )
-    widths = [(len(one.prompt_ids), len(one.completion_ids)) for one in sequences]
+    widths = [(len(sequence.prompt_ids), len(sequence.completion_ids)) for sequence in sequences]
     frames = [Frame(prompt_width=first, completion_width=then, padding_id=frame.padding_id) for first, then in widths]
-    return tuple(replace(one, frame=own) for one, own in zip(sequences, frames, strict=True))
+    return tuple(replace(sequence, frame=own) for sequence, own in zip(sequences, frames, strict=True))
 
 
 def _require_prompts_of_one_kind(prepared: PreparedStep, prompts: Sequence[RolloutGroup]) -> None:
@@ -240,13 +240,13 @@ def measure_heldout_gram(
         VerificationError: The two Gram matrices of the step's rows disagree.
     """
     answers = _heldout_sequences(prepared, prompts, shares)
-    found = measure_step(_joined(prepared, answers), engine=engine, verify=verify, progress=progress)
+    joined = measure_step(_joined(prepared, answers), engine=engine, verify=verify, progress=progress)
     num = step.num_rollouts
-    _require_agreement(prepared, step.score_gram, found.gram[:num, :num])
+    _require_agreement(prepared, step.score_gram, joined.gram[:num, :num])
     of_prompt = np.equal.outer(answers.owners, np.arange(len(answers.groups))).astype(np.float64)
-    squares = np.diag(of_prompt.T @ found.gram[num:, num:] @ of_prompt)
+    squares = np.diag(of_prompt.T @ joined.gram[num:, num:] @ of_prompt)
     return HeldoutGram(
-        cross=found.gram[:num, num:] @ of_prompt,
+        cross=joined.gram[:num, num:] @ of_prompt,
         norms=np.sqrt(np.clip(squares, 0.0, None)),
         scales=_scales(prepared.plan, step.logprobs),
         num_answers=len(answers.sequences),

@@ -33,7 +33,7 @@ from gradscope.gradients.model.passes import backward, completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy, token_embedding
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
-from gradscope.gradients.processes import added_up, from_all, num_connected
+from gradscope.gradients.processes import all_gather, all_reduce_sum, num_connected
 from gradscope.gradients.step.step_gram import Chosen, StepGram
 from gradscope.gradients.step.verify import verify_gram
 from gradscope.metrics.gram.spectrum import Array
@@ -165,7 +165,7 @@ class _Attempt:
         )
         add_slowly(prepared, self.slow, total, self._max_bytes)
         own = {sequence: logprobs.cpu() for sequence, logprobs in self.logprobs.items()}
-        self.logprobs = {sequence: row for part in from_all(own) for sequence, row in part.items()}
+        self.logprobs = {sequence: row for part in all_gather(own) for sequence, row in part.items()}
 
     def _say_rounds(self, to_come: int) -> None:
         if to_come > self._rounds:
@@ -188,7 +188,7 @@ class _Attempt:
 
     def coverage(self) -> float:
         """Share of the trainable parameters that were added; anything but 1.0 is an error."""
-        added = int(added_up(torch.tensor(self._accumulator.num_parameters)))
+        added = int(all_reduce_sum(torch.tensor(self._accumulator.num_parameters)))
         share = added / self._policy.num_parameters
         if share != 1.0:
             raise VerificationError(
@@ -198,7 +198,7 @@ class _Attempt:
         return share
 
     def gram(self) -> Array:
-        return np.asarray(added_up(self._accumulator.gram).cpu().numpy())
+        return np.asarray(all_reduce_sum(self._accumulator.gram).cpu().numpy())
 
     def _done(self, sequence: int, logprobs: torch.Tensor) -> None:
         self.logprobs[sequence] = logprobs.double()  # still on the device: copying would wait for it
@@ -333,13 +333,13 @@ def _in_float32(policy: MeasuredPolicy) -> Iterator[MeasuredPolicy]:
         token_embedding(again.model).padding_idx = token_embedding(policy.model).padding_idx
         yield replace(again, trainable={name: again.trainable[name] for name in policy.trainable})
         return
-    kept = {parameter: parameter.data for parameter in policy.model.parameters()}
+    originals = {parameter: parameter.data for parameter in policy.model.parameters()}
     try:
-        for parameter in kept:
+        for parameter in originals:
             parameter.data = parameter.data.float()
         yield policy
     finally:
-        for parameter, data in kept.items():
+        for parameter, data in originals.items():
             parameter.data = data
 
 

@@ -281,7 +281,7 @@ def _one_pass(prepared: PreparedStep, batches: Sequence[PaddedBatch], progress: 
             sequences = [plan.rows[row].sequence for row in batch.rows]
             each = [(sequence, row.detach()) for sequence, row in zip(sequences, outputs, strict=True)]
             if has_kl:
-                kept = {name: parameter.grad for name, parameter in trainable.items()}
+                saved_grads = {name: parameter.grad for name, parameter in trainable.items()}
                 for name, parameter in trainable.items():
                     parameter.grad = kl_parts.get(name)
                 weights = [plan.cotangent(Row(sequence=sequence, channel="kl"), row) for sequence, row in each]
@@ -289,7 +289,7 @@ def _one_pass(prepared: PreparedStep, batches: Sequence[PaddedBatch], progress: 
                 for name, parameter in trainable.items():
                     if parameter.grad is not None:
                         kl_parts[name] = parameter.grad
-                    parameter.grad = kept[name]
+                    parameter.grad = saved_grads[name]
             backpropagate(outputs, [plan.gradient(sequence, row) for sequence, row in each])
             done.logprobs.update({sequence: plan.logprobs(sequence, row).double() for sequence, row in each})
             progress(len(done.logprobs), len(plan.sequences), "rollouts")

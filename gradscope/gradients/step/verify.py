@@ -64,11 +64,11 @@ def tolerance(dtype: torch.dtype, *, tf32: bool = False) -> float:
     return _TF32_TOLERANCE if tf32 and dtype == torch.float32 else _TOLERANCE[dtype]
 
 
-def require_agreement(what: str, error: float, limit: float) -> None:
+def require_agreement(claim: str, error: float, limit: float) -> None:
     """Refuse numbers that two ways of computing them do not agree on.
 
     Args:
-        what: What disagrees with what, a sentence without its end.
+        claim: What disagrees with what, a sentence without its end.
         error: The relative difference.
         limit: The largest that passes.
 
@@ -77,7 +77,7 @@ def require_agreement(what: str, error: float, limit: float) -> None:
     """
     if not error <= limit:
         raise VerificationError(
-            f"{what}: relative difference {error:.2e}, at most {limit:.0e} is arithmetic.",
+            f"{claim}: relative difference {error:.2e}, at most {limit:.0e} is arithmetic.",
             hint="Please report this with the model's config.json; its numbers must not be used.",
         )
 
@@ -154,16 +154,16 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
         expected = squared_norm(
             policy.model, policy.trainable, batch, plan.objective.temperature, weigh, entropies=plan.has_entropies
         )
-    found = float(weights @ block @ weights)
-    scale = max(expected, abs(found))
-    return abs(found - expected) / scale if scale > 0 else 0.0
+    value = float(weights @ block @ weights)
+    scale = max(expected, abs(value))
+    return abs(value - expected) / scale if scale > 0 else 0.0
 
 
 @contextmanager
 def _trimmed_before_the_table(model: Any) -> Iterator[None]:
     """Make room for the gradient of the token embedding: a tied output layer's is there, and what the layers freed."""
 
-    def on_output(module: torch.nn.Module, given: object, output: object) -> None:
+    def on_output(module: torch.nn.Module, inputs: object, output: object) -> None:
         if isinstance(output, torch.Tensor) and output.requires_grad:
             output.register_hook(lambda _: trim_heap())  # type: ignore[no-untyped-call]
 

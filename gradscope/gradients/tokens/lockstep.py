@@ -34,15 +34,17 @@ def _add_token_parameter(
 ) -> None:
     """Add one parameter's gradients of token rows, by chunk, in the fewest columns that keep products."""
     alone = [(rows, factor) for rows, factors in parts for factor in factors if isinstance(factor, OuterProduct)]
-    others = [(rows, [factor for factor in factors if not isinstance(factor, OuterProduct)]) for rows, factors in parts]
-    others = [(rows, factors) for rows, factors in others if factors]
+    remaining = [
+        (rows, [factor for factor in factors if not isinstance(factor, OuterProduct)]) for rows, factors in parts
+    ]
+    remaining = [(rows, factors) for rows, factors in remaining if factors]
     if (
         alone
         and _is_one_position_a_row(alone)
-        and all(isinstance(factor, Scatter) for _, factors in others for factor in factors)
+        and all(isinstance(factor, Scatter) for _, factors in remaining for factor in factors)
     ):
-        _add_rank_one(accumulator, shape, dtype, alone, others)
-    elif alone and not others and (narrower := _in_common_basis(alone)):
+        _add_rank_one(accumulator, shape, dtype, alone, remaining)
+    elif alone and not remaining and (narrower := _in_common_basis(alone)):
         accumulator.add_slices(narrower[0], dtype, narrower[1])
     else:
         accumulator.add_parameter(shape, dtype, parts)
@@ -225,10 +227,10 @@ class _Line:
         grads: list[torch.Tensor | None] = []
         grads += torch.autograd.grad(self.trace.logprobs, targets, chosen, allow_unused=True)
         if last.requires_grad:
-            grad, places = grads.pop(0), self._places
+            grad, positions = grads.pop(0), self._places
             if grad is not None:
-                self._cotangent = grad.new_zeros(len(places), *grad.shape)
-                self._cotangent[range(len(places)), 0, places] = grad[0, places]
+                self._cotangent = grad.new_zeros(len(positions), *grad.shape)
+                self._cotangent[range(len(positions)), 0, positions] = grad[0, positions]
         return grads
 
     def _from_above(self, segment: int, calls: Sequence[TracedCall]) -> list[torch.Tensor | None]:
@@ -250,20 +252,20 @@ class _Line:
 
     def _by_row(self, call: TracedCall, grad: torch.Tensor) -> LayerCall:
         """A call below: each row ends at its own position."""
-        return call.as_rows(grad, [place + 1 for place in self._places], self.trace.length)
+        return call.as_rows(grad, [position + 1 for position in self._places], self.trace.length)
 
     def _by_position(self, call: TracedCall, grad: torch.Tensor) -> LayerCall | None:
         """A call above the decoder layers: each row is one position. None where positions are not the second axis."""
         missing = self.trace.length - grad.shape[1]
-        places = [place - missing for place in self._places]
-        if grad.dim() != 3 or call.input.dim() != 3 or call.input.shape[1] != grad.shape[1] or min(places) < 0:
+        positions = [position - missing for position in self._places]
+        if grad.dim() != 3 or call.input.dim() != 3 or call.input.shape[1] != grad.shape[1] or min(positions) < 0:
             return None
-        spans = ((0, 1),) * len(places)
-        inputs, returned = call.input[0, places].unsqueeze(1), call.output.detach()[0, places].unsqueeze(1)
-        alone = ForwardCall(module=call.module, input=inputs, output=returned, num_rows=len(places), length=1)
+        spans = ((0, 1),) * len(positions)
+        inputs, returned = call.input[0, positions].unsqueeze(1), call.output.detach()[0, positions].unsqueeze(1)
+        alone = ForwardCall(module=call.module, input=inputs, output=returned, num_rows=len(positions), length=1)
         if not self._tracer.layers.rules[call.module].fits(alone):
             return None
-        return LayerCall(module=call.module, input=inputs, grad=grad[0, places].unsqueeze(1), spans=spans, length=1)
+        return LayerCall(module=call.module, input=inputs, grad=grad[0, positions].unsqueeze(1), spans=spans, length=1)
 
 
 def _lines(tracer: Tracer, chunks: Sequence[Chunk]) -> list[_Line]:

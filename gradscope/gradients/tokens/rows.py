@@ -86,8 +86,8 @@ def chunks_of(rows: Sequence[TokenRow], sequences: Sequence[TokenSequence], size
 
 def _chunk(members: Sequence[int], rows: Sequence[TokenRow], index: int, sequence: TokenSequence) -> Chunk:
     positions = tuple(rows[index].position for index in members)
-    kept = positions[-1] + 1
-    prefix = replace(sequence, completion_ids=sequence.completion_ids[:kept], mask=sequence.mask[:kept])
+    end = positions[-1] + 1
+    prefix = replace(sequence, completion_ids=sequence.completion_ids[:end], mask=sequence.mask[:end])
     return Chunk(rows=tuple(members), positions=positions, sequence=index, prefix=prefix)
 
 
@@ -105,7 +105,7 @@ def token_loop_rows(
         add: Called with each parameter's gradients over all rows, [N, elements].
     """
     num_rows, parameters = sum(len(chunk.rows) for chunk in chunks), list(trainable.values())
-    kept = [
+    row_buffers = [
         torch.zeros(num_rows, p.numel(), dtype=torch.promote_types(p.dtype, torch.float32), device=p.device)
         for p in parameters
     ]
@@ -116,11 +116,11 @@ def token_loop_rows(
             for row, position in zip(chunk.rows, chunk.positions, strict=True):
                 last = row == chunk.rows[-1]
                 grads = torch.autograd.grad(logprobs[position], parameters, retain_graph=not last, allow_unused=True)
-                for rows, grad in zip(kept, grads, strict=True):
+                for rows, grad in zip(row_buffers, grads, strict=True):
                     if grad is not None:
                         rows[row] = grad.detach().flatten()
-    while kept:
-        add(kept.pop(0))
+    while row_buffers:
+        add(row_buffers.pop(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

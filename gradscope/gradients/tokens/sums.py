@@ -104,8 +104,8 @@ def counted_tokens(prepared: PreparedStep, step: StepGram) -> CountedTokens | No
         turns=numbered(lambda at: _turns(plan.sequences[at].mask)),
         logprobs=gathered(lambda at: step.logprobs[at]),
         entropies=gathered(lambda at: entropies[at]),
-        sampler=None if any(one is None for one in sampled) else gathered(lambda at: _known(sampled[at])),
-        reference=None if any(one is None for one in reference) else gathered(lambda at: _numbers(reference[at])),
+        sampler=None if any(value is None for value in sampled) else gathered(lambda at: _known(sampled[at])),
+        reference=None if any(value is None for value in reference) else gathered(lambda at: _numbers(reference[at])),
         advantages=gathered(lambda at: _numbers(plan.advantages[at])),
         weights=gathered(lambda at: _numbers(plan.cotangent(Row(sequence=at, channel="logged"), logprobs[at]))),
         plain=gathered(lambda at: _numbers(_at_ratio_one(plan, at, logprobs[at]))),
@@ -181,12 +181,12 @@ def measure_token_sums(
 
     def attempt(batch_tokens: int) -> Array:
         rows = _rows(outputs, tokens)
-        total = GramAccumulator(num_rows, device, places=[place for place, _ in rows])
-        left = trainable
+        total = GramAccumulator(num_rows, device, places=[target for target, _ in rows])
+        remaining = trainable
         if by_layer:
             slow = _by_layer(prepared, [row for _, row in rows], batch_tokens, total, entropies=entropies)
-            left = {name: trainable[name] for name in sorted(slow)}
-        blocks = list(parameter_blocks(left, num_rows, max_bytes))
+            remaining = {name: trainable[name] for name in sorted(slow)}
+        blocks = list(parameter_blocks(remaining, num_rows, max_bytes))
         for done, block in enumerate(blocks):
             _by_group(prepared, tokens, outputs, block, batch_tokens, total, entropies=entropies)
             progress(done + 1, len(blocks), "blocks of parameters")
@@ -252,7 +252,7 @@ def _by_group(
 ) -> None:
     """Add some parameters: a forward pass a group serves one backward pass a weighting."""
     policy, plan, parameters = prepared.policy, prepared.plan, list(block.values())
-    kept = [
+    selected = [
         torch.zeros(total.num_rows, p.numel(), dtype=torch.promote_types(p.dtype, torch.float32), device=total.device)
         for p in parameters
     ]
@@ -262,24 +262,24 @@ def _by_group(
             for part in split_rows([plan.sequences[member].length for member in members], batch_tokens):
                 chosen = [members[index] for index in part]
                 batch = pad_batch(chosen, [plan.sequences[member] for member in chosen], policy.device)
-                found = torch.cat(
+                values = torch.cat(
                     completion_logprobs(policy.model, batch, plan.objective.temperature, entropies=entropies)
                 )
-                given = [torch.cat([row[member] for member in chosen]) for row in outputs]
-                live = [number for number, row in enumerate(given) if row.any()]
+                weighings = [torch.cat([row[member] for member in chosen]) for row in outputs]
+                live = [number for number, row in enumerate(weighings) if row.any()]
                 for number in live:
                     grads = torch.autograd.grad(
-                        found,
+                        values,
                         parameters,
-                        given[number].to(found),
+                        weighings[number].to(values),
                         retain_graph=number != live[-1],
                         allow_unused=True,
                     )
-                    for rows, grad in zip(kept, grads, strict=True):
+                    for rows, grad in zip(selected, grads, strict=True):
                         if grad is not None:
                             rows[number * tokens.num_groups + group] += grad.detach().flatten()
-    while kept:
-        total.add_rows(kept.pop(0))
+    while selected:
+        total.add_rows(selected.pop(0))
 
 
 UNCORRECTED = "none"
@@ -334,8 +334,8 @@ def sequence_factors(gaps: Sequence[Array]) -> dict[str, Array]:
     """
     by_sequence = {name: one for name, one in CORRECTIONS.items() if one is not None and one.by_sequence}
     own = [torch.from_numpy(np.asarray(gap, dtype=np.float64)) for gap in gaps]
-    found = {UNCORRECTED: np.ones(len(own))}
+    factors = {UNCORRECTED: np.ones(len(own))}
     for name, correction in by_sequence.items():
         ratios = [float(correction.ratio(torch.zeros_like(gap), gap, torch.ones_like(gap))) for gap in own]
-        found[name] = np.array(ratios)
-    return found
+        factors[name] = np.array(ratios)
+    return factors

@@ -22,9 +22,9 @@ from torch import nn
 from gradscope.gradients.model.batches import TokenSequence, pad_batch
 from gradscope.gradients.model.passes import completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy, padding_row, token_embedding
-from gradscope.gradients.model.sharding import own_slice
+from gradscope.gradients.model.sharding import local_tensor
 from gradscope.gradients.plan.prepared_step import PreparedStep
-from gradscope.gradients.processes import holds_everywhere
+from gradscope.gradients.processes import true_in_all_processes
 from gradscope.gradients.trained.norms import tensor_squares
 
 
@@ -80,8 +80,8 @@ def norm_under(prepared: PreparedStep, assumptions: Sequence[Assumption]) -> Ite
         squares = tensor_squares(replace(prepared, policy=policy))
         for assumption in assumptions:
             if assumption.padding_row == row:
-                kept = (square for name, square in squares.items() if name not in assumption.frozen)
-                yield assumption, math.sqrt(sum(kept))
+                trained = (square for name, square in squares.items() if name not in assumption.frozen)
+                yield assumption, math.sqrt(sum(trained))
 
 
 def unchanged(policy: MeasuredPolicy, other: MeasuredPolicy) -> frozenset[str]:
@@ -96,7 +96,7 @@ def unchanged(policy: MeasuredPolicy, other: MeasuredPolicy) -> frozenset[str]:
 
 def _are_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two parameters are the same, in every process where each has its part of them."""
-    return holds_everywhere(torch.equal(own_slice(tensor), own_slice(other)))
+    return true_in_all_processes(torch.equal(local_tensor(tensor), local_tensor(other)))
 
 
 def _padding_rows(prepared: PreparedStep) -> Sequence[int | None]:
@@ -114,11 +114,11 @@ def is_own_output(model: Any, sequence: TokenSequence) -> bool:
     """Whether a model's logits of one sequence are those that TRL's layer would make of its last hidden state."""
     device = next(model.parameters()).device
     ids = torch.tensor([(*sequence.prompt_ids, *sequence.completion_ids)], device=device)
-    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
     with torch.no_grad():
-        own = model(**given).logits
+        own = model(**inputs).logits
         with trl_output(model):
-            made = model(**given).logits
+            made = model(**inputs).logits
     return made.shape == own.shape and bool((made - own).abs().max() <= _SAME * own.abs().max())
 
 

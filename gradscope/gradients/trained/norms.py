@@ -23,10 +23,10 @@ from torch import nn
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.passes import backpropagate, completion_logprobs, gradients_on
 from gradscope.gradients.model.policy import MeasuredPolicy
-from gradscope.gradients.model.sharding import original_type, own_slice, put_together
+from gradscope.gradients.model.sharding import full_tensor, local_tensor, original_type
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan
-from gradscope.gradients.processes import holds_everywhere, num_connected
+from gradscope.gradients.processes import num_connected, true_in_all_processes
 from gradscope.metrics.uncertainty.prediction import prediction_interval
 from gradscope.rollouts.run import TrainerSettings
 
@@ -84,14 +84,14 @@ class _FusedHead(torch.autograd.Function):
 
 
 @contextmanager
-def _router_losses(model: Any, found: list[torch.Tensor]) -> Iterator[None]:
+def _router_losses(model: Any, losses: list[torch.Tensor]) -> Iterator[None]:
     """Let each forward pass inside return its load-balancing term, with its graph and without a coefficient."""
 
     def ask(_: Any, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return arguments, keywords | {"output_router_logits": True}
 
     def take(_: Any, arguments: Any, output: Any) -> None:
-        found.append(output.aux_loss)
+        losses.append(output.aux_loss)
 
     handles = [model.register_forward_pre_hook(ask, with_kwargs=True), model.register_forward_hook(take)]
     try:
@@ -191,7 +191,7 @@ def tensor_squares(prepared: PreparedStep) -> dict[str, float]:
     """The squared norm of the step's whole gradient, tensor by tensor, in the arithmetic of the policy."""
     batches = prepared.batches(range(len(prepared.plan.sequences)), prepared.budget.tokens)
     with _accumulated(prepared, batches, TrainerArithmetic()) as gradients:
-        return {name: float(put_together(gradient.double().square().sum())) for name, gradient in gradients.items()}
+        return {name: float(full_tensor(gradient.double().square().sum())) for name, gradient in gradients.items()}
 
 
 def trained_norms(
@@ -243,8 +243,8 @@ def _router_coefficient(settings: TrainerSettings, model: object) -> float:
     config = model.config.get_text_config()  # type: ignore[attr-defined]
     if not hasattr(config, "output_router_logits"):
         return 0.0
-    given = settings.get("router_aux_loss_coef")
-    return float(getattr(config, "router_aux_loss_coef", 0.0) if given is None else given)
+    coefficient = settings.get("router_aux_loss_coef")
+    return float(getattr(config, "router_aux_loss_coef", 0.0) if coefficient is None else coefficient)
 
 
 def _orders(plan: RowPlan, micro_batch: int | None, number: int, seed: int) -> list[list[int]]:
@@ -276,9 +276,9 @@ def _chunks(prepared: PreparedStep, order: Sequence[int], arithmetic: TrainerAri
 def _unseen(plan: RowPlan, batch: PaddedBatch) -> PaddedBatch:
     """The batch with completions that left the loss hidden from attention and router, as TRL hides truncated ones."""
     mask = batch.attention_mask.clone()
-    for place, (row, (_, stop)) in enumerate(zip(batch.rows, batch.spans, strict=True)):
+    for index, (row, (_, stop)) in enumerate(zip(batch.rows, batch.spans, strict=True)):
         if not plan.completions[plan.rows[row].sequence].counted.any():
-            mask[place, stop - batch.num_completion[place] : stop] = 0
+            mask[index, stop - batch.num_completion[index] : stop] = 0
     return replace(batch, attention_mask=mask)
 
 
@@ -290,11 +290,11 @@ def _in_trainers_rows(
     framed, is_reduced = prepared.framed(), arithmetic.is_reduced(policy)
 
     def each(model: Any, *, entropies: bool = False) -> list[torch.Tensor]:
-        found: list[torch.Tensor] = []
+        outputs: list[torch.Tensor] = []
         with torch.no_grad(), arithmetic.on(policy.device, model):
             for batch in _chunks(framed, range(len(plan.sequences)), arithmetic):
-                found += completion_logprobs(model, batch, plan.objective.temperature, entropies=entropies)
-        return [row[len(row) // 2 :] for row in found] if entropies else found
+                outputs += completion_logprobs(model, batch, plan.objective.temperature, entropies=entropies)
+        return [row[len(row) // 2 :] for row in outputs] if entropies else outputs
 
     old = [completion.old for completion in plan.completions if completion.old is not None]
     reference = [completion.reference for completion in plan.completions if completion.reference is not None]
@@ -318,8 +318,8 @@ def _nudged(prepared: PreparedStep, passes: ForwardPasses, draw: torch.Generator
     def each(rows: Sequence[torch.Tensor], least: float = 0.0) -> tuple[torch.Tensor, ...]:
         return tuple(nudge(row, least) for row in rows)
 
-    told = {name: rows and each(rows, 1.0) for name in _TOLD if (rows := getattr(passes, name)) is not None}
-    plan = prepared.planned_with(ForwardPasses(**told)).plan
+    nudged = {name: rows and each(rows, 1.0) for name in _TOLD if (rows := getattr(passes, name)) is not None}
+    plan = prepared.planned_with(ForwardPasses(**nudged)).plan
     return replace(prepared, plan=replace(plan, weights=each(plan.weights), kl_weights=each(plan.kl_weights)))
 
 
@@ -338,13 +338,13 @@ def _accumulated(
                     parameter.grad = None
                 for batch in batches:
                     _backward(prepared, batch, arithmetic, scale * rewards, scale / len(batches))
-                found = {name: p.grad for name, p in trainable.items() if p.grad is not None}
-                if scale <= 1 or holds_everywhere(_are_finite(found.values())):
+                grads = {name: p.grad for name, p in trainable.items() if p.grad is not None}
+                if scale <= 1 or true_in_all_processes(_are_finite(grads.values())):
                     break
                 scale /= 2
-        for gradient in found.values():
+        for gradient in grads.values():
             gradient.div_(scale)
-        yield found
+        yield grads
     finally:
         for name, parameter in trainable.items():
             parameter.grad = before[name]
@@ -371,17 +371,17 @@ def _norm(gradients: Iterable[torch.Tensor]) -> float:
     parts = list(gradients)
     if num_connected() > 1:  # of tensors in parts, and whole ones beside them
         return float(
-            torch.linalg.vector_norm(torch.stack([put_together(torch.linalg.vector_norm(part)) for part in parts]))
+            torch.linalg.vector_norm(torch.stack([full_tensor(torch.linalg.vector_norm(part)) for part in parts]))
         )
     return float(torch.nn.utils.get_total_norm(parts))
 
 
 def _rounding_of_sum(norm: float, gradients: Iterable[torch.Tensor]) -> float:
     """How far PyTorch's norm is off the one added up in float64, relative."""
-    squares = (float(put_together(torch.linalg.vector_norm(part, dtype=torch.float64) ** 2)) for part in gradients)
+    squares = (float(full_tensor(torch.linalg.vector_norm(part, dtype=torch.float64) ** 2)) for part in gradients)
     exact = math.sqrt(sum(squares))
     return abs(norm / exact - 1) if exact > 0 else 0.0
 
 
 def _are_finite(gradients: Iterable[torch.Tensor]) -> bool:
-    return all(bool(torch.isfinite(own_slice(gradient)).all()) for gradient in gradients)
+    return all(bool(torch.isfinite(local_tensor(gradient)).all()) for gradient in gradients)

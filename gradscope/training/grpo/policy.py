@@ -231,17 +231,21 @@ class AnswerProbability:
         sampled = [token for token in completion_ids if token not in self._policy.eos_ids()]
         tokenizer = self._policy.tokenizer
         completion = tokenizer.decode(sampled, skip_special_tokens=True)
-        kept, scored = _split_ids(tokenizer, sampled, self._mark.reasoning(completion), self._mark.gap + problem.answer)
-        return (*self._policy.encode(problem), *kept), (*scored, tokenizer.eos_token_id)
+        context, scored = _split_ids(
+            tokenizer, sampled, self._mark.reasoning(completion), self._mark.gap + problem.answer
+        )
+        return (*self._policy.encode(problem), *context), (*scored, tokenizer.eos_token_id)
 
     @torch.no_grad()
     def _probabilities(self, rows: Sequence[Row]) -> list[float]:
-        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(given + scored) for given, scored in rows], True)
+        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(context + scored) for context, scored in rows], True)
         scores = torch.log_softmax(self.forward(ids)[:, :-1].float() / self._temperature, dim=-1).cpu()
         taken = scores.gather(-1, ids[:, 1:, None]).squeeze(-1)
         return [
-            round(float(taken[index, len(given) - 1 : len(given) + len(scored) - 1].double().sum().exp()), _DECIMALS)
-            for index, (given, scored) in enumerate(rows)
+            round(
+                float(taken[index, len(context) - 1 : len(context) + len(scored) - 1].double().sum().exp()), _DECIMALS
+            )
+            for index, (context, scored) in enumerate(rows)
         ]
 
 

@@ -50,14 +50,14 @@ def local_rows(
     rows = []
     for index, (source, ids) in enumerate(zip(inputs, completion_ids, strict=True)):
         prompt = source.get("prompt", "")
-        kept = output["prompt_mask"][index].bool()
+        is_prompt = output["prompt_mask"][index].bool()
         advantage = output["advantages"][index]
         rows.append(
             {
                 "prompt": prompt if isinstance(prompt, str) else _joined(prompt),
                 "messages": None if isinstance(prompt, str) else tuple(json.loads(json.dumps(prompt, default=str))),
                 "completion": tokenizer.decode(list(ids), skip_special_tokens=True),
-                "prompt_ids": tuple(output["prompt_ids"][index][kept].tolist()),
+                "prompt_ids": tuple(output["prompt_ids"][index][is_prompt].tolist()),
                 "completion_ids": tuple(int(token) for token in ids),
                 "advantage": None if advantage.dim() else _finite(float(advantage)),
                 "token_advantages": tuple(advantage[: len(ids)].tolist()) if advantage.dim() else None,

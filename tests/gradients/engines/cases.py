@@ -27,7 +27,7 @@ from gradscope.gradients.model.head import plain_head
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
-from gradscope.gradients.processes import added_up, connected_index, connected_processes
+from gradscope.gradients.processes import all_reduce_sum, connected_index, connected_processes
 from gradscope.gradients.trained.assumptions import unchanged
 from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms
 from gradscope.rollouts.run import WeightsRef
@@ -189,7 +189,7 @@ def head_alone(prepared: PreparedStep) -> float:
     own = {id(parameter) for parameter in policy.model.get_output_embeddings().parameters()}
     names = [name for name, parameter in policy.trainable.items() if id(parameter) in own]
     add_slowly(prepared, names, accumulator, 2**20)
-    return float(added_up(accumulator.gram).trace())
+    return float(all_reduce_sum(accumulator.gram).trace())
 
 
 def doubt(model: Any, question: str) -> None:

@@ -18,10 +18,10 @@ from gradscope.gradients.model.checked import (
     _why_unbounded,
     is_out_of_memory,
     load_tokenizer,
-    opened_tensors,
+    loading_errors,
+    open_safetensors,
     read_adapter_config,
-    refusing,
-    require_possible,
+    require_consistent_config,
     require_readable,
     require_same_tensors,
 )
@@ -35,28 +35,28 @@ from tests.gradients.models import write_tokenizer
 def test_a_loader_that_gives_up_is_an_error_of_the_input(error: Exception) -> None:
     with (
         pytest.raises(InputError, match="folder does not load: a b") as caught,
-        refusing("folder does not load", "Copy it."),
+        loading_errors("folder does not load", "Copy it."),
     ):
         raise error
     assert (caught.value.hint, caught.value.cause) == ("Copy it.", "weights_unreadable")
 
 
 def test_an_error_without_words_says_its_kind() -> None:
-    with pytest.raises(InputError, match="folder: AssertionError"), refusing("folder"):
+    with pytest.raises(InputError, match="folder: AssertionError"), loading_errors("folder"):
         raise AssertionError
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
 def test_memory_that_ran_out_is_no_error_of_the_input(error: Exception) -> None:
     assert is_out_of_memory(error)
-    with pytest.raises(type(error)), refusing("folder"):
+    with pytest.raises(type(error)), loading_errors("folder"):
         raise error
 
 
 def test_a_file_of_tensors_that_is_none_is_named_with_a_next_step(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b'\x08\0\0\0\0\0\0\0{"a": 1}')
     file = tmp_path / "model.safetensors"
-    with pytest.raises(InputError, match=r"model\.safetensors cannot be read: ") as caught, opened_tensors(file):
+    with pytest.raises(InputError, match=r"model\.safetensors cannot be read: ") as caught, open_safetensors(file):
         pass
     assert caught.value.hint == "Save it again with save_pretrained()."
 
@@ -77,10 +77,10 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_sound_folder_is_read(folder: Path) -> None:
     require_readable(folder)
-    require_possible(folder)
+    require_consistent_config(folder)
     require_same_tensors(str(folder), REPORT)
     (folder / "config.json").unlink()
-    require_possible(folder)
+    require_consistent_config(folder)
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "merges.txt"])
@@ -119,20 +119,20 @@ def test_every_file_of_json_is_bounded(folder: Path, name: str, text: str) -> No
 def test_a_configuration_is_one_of_its_weights(folder: Path, fields: dict[str, Any], why: str) -> None:
     (folder / "config.json").write_text(json.dumps(CONFIG | fields))
     with pytest.raises(InputError, match=why):
-        require_possible(folder)
+        require_consistent_config(folder)
 
 
 def test_weights_that_are_cut_off(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4])
     with pytest.raises(InputError, match=r"model\.safetensors is cut off"):
-        require_possible(folder)
+        require_consistent_config(folder)
 
 
 def test_a_configuration_is_an_object(folder: Path) -> None:
     (folder / "config.json").write_text("[]")
     with pytest.raises(InputError, match="is not a JSON object"):
-        require_possible(folder)
+        require_consistent_config(folder)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from gradscope.gradients.model.sharding import (
     _require_sharding,
     call_as_module,
     end_of_pass,
-    is_in_parts,
-    is_of_sharding,
-    let_go,
+    full_tensor,
+    is_sharded,
+    is_sharding_hook,
+    local_tensor,
     original_type,
     own_device,
-    own_slice,
-    put_together,
     require_one_process,
+    reshard,
     row_bounds,
     settle,
     sharding_arguments,
@@ -39,12 +39,12 @@ def test_one_process_loads_whole_models_and_nothing_is_changed() -> None:
     assert sharding_arguments(AutoModelForCausalLM, model.config) == {}
     assert own_device("cpu") == torch.device("cpu")
     forward = model.base_model.forward
-    for change in (settle, let_go, call_as_module):
+    for change in (settle, reshard, call_as_module):
         change(model)
     assert model.base_model.forward == forward
     assert not model._forward_hooks
     tensor = torch.ones(3)
-    assert put_together(tensor) is own_slice(tensor) is tensor
+    assert full_tensor(tensor) is local_tensor(tensor) is tensor
     require_one_process("Rows of tokens are")
 
 
@@ -60,15 +60,15 @@ def test_a_unit_is_known_for_the_layer_that_it_was_and_its_hooks_for_those_of_sh
             fully_shard(unit, mesh=mesh)
         assert type(head) is not torch.nn.Linear
         assert original_type(head) is torch.nn.Linear
-        assert not is_in_parts(head.weight)  # a trainer's own sharding is none of ours
+        assert not is_sharded(head.weight)  # a trainer's own sharding is none of ours
         monkeypatch.setattr(sharding, "num_connected", lambda: 2)
-        assert is_in_parts(head.weight)
-        assert not is_in_parts(put_together(head.weight))
+        assert is_sharded(head.weight)
+        assert not is_sharded(full_tensor(head.weight))
         assert row_bounds(head.weight) == [(0, len(head.weight))]
         hooks = [*head._forward_hooks.values(), *head._forward_pre_hooks.values()]
         assert len(hooks) == 2
-        assert all(map(is_of_sharding, hooks))
-    assert not is_of_sharding(lambda *_: None)
+        assert all(map(is_sharding_hook, hooks))
+    assert not is_sharding_hook(lambda *_: None)
 
 
 @pytest.mark.usefixtures("two_processes")

@@ -30,11 +30,11 @@ class HeldoutQuestion:
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
     ) -> tuple[HeldoutGram | Reason]:
         """The products at one step, or why there are none: the step itself stands either way."""
-        from gradscope.gradients.processes import of_one_mind
+        from gradscope.gradients.processes import shared_errors
         from gradscope.gradients.step.heldout import measure_heldout_gram
 
         try:
-            with of_one_mind():
+            with shared_errors():
                 found = measure_heldout_gram(
                     prepared,
                     gram,

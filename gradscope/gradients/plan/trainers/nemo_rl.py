@@ -106,9 +106,11 @@ def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason("loss_unknown", "positive_example_nll_weight averages within micro-batches")
     if of_loss("truncated_importance_sampling_type") == "seq-mask-tis":
         yield Reason("loss_unknown", "truncated_importance_sampling_type seq-mask-tis has no rule here")
-    given = {name.removeprefix(f"{_LOSS}.") for name, value in settings.values.items() if value and f"{_LOSS}." in name}
-    if given - _ARGUMENTS:
-        text = f"loss_fn has {', '.join(sorted(given - _ARGUMENTS))}, of a release whose loss has no rule here"
+    in_use = {
+        name.removeprefix(f"{_LOSS}.") for name, value in settings.values.items() if value and f"{_LOSS}." in name
+    }
+    if in_use - _ARGUMENTS:
+        text = f"loss_fn has {', '.join(sorted(in_use - _ARGUMENTS))}, of a release whose loss has no rule here"
         yield Reason("loss_unknown", text)
     for name, neutral in _NEUTRAL.items():
         cut = settings.at(f"policy.generation.{name}")

@@ -79,11 +79,13 @@ def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason("loss_unknown", f"trainer.loss of type {kind!r} has no rule here")
     if settings.at(f"{_LOSS}.teacher_tau", 0.0) and any(".teacher" in name for name in settings.values):
         yield Reason("loss_unknown", "advantages hold a teacher's log-probabilities, which are not logged")
-    others = {
+    unsupported = {
         name.removeprefix(f"{_LOSS}.").partition(".")[0] for name in settings.values if name.startswith(f"{_LOSS}.")
     }
-    if others - _ARGUMENTS:
-        text = f"trainer.loss has {', '.join(sorted(others - _ARGUMENTS))}, of a release whose loss has no rule here"
+    if unsupported - _ARGUMENTS:
+        text = (
+            f"trainer.loss has {', '.join(sorted(unsupported - _ARGUMENTS))}, of a release whose loss has no rule here"
+        )
         yield Reason("loss_unknown", text)
     if any("temp_scheduler" in name and value is not None for name, value in settings.values.items()):
         yield Reason("loss_unknown", "the temperature followed a schedule, which has no rule here")

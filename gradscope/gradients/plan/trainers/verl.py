@@ -221,10 +221,10 @@ def _is_bypassed(settings: TrainerSettings) -> bool:
 
 def _scale_factor(settings: TrainerSettings) -> float | None:
     """The constant; where it is not set, the response length that the trainer of 0.8 and older pads to."""
-    given = settings.at(f"{_ACTOR}.loss_scale_factor")
-    if given is None and not settings.get("verl_v1") and not settings.at("trainer.use_v1", False):
-        given = settings.at("data.max_response_length")
-    return None if given is None else float(given)
+    value = settings.at(f"{_ACTOR}.loss_scale_factor")
+    if value is None and not settings.get("verl_v1") and not settings.at("trainer.use_v1", False):
+        value = settings.at("data.max_response_length")
+    return None if value is None else float(value)
 
 
 def _has_one_micro_batch(settings: TrainerSettings) -> bool:
