@@ -101,7 +101,7 @@ THIRD_PARTY = {
     "catalog": set(),
     "metrics": {"numpy", "scipy"},
     "advantages": {"numpy", "scipy"},
-    "results": set(),
+    "results": {"msgspec"},
     "rollouts": {"msgspec", "numpy", "pyarrow", "yaml", "fsspec"},
     "gradients": {"numpy", "torch", "transformers", "peft", "safetensors", "huggingface_hub"},
     "findings": {"numpy"},

@@ -1,7 +1,7 @@
 """What becomes of each result: one row a command names its document, its table, its figures and its CSV files.
 
-A new command adds a row to ``SPECS`` and nothing else here. Drawing functions are named and not imported, so that a
-command loads matplotlib only where it draws, and only its own table.
+A new command adds a row to ``SPECS`` and nothing else here. Drawing functions and result types are named and not
+imported, so that a command loads matplotlib only where it draws, and only its own records and table.
 """
 
 from __future__ import annotations
@@ -12,21 +12,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gradscope.catalog.lookup import CATALOG
-from gradscope.results.check import CheckReport
-from gradscope.results.claims import ClaimsReport
-from gradscope.results.compare import Comparison
-from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.envelope import to_jsonable
-from gradscope.results.passk import PassAtKReport
-from gradscope.results.rank import RankReport
-from gradscope.results.replay import ReplayReport
-from gradscope.results.report import RunIndex, RunReport
-from gradscope.results.source import Source
-from gradscope.results.spike import SpikeReport
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Group
+
+    from gradscope.results.compare import Comparison
+    from gradscope.results.degeneracy import DegeneracyReport
+    from gradscope.results.passk import PassAtKReport
+    from gradscope.results.report import RunIndex, RunReport
+    from gradscope.results.source import Source
 
 
 Tables = Mapping[str, Iterable[Any]]
@@ -103,8 +99,8 @@ def _run_rows(index: RunIndex) -> Tables:
 class ResultSpec:
     """How one type of result reaches its readers."""
 
-    result: type
-    """The type."""
+    result: str
+    """``module:type`` below :mod:`gradscope.results`."""
     name: str
     """The command, which is also the schema's name and the stem of its files."""
     table: str
@@ -124,21 +120,21 @@ class ResultSpec:
 
 SPECS = (
     ResultSpec(
-        result=CheckReport,
+        result="check:CheckReport",
         name="check",
         table="terminal.check:check_table",
         csv=_attributes("verdicts"),
         definitions=lambda report: (verdict.metric for verdict in report.verdicts if verdict.metric in CATALOG),
     ),
     ResultSpec(
-        result=ClaimsReport,
+        result="claims:ClaimsReport",
         name="claims",
         table="terminal.claims:claims_table",
         csv=_attributes("claims"),
         definitions=lambda _: (),
     ),
     ResultSpec(
-        result=Comparison,
+        result="compare:Comparison",
         name="compare",
         table="terminal.compare:compare_table",
         figures="figures.compare:draw_comparison",
@@ -146,14 +142,14 @@ SPECS = (
         definitions=lambda comparison: (*comparison.metrics, *metrics_of("compare")),
     ),
     ResultSpec(
-        result=DegeneracyReport,
+        result="degeneracy:DegeneracyReport",
         name="degeneracy",
         table="terminal.degeneracy.degeneracy:degeneracy_table",
         figures="figures.degeneracy:draw_degeneracy",
         csv=_degeneracy_rows,
     ),
     ResultSpec(
-        result=PassAtKReport,
+        result="passk:PassAtKReport",
         name="passk",
         table="terminal.passk:pass_at_k_table",
         figures="figures.passk:draw_pass_at_k",
@@ -161,7 +157,7 @@ SPECS = (
         sources=lambda report: report.sources,
     ),
     ResultSpec(
-        result=RankReport,
+        result="rank:RankReport",
         name="rank",
         table="terminal.rank:rank_table",
         figures="figures.rank:draw_rank",
@@ -175,21 +171,21 @@ SPECS = (
         ),
     ),
     ResultSpec(
-        result=ReplayReport,
+        result="replay:ReplayReport",
         name="replay",
         table="terminal.replay:replay_table",
         figures="figures.norms:draw_replay",
         csv=_attributes("steps"),
     ),
     ResultSpec(
-        result=RunReport,
+        result="report:RunReport",
         name="report",
         table="terminal.report:report_table",
         figures="figures.report:draw_report",
         csv=_section_rows,
     ),
     ResultSpec(
-        result=RunIndex,
+        result="report:RunIndex",
         name="report_index",
         table="terminal.report:report_index_table",
         figures="figures.report:draw_report_index",
@@ -197,7 +193,7 @@ SPECS = (
         definitions=lambda _: ("frac_reward_zero_std",),
     ),
     ResultSpec(
-        result=SpikeReport,
+        result="spike:SpikeReport",
         name="spike",
         table="terminal.spike:spike_table",
         figures="figures.norms:draw_spike",
@@ -216,8 +212,9 @@ def spec_of(result: object) -> ResultSpec:
     Raises:
         TypeError: No command finds such a thing: a caller's bug.
     """
+    of_type = f"{type(result).__module__.removeprefix('gradscope.results.')}:{type(result).__name__}"
     for spec in SPECS:
-        if type(result) is spec.result:
+        if spec.result == of_type:
             return spec
     raise TypeError(f"no command finds a {type(result).__name__}")
 

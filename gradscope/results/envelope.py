@@ -13,6 +13,7 @@ import math
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ NOT_IN_DOCUMENT = {"in_document": False}
 """Metadata of a field that repeats in other words what the document holds, for people alone."""
 
 
+_PLAIN = frozenset({str, bool, int, type(None)})
+
+
 def to_jsonable(value: Any) -> Any:
     """A result object as plain JSON types.
 
@@ -49,6 +53,10 @@ def to_jsonable(value: Any) -> Any:
     Raises:
         TypeError: Something else is in there: a caller's bug.
     """
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else non_finite_word(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: to_jsonable(item) for name, item in fields_of(value)}
     if isinstance(value, Mapping):
@@ -59,9 +67,7 @@ def to_jsonable(value: Any) -> Any:
         return [to_jsonable(item) for item in value]
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return non_finite_word(value)
-    if value is None or isinstance(value, (str, bool, int, float)):
+    if isinstance(value, (str, int)):
         return value
     raise TypeError(f"{type(value).__name__} does not belong in a result")
 
@@ -72,12 +78,22 @@ def fields_of(record: Any) -> Iterator[tuple[str, Any]]:
     Yields:
         Name and value.
     """
-    for field in dataclasses.fields(record):
-        value = getattr(record, field.name)
-        if field.metadata.get("flattened"):
+    for name, is_flattened in _document_fields(type(record)):
+        value = getattr(record, name)
+        if is_flattened:
             yield from fields_of(value)
-        elif field.metadata.get("in_document", True):
-            yield field.name, value
+        else:
+            yield name, value
+
+
+@cache
+def _document_fields(record: type) -> tuple[tuple[str, bool], ...]:
+    """The fields of a dataclass that its document has, and whether their own stand in their place."""
+    return tuple(
+        (field.name, bool(field.metadata.get("flattened")))
+        for field in dataclasses.fields(record)
+        if field.metadata.get("flattened") or field.metadata.get("in_document", True)
+    )
 
 
 def sha256_of(path: Path) -> str:
@@ -131,6 +147,8 @@ def build_document(
 
 def render_json(document: Mapping[str, Any]) -> str:
     """The document as indented strict JSON in ASCII, which no terminal acts on and no encoding spoils."""
+    import msgspec  # only what prints a document loads it
+
     mark, tables = f"rows {uuid.uuid4()} ", list[str]()
     encode = json.JSONEncoder(allow_nan=False).encode
 
@@ -140,8 +158,12 @@ def render_json(document: Mapping[str, Any]) -> str:
             return f"{mark}{len(tables) - 1}"
         return {key: marked(item) for key, item in value.items()} if isinstance(value, dict) else value
 
-    # an indent makes the encoder some fifty times slower, and of a million rows nobody reads one value a line
-    text = json.dumps(marked(document), indent=2, allow_nan=False)
+    # of a million rows nobody reads one value a line; json's own indent would make its encoder fifty times slower
+    plain = marked(document)
+    try:
+        text = msgspec.json.format(encode(plain), indent=2)
+    except msgspec.DecodeError:  # half a surrogate pair, which json lets through
+        text = json.dumps(plain, indent=2, allow_nan=False)
     for number, rows in enumerate(tables):
         text = text.replace(f'"{mark}{number}"', f"[\n{rows}\n    ]")
     return text + "\n"

@@ -22,7 +22,8 @@ def test_what_a_row_names_exists_and_takes_its_result(spec) -> None:
             parameters = list(inspect.signature(load(name), eval_str=True).parameters.values())
             needed = [one for one in parameters if one.default is inspect.Parameter.empty]
             assert len(needed) == num_arguments
-            assert parameters[0].annotation is spec.result
+            taken = parameters[0].annotation
+            assert spec.result == f"{taken.__module__.removeprefix('gradscope.results.')}:{taken.__name__}"
 
 
 def test_no_two_rows_share_a_name_or_a_type() -> None:

@@ -78,3 +78,10 @@ def test_an_input_that_cannot_be_read_has_no_digest(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     document = build_document("x", {}, files=[tmp_path / "pipe", tmp_path / "gone"], definitions={})
     assert [one["sha256"] for one in document["inputs"]] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "value", [[], {}, [[], {}], 1e22, 1e-7, -0.0, 5e-324, 2**70, "é\u2028\x7f", "\ud800", {"a": [1.5, {"b": None}]}]
+)
+def test_a_document_is_laid_out_as_json_itself_lays_it_out(value: object) -> None:
+    assert render_json({"x": value, "y": True}) == json.dumps({"x": value, "y": True}, indent=2) + "\n"

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, logit, stdtrit
+from scipy.special import expit, logit
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import MIN_GROUPS
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.level import UPPER_TAIL
+from gradscope.metrics.uncertainty.level import student_quantile
 
 _LEAST = 1e-200
 """Norms and squares below are zero: their ratios would leave floating point."""
@@ -218,7 +218,7 @@ def jackknifed_on(values: ArrayLike, scale: OpenScale) -> Estimate:
     if not squares.max() > 0:
         return alone
     freedom = min(float(num - 1), 3 * float(squares.sum()) ** 2 / float(np.sum(squares**2)))
-    half = float(stdtrit(freedom, UPPER_TAIL)) * math.sqrt((num - 1) / num * float(squares.sum()))
+    half = student_quantile(freedom) * math.sqrt((num - 1) / num * float(squares.sum()))
     low, high = (scale.back(float(there[0]) + side * half) for side in (-1, 1))
     return Estimate(value=float(numbers[0]), low=low, high=high, num_units=num)
 

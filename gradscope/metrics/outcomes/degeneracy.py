@@ -140,7 +140,9 @@ def estimate_degeneracies(
     one_each, found = list(different.values()), list[DegeneracyEstimates]()
     for start in range(0, len(one_each), _TABLES):
         some = one_each[start : start + _TABLES]
-        shares = bootstrap_shares(list(map(_columns, some)), [table.prompt for table in some], resampling=resampling)
+        shares = bootstrap_shares(
+            list(map(_columns, some)), [table.draws.unit for table in some], resampling=resampling
+        )
         found += [_estimates(table, of_table, base_pass_rate) for table, of_table in zip(some, shares, strict=True)]
     known = dict(zip(different, found, strict=True))
     return [known[key] for key in keys]

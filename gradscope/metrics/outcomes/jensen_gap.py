@@ -15,22 +15,21 @@ likely to have any number of passes. ``benchmarks/referee/gap_coverage.py`` meas
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.outcomes.groups import iid_prediction
+from gradscope.metrics.outcomes.groups import distinct_sizes, iid_prediction
 from gradscope.metrics.outcomes.own_rates import OwnRates, own_rates
 from gradscope.metrics.uncertainty.bootstrap import correlation_of_means
 from gradscope.metrics.uncertainty.closed_form import image_of_interval
 from gradscope.metrics.uncertainty.clusters import cluster_numbers
 from gradscope.metrics.uncertainty.difference import difference_of, ratio_of
 from gradscope.metrics.uncertainty.jackknife import jackknife
-from gradscope.metrics.uncertainty.level import UPPER_TAIL
+from gradscope.metrics.uncertainty.level import student_quantile
 
 Array = NDArray[np.float64]
 BasePassRate = float | Literal["step"] | None
@@ -61,6 +60,11 @@ class Draws:
     def unit(self) -> NDArray[np.int64]:
         """The number of each group's prompt, [J]."""
         return cluster_numbers(self.prompt)
+
+    @cached_property
+    def sizes(self) -> tuple[NDArray[np.int64], Array]:
+        """The distinct group sizes, ascending, and the share of the groups that has each."""
+        return distinct_sizes(self.size)
 
     @cached_property
     def own_rates(self) -> OwnRates | str:
@@ -94,7 +98,7 @@ def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: 
     """
     if base == "step" and np.ptp(draws.step) > 0:
         return _gap_by_step(draws, degenerate)
-    prediction = _prediction(draws.size, pass_rate, base)
+    prediction = _prediction(draws, pass_rate, base)
     if base is not None and base != "step":
         return Gap(
             prediction=prediction,
@@ -120,32 +124,35 @@ def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Es
         the upper one not beyond the largest share minus the least prediction.
     """
     plain = (degenerate.value or 0.0) - (prediction.value or 0.0)
-    sizes, counts = np.unique(draws.size, return_counts=True)
-    of_size, rate = counts / counts.sum(), float(draws.rate.mean())
+    (sizes, of_size), rate = draws.sizes, float(draws.rate.mean())
     slope = float(of_size @ (sizes * (rate ** (sizes - 1) - (1 - rate) ** (sizes - 1))))
     linear = draws.equal - slope * draws.rate
     center, num_units = float(linear.mean()), int(draws.unit.max()) + 1
     scale = num_units / len(linear)
     own = scale * np.bincount(draws.unit, weights=linear - center)
-    any_passes = [
-        scale * (np.isin(np.arange(size + 1), (0, size)) - slope * np.arange(size + 1) / size - center)
-        for size in sizes.tolist()
-    ]
+    any_passes = [scale * (equal - slope * rates - center) for equal, rates in map(_any_passes, sizes.tolist())]
     unseen = [
-        _UNSEEN * float(sum(share * np.mean(part**power) for share, part in zip(of_size, any_passes, strict=True)))
+        _UNSEEN * float(sum(share * (part**power).mean() for share, part in zip(of_size, any_passes, strict=True)))
         for power in (2, 3)
     ]
     variance = (float(own @ own) + unseen[0]) / (num_units + _UNSEEN - 1)
     if variance <= _ALIKE:
         return Estimate.exact(max(plain, 0.0), num_units=num_units)
     skewness = (float(np.sum(own**3)) + unseen[1]) / (num_units + _UNSEEN) / variance**1.5
-    error, quantile = (variance / num_units) ** 0.5, float(stdtrit(max(num_units - 1, 1), UPPER_TAIL))
+    error, quantile = (variance / num_units) ** 0.5, student_quantile(max(num_units - 1, 1))
     shift = skewness * (2 * quantile**2 + 1) / (6 * num_units**0.5)
     unbiased = plain + _curvature(sizes, of_size, rate) / 2 * _variance_of_mean(draws, rate)
     low, high = (unbiased + side * error * (quantile + max(side * shift, 0.0)) for side in (-1, 1))
     high = min(high, degenerate.ends[1] - prediction.ends[0])
     estimate = Estimate(value=plain, low=min(low, plain), high=max(high, plain), num_units=num_units)
     return estimate.within(0.0, 1.0)
+
+
+@lru_cache
+def _any_passes(size: int) -> tuple[Array, Array]:
+    """Whether a group with 0 to G passes has equal rewards, and its pass rate, [G + 1] each."""
+    rates = np.arange(size + 1) / size
+    return np.asarray((rates == 0.0) | (rates == 1.0), dtype=np.float64), rates
 
 
 def _curvature(sizes: NDArray[np.int64], of_size: Array, rate: float) -> float:
@@ -197,14 +204,14 @@ def estimate_prediction(draws: Draws, pass_rate: Estimate, base: BasePassRate) -
     """
     if base == "step" and np.ptp(draws.step) > 0:
         return _gap_by_step(draws, pass_rate).prediction
-    return _prediction(draws.size, pass_rate, base)
+    return _prediction(draws, pass_rate, base)
 
 
-def _prediction(sizes: NDArray[np.int64], pass_rate: Estimate, base: BasePassRate) -> Estimate:
+def _prediction(draws: Draws, pass_rate: Estimate, base: BasePassRate) -> Estimate:
     """At a given p, or at the mean of the groups, which is also that of a single step."""
 
     def predicted(p: float) -> float:
-        return _mean_prediction(sizes, p)
+        return _mean_prediction(draws, p)
 
     if isinstance(base, float | int):
         return Estimate.exact(predicted(base), num_units=pass_rate.num_units)
@@ -217,7 +224,7 @@ def _prediction(sizes: NDArray[np.int64], pass_rate: Estimate, base: BasePassRat
 
 def _correlation(draws: Draws, pass_rate: Estimate) -> float:
     """Correlation of the share with the prediction, which rises with p only above 1/2."""
-    with_p = correlation_of_means(np.column_stack([draws.equal, draws.rate]), draws.prompt)
+    with_p = correlation_of_means(np.column_stack([draws.equal, draws.rate]), draws.unit)
     return with_p * float(np.sign((pass_rate.value or 0.0) - 0.5))
 
 
@@ -242,7 +249,7 @@ def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple
     if isinstance(rates, str) or reason is not None:
         unknown = Estimate.undefined_because(str(reason), num_units=gap.num_units)
         return unknown, unknown
-    over_time = rates.over_time if base is None else rates.by_step - _mean_prediction(draws.size, base)
+    over_time = rates.over_time if base is None else rates.by_step - _mean_prediction(draws, base)
     predicted = _plain_predictions(draws, base)
     between = _without_each(draws, draws.equal) - predicted - over_time
     parts = _jackknifed(between), _jackknifed(over_time)
@@ -275,9 +282,9 @@ def _too_few_blocks(rates: OwnRates, base: float | None, draws: Draws) -> str | 
     )
 
 
-def _mean_prediction(sizes: NDArray[np.int64], rate: float) -> float:
-    distinct, counts = np.unique(sizes, return_counts=True)
-    return float(np.sum(counts * iid_prediction(rate, distinct)) / counts.sum())
+def _mean_prediction(draws: Draws, rate: float) -> float:
+    sizes, of_size = draws.sizes
+    return float(of_size @ iid_prediction(rate, sizes))
 
 
 def _plain_predictions(draws: Draws, base: float | None) -> Array:

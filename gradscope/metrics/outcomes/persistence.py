@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
 from gradscope.metrics.uncertainty.clusters import cluster_sums
-from gradscope.metrics.uncertainty.level import UPPER_TAIL
+from gradscope.metrics.uncertainty.level import student_quantile
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.metrics.uncertainty.studentized import influence_values
 
@@ -107,6 +106,6 @@ def _excess(before: Bools, after: Bools, who: Ints, at: Ints, resampling: Resamp
         return excess
     # a dozen prompts of which few are ever alive: the studentized quantiles are too near
     error = float(np.sqrt(np.sum(influence_values(slope, units) ** 2) / (len(units) * (len(units) - 1))))
-    half = float(stdtrit(len(units) - 1, UPPER_TAIL)) * error
+    half = student_quantile(len(units) - 1) * error
     low, high = min(excess.ends[0], excess.value - half), max(excess.ends[1], excess.value + half)
     return replace(excess, low=low, high=high).within(-1.0, 1.0)

@@ -158,7 +158,7 @@ def bootstrap_shares(
         raise ValueError("shares lie in [0, 1]")
     units = [_units(table, of_table) for table, of_table in zip(shares, clusters, strict=True)]
     return [
-        tuple(_share(mean, table[:, column], table[:, -1]) for column, mean in enumerate(means))
+        _shares(means, table)
         for table, means in zip(units, _statistics_of_each(_means, units, resampling=resampling), strict=True)
     ]
 
@@ -272,7 +272,8 @@ def correlation_of_means(columns: ArrayLike, clusters: ArrayLike | None = None) 
     influence = influence_values(_means, units)
     if np.min(np.ptp(influence, axis=0)) < 1e-12:
         return 0.0
-    return float(np.atleast_2d(np.corrcoef(influence.T))[0, 1])
+    first, second = influence.T - influence.mean(axis=0)[:, None]
+    return float(min(max(first @ second / np.sqrt((first @ first) * (second @ second)), -1.0), 1.0))
 
 
 def _means(sums: Array) -> Array:
@@ -285,18 +286,25 @@ def _standard_error(units: Array) -> float:
     return float(np.sqrt(np.sum(influence**2) / (len(units) * (len(units) - 1))))
 
 
-def _share(mean: Estimate, sums: Array, weights: Array) -> Estimate:
-    """A share with the interval that its units allow."""
-    value, of_unit = mean.value or 0.0, sums / weights
-    whole = bool(np.all(weights == weights[0]) and np.all((of_unit == 0.0) | (of_unit == 1.0)))
-    informative = min(np.count_nonzero(of_unit > 0.0), np.count_nonzero(of_unit < 1.0))
-    rare = len(sums) < FEW_UNITS or informative < FEW_INFORMATIVE
-    widest = wilson_interval(value, _effective_units(weights))
-    if whole or rare or mean.low is None or mean.high is None:
-        return _estimate(value, widest, len(sums))
-    # Resamples that draw hardly any of a few rare units have next to no standard error, and the studentized interval
-    # then runs away; Wilson's covers whatever the units in [0, 1] are.
-    return _estimate(value, (max(mean.low, widest[0]), min(mean.high, widest[1])), len(sums))
+def _shares(means: Sequence[Estimate], units: Array) -> tuple[Estimate, ...]:
+    """Shares with the intervals that their units allow, from sums and weights of the units, [J, q + 1]."""
+    weights = units[:, -1]
+    of_unit = units[:, :-1] / weights[:, None]
+    above, below = np.count_nonzero(of_unit > 0.0, axis=0), np.count_nonzero(of_unit < 1.0, axis=0)
+    # a unit is whole where its share is 0 or 1: it is not both above the one and below the other
+    num_whole = 2 * len(units) - above - below
+    whole = (num_whole == len(units)) & bool(np.all(weights == weights[0]))
+    rare = (len(units) < FEW_UNITS) | (np.minimum(above, below) < FEW_INFORMATIVE)
+    num_effective, shares = _effective_units(weights), list[Estimate]()
+    for mean, by_wilson in zip(means, (whole | rare).tolist(), strict=True):
+        value = mean.value or 0.0
+        ends = wilson_interval(value, num_effective)
+        if not by_wilson and mean.interval is not None:
+            # Resamples that draw hardly any of a few rare units have next to no standard error, and the studentized
+            # interval then runs away; Wilson's covers whatever the units in [0, 1] are.
+            ends = max(mean.ends[0], ends[0]), min(mean.ends[1], ends[1])
+        shares.append(_estimate(value, ends, len(units)))
+    return tuple(shares)
 
 
 def _effective_units(weights: Array) -> float:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, logit, stdtrit
+from scipy.special import expit, logit
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.metrics.uncertainty.clusters import cluster_sums
-from gradscope.metrics.uncertainty.level import UPPER_TAIL
+from gradscope.metrics.uncertainty.level import student_quantile
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.studentized import FEW_UNITS, influence_values
 
@@ -77,7 +77,7 @@ def _student(sums: Array, weights: Array) -> Estimate:
         return Estimate.exact(mean, num_units=num_units)
     influence = influence_values(lambda total: total[..., :1] / total[..., 1:], np.column_stack([sums, weights]))
     error = float(np.sqrt(np.sum(influence**2) / (num_units * (num_units - 1))))
-    half = float(stdtrit(num_units - 1, UPPER_TAIL)) * error / (mean * (1 - mean))
+    half = student_quantile(num_units - 1) * error / (mean * (1 - mean))
     center = float(logit(mean))
     return Estimate(value=mean, low=float(expit(center - half)), high=float(expit(center + half)), num_units=num_units)
 

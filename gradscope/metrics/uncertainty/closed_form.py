@@ -12,7 +12,7 @@ from dataclasses import replace
 from scipy.special import ndtri
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.level import QUANTILES, UPPER_TAIL
+from gradscope.metrics.uncertainty.level import NORMAL, QUANTILES
 
 Interval = tuple[float, float]
 
@@ -33,7 +33,7 @@ def wilson_interval(share: float, num_units: float) -> Interval:
         >>> [round(end, 4) for end in wilson_interval(0.0, 30)]
         [0.0, 0.1135]
     """
-    z = float(ndtri(UPPER_TAIL))
+    z = NORMAL
     shrink = 1 + z * z / num_units
     center = (share + z * z / (2 * num_units)) / shrink
     half = z * math.sqrt(share * (1 - share) / num_units + (z / (2 * num_units)) ** 2) / shrink

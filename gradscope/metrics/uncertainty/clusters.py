@@ -74,6 +74,8 @@ def sums_of_columns(columns: Iterable[Array], clusters: ArrayLike, num_rows: int
     if labels.shape != (num_rows,):
         raise ValueError(f"{num_rows} rows need {num_rows} clusters, got shape {labels.shape}")
     numbers, first = _numbered(labels)
+    if len(first) == num_rows:  # each row is a cluster
+        return np.column_stack(list(columns)).astype(np.float64, copy=False)
     order = np.argsort(first)
     return np.column_stack([np.bincount(numbers, weights=column)[order] for column in columns])
 

@@ -18,10 +18,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.level import UPPER_TAIL
+from gradscope.metrics.uncertainty.level import student_quantile
 
 _FEWEST = 4
 """Units of a stratum below which leaving one out leaves too little."""
@@ -60,7 +59,7 @@ def jackknife(value: float, left_out: Sequence[ArrayLike], *, low: float, high: 
             "it hangs on a single unit, without which it does not exist", num_units=fewest
         )
     variance = sum((len(values) - 1) / len(values) * float(np.sum((values - values.mean()) ** 2)) for values in strata)
-    quantile = float(stdtrit(sum(len(values) - 1 for values in strata), UPPER_TAIL))
+    quantile = student_quantile(sum(len(values) - 1 for values in strata))
     half = quantile * math.sqrt(variance)
     return Estimate(
         value=value,
@@ -99,5 +98,5 @@ def crossed_jackknife(value: float, left_out: Sequence[ArrayLike], *, low: float
     if variance <= _NO_SPREAD * value**2:
         return Estimate.exact(value, num_units=num_units)
     free = variance**2 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, samples, strict=True))
-    half = float(stdtrit(free, UPPER_TAIL)) * math.sqrt(variance)
+    half = student_quantile(free) * math.sqrt(variance)
     return Estimate(value=value, low=max(low, value - half), high=min(high, value + half), num_units=num_units)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtr
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.level import UPPER_TAIL
+from gradscope.metrics.uncertainty.level import student_quantile
 
 _EXACT = 14
 """Differences up to which all sign flips are gone through."""
@@ -73,4 +73,4 @@ def rise_by_interval(change: Estimate, margin: float) -> float:
     if reach <= 0:
         return 0.0 if change.value > margin else 1.0
     free = max(change.num_units - 1, 1)
-    return float(stdtr(free, -(change.value - margin) / reach * stdtrit(free, UPPER_TAIL)))
+    return float(stdtr(free, -(change.value - margin) / reach * student_quantile(free)))

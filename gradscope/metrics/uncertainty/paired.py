@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, expit, logit, nctdtrinc, ndtri, stdtr, stdtrit
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.level import UPPER_TAIL
+from gradscope.metrics.uncertainty.level import student_quantile
 
 Array = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ def student_mean(values: ArrayLike, *, within: tuple[float, float] = (-np.inf, n
     mean = float(numbers.mean())
     if len(numbers) < 2 or np.ptp(numbers) <= _EQUAL:
         return Estimate.exact(mean, num_units=len(numbers))
-    half = float(stdtrit(len(numbers) - 1, UPPER_TAIL) * numbers.std(ddof=1) / np.sqrt(len(numbers)))
+    half = float(student_quantile(len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers)))
     if not (np.isfinite(low) and np.isfinite(high)):
         return Estimate(value=mean, low=mean - half, high=mean + half, num_units=len(numbers)).within(low, high)
     span = high - low

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.level import UPPER_TAIL
+from gradscope.metrics.uncertainty.level import student_quantile
 
 Array = NDArray[np.float64]
 
@@ -53,9 +52,7 @@ def mean_of_steps(values: ArrayLike, course: ArrayLike) -> Estimate:
         return Estimate.exact(mean, num_units=len(chosen))
     if not np.ptp(chosen):
         return Estimate(value=mean, low=mean, high=mean, num_units=len(chosen))
-    half, free = max(
-        (float(stdtrit(free, UPPER_TAIL)) * variance**0.5, free) for variance, free in _variances(chosen, whole)
-    )
+    half, free = max((student_quantile(free) * variance**0.5, free) for variance, free in _variances(chosen, whole))
     return Estimate(value=mean, low=mean - half, high=mean + half, num_units=round(free) + 1)
 
 

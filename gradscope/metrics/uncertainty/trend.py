@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.clusters import cluster_numbers
-from gradscope.metrics.uncertainty.level import UPPER_TAIL
+from gradscope.metrics.uncertainty.level import student_quantile
 from gradscope.metrics.uncertainty.steps import FEWEST_STEPS, independent_steps
 
 Array = NDArray[np.float64]
@@ -60,7 +59,7 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     residual = y - slope * x
     free = max(_worth(residual), _FEWEST) - 2
     variance = float(residual @ residual) * num / (num - 2) / free / spread
-    half = float(stdtrit(free, UPPER_TAIL)) * variance**0.5
+    half = student_quantile(free) * variance**0.5
     return Estimate(value=slope, low=slope - half, high=slope + half, num_units=num)
 
 
@@ -104,7 +103,7 @@ def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estim
     free = max(_worth(np.bincount(step, weights=residual) / np.bincount(step)) * left, _FEWEST) - 2
     scores = np.bincount(step, weights=x * residual)
     variance = float(scores @ scores) / left * num**2 / (num - 2) / free
-    half = float(stdtrit(free, UPPER_TAIL)) * variance**0.5 / spread
+    half = student_quantile(free) * variance**0.5 / spread
     return Estimate(value=slope, low=slope - half, high=slope + half, num_units=num)
 
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
 from scipy.special import betaln, expit, gammaln, xlog1py, xlogy
 
 Array = NDArray[np.float64]
@@ -210,6 +209,8 @@ def _best_fit(counts: PassCounts, inflated: Counts) -> InflatedBeta:
 
     def loss(logits: Array) -> float:
         return -_log_likelihood(counts, _from_logits(logits, inflated)) / float(counts.weight.sum())
+
+    from scipy.optimize import minimize  # takes 0.13 s, and most commands fit nothing
 
     starts = []
     for ends in candidates:

@@ -20,13 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linprog
-from scipy.special import stdtrit
 
 from gradscope.metrics.outcomes.pass_rates.mixture import GridMixture, binomial_chances
 from gradscope.metrics.uncertainty.closed_form import Interval
 from gradscope.metrics.uncertainty.clusters import cluster_sums
-from gradscope.metrics.uncertainty.level import UPPER_TAIL
+from gradscope.metrics.uncertainty.level import student_quantile
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -115,6 +113,8 @@ class RateBounds:
 
     def _above(self, at_points: Array, at_checked: Array) -> float:
         """The upper bound of the mean of f over prompts."""
+        from scipy.optimize import linprog  # takes 0.13 s, and most commands bound nothing
+
         num_cells, num_prompts = len(self.expected), int(self.prompts.max()) + 1
         # Half a prompt more in each cell: one that was never seen is not known to be empty.
         seen = (self.expected * num_prompts + 0.5) / (num_prompts + num_cells / 2)
@@ -135,7 +135,7 @@ class RateBounds:
         observed = float(by_prompt @ by_prompt) / len(values) ** 2
         modelled = float(seen @ (g - seen @ g) ** 2) / len(values)
         error = np.sqrt(max(observed, modelled))
-        return float(values.mean() + stdtrit(num_prompts - 1, UPPER_TAIL) * error)
+        return float(values.mean() + student_quantile(num_prompts - 1) * error)
 
 
 def _cell_of(num_samples: Counts, num_passing: Counts) -> Counts:

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k, why_k_too_large
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means, correlation_of_means
 from gradscope.metrics.uncertainty.difference import difference_of
-from gradscope.metrics.uncertainty.level import UPPER_TAIL
+from gradscope.metrics.uncertainty.level import student_quantile
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.studentized import FEW_UNITS
 
@@ -149,7 +148,7 @@ def _factor(k: int, differences: Array, budgets: Array) -> CompressionFactor:
         low = high = value
     else:
         error = differences.std(axis=0, ddof=1) / np.sqrt(num_prompts)
-        half = float(stdtrit(num_prompts - 1, UPPER_TAIL)) * error
+        half = student_quantile(num_prompts - 1) * error
         low, high = _zero_of(mean + half, budgets) / k, _zero_of(mean - half, budgets) / k
     if np.isinf(value) or np.isinf(high):
         reason = f"the {budgets[-1]:g} samples of the first may not reach the second's pass@{k}: m is open upwards"
