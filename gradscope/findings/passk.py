@@ -30,7 +30,7 @@ def passk_findings(
         for table, missing in zip(tables, num_missing, strict=True)
         if missing
     ]
-    sentences += [sentence for one in comparisons for sentence in (_unpaired(one), _compression(one))]
+    sentences += [sentence for one in comparisons for sentence in (_unpaired(one), _compression(one), _caution(one))]
     sentences += [_forecast(table) for table in tables]
     sentences += [_reach(table) for table in tables] if comparisons else []
     return tuple(sentence for sentence in sentences if sentence)
@@ -64,11 +64,11 @@ def reach_finding(comparison: PassAtKComparison) -> str:
     alone = f"{_signed(defined[0])}; " if len(defined) == 1 else ""
     turn = "" if comparison.crossover_k is None else f"; the sign turns at k = {comparison.crossover_k}"
     between = " between search compression and capacity expansion" if comparison.verdict == "undecided" else ""
-    return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {comparison.verdict}{between}. {_caution(comparison)}"
+    return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {comparison.verdict}{between}."
 
 
 def _caution(comparison: PassAtKComparison) -> str:
-    return f"{comparison.verifier[:1].upper()}{comparison.verifier[1:]}."
+    return f"{comparison.verifier[:1].upper()}{comparison.verifier[1:]}." if comparison.verifier else ""
 
 
 def _reach(table: PassAtKTable) -> str:

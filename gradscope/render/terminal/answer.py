@@ -1,11 +1,12 @@
-"""The one shape of every answer: the verdict, a table, three findings, and the names of what ``--show`` adds."""
+"""The one shape of every answer: the verdict, a table, findings as far as a screen bears, and what ``--show`` adds."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from gradscope.render.terminal.layout import bullet
@@ -19,11 +20,15 @@ Views = Mapping[str, Callable[[Footnotes], Iterable[RenderableType]]]
 """Name -> its tables; none where the result has nothing of it."""
 MOST_FINDINGS = 3
 """Beside the verdict; more than three are not read."""
+SCREEN_ROWS = 8
+"""Of an answer's table: more do not fit a screen beside their verdict."""
+_WIDTH, _LINES = 80, 19
+"""Of an answer: a terminal of 24 lines less what was read (two), the next command and the lines around it."""
 
 
 def answer(
     command: str,
-    headline: Sequence[str],
+    headline: Sequence[RenderableType],
     table: Iterable[RenderableType],
     *,
     facts: Sequence[str] = (),
@@ -37,9 +42,10 @@ def answer(
 
     Args:
         command: Whose answer it is; its names of tables decide the order.
-        headline: The verdict of one or two sentences, then the findings to show, of which the first three are.
-        table: What stands below the verdict, at most 15 lines.
-        facts: Where the numbers came from, a line each.
+        headline: The verdict of one or two sentences, then the findings, of which at most three are shown, and none
+            that goes beyond a screen.
+        table: What stands below the verdict.
+        facts: What the table is of, a line each.
         findings: All of them, for ``--show findings``.
         views: The further tables.
         show: Names of those to print, ``all`` of them, or the ``verdict`` alone.
@@ -50,28 +56,52 @@ def answer(
         The verdict, facts, table and findings, what was asked for, and one line that names what was not.
     """
     verdict, *said = headline
-    first = cell(verdict, style=f"bold {STYLES[tone]}".strip())
+    first = cell(str(verdict), style=f"bold {STYLES[tone]}".strip())
     if VERDICT in show:
         return Group(first)
     names = TABLES.get(command, ())
     chosen = [name for name in names if name in show or ALL in show]
-    parts: list[RenderableType] = [first, Text(), *(cell(fact, style=QUIET) for fact in facts), Text(), *table]
-    said = list(findings) if "findings" in chosen else said[:MOST_FINDINGS]
-    if said:
-        parts += [Text(), *map(bullet, said)]
+    parts: list[RenderableType] = [first, Text(), *(cell(fact, style=QUIET) for fact in facts), *table]
     notes = Footnotes()
     shown = {name: list(views[name](notes if name in chosen else Footnotes())) for name in names if name in views}
+    left = [name for name in names if name not in chosen and (name == "findings" or shown.get(name))]
+    items = [bullet(one) if isinstance(one, str) else one for one in (findings if "findings" in chosen else said)]
+    if not chosen:
+        items = _that_fit(items[:MOST_FINDINGS], _LINES - _height([*parts, Text(), Text(), *_offer(left)]))
+    if "findings" in left and len(findings) <= len(items):
+        left.remove("findings")
+    if items:
+        parts += [Text(), *items]
     for name in chosen:
         if name in shown and (shown[name] or ALL not in show):
             why = f": {absent[name]}" if name in absent else ""
             missing = cell(f"There is no table of {name} in this result{why}.")
             parts += (part for block in shown[name] or [missing] for part in (Text(), block))
     parts += footnotes(notes)
-    more = {**shown, "findings": len(findings) > len(said)}
-    left = [name for name in names if name not in chosen and more.get(name)]
     if left:
-        parts += [Text(), cell(f"--show adds {', '.join(left)}; or {ALL}.", style=QUIET)]
+        parts += [Text(), *_offer(left)]
     return Group(*parts)
+
+
+def _offer(names: Sequence[str]) -> list[Text]:
+    return [cell(f"--show adds {', '.join(names)}; or {ALL}.", style=QUIET)] if names else []
+
+
+def _height(parts: Sequence[RenderableType]) -> int:
+    """Lines on a terminal of 80 columns, whatever the one at hand has: an answer is the same everywhere."""
+    console = Console(file=io.StringIO(), width=_WIDTH, markup=False, emoji=False, highlight=False)
+    return sum(len(console.render_lines(part)) for part in parts)
+
+
+def _that_fit(items: Sequence[RenderableType], lines: int) -> list[RenderableType]:
+    """The first of the items that so many lines hold."""
+    fit: list[RenderableType] = []
+    for item in items:
+        lines -= _height([item])
+        if lines < 0:
+            break
+        fit.append(item)
+    return fit
 
 
 def footnotes(notes: Footnotes) -> Blocks:

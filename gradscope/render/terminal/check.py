@@ -8,9 +8,8 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from gradscope.render.terminal.answer import Blocks, answer
-from gradscope.render.terminal.layout import add_row, new_table, source_line
-from gradscope.render.views.view import MOST_ROWS
+from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
+from gradscope.render.terminal.layout import add_row, losses, new_table
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.labels import condition
 from gradscope.render.words.numbers import UNDEFINED, format_number
@@ -38,10 +37,10 @@ def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
         (
             _headline(report),
             *report.findings,
-            *(f"{verdict.meaning} {verdict.next_step}".strip() for verdict in open_ones),
+            *(f"{verdict.metric}: {_why(verdict)}" for verdict in open_ones),
         ),
         _answer(report),
-        facts=[source_line(report.source)],
+        facts=losses([report.source]),
         views={"requirements": lambda notes: map(_paragraph, report.verdicts)},
         show=show,
         tone=_TONES[report.outcome],
@@ -63,13 +62,18 @@ def _by_outcome(report: CheckReport) -> list[Verdict]:
 
 def _answer(report: CheckReport) -> Blocks:
     table = new_table([("", "left"), ("requirement", "left"), ("is", "left")])
-    few = len(report.verdicts) <= MOST_ROWS
-    shown = report.verdicts if few else _by_outcome(report)[:MOST_ROWS]
+    few = len(report.verdicts) <= SCREEN_ROWS
+    shown = report.verdicts if few else _by_outcome(report)[:SCREEN_ROWS]
     for verdict in shown:
         add_row(table, _outcome(verdict), cell(condition(verdict), limit=44), _value(verdict))
     yield table
     if not few:
         yield cell(f"{len(report.verdicts) - len(shown)} more requirements: --show requirements.")
+
+
+def _why(verdict: Verdict) -> str:
+    """What the table does not say of a failure: why there is no number, or what to try."""
+    return verdict.estimate.undefined or verdict.next_step or verdict.meaning
 
 
 def _outcome(verdict: Verdict) -> Text:

@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import Blocks, answer
-from gradscope.render.terminal.layout import draw_table, source_line
+from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
+from gradscope.render.terminal.layout import draw_table, losses
 from gradscope.render.views.view import Column, Word
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import Footnotes, Style, format_number
@@ -18,9 +18,6 @@ from gradscope.render.words.tones import STYLES, Tone
 from gradscope.results.claims import NOT_SHOWN, ClaimRow, ClaimsReport
 from gradscope.say import as_ranges, with_interval
 
-_MOST_ROWS = 14
-"""Of the table of decided claims."""
-_SHORT = "not shown"
 _TONES: Mapping[str, Tone] = {"supported": "fine", "contradicted": "problem", "cannot_tell": "unknown"}
 
 
@@ -31,7 +28,7 @@ def claims_table(report: ClaimsReport, show: Sequence[str] = ()) -> Group:
         "claims",
         report.findings,
         _answer(report.claims),
-        facts=[source_line(report.source), steps],
+        facts=[*losses([report.source]), steps],
         findings=report.findings[1:],
         views={"reasons": lambda notes: map(_paragraph, _by_sentence(report.claims))},
         show=show,
@@ -39,18 +36,18 @@ def claims_table(report: ClaimsReport, show: Sequence[str] = ()) -> Group:
 
 
 def _answer(rows: Sequence[ClaimRow]) -> Blocks:
-    """The claims that are decided; the names of the others in a line."""
+    """The claims that this run supports or contradicts, the names of those it does not show, a count of the rest."""
     decided = [row for row in rows if row.verdict != "cannot_tell"]
-    if decided:
-        yield _verdicts(decided[:_MOST_ROWS])
-    if any(row.words == NOT_SHOWN for row in decided[:_MOST_ROWS]):
-        yield cell(f"{_SHORT}: {NOT_SHOWN}.")
-    more = [row.name for row in decided[_MOST_ROWS:]]
-    if more:
-        yield cell(f"{len(more)} more are decided: --show reasons.")
-    open_ones = [row.name for row in rows if row.verdict == "cannot_tell"]
-    if open_ones:
-        yield Text.assemble(("cannot tell: ", STYLES["unknown"]), cell(", ".join(open_ones)))
+    told = [row for row in decided if row.words != NOT_SHOWN]
+    if told:
+        yield _verdicts(told[:SCREEN_ROWS])
+    if len(told) > SCREEN_ROWS:
+        yield cell(f"{len(told) - SCREEN_ROWS} more are decided: --show reasons.")
+    not_shown = [row.name for row in decided if row.words == NOT_SHOWN]
+    if not_shown:
+        yield cell(f"not shown by our measure: {', '.join(not_shown)}")
+    if len(decided) < len(rows):
+        yield Text.assemble(("cannot tell: ", STYLES["unknown"]), f"{len(rows) - len(decided)} (--show reasons)")
 
 
 def _verdicts(rows: Sequence[ClaimRow]) -> Table:
@@ -58,7 +55,7 @@ def _verdicts(rows: Sequence[ClaimRow]) -> Table:
         Column("claim", "name", limit=28),
         Column("measured", _measured),
         Column("by chance", lambda row: row.null.value, _style),
-        Column("verdict", lambda row: Word(_SHORT if row.words == NOT_SHOWN else row.words, _TONES[row.verdict])),
+        Column("verdict", lambda row: Word(row.words, _TONES[row.verdict])),
     )
     return draw_table(columns, rows, Footnotes())
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import Blocks, answer
-from gradscope.render.terminal.layout import draw_table, source_line
+from gradscope.render.terminal.layout import draw_table, losses
 from gradscope.render.views.view import Column, Word, entry
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.labels import metric_title, pair_label
@@ -35,7 +35,7 @@ def compare_table(comparison: Comparison, show: Sequence[str] = ()) -> Group:
         "compare",
         comparison.findings or ("Nothing could be compared.",),
         _answer(comparison),
-        facts=[source_line(comparison.source), *tested],
+        facts=[*losses([comparison.source]), *tested],
         findings=comparison.findings[1:],
         views={
             "cells": lambda notes: _cells(comparison, notes) if comparison.pairs else (),

@@ -25,6 +25,11 @@ def source_line(source: Source) -> str:
     return f"{source.path} ({source.recognized}){rows_set_aside(source)}"
 
 
+def losses(sources: Iterable[Source]) -> list[str]:
+    """A line for each input of which something is missing; what was read is said beside the answer."""
+    return [source_line(source) for source in sources if rows_set_aside(source)]
+
+
 def rows_set_aside(source: Source) -> str:
     """What follows a file in a heading where something of it is missing; of rows the most frequent reason is said."""
     ended = f"; the evaluation {source.unfinished}" if source.unfinished else ""

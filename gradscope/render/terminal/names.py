@@ -14,7 +14,7 @@ NOTES = "notes"
 TABLES: Mapping[str, tuple[str, ...]] = {
     "degeneracy": (
         *("shares", "sizes", "steps", "cost", "advantages", "rewards", "prompts", "environments", "policies"),
-        "findings",
+        *("metrics", "findings"),
     ),
     "passk": ("files", "pairs", "findings"),
     "rank": (

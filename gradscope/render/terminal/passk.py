@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.estimate import Estimate
-from gradscope.render.terminal.answer import Blocks, answer
-from gradscope.render.terminal.layout import draw_table, rows_set_aside, source_line
-from gradscope.render.views.view import MOST_ROWS, Column, digits, evenly
+from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
+from gradscope.render.terminal.layout import draw_table, losses
+from gradscope.render.views.view import Column, digits, evenly
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import IN_THE_FILES, Footnotes, format_estimate, format_number
 from gradscope.results.passk import (
@@ -37,9 +37,7 @@ def pass_at_k_table(report: PassAtKReport, show: Sequence[str] = ()) -> Group:
         "passk",
         report.findings or ("No file has samples to count.",),
         _answer(report),
-        facts=[source_line(one) for one in report.sources]
-        if _are_evaluations(report)
-        else [_facts(table) for table in report.tables],
+        facts=[*([] if _are_evaluations(report) else _facts(report.tables)), *losses(report.sources)],
         findings=report.findings[1:],
         views={
             "files": lambda notes: _files(report, notes),
@@ -55,7 +53,7 @@ def _are_evaluations(report: PassAtKReport) -> bool:
 
 def _files(report: PassAtKReport, notes: Footnotes) -> Blocks:
     if _are_evaluations(report):
-        if len(report.tables) > MOST_ROWS:
+        if len(report.tables) > SCREEN_ROWS:
             yield _by_evaluation(report.tables, notes)
     elif _has_more(report):
         yield from (_one(table, notes, table.rows) for table in report.tables)
@@ -63,7 +61,7 @@ def _files(report: PassAtKReport, notes: Footnotes) -> Blocks:
 
 def _has_more(report: PassAtKReport) -> bool:
     """Whether the answer leaves out pass^k, forecasts or budgets."""
-    return len(report.tables) > 1 or len(report.tables[0].rows) > MOST_ROWS
+    return len(report.tables) > 1 or len(report.tables[0].rows) > SCREEN_ROWS
 
 
 def _pairs(report: PassAtKReport, notes: Footnotes) -> Blocks:
@@ -76,13 +74,13 @@ def _answer(report: PassAtKReport) -> Blocks:
     notes = Footnotes()
     if _are_evaluations(report):
         yield cell("[95 % interval over prompts]")
-        yield _by_evaluation(report.tables[:MOST_ROWS], notes)
-        if len(report.tables) > MOST_ROWS:
-            yield cell(f"The first {MOST_ROWS} of {len(report.tables)} rows.")
+        yield _by_evaluation(report.tables[:SCREEN_ROWS], notes)
+        if len(report.tables) > SCREEN_ROWS:
+            yield cell(f"The first {SCREEN_ROWS} of {len(report.tables)} rows.")
     elif len(report.tables) == 1:
         yield cell("[95 % interval over prompts]")
         (table,) = report.tables
-        yield _one(table, notes, evenly(table.rows), named=False)
+        yield _one(table, notes, evenly(table.rows, SCREEN_ROWS), named=False)
     elif len(report.tables) <= _MOST_FILES:
         yield cell("pass@k [95 % interval over prompts]")
         yield _by_budget(report, notes)
@@ -100,7 +98,7 @@ def _by_budget(report: PassAtKReport, notes: Footnotes) -> Table:
     if compared is not None and len(tables) == 2:
         differences = {row.k: row.difference for row in compared.rows}
         columns.append(Column("difference", lambda rows: differences.get(rows[0].k), "gap", ""))
-    return draw_table(columns, evenly(list(zip(*(table.rows for table in tables), strict=True))), notes)
+    return draw_table(columns, evenly(list(zip(*(table.rows for table in tables), strict=True)), SCREEN_ROWS), notes)
 
 
 def _by_evaluation(tables: Sequence[PassAtKTable], notes: Footnotes) -> Table:
@@ -175,11 +173,16 @@ def _by_file(report: PassAtKReport, notes: Footnotes) -> Table:
     return draw_table(columns, list(zip(report.tables, compared, strict=True)), notes)
 
 
-def _facts(table: PassAtKTable) -> str:
+def _facts(tables: Sequence[PassAtKTable]) -> list[str]:
+    """How many prompts and samples each file has, in one line where all have as many."""
+    said = [_size(table) for table in tables]
+    return said[:1] if len(set(said)) == 1 else [f"{one.name}: {size}" for one, size in zip(tables, said, strict=True)]
+
+
+def _size(table: PassAtKTable) -> str:
     fewest, most = table.num_samples
     samples = str(fewest) if fewest == most else f"{fewest} to {most}"
-    facts = f"{table.name}: {table.num_prompts:,} prompts, {samples} samples each ({table.source.recognized})"
-    return f"{facts}{rows_set_aside(table.source)}"
+    return f"{table.num_prompts:,} prompts, {samples} samples each"
 
 
 def _one(table: PassAtKTable, notes: Footnotes, rows: Sequence[PassAtK], *, named: bool = True) -> Table:

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.estimate import Estimate
-from gradscope.render.terminal.answer import Blocks, answer
-from gradscope.render.terminal.layout import draw, draw_table, source_line
+from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
+from gradscope.render.terminal.layout import draw, draw_table, losses
 from gradscope.render.terminal.names import ALL
 from gradscope.render.views.rank import ROLLOUT_VIEWS
 from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
@@ -71,7 +71,7 @@ def rank_table(report: RankReport, show: Sequence[str] = ()) -> Group:
         "rank",
         report.headline or ("No rank could be found.",),
         _answer(report, whole="steps" in show or ALL in show),
-        facts=[source_line(report.source)],
+        facts=losses([report.source]),
         findings=report.findings,
         views={name: partial(view, report) for name, view in _TABLES.items()},
         show=show,
@@ -136,7 +136,7 @@ def _step_ranks(report: RankReport, *, whole: bool = False) -> Blocks:
     rows, advantage = _rows(report)
     if not rows:
         return
-    shown = rows if whole else evenly(rows)
+    shown = rows if whole else evenly(rows, SCREEN_ROWS)
     yield cell(f"Effective rank {_WHAT[report.rows]}, advantage {advantage}")
     yield _table(shown, {step.step: step for step in report.steps})
     if len(shown) < len(rows):

@@ -11,10 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import Blocks, answer
-from gradscope.render.terminal.layout import draw_table, source_line
+from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
+from gradscope.render.terminal.layout import draw_table, losses
 from gradscope.render.terminal.names import ALL
-from gradscope.render.views.view import MOST_ROWS, Column, Word, digits, evenly
+from gradscope.render.views.view import Column, Word, digits, evenly
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import Footnotes
 from gradscope.render.words.tones import STYLES, Tone
@@ -24,7 +24,7 @@ from gradscope.say import as_ranges, number
 _TONES: Mapping[str, Tone] = {"match": "fine", "mismatch": "problem", "cannot": "unknown", "no_gradient": "unknown"}
 _NORM = "grad_norm"
 _MOST_CAUSES = 2
-"""Of the steps that are not shown."""
+"""Where no step could be judged."""
 
 
 def replay_table(report: ReplayReport, show: Sequence[str] = ()) -> Group:
@@ -33,7 +33,7 @@ def replay_table(report: ReplayReport, show: Sequence[str] = ()) -> Group:
         "replay",
         (f"Replay: {report.headline}. {report.findings[0]}", *report.findings[1:]),
         _answer(report, whole="steps" in show or ALL in show),
-        facts=[source_line(report.source)],
+        facts=losses([report.source]),
         findings=report.findings[1:],
         views={"causes": lambda notes: _causes(report.steps)},
         show=show,
@@ -48,8 +48,8 @@ def _answer(report: ReplayReport, *, whole: bool) -> Blocks:
     shown = list(judged)
     if whole:
         shown = list(report.steps)
-    elif len(judged) > MOST_ROWS:
-        shown = sorted(evenly(wrong or judged), key=lambda step: step.step)
+    elif len(judged) > SCREEN_ROWS:
+        shown = sorted(evenly(wrong or judged, SCREEN_ROWS), key=lambda step: step.step)
     notes = Footnotes()
     if shown:
         yield _steps(shown, notes)
@@ -60,8 +60,9 @@ def _answer(report: ReplayReport, *, whole: bool) -> Blocks:
     if shown and left:
         counts = Counter(step.verdict for step in left)
         numbers = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
-        yield cell(f"Not shown: {numbers} (--show steps).")
-    yield from _causes(left, most=_MOST_CAUSES)
+        yield cell(f"Not shown: {numbers} (--show steps,causes).")
+    if not shown:
+        yield from _causes(left, most=_MOST_CAUSES)
 
 
 def _steps(steps: Sequence[StepReplay], notes: Footnotes) -> Table:

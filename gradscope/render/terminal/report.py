@@ -11,10 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import MOST_FINDINGS, Blocks, answer
-from gradscope.render.terminal.layout import draw_table, source_line
+from gradscope.render.terminal.answer import Blocks, answer
+from gradscope.render.terminal.layout import draw_table, losses
 from gradscope.render.terminal.sparkline import sparkline
-from gradscope.render.views.view import MOST_ROWS, Column, Course, Word, evenly
+from gradscope.render.views.view import MOST_ROWS, Column, Course, evenly
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import Footnotes, key_number_words
 from gradscope.render.words.tones import STYLES
@@ -39,50 +39,42 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     first = answered[0].headline if answered else "The page says what to log."
     return answer(
         "report",
-        (f"{said} {first}",),
-        _answer(report, answered[1 : 1 + MOST_FINDINGS]),
-        facts=[source_line(report.source)],
+        (f"{said} {first}", *map(_item, answered[1:])),
+        _answer(report),
+        facts=losses([report.source]),
         views={"sections": lambda notes: map(_paragraph, report.by_severity)},
         show=show,
         tone=answered[0].severity if answered else "unknown",
     )
 
 
-def _answer(report: RunReport, sections: Sequence[ReportSection]) -> Blocks:
-    """The numbers that the run is known by, the next answers with their badges, and what the log does not tell."""
-    if report.strip:
-        notes = Footnotes()
-        yield _key_numbers(report.strip, notes)
-        yield from map(cell, notes.lines())
-        yield Text()
-    if sections:
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        for section in sections:
-            grid.add_row(_badge(section), cell(section.headline))
-        yield grid
+def _answer(report: RunReport) -> Blocks:
+    """The numbers that the run is known by, and what the log does not tell."""
+    if any(number.value.is_defined for number in report.strip):
+        yield _key_numbers([number for number in report.strip if number.value.is_defined])
     names = [section.name for section in report.sections if section.missing is not None]
     if names:
-        yield from (Text(), cell(f"Not in this log: {', '.join(names)}; the page says what to log."))
+        yield cell(f"Not in this log: {', '.join(names)}; the page says what to log.")
 
 
-def _key_numbers(numbers: Sequence[KeyNumber], notes: Footnotes) -> Table:
-    """A number a row with what it is held against, and its course from the lowest value to the highest."""
+def _key_numbers(numbers: Sequence[KeyNumber]) -> Table:
+    """A line a number with what it is held against, where there is room for that; its course is on the page."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    titles = [plain(number.title, limit=_TITLE) for number in numbers]
+    room = _LONGEST - max(map(len, titles))
+    for title, number in zip(titles, numbers, strict=True):
+        words = " → ".join(" ".join(filter(None, words)) for words in key_number_words(number))
+        note = number.note.partition("; course")[0]
+        with_note = f"{words}, {note}"
+        grid.add_row(Text(title, no_wrap=True), cell(with_note if note and len(with_note) <= room else words))
+    return grid
 
-    def title(number: KeyNumber) -> Word:
-        return Word("\n  ".join(plain(part, limit=_TITLE) for part in (number.title, number.note) if part))
 
-    def value(number: KeyNumber) -> Word:
-        words = "\n→ ".join(" ".join(filter(None, words)) for words in key_number_words(number))
-        return Word(words, note=number.value.undefined or "")
-
-    def course(number: KeyNumber) -> Course | str:
-        known = [value for value in number.course if value is not None and math.isfinite(value)]
-        if len(known) < 2:
-            return ""
-        low, high = (0.0, 1.0) if number.style == "share" else (min(known), max(known))
-        return Course(number.course, low, high, _INDEX_WIDTH)
-
-    return draw_table((Column("", title), Column("value", value), Column("course", course)), numbers, notes)
+def _item(section: ReportSection) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=7)
+    grid.add_row(_badge(section), cell(section.headline))
+    return grid
 
 
 def _badge(section: ReportSection) -> Text:
@@ -95,7 +87,7 @@ def report_index_table(index: RunIndex, show: Sequence[str] = ()) -> Group:
         "report",
         index.findings,
         _runs(index, evenly(index.runs)),
-        facts=[source_line(index.source)],
+        facts=losses([index.source]),
         views={"runs": lambda notes: _runs(index, index.runs) if len(index.runs) > MOST_ROWS else ()},
         show=show,
     )

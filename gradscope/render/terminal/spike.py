@@ -8,14 +8,14 @@ from functools import partial
 from rich.console import Group
 
 from gradscope.render.terminal.answer import Blocks, answer
-from gradscope.render.terminal.layout import draw, source_line
+from gradscope.render.terminal.layout import draw, losses
 from gradscope.render.views.view import Column, Selection, View, digits
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import FACTS, Footnotes
 from gradscope.render.words.tones import Tone
 from gradscope.results.spike import SpikeReport
 
-_MOST_ROLLOUTS = 8
+_MOST_ROLLOUTS = 5
 """Of the answer; all are in ``--show rollouts``."""
 _MOST_SHOWN = 40
 _MOST_TENSORS = 20
@@ -27,7 +27,7 @@ def spike_table(report: SpikeReport, show: Sequence[str] = ()) -> Group:
         "spike",
         report.findings,
         _answer(report),
-        facts=[source_line(report.source)],
+        facts=losses([report.source]),
         findings=report.findings[1:],
         views={
             "metrics": partial(draw, (_METRICS,) if _is_recomputed(report) else (), report),

@@ -21,7 +21,7 @@ Pick = str | Callable[[Any], Any]
 """The name of a field, or a function of the record."""
 
 MOST_ROWS = 12
-"""Of an answer's table: more rows than fit one screen with their verdict are not read."""
+"""Of a table that is not asked for whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +218,11 @@ def lines_over(
     return (chart,) if len(steps) > 1 else ()
 
 
-def evenly(items: Sequence[Item]) -> Sequence[Item]:
-    """At most MOST_ROWS of them, evenly spaced, the first and the last among these."""
-    if len(items) <= MOST_ROWS:
+def evenly(items: Sequence[Item], most: int = MOST_ROWS) -> Sequence[Item]:
+    """At most so many of them, evenly spaced, the first and the last among these."""
+    if len(items) <= most:
         return items
-    return [items[round(index * (len(items) - 1) / (MOST_ROWS - 1))] for index in range(MOST_ROWS)]
+    return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
 
 
 def some_of(records: Sequence[Any]) -> Selection:

@@ -132,7 +132,7 @@ def test_prediction_takes_a_number_or_each_step(cli: Cli, log: Path) -> None:
 
 
 def test_target_is_answered_in_table_and_words(cli: Cli, log: Path) -> None:
-    done = cli("degeneracy", log, "--target-degeneracy", "0.5")
+    done = cli("degeneracy", log, "--target-degeneracy", "0.5", "--show", "findings")
     assert done.code == 0
     assert "to 50 % dead" in done.out
     assert "At most 50.0 % dead groups: " in " ".join(done.out.split())

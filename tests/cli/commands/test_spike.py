@@ -20,7 +20,7 @@ def test_a_run_of_ours_is_taken_apart(cli: Cli, tiny_run: Path, tmp_path: Path) 
     assert done.code == 0
     assert done.out.startswith("Whether step 2 stands out cannot be told: 1 other step")
     assert "Without rollout " in done.out
-    assert len(done.out.splitlines()) <= 40
+    assert len(done.out.splitlines()) <= 21
     (command,) = [line.removeprefix("$ gradscope ") for line in done.out.splitlines() if line.startswith("$ ")]
     more = cli(*shlex.split(command))
     assert all(title in more.out for title in ("left out", "parameter", "position", "by chance"))

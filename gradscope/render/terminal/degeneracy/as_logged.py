@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.table import Table
 
-from gradscope.render.terminal.answer import Blocks, answer
-from gradscope.render.terminal.layout import add_row, new_table, source_line
+from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
+from gradscope.render.terminal.layout import add_row, losses, new_table
 from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import UNDEFINED, format_number
@@ -25,16 +25,19 @@ def as_logged_table(report: DegeneracyReport, show: Sequence[str]) -> Group:
     return answer(
         "degeneracy",
         report.findings,
-        _answer(report),
-        facts=[source_line(report.source)],
+        _answer(report, report.metrics[:SCREEN_ROWS]),
+        facts=losses([report.source]),
         findings=report.findings[1:],
-        views={"steps": lambda _: [_by_step(report)] if len(report.by_step) > 1 else []},
+        views={
+            "steps": lambda _: [_by_step(report)] if len(report.by_step) > 1 else [],
+            "metrics": lambda _: _answer(report, report.metrics) if len(report.metrics) > SCREEN_ROWS else (),
+        },
         show=show,
         tone="problem" if dead == 1 else "",
     )
 
 
-def _answer(report: DegeneracyReport) -> Blocks:
+def _answer(report: DegeneracyReport, courses: Sequence[MetricCourse]) -> Blocks:
     if report.metrics:
         steps = sorted({step for one in report.metrics for step in one.steps})
         yield cell("As the trainer logged it; a mean is over logged steps, without an interval.")
@@ -49,7 +52,7 @@ def _answer(report: DegeneracyReport) -> Blocks:
                 ("at step", "right"),
             ]
         )
-        for course in report.metrics:
+        for course in courses:
             _add(table, course)
         yield table
 

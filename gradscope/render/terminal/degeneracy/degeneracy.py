@@ -59,7 +59,7 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
         report.findings or ("No group has rewards to compare.",),
         _answer(report),
         facts=[
-            f"{report.source.path}: {what}, reward '{report.reward}'{threshold}{rows_set_aside(report.source)}",
+            f"{what}, reward '{report.reward}'{threshold}{rows_set_aside(report.source)}",
         ],
         findings=report.findings[1:],
         views=_views(report),
