@@ -78,7 +78,7 @@ def fields_of(record: Any) -> Iterator[tuple[str, Any]]:
     Yields:
         Name and value.
     """
-    for name, is_flattened in _document_fields(type(record)):
+    for name, is_flattened in _document_fields(record.__class__):
         value = getattr(record, name)
         if is_flattened:
             yield from fields_of(value)

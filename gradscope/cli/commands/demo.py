@@ -17,18 +17,12 @@ EXAMPLES = ("gradscope demo", "gradscope demo my-tour")
 COMMON = ("--force",)
 
 FolderArgument = Annotated[
-    Path, typer.Argument(metavar="[DIR]", help="Where the run and all results go.", show_default="gradscope-demo")
+    Path, typer.Argument(metavar="[DIR]", help="Where the run and the page go.", show_default="gradscope-demo")
 ]
 
 _SENTENCE = f"bold {STYLES['unknown']}"
 _REQUIREMENTS = ("frac_reward_zero_std <= 0.9", "pass@8 >= 0.5", "frac_replay_mismatch@1,21,41 == 0")
-_SIGHTS = (
-    ("degeneracy/degeneracy.png", "dead groups, beside coin flips"),
-    ("passk/passk.png", "pass@k before and after training"),
-    ("rank/rank_curve.png", "directions of a group's gradient, by step"),
-    ("weights/rank_weight_sizes.png", "the same, weight by weight"),
-    ("report.html", "all of it on one page, for a browser"),
-)
+_PAGE = "report.html"
 
 
 def demo(
@@ -49,7 +43,7 @@ def demo(
         show_command(["gradscope", *arguments])
         show_line("")
         _run(context.obj, [*arguments, "--force"] if force else arguments)
-    _show_sights(folder)
+    _show_page(folder)
 
 
 def _refuse_existing(folder: Path) -> None:
@@ -75,51 +69,40 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
     sizes = ["--group-size", "2,4"]
     verdict = ["--show", VERDICT]
 
-    def output(name: str) -> list[str]:
-        return ["--output", str(folder / name)]
-
     required = [word for text in _REQUIREMENTS for word in ("--require", text)]
     return [
-        ("A small model learns sums by GRPO.", ["train", *output("run")]),
+        ("A small model learns sums by GRPO.", ["train", "--output", run]),
         (
             "How many groups gave no gradient?",
-            ["degeneracy", run, *sizes, *output("degeneracy"), *verdict],
+            ["degeneracy", run, *sizes, *verdict],
         ),
         (
             "Did training widen what the model can solve, or only sharpen it?",
-            ["passk", str(heldout / "before.jsonl"), str(heldout / "after.jsonl"), *output("passk"), *verdict],
+            ["passk", str(heldout / "before.jsonl"), str(heldout / "after.jsonl"), *verdict],
         ),
-        ("Do the logged rollouts give the logged gradient norm?", ["replay", run, *steps, *output("replay"), *verdict]),
+        ("Do the logged rollouts give the logged gradient norm?", ["replay", run, *steps, *verdict]),
         (
             "How many directions do a group's gradients have?",
-            ["rank", run, *steps, "--advantage", "all", *sizes, *output("rank"), *verdict],
+            ["rank", run, *steps, "--advantage", "all", *sizes, *verdict],
         ),
         (
             "And of each weight, for one group?",
-            ["rank", run, "--step", "41", "--rows", "weight", *sizes, *output("weights"), *verdict],
+            ["rank", run, "--step", "41", "--rows", "weight", *sizes, *verdict],
         ),
-        ("Does this run bear out what papers say?", ["claims", run, *steps, *output("claims"), *verdict]),
+        ("Does this run bear out what papers say?", ["claims", run, *steps, *verdict]),
         (
             "What a recipe's CI would ask of this run:",
-            [
-                "check",
-                run,
-                *required,
-                *output("check"),
-                *verdict,
-            ],
+            ["check", run, *required, *verdict],
         ),
-        ("And all of it on one page:", ["report", run, *steps, "--output", str(folder / "report.html"), *verdict]),
+        ("And all of it on one page:", ["report", run, *steps, "--output", str(folder / _PAGE), *verdict]),
     ]
 
 
-def _show_sights(folder: Path) -> None:
-    """What to look at, the page last; each command prints more where it is typed without ``--show verdict``."""
+def _show_page(folder: Path) -> None:
+    """Where to look; each command prints more where it is typed without ``--show verdict``."""
     show_line("")
     show_line(
-        f"Without --show {VERDICT} each command adds its table and findings. To look at:",
-        style=f"bold {STYLES['unknown']}",
+        f"Without --show {VERDICT} each command adds its table; --output DIR writes its tables and figures.",
+        style=_SENTENCE,
     )
-    for name, words in _SIGHTS:
-        if (folder / name).exists():
-            show_line(f"{folder / name}: {words}")
+    show_line(f"All of it on one page, for a browser: {folder / _PAGE}")

@@ -7,7 +7,7 @@ import pytest
 
 import gradscope.__main__
 from gradscope.cli.app import command
-from gradscope.cli.commands.demo import _SIGHTS, _tour
+from gradscope.cli.commands.demo import _tour
 from gradscope.training.config import TrainConfig
 from tests.cli.conftest import Cli
 
@@ -56,7 +56,7 @@ def test_the_tour_ends_where_a_command_fails(cli: Cli, monkeypatch: pytest.Monke
     code, out, _ = run_demo(cli, monkeypatch, recorder, str(tmp_path))
     assert code == 2
     assert [call[0] for call in recorder.calls] == ["train", "degeneracy", "passk"]
-    assert "To look at" not in out
+    assert "on one page" not in out
 
 
 def test_nothing_is_laid_over_a_folder(
@@ -86,20 +86,11 @@ def test_the_tour_asks_for_steps_whose_weights_the_default_run_keeps() -> None:
     assert not [step for step in steps if (step - 1) % config.checkpoint_every or step > config.steps]
 
 
-def test_what_to_look_at_fits_a_terminal() -> None:
-    assert max(len(f"gradscope-demo/{name}: {words}") for name, words in _SIGHTS) <= 80
-
-
-def test_what_to_look_at_is_what_was_written(
+def test_the_tour_leaves_the_run_and_the_page_and_names_it_last(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, recorder: Recorder, tmp_path: Path
 ) -> None:
-    def write(arguments: list[str]) -> int:
-        if arguments[0] == "report":
-            (tmp_path / "tour").mkdir()
-            (tmp_path / "tour" / "report.html").touch()
-        return recorder(arguments)
-
     monkeypatch.chdir(tmp_path)
-    _, out, _ = run_demo(cli, monkeypatch, write, "tour")  # type: ignore[arg-type]
-    assert out.splitlines()[-1] == "tour/report.html: all of it on one page, for a browser"
-    assert "passk.png" not in out
+    _, out, _ = run_demo(cli, monkeypatch, recorder, "tour")
+    assert out.splitlines()[-1] == "All of it on one page, for a browser: tour/report.html"
+    written = [call[call.index("--output") + 1] for call in recorder.calls if "--output" in call]
+    assert written == ["tour/run", "tour/report.html"]
