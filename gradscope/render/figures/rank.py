@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import textwrap
 from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate
@@ -27,10 +24,8 @@ from gradscope.render.figures.style import (
     FAINT,
     INK,
     MUTED,
-    ON_COLOR,
     ORANGE,
     SERIES,
-    clear_frame,
     first_middle_last,
     label_lines,
     label_room,
@@ -44,7 +39,10 @@ from gradscope.results.rank import FormulationUpdate, GroupShare, RankReport
 from gradscope.results.ranks.curves import RankCurvePoint, WeightRankPoint
 from gradscope.results.ranks.tokens import GradientSparsity
 
-_MOST_PANELS = 12
+_MOST_ROWS = 24
+"""Advantages beside each other; of more those of the lowest and the highest ranks are shown."""
+_ALIKE = 0.9
+"""Cosine from which two updates count as one direction."""
 
 
 def draw_rank(report: RankReport) -> dict[str, Figure]:
@@ -60,58 +58,85 @@ def draw_rank(report: RankReport) -> dict[str, Figure]:
 
 
 def _curve(report: RankReport) -> Figure:
-    """One panel per formulation, one line per group size: the same rollouts under each advantage."""
+    """The course of one advantage, a line a group size, and beside it all advantages at the last step."""
     panels = merge_same(report.curve)
-    shown = panels[:_MOST_PANELS]
-    columns = len(shown) if len(shown) <= 3 else min(4, math.ceil(math.sqrt(len(shown))))
-    rows = -(-len(shown) // columns)
+    names, points = next((panel for panel in panels if "logged" in panel[0]), panels[0])
+    last = max(point.step for point in report.curve)
+    others = _at_last(panels, last)
+    both = len(others) > 1
+    left_out = (
+        f"; {len(panels) - len(others)} of the advantages are in the tables"
+        if both and len(others) < len(panels)
+        else ""
+    )
     centered = "centered" if report.spectra and report.spectra[0].label.centered else "not centered"
     figure, axes = new_figure(
-        "Directions that a group's gradients span",
+        _finding(points),
         f"effective rank = {metric('effective_rank').formula}, rows {centered}\n"
-        "mean over live groups with 95 % interval; dotted: the ceiling, G; thin: scores without advantages"
-        f"{_panels_left(len(panels))}",
-        width=4.6 if columns == 1 else 7.6,
-        height=1.6 + 1.9 * rows,
-        rows=rows,
-        columns=columns,
-        right=0.75,
-        hspace=0.42,
+        f"mean over live groups with 95 % interval; dotted: the ceiling, G; thin: scores without advantages{left_out}",
+        width=7.6 if both else 5.4,
+        height=max(4.2, 1.5 + 0.26 * len(others)) if both else 4.2,
+        columns=1 + both,
+        share_x=False,
         panel_titles=True,
+        right=0.75,
     )
-    sizes = sorted({point.group_size for point in report.curve})
-    steps = sorted({point.step for point in report.curve})
-    for place, panel in enumerate(axes):
-        if place >= len(shown):
-            panel.set_visible(False)
-            continue
-        names, points = shown[place]
-        _panel(panel, points, sizes, steps, last=place % columns == columns - 1 or place == len(shown) - 1)
-        panel.set_title(_title(names), loc="left", fontsize=9 if len(names) == 1 else 7.5, color=INK)
-        if place % columns:
-            panel.tick_params(labelleft=False)
-        if place + columns >= len(shown):
-            panel.set_xlabel("step")
-            panel.tick_params(labelbottom=True)
+    sizes = sorted({point.group_size for point in points})
+    _panel(axes[0], points, sizes, sorted({point.step for point in points}))
+    axes[0].set_title(f"advantage {', '.join(map(name_of, names))}"[:48], loc="left", fontsize=9, color=INK)
+    axes[0].set_xlabel("step")
+    if both:
+        box = axes[0].get_position()
+        axes[0].set_position((box.x0, box.y0, 0.34, box.height))
+        axes[1].set_position((0.685, box.y0, 0.295, box.height))
+        _dots(axes[1], others)
+        axes[1].set_title(f"every advantage at step {last}", loc="left", fontsize=9, color=INK)
     return figure
 
 
-def _title(names: Sequence[str]) -> str:
-    """All formulations of a panel, in lines of about its width."""
-    return "\n".join(textwrap.wrap(", ".join(name_of(name) for name in names), 28, break_long_words=False))
+def _finding(points: Sequence[RankCurvePoint]) -> str:
+    """What the last step with a rank says of the largest groups."""
+    largest = max(point.group_size for point in points)
+    ranked = [point for point in points if point.group_size == largest and point.effective_rank.value is not None]
+    if not ranked:
+        return "No group has a rank: all advantages are zero"
+    end = max(ranked, key=lambda point: point.step)
+    return f"A group's gradient spans {end.effective_rank.value:.1f} of {largest} directions at step {end.step}"
 
 
-def _panels_left(num_panels: int) -> str:
-    more = num_panels - _MOST_PANELS
-    return f"; {more} more advantages are in the tables" if more > 0 else ""
+def _at_last(
+    panels: Sequence[tuple[tuple[str, ...], list[RankCurvePoint]]], step: int
+) -> list[tuple[str, RankCurvePoint]]:
+    """The advantages that have a rank then, at their largest group size, by rank; those of one rank are one."""
+    rows = []
+    for names, points in panels:
+        here = [point for point in points if point.step == step and point.effective_rank.is_defined]
+        if here:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            rows.append((f"{name_of(names[0], limit=18)}{more}", max(here, key=lambda point: point.group_size)))
+    rows.sort(key=lambda row: row[1].effective_rank.value or 0.0)
+    return rows if len(rows) <= _MOST_ROWS else [*rows[: _MOST_ROWS // 2], *rows[-_MOST_ROWS // 2 :]]
 
 
-def _panel(
-    axes: Axes, points: Sequence[RankCurvePoint], sizes: Sequence[int], steps: Sequence[int], *, last: bool
-) -> None:
+def _dots(axes: Axes, rows: Sequence[tuple[str, RankCurvePoint]]) -> None:
+    """A rank with its interval a row."""
+    for place, (name, point) in enumerate(rows):
+        color = ORANGE if name.startswith("logged") else BLUE
+        axes.plot(point.effective_rank.ends, (place, place), color=color, linewidth=1.6, alpha=0.5)
+        axes.plot([point.effective_rank.value or 0.0], [place], color=color, marker="o")
+    axes.set_xscale("log", base=2)
+    highest = max(point.effective_rank.ends[1] for _, point in rows)
+    axes.set_xlim(0.93, highest * 1.1)
+    tick_at(axes.xaxis, [float(2**power) for power in range(int(np.log2(highest)) + 1)])
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows], fontsize=8.5)
+    axes.set_xlabel("effective rank")
+
+
+def _panel(axes: Axes, points: Sequence[RankCurvePoint], sizes: Sequence[int], steps: Sequence[int]) -> None:
     axes.set_yscale("log", base=2)
     axes.set_ylim(0.93, max(sizes) * 1.1)
-    tick_at(axes.yaxis, [1, *sizes])
+    tick_at(axes.yaxis, [float(2**power) for power in range(int(np.log2(max(sizes))) + 1)])
     tick_steps(axes, steps, most=6)
     margin = 0.05 * (steps[-1] - steps[0]) or 0.5
     axes.set_xlim(steps[0] - margin, steps[-1] + margin)
@@ -130,8 +155,7 @@ def _panel(
         alone = {p.step: p.nulls["unweighted"].effective_rank.value for p in points if p.group_size == size and p.nulls}
         axes.plot(list(alone), [rank or 0.0 for rank in alone.values()], color=color, linewidth=0.8, alpha=0.8)
         labels.append((values[-1], f"G = {size}", color))
-    if last:
-        label_lines(axes, labels, gap=0.1)
+    label_lines(axes, labels, gap=0.06)
 
 
 _NULLS = ("unweighted", "shuffled", "gaussian")
@@ -251,7 +275,7 @@ def draw_updates(report: RankReport) -> dict[str, Figure]:
     step = max((update.step for update in report.formulations), default=None)
     updates = [update for update in report.formulations if update.step == step][:_MOST_FORMULATIONS]
     if len(updates) > 1:
-        figures["rank_cosines"] = _cosines(updates)
+        figures |= _cosines(updates)
     shares = [share for share in report.shares if share.rollouts]
     if shares:
         last = max(share.step for share in shares)
@@ -259,37 +283,40 @@ def draw_updates(report: RankReport) -> dict[str, Figure]:
     return figures
 
 
-def _cosines(updates: Sequence[FormulationUpdate]) -> Figure:
-    size = len(updates)
-    names = [name_of(update.advantage, limit=18) for update in updates]
-    width, height = max(6.2, 1.75 + 0.5 * size), 1.75 + 0.34 * size
+def _cosines(updates: Sequence[FormulationUpdate]) -> dict[str, Figure]:
+    """How far each update points the way of the logged one, none where that is zero; the matrix is in the tables."""
+    reference = next((update for update in updates if update.advantage == "logged"), updates[0])
+    others = [update for update in updates if update is not reference]
+    known = [(update, value) for update in others if (value := reference.cosines[update.advantage].value) is not None]
+    known.sort(key=lambda pair: pair[1])
+    if not known:
+        return {}
+    none = [
+        name_of(update.advantage, limit=18) for update in others if not reference.cosines[update.advantage].is_defined
+    ]
+    alike, against = (sum(test) for test in zip(*((value >= _ALIKE, value < 0) for _, value in known), strict=True))
+    name = name_of(reference.advantage, limit=18)
+    missing = f"; undefined: {', '.join(none)}" if none else ""
     figure, (axes,) = new_figure(
-        f"Cosine between updates of the same rollouts, step {updates[0].step}",
-        f"{metric('update_cosine').formula}, K the Gram matrix of the score vectors",
-        width=width,
-        height=height,
+        f"{alike} of {len(known)} formulations give the {name} update, {against} pull against it",
+        f"cosine with the update of {name} from the same rollouts of step {reference.step} = "
+        f"{metric('update_cosine').formula}, K the Gram matrix of the score vectors; the same: {_ALIKE:g} or "
+        f"more{missing}",
+        height=1.6 + 0.24 * max(len(known), 3),
+        right=0.6,
     )
-    axes.set_position((1.4 / width, 0.95 / height, 0.5 * size / width, 0.34 * size / height))
-    for y, update in enumerate(updates):
-        for x, other in enumerate(updates):
-            cosine = None if x == y else update.cosines[other.advantage].value
-            _cell(axes, x, y, 1.0 if x == y else cosine)
-    axes.set_xlim(0, size)
-    axes.set_ylim(size, 0)
-    axes.set_xticks([place + 0.5 for place in range(size)], names, rotation=40, ha="right", fontsize=7.5)
-    axes.set_yticks([place + 0.5 for place in range(size)], names, fontsize=7.5)
-    clear_frame(axes)
-    return figure
-
-
-def _cell(axes: Axes, x: int, y: int, cosine: float | None) -> None:
-    if cosine is None:
-        axes.text(x + 0.5, y + 0.5, "-", ha="center", va="center", fontsize=7.5, color=MUTED)
-        return
-    color, size = (BLUE if cosine > 0 else ORANGE), min(abs(cosine), 1.0)
-    axes.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=color, alpha=size, linewidth=0))
-    ink = ON_COLOR if size > 0.6 else INK
-    axes.text(x + 0.5, y + 0.5, f"{cosine:.2f}", ha="center", va="center", fontsize=7.5, color=ink)
+    box = axes.get_position()
+    axes.set_position((0.22, box.y0, box.x1 - 0.22, box.height))
+    for row, (_, value) in enumerate(known):
+        axes.barh(row, value, height=0.66, color=BLUE if value > 0 else ORANGE)
+        axes.text(max(value, 0.0) + 0.02, row, f"{value:+.2f}", va="center", fontsize=8.5, color=INK)
+    axes.axvline(0.0, color=MUTED, linewidth=0.8)
+    axes.set_xlim(min(0.0, known[0][1]) - 0.05, 1.12)
+    axes.set_ylim(-0.6, len(known) - 0.4)
+    axes.set_yticks(range(len(known)), [name_of(update.advantage, limit=18) for update, _ in known], fontsize=8.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    return {"rank_cosines": figure}
 
 
 def _shares(shares: Sequence[GroupShare]) -> Figure:

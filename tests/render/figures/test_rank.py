@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from gradscope.estimate import Estimate
+from gradscope.render.figures.rank import _curve
 from gradscope.render.figures.rank_spectra import place_of
 from gradscope.render.registry import draw_figures
 from tests.render import examples
@@ -30,6 +34,48 @@ def test_cosines_and_shares_have_figures() -> None:
     assert "+0.70" in words
     assert "mean reward 0.50" in words
     assert "rollout 0: +0.80" in words
+
+
+def words_of(figure: Figure) -> str:
+    return " ".join(text.get_text() for text in figure.findobj(Text))
+
+
+def test_a_figure_says_what_was_found() -> None:
+    report = formulation_report()
+    words = words_of(draw_figures(report)["rank_cosines"])
+    assert re.search(r"\d of \d formulations give the \w+ update, \d pull against it", words)
+    gone = dict.fromkeys(report.formulations[0].cosines, ZERO)
+    dead = tuple(dataclasses.replace(update, cosines=gone) for update in report.formulations)
+    assert "rank_cosines" not in draw_figures(dataclasses.replace(report, formulations=dead))
+
+
+def test_the_rank_has_its_course_and_every_advantage_beside_it() -> None:
+    report = examples.rank_report()
+    figure = draw_figures(report)["rank_curve"]
+    last = max(point.step for point in report.curve)
+    assert re.search(rf"A group's gradient spans [\d.]+ of \d+ directions at step {last}", words_of(figure))
+    assert len(figure.axes) == 1 + (len({point.advantage for point in report.curve}) > 1)
+    none = tuple(dataclasses.replace(point, effective_rank=ZERO) for point in report.curve)
+    assert "No group has a rank" in words_of(_curve(dataclasses.replace(report, curve=none)))
+
+
+def test_of_many_advantages_those_of_the_lowest_and_the_highest_ranks_are_drawn() -> None:
+    report = examples.rank_report()
+    point = next(point for point in report.curve if point.effective_rank.is_defined)
+    many = tuple(
+        dataclasses.replace(point, advantage=f"mine_{number:02}", effective_rank=Estimate.exact(1 + number / 10))
+        for number in range(40)
+    )
+    words = words_of(draw_figures(dataclasses.replace(report, curve=many))["rank_curve"])
+    assert [f"mine_{number:02}" in words for number in (1, 11, 12, 27, 28, 39)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert "16 of the advantages are in the tables" in " ".join(words.split())
 
 
 def test_a_single_formulation_and_a_dead_step_have_no_such_figure() -> None:
