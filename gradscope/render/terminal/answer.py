@@ -65,7 +65,9 @@ def answer(
     notes = Footnotes()
     shown = {name: list(views[name](notes if name in chosen else Footnotes())) for name in names if name in views}
     left = [name for name in names if name not in chosen and (name == "findings" or shown.get(name))]
-    items = [bullet(one) if isinstance(one, str) else one for one in (findings if "findings" in chosen else said)]
+    items: list[RenderableType] = [
+        bullet(one) if isinstance(one, str) else one for one in (findings if "findings" in chosen else said)
+    ]
     if not chosen:
         items = _that_fit(items[:MOST_FINDINGS], _LINES - _height([*parts, Text(), Text(), *_offer(left)]))
     if "findings" in left and len(findings) <= len(items):
