@@ -153,6 +153,18 @@ def tiny_groups(num_groups: int = 2, size: int = 3, *, seed: int = 0, step: int 
     return groups
 
 
+def long_prompts(groups: list[RolloutGroup], length: int = 11) -> list[RolloutGroup]:
+    """The same rollouts behind longer prompts, one token longer from group to group."""
+    rng = np.random.default_rng(7)
+    prompts = [tuple(int(i) for i in rng.integers(0, VOCAB, length + number)) for number in range(len(groups))]
+    return [
+        dataclasses.replace(
+            group, rollouts=tuple(dataclasses.replace(rollout, prompt_ids=prompt) for rollout in group.rollouts)
+        )
+        for group, prompt in zip(groups, prompts, strict=True)
+    ]
+
+
 def weight_of(groups: list[RolloutGroup]) -> float:
     """What dapo weighs each token of a step with."""
     return 1.0 / sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)

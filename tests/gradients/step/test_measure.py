@@ -19,6 +19,7 @@ from gradscope.reason import Reason
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
+    long_prompts,
     measured_step,
     naive_rows,
     policy_of,
@@ -27,11 +28,8 @@ from tests.gradients.models import (
     tiny_groups,
     tiny_model,
     tiny_policy,
+    weight_of,
 )
-
-
-def dapo_weight(groups) -> float:
-    return 1.0 / sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 24])
@@ -40,7 +38,7 @@ def dapo_weight(groups) -> float:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_gram_equals_one_float64_backward_per_rollout(name, lora, engine, batch_tokens):
     policy, groups = tiny_policy(name, lora=lora), tiny_groups()
-    rows = naive_rows(policy, groups, dapo_weight(groups))
+    rows = naive_rows(policy, groups, weight_of(groups))
     result = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine=engine, verify="all")
     assert relative(result.score_gram, rows @ rows.T) < 1e-5
     assert result.engine == engine
@@ -49,11 +47,12 @@ def test_gram_equals_one_float64_backward_per_rollout(name, lora, engine, batch_
     assert result.num_parameters == rows.shape[1]
 
 
+@pytest.mark.parametrize("engine", ["stream", "prompt"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_gram_in_float64_is_exact_to_rounding(name):
-    policy, groups = tiny_policy(name, dtype=torch.float64), tiny_groups()
-    rows = naive_rows(policy, groups, dapo_weight(groups))
-    assert relative(measured_step(policy, groups, DAPO, engine="stream").score_gram, rows @ rows.T) < 1e-12
+def test_gram_in_float64_is_exact_to_rounding(name, engine):
+    policy, groups = tiny_policy(name, dtype=torch.float64), long_prompts(tiny_groups())
+    rows = naive_rows(policy, groups, weight_of(groups))
+    assert relative(measured_step(policy, groups, DAPO, engine=engine).score_gram, rows @ rows.T) < 1e-12
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -104,7 +103,7 @@ def test_rounds_for_want_of_room_add_up_to_one_float64_backward_per_rollout(name
     else:
         policy = tiny_policy(name, lora=lora)
     groups = tiny_groups(3, 2)
-    rows = naive_rows(policy, groups, dapo_weight(groups))
+    rows = naive_rows(policy, groups, weight_of(groups))
     monkeypatch.setattr(stream_module, "free_bytes", lambda: 15_000 if lora else 60_000)
     notices, progress = [], []
     found = measured_step(
@@ -144,7 +143,7 @@ def test_kl_rows_are_the_gradient_of_the_kl_term():
             for m in (model, reference)
         )
         behind = log_ref.detach() - log_pi
-        loss = 0.3 * dapo_weight(groups) * (behind.exp() - behind - 1).sum()
+        loss = 0.3 * weight_of(groups) * (behind.exp() - behind - 1).sum()
         grads = torch.autograd.grad(loss, list(model.parameters()))
         rows.append(torch.cat([part.flatten() for part in grads]).numpy())
     matrix = np.stack(rows)
@@ -175,7 +174,7 @@ def test_clipped_importance_ratios_enter_the_logged_gradient():
         log_pi = torch.log_softmax(model(input_ids=ids).logits[0, start - 1 : -1], -1)
         ratio = (log_pi.gather(1, ids[0, start:, None]).squeeze(1) - torch.tensor(rollout.logprobs)).exp()
         worth = torch.min(ratio * rollout.advantage, ratio.clamp(0.8, 1.28) * rollout.advantage)
-        loss = loss - dapo_weight(groups) * worth.sum()
+        loss = loss - weight_of(groups) * worth.sum()
     grads = torch.autograd.grad(loss, list(model.parameters()))
     expected = sum(float(part.square().sum()) for part in grads)
     assert found.logged_gram.sum() == pytest.approx(expected, rel=1e-9)
@@ -195,35 +194,38 @@ def test_token_advantages_enter_the_logged_gradient():
     np.testing.assert_allclose(by_token.logged_gram, scalar, rtol=1e-6)
 
 
-def test_a_parameter_without_a_rule_is_computed_the_slow_way_and_named():
+@pytest.mark.parametrize(("engine", "module", "name"), [("stream", "", "lm_head"), ("prompt", "model.layers.0", "mlp")])
+def test_a_parameter_without_a_rule_is_computed_the_slow_way_and_named(engine, module, name):
     class Scaled(nn.Module):
-        """A head with a learned temperature of its own: no rule knows it."""
+        """Multiplies what a module returns by a learned number of its own: no rule knows it."""
 
-        def __init__(self, head: nn.Linear) -> None:
+        def __init__(self, inner: nn.Module) -> None:
             super().__init__()
-            self.head = head
+            self.inner = inner
             self.gain = nn.Parameter(torch.full((1,), 1.3))
 
         def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            return self.head(hidden) * self.gain
+            return self.inner(hidden) * self.gain
 
     model = tiny_model("llama_untied_biases")
-    model.lm_head = Scaled(model.lm_head)
-    policy, groups = policy_of(model), tiny_groups()
-    rows = naive_rows(policy, groups, dapo_weight(groups))
-    found = measured_step(policy, groups, DAPO, engine="stream")
-    assert found.slow_parameters == ("lm_head.gain",)
-    assert any("lm_head.gain" in note for note in found.notes)
+    parent = model.get_submodule(module)
+    setattr(parent, name, Scaled(getattr(parent, name)))
+    policy, groups = policy_of(model), long_prompts(tiny_groups())
+    rows = naive_rows(policy, groups, weight_of(groups))
+    found = measured_step(policy, groups, DAPO, engine=engine)
+    (slow,) = found.slow_parameters
+    assert slow == f"{module}.{name}.gain".lstrip(".")
+    assert any(slow in note for note in found.notes)
     assert relative(found.gram, rows @ rows.T) < 1e-5
 
 
-@pytest.mark.parametrize("batch_tokens", [None, 12])
-def test_a_layer_that_is_called_twice_adds_up(batch_tokens):
+@pytest.mark.parametrize(("engine", "batch_tokens"), [("stream", None), ("stream", 12), ("prompt", None)])
+def test_a_layer_that_is_called_twice_adds_up(engine, batch_tokens):
     model = tiny_model("qwen3_gqa_norms")
     model.model.layers[1].mlp = model.model.layers[0].mlp
-    policy, groups = policy_of(model), tiny_groups()
-    rows = naive_rows(policy, groups, dapo_weight(groups))
-    found = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine="stream")
+    policy, groups = policy_of(model), long_prompts(tiny_groups())
+    rows = naive_rows(policy, groups, weight_of(groups))
+    found = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine=engine)
     assert found.slow_parameters == ()
     assert relative(found.gram, rows @ rows.T) < 1e-5
 
@@ -231,7 +233,7 @@ def test_a_layer_that_is_called_twice_adds_up(batch_tokens):
 def test_slow_parameters_are_taken_a_few_at_a_time(monkeypatch):
     monkeypatch.setattr(trace, "rule_for", lambda module: None)
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    rows = naive_rows(policy, groups, dapo_weight(groups))
+    rows = naive_rows(policy, groups, weight_of(groups))
     found = measured_step(policy, groups, DAPO, engine="stream", max_row_bytes=8000)
     assert set(found.slow_parameters) == set(policy.trainable)
     assert relative(found.gram, rows @ rows.T) < 1e-5
@@ -271,9 +273,9 @@ def test_a_weight_used_behind_its_modules_back_is_caught():
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 1])
-@pytest.mark.parametrize("engine", ["loop", "stream"])
+@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
 def test_an_empty_completion_is_a_zero_row(engine, batch_tokens):
-    policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(1, 3)
+    policy, groups = tiny_policy("qwen3_gqa_norms"), long_prompts(tiny_groups(1, 3))
     first, *rest = groups[0].rollouts
     rollouts = (dataclasses.replace(first, completion_ids=()), *rest)
     emptied = [dataclasses.replace(groups[0], rollouts=rollouts)]
