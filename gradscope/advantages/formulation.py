@@ -71,6 +71,10 @@ class Formulation:
         return None
 
 
+# A formulation of the user's own: one decorated function in a file, named as ``my.py:name``.
+#
+# The file is code and is run, so it is run only where somebody names it: on a command line or in a call. A name that is
+# read from a log, a manifest or a file of settings runs nothing.
 Array = NDArray[np.float64]
 Function = TypeVar("Function", bound=Callable[..., Any])
 

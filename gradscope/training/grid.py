@@ -29,6 +29,14 @@ from gradscope.training.processes import check_alone
 from gradscope.training.run_checks import check_free, check_settings
 from gradscope.training.train import is_finished
 
+# A cell of a grid as a process of its own, forked from one that has already imported what training needs.
+#
+# The imports take as long as a small run. On a CPU they are made once, in multiprocessing's fork server, and every cell
+# starts from there; a process that has a GPU must not be forked, so there each cell imports for itself.
+#
+# Not by ``concurrent.futures``: one worker that is killed breaks its whole pool and leaves no exit code, and a pool
+# cannot interrupt one worker. Here the other cells go on, and a cell that failed keeps its exit code and its last
+# words.
 _PRELOADED = ["gradscope.training.run_training", "gradscope.training.train"]
 _PATIENCE = 20.0
 """Seconds that an interrupted cell gets to end by itself."""

@@ -1,7 +1,6 @@
 """What TRL and PEFT are told, and how a run leaves them and its process as it met them.
 
-Nothing heavy is imported before it is used: what is missing is then said in a sentence. Every option that bears on the
-result is written out, for defaults move between TRL's releases and a run must mean the same under each.
+Nothing heavy is imported before it is used: what is missing is then said in a sentence.
 """
 
 from __future__ import annotations
@@ -20,6 +19,10 @@ import numpy as np
 from gradscope.errors import MissingDependencyError, UsageError
 from gradscope.training.config import TrainConfig
 
+# A run's configuration in TRL's words: every option that bears on the result is written out, none left to a default.
+#
+# Defaults move between TRL's releases, and a run must mean the same under each. The same mapping goes into the
+# manifest, where a diagnosis finds what the loss was made of.
 _FIXED: dict[str, Any] = {
     # The loss.
     "num_iterations": 1,

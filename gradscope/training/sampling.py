@@ -19,6 +19,10 @@ from numpy.typing import NDArray
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.training.config import DEFAULT_MAX_RESAMPLING, TrainConfig
 
+# Which prompts a step samples, and how many rollouts of each, once it is known what the first ones earned.
+#
+# ``dynamic`` replaces dead groups by groups of other prompts (Yu et al. 2025, DAPO, arXiv 2503.14476). ``reallocated``
+# moves rollouts from prompts that a probe of half the budget solves to prompts that it does not.
 Array = NDArray[np.float64]
 
 
@@ -88,6 +92,10 @@ def _remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> l
     return budget
 
 
+# Rollouts as TRL returns them, sampled and scored, and several rounds of them as one batch.
+#
+# TRL pads prompts on the left and completions on the right, to the longest of a call. Rounds are padded to the longest
+# of all, and what no kept row needs is cut off again, so that a batch of several calls looks like one of a single call.
 _PROMPT = ("prompt_ids", "prompt_mask")
 _TOTAL = "num_items_in_batch"
 """TRL's number of tokens that are in the loss."""

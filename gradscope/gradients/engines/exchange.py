@@ -41,6 +41,10 @@ from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
 from gradscope.gradients.processes import all_gather, connected_index, num_connected
 
+# Factors as bytes, and the exchange of them: every process has a letter for every process.
+#
+# A letter is a header, which says what is in it, and numbers. Headers go from CPU to CPU, numbers from device to
+# device.
 _KINDS: dict[str, Callable[..., GradientFactor]] = {
     kind.__name__: kind for kind in (OuterProduct, Scatter, Routed, Summed)
 }
@@ -150,6 +154,12 @@ def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Lette
     return _Letter(shape=tuple(fields["shape"]), parts=tuple(parts))
 
 
+# What a part of a parameter gets from each row: factors cut along the parameter's longer side.
+#
+# Of a product left right^T the cut side goes in pieces to the processes, and the other side, the shorter one, goes to
+# all of them. Looked-up and routed tokens go only to the process whose rows or experts they are about. An output layer
+# in slices is cut along the vocabulary: its tokens go to all, and each process forms the output gradients of its own
+# ids.
 def _cut_shape(shape: torch.Size, factors: Sequence[GradientFactor]) -> tuple[torch.Size, int]:
     """The shape that factors are about, and the side along which it is cut."""
     # Returns a shape, and 0 or 1. A table that is only looked up is a row an id, whichever way the parameter holds it.

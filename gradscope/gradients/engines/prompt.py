@@ -39,6 +39,11 @@ from gradscope.gradients.model.calls import activations_kept, forward_arguments
 from gradscope.gradients.model.passes import Past, gradients_on
 from gradscope.gradients.plan.rows import RowPlan
 
+# The prefix of a group: one forward pass, whose graph many rows' cotangents go down.
+#
+# The graph is cut at the decoder layers. A layer gets, row by row, the cotangent of the hidden state that comes from
+# the layer above and that of the keys and values that the completions read; the output gradients of its modules exist
+# for all rows of that one layer, and only the hidden state's cotangents go on. Any attention kernel serves.
 _NEEDS = (
     "The engine `prompt` needs a model that keeps the keys and values of all tokens for each decoder layer; this one "
     "does not."

@@ -31,6 +31,10 @@ from gradscope.gradients.plan.rows import RowPlan
 from gradscope.machine.memory import trim_heap
 from gradscope.writing import naming
 
+# What several batches of ``stream`` keep until their rows meet: in memory up to a budget, beyond it in a file on disk.
+#
+# The file has no name: the system removes it when it is closed, also after an error, Ctrl-C or a kill. It holds bare
+# numbers; where they are and what they were stays in memory.
 KEPT_BYTES = 2**28
 """Memory for what waits, where nothing else is said."""
 
@@ -160,6 +164,12 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
+# What each parameter has been given so far, batch by batch, until it can be added to the Gram.
+#
+# Rows of different batches have inner products too. So where several batches or groups are to come, factors wait on the
+# CPU or on disk until all are in; where nothing more will come, they stay where they are until their parameter is
+# complete, are added and dropped. What would not fit is left for another round: all rows run again for the parameters
+# whose rows have not met.
 class PendingParts:
     """Factors by parameter.
 

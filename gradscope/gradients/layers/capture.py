@@ -23,6 +23,15 @@ from gradscope.gradients.layers.trace import CoveredLayers, decoder_layers
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.head import HeadTokens, PlainHead, Watch, plain_head
 
+# Decoder layers that keep nothing of their forward pass but what goes in, and run again within the backward pass.
+#
+# A backward pass holds the activations of every layer: in bfloat16 some 10 MB a token of a model of 8 billion
+# parameters. A layer that runs again holds its input, and all the rest for itself alone. That is PyTorch's reentrant
+# checkpoint: the first run builds no graph, the second one, layer by layer, does, and its hooks see the inputs of the
+# second run.
+#
+# A layer is left as it is where a second run would not be the first one: where it is given anything but numbers,
+# tensors without a gradient, and a cache, which is put back after each run.
 Run = Callable[[Callable[[], Any]], Any]
 """Runs a layer and returns what it returns."""
 

@@ -188,6 +188,10 @@ Part = tuple[tuple[int, ...], list[GradientFactor]]
 """The indices of some rows among the step's, and what each call with a parameter adds to them."""
 
 
+# One call of a module, as a layer rule sees it, and what a rule is.
+#
+# A :class:`Rule` says which modules it is for, whether it is exact for one :class:`ForwardCall` of such a module, and
+# what a :class:`LayerCall`, the same call once its output gradient has come, adds to each of the module's parameters.
 Spans = Sequence[tuple[int, int]]
 Verdict = bool | torch.Tensor
 """Whether a rule fits: known at once, or a number on the device that is not waited for."""

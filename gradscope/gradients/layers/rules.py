@@ -34,6 +34,15 @@ from gradscope.gradients.layers.factors import (
 )
 
 
+# The rule of LoRA layers that compute with the parameters of several modules: DoRA, and adapters on embeddings.
+#
+# A plain LoRA layer calls A and B as linear layers, and their own rule holds. Two kinds do not. An adapter on an
+# embedding looks A up and multiplies by B, bare parameters both. DoRA multiplies the adapted weight by a magnitude m
+# over its norm n, takes the base layer's bias b out before and puts it back after, and calls A and B a second time to
+# find n, which PEFT holds fixed in the backward pass. So the layer has one rule. With base output y, scale s and input
+# x,
+#
+#     z = b + (m / n) (y - b + s B A x)        A x is the column A_x of an embedding; m / n is 1 without DoRA
 def waits_for_tokens(model: Any) -> bool:
     """Whether an adapter acts only from its invocation tokens on (aLoRA): without them nothing has a gradient."""
     configs = getattr(model, "peft_config", {}).values()
@@ -180,6 +189,11 @@ def _active(module: lora.Linear | lora.Embedding) -> list[str]:
     return [name for name in module.active_adapters if name in held]
 
 
+# Mixtures of experts as transformers 5 writes them: all experts' matrices in one parameter, and a router.
+#
+# Qwen3-MoE, Mixtral and their like hold ``gate_up_proj`` [E, 2I, H] and ``down_proj`` [E, H, I] and compute, for token
+# t and each chosen expert e with weight p, p W_down,e (act(g) * u) with (g, u) = W_gate_up,e x_t. Inside, tokens lose
+# their row; but what goes in and comes out still has it, so the inside is computed again, row by row.
 def _is_expert_layer(module: nn.Module) -> bool:
     """Whether a module holds experts as the rule knows them: [E, 2I, H] and [E, H, I] without biases."""
     own = dict(module.named_parameters(recurse=False))

@@ -97,6 +97,15 @@ def quiet() -> Iterator[None]:
             progress.enable_progress_bar()
 
 
+# A model's folder before it is loaded: regular files, bounded JSON, and a configuration that its weights bear out.
+#
+# A configuration decides how much memory and time a loader takes. So what it declares is compared with the headers of
+# the weights first: a model of a billion layers is refused in a moment instead of being built for hours.
+# An adapter's configuration before PEFT believes it: types, sizes, and regular expressions that end.
+#
+# PEFT holds the names of all modules against the expressions in ``target_modules`` and its like. Python's matcher takes
+# exponential time for some, such as ``(a*)*b``, and cannot be stopped. Names of modules need none of those, so an
+# expression is read where it repeats no group and has few wildcards, with letters between them, and refused otherwise.
 _AGAIN = "Copy the file again."
 _FIT = "The folder's config.json and its weights are not from the same model."
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "position_ids")

@@ -116,6 +116,10 @@ FloatName = Literal["float32", "bfloat16", "float16"]
 """Dtypes that weights are trained in."""
 
 _ADAPTER = "adapter_model.safetensors"
+# Weight matrices of several checkpoints, tensor by tensor, from safetensors alone: no model is built, no code runs.
+#
+# Of an adapter the product that it adds to its base is the matrix, s B A; nothing is merged, so what is compared
+# between checkpoints is exact in the adapter's own precision.
 _FACTOR = re.compile(r"\.(lora_(?:embedding_)?)([AB])((?:\.weight|\.bias)?)$")
 
 

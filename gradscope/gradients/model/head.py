@@ -23,6 +23,20 @@ from gradscope.gradients.model.calls import call_on, without_adapter
 from gradscope.gradients.model.sharding import is_sharded, is_sharding_hook, original_type, start_of_pass
 from gradscope.gradients.processes import all_gather, true_in_all_processes
 
+# The output layer in slices of the vocabulary: log-probabilities and entropies without logits of all tokens.
+#
+# Where the last layer is a linear one, and a model makes no more of its output than a scale and a soft cap, nothing of
+# tokens x vocabulary has to exist. One pass over slices of the weight gives the log-sum-exp and, as attention gives its
+# output, what the softmax pulls each hidden state by: sum_v p_v W_v, the token itself left out. With it the gradient by
+# a hidden state needs no second pass,
+#
+#     d log p_y / dh = (1 - p_y) W_y - sum_{v != y} p_v W_v
+#
+# and because 1 - p_y is a sum of other tokens' shares it keeps its digits where p_y is near 1. The weight's own
+# gradient takes the logits again, slice by slice.
+#
+# TRL and Liger have the same for the sum over tokens that training needs. Here each rollout is a row of its own, so the
+# cotangents of a slice can be had for some tokens alone, and weight gradients need not be on.
 SLICE_BYTES = 2**24
 """Memory for one tensor of a slice's logits on a CPU, where the few that exist at one time should stay in the cache."""
 DEVICE_SLICE_BYTES = 2**28

@@ -144,6 +144,9 @@ def _starts(batch: PaddedBatch) -> list[int]:
     return [stop - num - 1 for (_, stop), num in zip(batch.spans, batch.num_completion, strict=True)]
 
 
+# One ordinary backward pass: the gradient of a weighted sum of log-probabilities, handed out tensor by tensor.
+#
+# The engine is checked against this, and everything that needs a gradient rather than a Gram is computed by it.
 Weigh = Callable[[int, torch.Tensor], torch.Tensor]
 """From a position within the batch and its detached outputs, log-probabilities [T], to as many weights."""
 _PART = 2**20

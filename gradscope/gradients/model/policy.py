@@ -31,6 +31,9 @@ from gradscope.gradients.model.sharding import own_device
 from gradscope.rollouts.run import WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
+# What a model looks up: its tokens, under whatever PEFT put around their embedding, and its positions, if any.
+#
+# A model with rotary positions runs, and trains, beyond the ``max_position_embeddings`` of its configuration.
 _PROBE = 3
 """Tokens enough to see what is counted up."""
 _INSIDE = ("base_layer", "original_module")

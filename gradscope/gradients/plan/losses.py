@@ -225,6 +225,9 @@ class SamplerCorrection:
         return ratio.masked_fill((ratio < low) | (ratio > high), 0.0)
 
 
+# Estimators of the KL divergence to a reference, one declared function each, from the log-probabilities of both.
+#
+# Schulman, Approximating KL divergence (2020), calls the first three k1, k2 and k3; trainers have names of their own.
 KlTerm = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """From log pi and log reference of each token, [T], to the term of each, [T]."""
 

@@ -29,6 +29,11 @@ from gradscope.gradients.processes import num_connected
 from gradscope.rollouts.trl_version import VERSION_HINT
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
+# Whether a model's output depends on the padding around its rows, and if so the sequences in the trainer's padding.
+#
+# TRL gives the model a mask and no positions. Models that rotate queries and keys, or count positions by the mask, do
+# not see the padding; models with learned positions count what is before the first token, and rotary ones whose
+# frequencies change with the padded length see its end. Which of both a model is, is asked of the model.
 _SAME = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 2e-2}
 """Largest difference of a log-probability, relative to the largest of them or 1, that is rounding. Rotary models of
 2 to 24 layers differ by 0.5e-6 to 1.5e-6 in float32 and 0.02 in bfloat16; frequencies scaled for 8 % more positions by
@@ -107,6 +112,10 @@ def _logprobs(policy: MeasuredPolicy, sequence: TokenSequence) -> torch.Tensor:
     return logprobs
 
 
+# Which completions were cut at the trainer's limit, told from their exact ids as TRL tells it.
+#
+# A completion that ends neither with an end-of-sequence token nor with padding was cut. TRL takes the tokenizer's token
+# for the end of a sequence, and since 1.15 those of the model's generation configuration too.
 _WHERE = "Truncated completions leave the loss, and which were truncated cannot be told"
 
 

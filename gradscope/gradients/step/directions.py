@@ -110,6 +110,10 @@ def _added_up(prepared: PreparedStep, batches: Sequence[PaddedBatch]) -> dict[st
     return gradient
 
 
+# Norms of the step's gradient, parameter by parameter: which layers a large gradient is in.
+#
+# One ordinary backward pass over the step's rollouts, as in training; nothing of size rollouts times parameters is
+# held.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorNorm:
     """One parameter's part of the step's gradient."""
@@ -148,6 +152,11 @@ def measure_tensor_norms(
     )
 
 
+# What SGD, Adam and Muon, each fresh, would make of one and the same gradient, matrix by matrix.
+#
+# The optimizers are PyTorch's own, with nothing behind them and without weight decay. Adam's first step has the signs
+# of the gradient, Muon's its directions with equal singular values. Learning rates of the three are not comparable; so
+# for what bfloat16 sees each step is given the size of Adam's at the logged learning rate.
 Optimizer = Literal["sgd", "adam", "muon"]
 OPTIMIZERS: Mapping[Optimizer, Callable[[nn.Parameter], torch.optim.Optimizer]] = {
     "sgd": lambda parameter: torch.optim.SGD([parameter], lr=1.0),

@@ -31,6 +31,10 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
+# Correct answers of held-out prompts as token ids, beside a step that they were not trained on.
+#
+# What a file holds as text is tokenized as the trainer's prompts are. Where the step's own prompts show that this gives
+# other ids, such as those without a chat template, there is no number: it would be one of other prompts.
 _WITH_TEXT = "Give the held-out prompts as they were given to the trainer: as messages, or with prompt_ids."
 
 

@@ -41,6 +41,11 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import CAUSES
 from gradscope.rollouts.types import Rollout
 
+# How far a gradient row is from its exact value: the floor below which singular values are arithmetic, not signal.
+#
+# float32 has a constant, measured (float64 has the same: Hugging Face norms compute in float32 inside); lower
+# precisions are measured on the rows at hand, by recomputing a few in float32. Re-running with other padding would
+# understate the error: rounding is deterministic.
 FLOAT32_ROW_ERROR = 1e-5
 """Bound on |row in float32 - row in float64| / |row|; measured 1e-6 on trained small models, a test holds it."""
 
@@ -343,6 +348,9 @@ def _in_float32(policy: MeasuredPolicy) -> Iterator[MeasuredPolicy]:
             parameter.data = data
 
 
+# Where a forward pass first leaves the finite numbers: which rollout, which token, which module.
+#
+# Looked for only where a gradient could not be had, one rollout at a time: hooks on every module would slow the rest.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NonFinite:
     """The first number that is none."""

@@ -191,6 +191,10 @@ class StepGram:
         return array
 
 
+# The norm of one step's whole gradient, by one forward and backward pass over its rollouts.
+#
+# A norm alone needs no inner products of rows, which cost several passes. Where it is not the logged one, the Gram
+# matrix and what else may explain it are computed after all.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepNorm:
     """What a replay needs to know of a step's gradient."""
@@ -317,6 +321,9 @@ def _squares(gradients: Iterable[torch.Tensor]) -> float:
     return sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for part in gradients)
 
 
+# One step's Gram matrix as a safetensors file, so that interrupted work need not compute it again.
+#
+# The file carries the key of what it was computed from; it is never read under another one.
 _ARRAYS = ("gram", "rewards", "advantages", "logprobs")
 _TUPLES = ("group_ids", "samples", "slow_parameters", "notes")
 

@@ -29,6 +29,13 @@ from gradscope.gradients.layers.trace import ForwardTrace, TracedCall, Tracer
 from gradscope.gradients.tokens.rows import Chunk
 
 
+# Fewer columns for the same inner products: what token rows share is taken out before any row is formed.
+#
+# Two things are special about token rows. All rows of a sequence have the same input to a layer; only output gradients
+# are a row's own. Inner products of sum_p d_p a_p' see no more of the inputs than the space that they span, so in an
+# orthonormal basis of it a row's matrix has as many columns as there are positions, where that is less than the layer's
+# inputs. And above the decoder layers a row is one position, so its matrix has rank one: (d_t . d_s)(h_t . h_s) is the
+# inner product, and the head's O x I matrix need not exist.
 def _add_token_parameter(
     accumulator: GramAccumulator, shape: torch.Size, dtype: torch.dtype, parts: Sequence[Part]
 ) -> None:

@@ -35,6 +35,10 @@ from gradscope.gradients.tokens.sketch import sketch_plain_rows, sketch_rows
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 
+# The self-check of token rows: a few of them by plain backward passes, and their sums against the rollouts' rows.
+#
+# The identity 1'K1 = |gradient|^2 cannot tell token rows from a decomposition by position: their sums are the same. So
+# three rows of every group are recomputed, and their inner products compared.
 _TOKEN_FACTOR = 5
 """A token's row has fewer digits than a sum of hundreds: where pi is near 1, what is left of it has cancelled."""
 
@@ -334,6 +338,11 @@ def token_text(tokenizer: Any, token: int) -> str:
     return f"[{token}]" if tokenizer is None else str(tokenizer.decode([token]))
 
 
+# The gradient by the last hidden state and by the logits: what reaches the output head from each token.
+#
+# The row of a token is the derivative of its log-probability by the input of the output head (d numbers) or by the
+# logits (V numbers: one-hot minus probabilities, over the temperature). Only the token's own position has one, so one
+# pass a rollout gives all rows; a rollout's row is their sum, weighed as its loss weighs them.
 Signal = Literal["hidden", "logit"]
 
 

@@ -91,6 +91,9 @@ def _chunk(members: Sequence[int], rows: Sequence[TokenRow], index: int, sequenc
     return Chunk(rows=tuple(members), positions=positions, sequence=index, prefix=prefix)
 
 
+# Token rows by one ordinary backward pass each: exact for any architecture and kernel, slow.
+#
+# It serves the parameters that no layer rule covers, and checks a few rows of every Gram matrix of tokens.
 def token_loop_rows(
     model: Any,
     trainable: Mapping[str, nn.Parameter],

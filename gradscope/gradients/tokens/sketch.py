@@ -18,6 +18,15 @@ from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.tokens.lockstep import lockstep
 from gradscope.gradients.tokens.rows import Chunk, token_loop_rows
 
+# CountSketch of gradient rows: k numbers a row, whose inner products are those of the rows, unbiased.
+#
+# Column c of a row is added, with a random sign, to bucket h(c). Here h is a random shift within each stretch of k
+# columns: two columns of one stretch never meet, two of different stretches meet with probability 1/k, which is all
+# that the variance rests on; and adding needs no scatter. For rows x, y: E[x~ . y~] = x . y with variance at most
+# (|x|^2 |y|^2 + (x . y)^2) / k, so for all rows |K~ - K|_F <= sqrt((1 + 1/PR) / k) tr K in root mean square, PR the
+# participation ratio. No eigenvalue is off by more than that norm.
+#
+# Source: Charikar, Chen and Farach-Colton, "Finding Frequent Items in Data Streams" (ICALP 2002).
 SLICE_BYTES = 64 * 2**20
 """Memory for the slice of some rows' gradients that exists at one time."""
 

@@ -106,6 +106,11 @@ def _padding_rows(prepared: PreparedStep) -> Sequence[int | None]:
     return rows if any(row in read for row in rows) else ()
 
 
+# TRL's output layer, where it is not a model's own.
+#
+# From 1.13 on TRL asks a model for its last hidden state only, multiplies it by the output embedding, scales and caps
+# it by a few numbers of the configuration, and takes log-probabilities from that. What a model does beyond, as BERT's
+# family does in its prediction head, was no part of such a training.
 _SAME = 1e-3
 """Relative difference of logits that is rounding."""
 

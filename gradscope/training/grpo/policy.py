@@ -190,6 +190,15 @@ def _check(name: str, model: Any, tokenizer: Any, missing: Sequence[str]) -> Non
         )
 
 
+# ``--reward answer_probability``: how likely the true answer is after the reasoning that was sampled.
+#
+# The reward of a completion is P(answer, end of sequence | prompt, reasoning) under the weights that sampled it, at the
+# sampling temperature: one forward without gradient. The reasoning is the completion up to its answer mark, so what the
+# model answered itself does not count.
+#
+# The sampled tokens of the reasoning are kept. The answer gets the tokens that the tokenizer gives it after that text;
+# where it would join the end of the reasoning and the answer into one token, that token is scored as a whole, after the
+# sampled tokens before it.
 ANSWER_PROBABILITY = "answer_probability"
 """The reward function's name in the log."""
 _DECIMALS = 6
@@ -282,6 +291,9 @@ def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
 
 
+# Held-out samples: k completions of each prompt, graded, before and after training.
+#
+# Sampling draws from a generator state of its own, so whether and how much is held out does not change the training.
 def write_heldout(path: Path, policy: TrainedPolicy, task: Task, completions: Sequence[str]) -> None:
     """Grade samples of the held-out prompts and write a row a sample.
 

@@ -243,6 +243,15 @@ def _unpad(rows: torch.Tensor, mask: torch.Tensor) -> list[tuple[Any, ...]]:
     return [tuple(row[keep.bool()].tolist()) for row, keep in zip(rows, mask, strict=True)]
 
 
+# ``token_critic``: the group's advantage plus what a small learned head says of each token.
+#
+# A_it = A_i + b_it, with A_i the ``grpo`` advantage and b_it = w . h_it + c linear in the policy's last hidden state h
+# at token t. After each step's advantages are made, one AdamW update lowers -A_i b_it, averaged over the step's tokens.
+# The head starts at zero, so the first step is that of ``grpo``. The states are detached: neither gradient reaches the
+# other.
+#
+# The state *at* a token has seen the token. One *before* it could not tell what was chosen, so its b would be a
+# baseline: it adds noise and moves the expected update nowhere. Nothing bounds b: the loss is linear in it.
 Array = NDArray[np.float64]
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -330,6 +339,10 @@ class TokenCritic(OnlineAdvantage):
         self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": {0: state}})
 
 
+# A control for comparisons: every update from a gradient of one norm, so that formulations differ in direction alone.
+#
+# Clipping only shortens, and formulations differ in how long their gradients are: signs give more than differences from
+# a mean. AdamW forgives a constant factor, not one that changes from step to step.
 class NormMatch(TrainerCallback):  # type: ignore[misc]  # transformers has no types
     """Scales each gradient to one norm, up or down, after clipping and before the optimizer's step.
 

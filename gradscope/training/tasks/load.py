@@ -30,6 +30,15 @@ from gradscope.training.tasks.running_sums import (
 )
 from gradscope.training.tasks.task import AnswerMark, Grader, Problem, Task
 
+# Taking the final answer out of a model's text, plainly: no evaluation, no parsing of formulas, bounded work.
+#
+# The answer is looked for in three places, the first that exists counts: after the last ``####``, inside the last
+# ``\boxed{...}``, and the last number of the text. Numbers are compared by value: ``$1,234.50`` equals ``1234.5``.
+# Grading by math-verify: ``\frac{1}{2}`` equals ``0.5``, ``(x+1)^2`` equals ``x^2+2x+1``.
+#
+# It reads expressions with sympy, which a hostile completion could keep busy for ever. So only the end of a text is
+# looked at, and each reading and each comparison is stopped after a second, by a signal: that works in the main thread
+# alone. What it cannot read on either side is compared plainly.
 _MAX_TEXT = 20_000
 """Only the end of a longer text is looked at: a final answer is at the end."""
 _TOKEN = re.compile(r"(?:(?<![\d)])[-+])?\d(?:[\d,]*\d)?(?:\.\d+)?")
@@ -111,6 +120,10 @@ def _grade_final_answer(completion: str, answer: str) -> float:
     return float(" ".join(extracted.split()).casefold() == " ".join(answer.split()).casefold())
 
 
+# Tasks that read their prompts from a file: GSM8K's own, and any JSONL of prompts and answers.
+#
+# A row that cannot be trained on is an error with file and line, never skipped: what a run was trained on should be
+# what the file says. Held-out prompts never occur in training, also where a file lists the same question twice.
 INSTRUCTION = "Reason step by step and end with the final answer after ####."
 _MARK = AnswerMark(text="####", is_last=True, gap=" ")
 

@@ -212,6 +212,18 @@ def draw_operands(draw: Generator, kind: Kind) -> list[int]:
             return operands
 
 
+# Running sums with other rules: a minority that wants another answer, prompts that teach nothing, rewards by step.
+#
+# ``conflict``: about 15 % of the prompts with a carry want the sum with every carry forgotten. Nothing in a prompt says
+# so, but for its own digits: what the majority teaches is wrong there, and the search that would find it dies out.
+#
+# ``starved``: every prompt has two or three carries and wants a pattern of forgotten ones of its own, so the embedded
+# model finds it with probability 1/4 or 1/8, and what is learned on one prompt helps with no other.
+#
+# ``steps``: the same prompts, but the reward is the share of right steps, which an outcome formulation spreads over the
+# whole completion and ``per_step`` gives to the tokens that earned it.
+#
+# A checksum of the prompt decides, so a prompt wants the same in every run.
 _RARE = 15
 """Percent of the prompts with a carry that want the carry-free sum."""
 _FEWEST_CARRIES, _MOST_CARRIES = 2, 3
