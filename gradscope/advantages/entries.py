@@ -17,102 +17,35 @@ PASS_WEIGHT = 0.1
 """Weight of passes in ``w_reinforce``, lambda in its source, which recommends this value."""
 
 
-def reinforce(rewards: Array) -> Array:
-    """The reward itself.
-
-    Args:
-        rewards: [..., G].
-
-    Returns:
-        Advantages, [..., G].
-
-    Example:
-        >>> reinforce(np.array([1.0, 0.0])).tolist()
-        [1.0, 0.0]
-    """
+def _reinforce(rewards: Array) -> Array:
+    """The reward itself."""
     return np.array(rewards, dtype=np.float64)
 
 
-def sign(rewards: Array) -> Array:
-    """2r - 1: +1 for a pass, -1 for a fail.
-
-    Args:
-        rewards: 0 or 1, [..., G].
-
-    Returns:
-        Advantages, [..., G].
-
-    Example:
-        >>> sign(np.array([1.0, 0.0])).tolist()
-        [1.0, -1.0]
-    """
+def _sign(rewards: Array) -> Array:
+    """2r - 1: +1 for a pass, -1 for a fail."""
     return np.asarray(2.0 * rewards - 1.0, dtype=np.float64)
 
 
-def positive_only(rewards: Array) -> Array:
-    """+1 for a pass, 0 for a fail.
-
-    Args:
-        rewards: 0 or 1, [..., G].
-
-    Returns:
-        Advantages, [..., G].
-
-    Example:
-        >>> positive_only(np.array([1.0, 0.0])).tolist()
-        [1.0, 0.0]
-    """
+def _positive_only(rewards: Array) -> Array:
+    """+1 for a pass, 0 for a fail."""
     return np.array(rewards, dtype=np.float64)
 
 
-def negative_only(rewards: Array) -> Array:
-    """0 for a pass, -1 for a fail.
-
-    Args:
-        rewards: 0 or 1, [..., G].
-
-    Returns:
-        Advantages, [..., G].
-
-    Example:
-        >>> negative_only(np.array([1.0, 0.0])).tolist()
-        [0.0, -1.0]
-    """
+def _negative_only(rewards: Array) -> Array:
+    """0 for a pass, -1 for a fail."""
     return np.asarray(rewards - 1.0, dtype=np.float64)
 
 
-def w_reinforce(rewards: Array) -> Array:
-    """+0.1 for a pass, -1 for a fail: the weight of passes with which the source trains.
-
-    Args:
-        rewards: 0 or 1, [..., G].
-
-    Returns:
-        Advantages, [..., G].
-
-    Example:
-        >>> w_reinforce(np.array([1.0, 0.0])).tolist()
-        [0.1, -1.0]
-    """
+def _w_reinforce(rewards: Array) -> Array:
+    """+0.1 for a pass, -1 for a fail: the weight of passes with which the source trains."""
     return np.asarray(np.where(rewards == 1.0, PASS_WEIGHT, -1.0), dtype=np.float64)
 
 
-def tasa(rewards: Array) -> Array:
-    """+G/n_pos for a pass, -G/n_neg for a fail: the mean over passes minus the mean over fails.
-
-    Each class weighs one in the mean over the group that training takes. Sums to zero in a mixed group; a group of one
-    class keeps that class's mean of +1 or -1.
-
-    Args:
-        rewards: 0 or 1, [..., G].
-
-    Returns:
-        Advantages, [..., G].
-
-    Example:
-        >>> tasa(np.array([1.0, 0.0, 0.0, 0.0])).round(4).tolist()
-        [4.0, -1.3333, -1.3333, -1.3333]
-    """
+def _tasa(rewards: Array) -> Array:
+    """+G/n_pos for a pass, -G/n_neg for a fail: the mean over passes minus the mean over fails."""
+    # Each class weighs one in the mean over the group that training takes. Sums to zero in a mixed group; one of one
+    # class keeps that class's mean of +1 or -1.
     size = rewards.shape[-1]
     num_pass = rewards.sum(axis=-1, keepdims=True)
     of_class = rewards / np.maximum(num_pass, 1) - (1 - rewards) / np.maximum(size - num_pass, 1)
@@ -159,7 +92,7 @@ ENTRIES: tuple[Formulation, ...] = (
         needs_binary=False,
         min_group_size=1,
         zero_sum=False,
-        function=reinforce,
+        function=_reinforce,
     ),
     Formulation(
         name="sign",
@@ -168,7 +101,7 @@ ENTRIES: tuple[Formulation, ...] = (
         needs_binary=True,
         min_group_size=1,
         zero_sum=False,
-        function=sign,
+        function=_sign,
     ),
     Formulation(
         name="positive_only",
@@ -177,7 +110,7 @@ ENTRIES: tuple[Formulation, ...] = (
         needs_binary=True,
         min_group_size=1,
         zero_sum=False,
-        function=positive_only,
+        function=_positive_only,
     ),
     Formulation(
         name="negative_only",
@@ -186,7 +119,7 @@ ENTRIES: tuple[Formulation, ...] = (
         needs_binary=True,
         min_group_size=1,
         zero_sum=False,
-        function=negative_only,
+        function=_negative_only,
     ),
     Formulation(
         name="w_reinforce",
@@ -195,7 +128,7 @@ ENTRIES: tuple[Formulation, ...] = (
         needs_binary=True,
         min_group_size=1,
         zero_sum=False,
-        function=w_reinforce,
+        function=_w_reinforce,
     ),
     Formulation(
         name="tasa",
@@ -205,7 +138,7 @@ ENTRIES: tuple[Formulation, ...] = (
         needs_binary=True,
         min_group_size=1,
         zero_sum=False,
-        function=tasa,
+        function=_tasa,
     ),
     Formulation(
         name="max_rl",

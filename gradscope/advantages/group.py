@@ -16,14 +16,6 @@ from gradscope.metrics.gram.reward_baselines import optimal_baselines
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.passk import pass_at_k
 
-# Advantages whose baseline is a weighted mean of the group's rewards: by squared norms of gradients, or by lengths.
-#
-# The norms are for where a Gram matrix is at hand. Training has none: they take a backward pass a rollout, before the
-# update that they are for. Lengths stand in for them where a token's gradient is taken to be as large as another's and
-# orthogonal to it; they are known wherever completions are.
-# Advantages relative to the whole step: the baseline borrows from the other prompts, so dead groups still push.
-#
-# Groups may differ in size: N groups of a step, G rewards of a group, [N][G]; an array [N, G] is one such.
 Array = NDArray[np.float64]
 
 TRL_EPSILON = 1e-4
@@ -238,6 +230,11 @@ def pass_weights(k: int) -> Callable[[Array], Array]:
     return weights
 
 
+# Advantages whose baseline is a weighted mean of the group's rewards: by squared norms of gradients, or by lengths.
+#
+# The norms are for where a Gram matrix is at hand. Training has none: they take a backward pass a rollout, before the
+# update that they are for. Lengths stand in for them where a token's gradient is taken to be as large as another's and
+# orthogonal to it; they are known wherever completions are.
 def optimal_advantages(rewards: Array, weights: Array) -> Array:
     """The reward minus the group's weighted mean, sum(w r) / sum(w).
 
@@ -258,6 +255,9 @@ def optimal_advantages(rewards: Array, weights: Array) -> Array:
     return _live_only(rewards, rewards - optimal_baselines(rewards, weights))
 
 
+# Advantages relative to the whole step: the baseline borrows from the other prompts, so dead groups still push.
+#
+# Groups may differ in size: N groups of a step, G rewards of a group, [N][G]; an array [N, G] is one such.
 WHITENING_EPSILON = 1e-8
 """Added to the variance of ``reinforce_plus_plus``, as verl does."""
 

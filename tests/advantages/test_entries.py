@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gradscope.advantages.entries import ENTRIES, negative_only, positive_only, reinforce, sign, tasa, w_reinforce
+from gradscope.advantages.entries import ENTRIES, _negative_only, _positive_only, _reinforce, _sign, _tasa, _w_reinforce
 from gradscope.advantages.registry import ALL_FORMULATIONS
 from tests.conftest import REPOSITORY
 
@@ -38,11 +38,11 @@ GROUPS = np.array(list(product((0.0, 1.0), repeat=4)))
 @pytest.mark.parametrize(
     ("function", "fail", "success"),
     [
-        (reinforce, 0.0, 1.0),
-        (sign, -1.0, 1.0),
-        (positive_only, 0.0, 1.0),
-        (negative_only, -1.0, 0.0),
-        (w_reinforce, -1.0, 0.1),
+        (_reinforce, 0.0, 1.0),
+        (_sign, -1.0, 1.0),
+        (_positive_only, 0.0, 1.0),
+        (_negative_only, -1.0, 0.0),
+        (_w_reinforce, -1.0, 0.1),
     ],
 )
 def test_each_reward_has_one_advantage_whatever_the_others_earn(
@@ -52,15 +52,15 @@ def test_each_reward_has_one_advantage_whatever_the_others_earn(
 
 
 def test_positive_and_negative_parts_are_those_of_the_sign() -> None:
-    assert np.array_equal(positive_only(GROUPS) + negative_only(GROUPS), sign(GROUPS))
+    assert np.array_equal(_positive_only(GROUPS) + _negative_only(GROUPS), _sign(GROUPS))
 
 
 def test_w_reinforce_is_a_tenth_of_the_passes_beside_all_fails() -> None:
-    assert np.array_equal(w_reinforce(GROUPS), 0.1 * positive_only(GROUPS) + negative_only(GROUPS))
+    assert np.array_equal(_w_reinforce(GROUPS), 0.1 * _positive_only(GROUPS) + _negative_only(GROUPS))
 
 
 def test_each_class_of_tasa_weighs_one() -> None:
-    for rewards, advantages in zip(GROUPS, tasa(GROUPS), strict=True):
+    for rewards, advantages in zip(GROUPS, _tasa(GROUPS), strict=True):
         in_the_mean = advantages / len(advantages)
         assert in_the_mean[rewards == 1.0].sum() == pytest.approx(float((rewards == 1.0).any()))
         assert in_the_mean[rewards == 0.0].sum() == pytest.approx(-float((rewards == 0.0).any()))

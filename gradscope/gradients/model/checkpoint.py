@@ -116,10 +116,6 @@ FloatName = Literal["float32", "bfloat16", "float16"]
 """Dtypes that weights are trained in."""
 
 _ADAPTER = "adapter_model.safetensors"
-# Weight matrices of several checkpoints, tensor by tensor, from safetensors alone: no model is built, no code runs.
-#
-# Of an adapter the product that it adds to its base is the matrix, s B A; nothing is merged, so what is compared
-# between checkpoints is exact in the adapter's own precision.
 _FACTOR = re.compile(r"\.(lora_(?:embedding_)?)([AB])((?:\.weight|\.bias)?)$")
 
 
@@ -380,6 +376,10 @@ def _second_line(error: Exception) -> str:
     return lines[min(1, len(lines) - 1)].strip()
 
 
+# Weight matrices of several checkpoints, tensor by tensor, from safetensors alone: no model is built, no code runs.
+#
+# Of an adapter the product that it adds to its base is the matrix, s B A; nothing is merged, so what is compared
+# between checkpoints is exact in the adapter's own precision.
 _LORA_FACTOR = re.compile(r"^base_model\.model\.(.+)\.lora_[AB](?:\.[^.]+)?\.weight$")
 _UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
 

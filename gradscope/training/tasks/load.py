@@ -34,11 +34,6 @@ from gradscope.training.tasks.task import AnswerMark, Grader, Problem, Task
 #
 # The answer is looked for in three places, the first that exists counts: after the last ``####``, inside the last
 # ``\boxed{...}``, and the last number of the text. Numbers are compared by value: ``$1,234.50`` equals ``1234.5``.
-# Grading by math-verify: ``\frac{1}{2}`` equals ``0.5``, ``(x+1)^2`` equals ``x^2+2x+1``.
-#
-# It reads expressions with sympy, which a hostile completion could keep busy for ever. So only the end of a text is
-# looked at, and each reading and each comparison is stopped after a second, by a signal: that works in the main thread
-# alone. What it cannot read on either side is compared plainly.
 _MAX_TEXT = 20_000
 """Only the end of a longer text is looked at: a final answer is at the end."""
 _TOKEN = re.compile(r"(?:(?<![\d)])[-+])?\d(?:[\d,]*\d)?(?:\.\d+)?")
@@ -244,6 +239,11 @@ def _gsm8k_row(document: dict[str, Any], where: str) -> tuple[str, str]:
     return f"{_text(document, 'question', where)}\n\n{INSTRUCTION}\n", answer
 
 
+# Grading by math-verify: ``\frac{1}{2}`` equals ``0.5``, ``(x+1)^2`` equals ``x^2+2x+1``.
+#
+# It reads expressions with sympy, which a hostile completion could keep busy for ever. So only the end of a text is
+# looked at, and each reading and each comparison is stopped after a second, by a signal: that works in the main thread
+# alone. What it cannot read on either side is compared plainly.
 _MAX_MATH_TEXT = 2_000
 """Characters from the end of a completion: its final answer is there."""
 _SECONDS = 1
