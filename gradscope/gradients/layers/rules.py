@@ -346,7 +346,7 @@ def linear(call: LayerCall) -> Mapping[str, GradientFactor]:
     return {"weight": weight, **_bias(call)}
 
 
-def _conv1d(call: LayerCall) -> Mapping[str, GradientFactor]:
+def conv1d(call: LayerCall) -> Mapping[str, GradientFactor]:
     """Hugging Face's ``Conv1D`` (GPT-2), a linear layer with its weight transposed: dW = sum_t a_t d_t^T."""
     # call: One call, input [B, S, I] and output gradient [B, S, O].
     # Returns factors of ``weight`` [I, O] and ``bias`` [O].
@@ -468,7 +468,7 @@ def _embedding_scale(module: nn.Embedding) -> torch.Tensor:
 
 
 LINEAR = Rule(matches=_is_linear, fits=_is_by_token, factors=linear)
-CONV1D = Rule(matches=_is_conv1d, fits=_is_by_token, factors=_conv1d)
+CONV1D = Rule(matches=_is_conv1d, fits=_is_by_token, factors=conv1d)
 EMBEDDING = Rule(
     matches=_is_embedding, fits=lambda call: _is_by_token(call) and _is_only_scaled(call), factors=embedding
 )

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from gradscope.gradients.model.calls import call_on, without_adapter
-from gradscope.gradients.model.sharding import is_sharded, is_sharding_hook, original_type, start_of_pass
+from gradscope.gradients.model.sharding import is_distributed, is_sharding_hook, original_type, start_of_pass
 from gradscope.gradients.processes import all_gather, true_in_all_processes
 
 # The output layer in slices of the vocabulary: log-probabilities and entropies without logits of all tokens.
@@ -389,7 +389,7 @@ def _output_layer(model: Any) -> nn.Linear | None:
     kind = module.weight.device.type
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     is_watched = any(not is_sharding_hook(hook) for each in hooks for hook in each.values())
-    is_whole = type(module.weight) in (nn.Parameter, torch.Tensor) or is_sharded(module.weight)
+    is_whole = type(module.weight) in (nn.Parameter, torch.Tensor) or is_distributed(module.weight)
     return module if is_whole and kind != "meta" and not is_watched and not torch.is_autocast_enabled(kind) else None
 
 

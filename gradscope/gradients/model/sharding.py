@@ -186,7 +186,7 @@ def row_bounds(tensor: torch.Tensor) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def is_sharded(tensor: torch.Tensor) -> bool:
+def is_distributed(tensor: torch.Tensor) -> bool:
     """Whether a parameter lies in parts on the processes of this command, which put it together for a pass."""
     return num_connected() > 1 and isinstance(tensor, DTensor)
 

@@ -13,7 +13,7 @@ from gradscope.gradients.model.sharding import (
     call_as_module,
     end_of_pass,
     full_tensor,
-    is_sharded,
+    is_distributed,
     is_sharding_hook,
     local_tensor,
     original_type,
@@ -60,10 +60,10 @@ def test_a_unit_is_known_for_the_layer_that_it_was_and_its_hooks_for_those_of_sh
             fully_shard(unit, mesh=mesh)
         assert type(head) is not torch.nn.Linear
         assert original_type(head) is torch.nn.Linear
-        assert not is_sharded(head.weight)  # a trainer's own sharding is none of ours
+        assert not is_distributed(head.weight)  # a trainer's own sharding is none of ours
         monkeypatch.setattr(sharding, "num_connected", lambda: 2)
-        assert is_sharded(head.weight)
-        assert not is_sharded(full_tensor(head.weight))
+        assert is_distributed(head.weight)
+        assert not is_distributed(full_tensor(head.weight))
         assert row_bounds(head.weight) == [(0, len(head.weight))]
         hooks = [*head._forward_hooks.values(), *head._forward_pre_hooks.values()]
         assert len(hooks) == 2
