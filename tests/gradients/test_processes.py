@@ -88,14 +88,14 @@ def test_an_error_of_all_is_told_once() -> None:
 
 @pytest.mark.slow
 def test_an_error_of_one_is_told_by_it_and_ends_the_others() -> None:
-    done = ends(2, 'if rank == 1: raise InputError("My disk is full.")\nfrom_all(rank)')
+    done = ends(2, 'if rank == 1: raise InputError("My disk is full.")\nall_gather(rank)')
     assert [code for code, _, _ in done] == [2, 2]
     assert [err for _, _, err in done] == ["", "error: My disk is full.\n"]
 
 
 @pytest.mark.slow
 def test_a_killed_process_ends_the_others_and_one_of_them_says_so() -> None:
-    done = ends(3, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nfrom_all(rank)")
+    done = ends(3, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nall_gather(rank)")
     assert [code for code, _, _ in done] == [2, -9, 2]
     (said,) = [err for _, _, err in done if err]
     assert said.startswith("error: Another process of this command ended, so none of them can go on.\nhint: ")
