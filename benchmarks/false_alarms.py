@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.check.against_baseline import baseline_verdicts
+from gradscope.diagnostics.check.baseline import baseline_verdicts
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.resampling import Resampling
-from gradscope.results.check import BaselineMetric, BaselineRule
+from gradscope.results.verdicts import BaselineMetric, BaselineRule
 
 Array = NDArray[np.float64]
 

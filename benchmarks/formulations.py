@@ -10,8 +10,8 @@ import numpy as np
 from workload import seconds, spread
 
 from gradscope.advantages.registry import FORMULATIONS
-from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
-from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
+from gradscope.diagnostics.rank.rollout_spectra import step_spectra
+from gradscope.diagnostics.rank.rows import StepRows
 
 NUM_GROUPS, SIZE, WIDTH = 16, 8, 1000
 GROUP_SIZES = (2, 4, None)

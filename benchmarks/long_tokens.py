@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from gradscope.diagnostics.rank.rollouts.step_rows import step_rows
-from gradscope.diagnostics.rank.tokens.token_spectra import token_spectra
+from gradscope.diagnostics.rank.rows import step_rows
+from gradscope.diagnostics.rank.tokens.spectra import token_spectra
 from gradscope.estimate import Estimate
 from gradscope.gradients.model.checkpoint import load_model
 from gradscope.gradients.model.policy import MeasuredPolicy

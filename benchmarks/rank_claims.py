@@ -21,19 +21,18 @@ from gradscope import measure_rank
 from gradscope.advantages.registry import LOGGED
 from gradscope.advantages.token import return_to_go
 from gradscope.diagnostics.inputs.steps import measure_steps
-from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups, measure_baselines
-from gradscope.diagnostics.rank.formulations.updates import measure_formulations
-from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
-from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
+from gradscope.diagnostics.rank.formulations import measure_formulations
+from gradscope.diagnostics.rank.reward_baselines import BaselineGroup, baseline_groups, measure_baselines
+from gradscope.diagnostics.rank.rollout_spectra import step_spectra
+from gradscope.diagnostics.rank.rows import StepRows, step_rows
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import gradient_gram, row_norms
 from gradscope.metrics.gram.sparsity import row_sparsity
 from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.progress import no_progress
-from gradscope.results.rank import FormulationUpdate, GradientSpectrum
-from gradscope.results.ranks.curves import RankCurvePoint
-from gradscope.results.ranks.tokens import GradientSparsity
+from gradscope.results.rank import FormulationUpdate, GradientSpectrum, RankCurvePoint
+from gradscope.results.tokens import GradientSparsity
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup

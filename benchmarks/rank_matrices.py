@@ -13,10 +13,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 
-from gradscope import measure_rank
+from gradscope import RankOptions, measure_rank
 from gradscope.estimate import Estimate
-from gradscope.results.rank import RankReport, RowKind
-from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.rank import RankCurvePoint, RankReport, RowKind, TokenRankPoint, WeightRankPoint
 
 Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
 KINDS: tuple[RowKind, ...] = ("rollout", "weight", "hidden", "logit", "advantage", "token")
@@ -40,8 +39,7 @@ def main() -> None:
             steps=options.step,
             rows=kind,
             advantages=options.advantage or ("dr_grpo", "sign", "reinforce"),
-            group_sizes=options.group_size or (2, 4, 8, 16),
-            pair_groups=True,
+            options=RankOptions(group_sizes=options.group_size or (2, 4, 8, 16), pair_groups=True),
         )
         for matrix, points in matrices(kind, report):
             for point in sorted(points, key=lambda p: (p.step, p.advantage, p.group_size)):

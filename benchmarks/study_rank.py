@@ -25,15 +25,13 @@ from study import fill_page
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.advantages.token import return_to_go
-from gradscope.diagnostics.rank.collected import Collected
+from gradscope.diagnostics.rank.collected import Collected, collect_kinds
 from gradscope.diagnostics.rank.request import RankRequest
-from gradscope.diagnostics.rank.several import collect_kinds
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.uncertainty.paired import least_detectable_mean, sign_flip_p_value, student_mean
 from gradscope.progress import no_progress
-from gradscope.results.rank import RowKind
-from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.rank import RankCurvePoint, RowKind, TokenRankPoint, WeightRankPoint
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup

@@ -17,27 +17,28 @@ import pytest
 from gradscope.advantages.registry import ALL_FORMULATIONS, LOGGED
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG
-from gradscope.diagnostics.compare.judgement import judged
+from gradscope.diagnostics.compare.measure import judged
 from gradscope.diagnostics.compare.runs import drawdown
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS
 from gradscope.diagnostics.passk.comparison import compare_samples
-from gradscope.diagnostics.rank.formulations.heldout import measure_heldout
-from gradscope.diagnostics.rank.formulations.interference import measure_interference
-from gradscope.diagnostics.rank.formulations.kinds import measure_kinds
-from gradscope.diagnostics.rank.formulations.reward_baselines import baseline_groups, measure_baselines
-from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
-from gradscope.diagnostics.rank.rollouts.geometry import class_energy
-from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
-from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
+from gradscope.diagnostics.rank.formulations import (
+    _class_energy,
+    measure_formulations,
+    measure_interference,
+    measure_kinds,
+    measure_shares,
+)
+from gradscope.diagnostics.rank.heldout import measure_heldout
+from gradscope.diagnostics.rank.reward_baselines import baseline_groups, measure_baselines
+from gradscope.diagnostics.rank.rollout_spectra import step_spectra
+from gradscope.diagnostics.rank.rows import StepRows
+from gradscope.diagnostics.rank.tokens.changes import TokenChange, logprob_change
 from gradscope.diagnostics.rank.tokens.corrections import correction_effects
-from gradscope.diagnostics.rank.tokens.logprob_changes import logprob_change
 from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares, with_later
-from gradscope.diagnostics.rank.tokens.token_changes import TokenChange
-from gradscope.diagnostics.rank.weights.adapter_states import adapter_states
-from gradscope.diagnostics.rank.weights.module_shares import module_shares
-from gradscope.diagnostics.rank.weights.optimizer_question import optimizer_steps
-from gradscope.diagnostics.spike.parts import tensors_of
+from gradscope.diagnostics.rank.weight_gradients import module_shares, optimizer_steps
+from gradscope.diagnostics.rank.weight_updates import _adapter_states
+from gradscope.diagnostics.spike.measure import _tensors_of
 from gradscope.estimate import Estimate
 from gradscope.gradients.model.checkpoint import Checkpoint
 from gradscope.gradients.step.directions import MatrixSteps, TensorNorm
@@ -63,25 +64,30 @@ from gradscope.results.degeneracy import (
     StepBehindFilter,
     StepDegeneracy,
 )
-from gradscope.results.logged.course import EntropyNumbers, GenerationNumbers, StalenessNumbers
-from gradscope.results.logged.mismatch import MismatchNumbers
+from gradscope.results.logged import EntropyNumbers, GenerationNumbers, MismatchNumbers, StalenessNumbers
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
-from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport, Ranks, StepGeometry
-from gradscope.results.ranks.curves import RankCurvePoint
-from gradscope.results.ranks.heldout import HeldoutTransfer
-from gradscope.results.ranks.interference import Interference
-from gradscope.results.ranks.token_parts import CorrectionEffect, LogprobChange, TokenKind, TokenKl, TurnShare
-from gradscope.results.ranks.tokens import GradientSparsity
+from gradscope.results.rank import (
+    BaselineNoise,
+    FormulationUpdate,
+    GroupShare,
+    HeldoutTransfer,
+    Interference,
+    RankCurvePoint,
+    RankReport,
+    Ranks,
+    StepGeometry,
+)
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import RunReport
 from gradscope.results.signal import AdvantageMass, PassRateDistribution, SignalCost
 from gradscope.results.spike import SpikeReport
+from gradscope.results.tokens import CorrectionEffect, GradientSparsity, LogprobChange, TokenKind, TokenKl, TurnShare
 from gradscope.results.update import WeightUpdate
-from tests.diagnostics.compare.test_judgement import pair_of
+from tests.diagnostics.compare.test_measure import pair_of
 from tests.diagnostics.logged.made_up_tokens import both, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.made_up_runs import samples as samples_of
-from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
+from tests.diagnostics.rank.test_rollout_spectra import make_rows
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 
 DIFFERENCES = {"difference"}
@@ -275,7 +281,7 @@ def rank_values(seed: int) -> Iterator[Found]:
     yield from ((f"sparsity.{name}", estimate, len(gram)) for name, estimate in row_sparsity(norms).items())
     yield "sparsity.zero_groups", zero_groups(norms, ids), 0
     yield from (("top_share", top_share(gram), 0), ("grad_norm", batch_norm(gram), 0))
-    yield from (("cancellation", cancellation(gram), 0), ("class_subspace_energy", class_energy(rows, gram), 0))
+    yield from (("cancellation", cancellation(gram), 0), ("class_subspace_energy", _class_energy(rows, gram), 0))
     yield "update_cosine", cosine_of_updates(rows.gram, rewards, advantages), 0
 
 
@@ -363,7 +369,7 @@ def spike_values(seed: int) -> Iterator[Found]:
     found = deviation_of(dict(enumerate(rng.standard_cauchy(30).tolist())), 0, num_chosen_from=30)
     yield "deviation", found.deviation if isinstance(found, Deviation) else None, 0
     norms = [TensorNorm(tensor=str(at), num_entries=1, norm=norm) for at, norm in enumerate(rng.exponential(size=3))]
-    yield from (("tensor_share", one.tensor_share, 0) for one in tensors_of(norms))
+    yield from (("tensor_share", one.tensor_share, 0) for one in _tensors_of(norms))
 
 
 def token_part_values(seed: int) -> Iterator[Found]:
@@ -397,7 +403,7 @@ def weight_values(seed: int) -> Iterator[Found]:
     yield "principal_angle", principal_angle(*frames), 0
     up, down = rng.normal(size=(5, 2)) * rng.choice([0.0, 1.0]), rng.normal(size=(2, 4))
     held = Checkpoint(num_updates=1, matrices={}, factors={"q": lambda: (down, up)})
-    for state in adapter_states("q", [held], [up @ down], Estimate.exact(2.0)):
+    for state in _adapter_states("q", [held], [up @ down], Estimate.exact(2.0)):
         yield from ((f"adapter.{name}", getattr(state, name), 0) for name in ADAPTER)
     rows = rng.normal(size=(3, 6))
     moved = (int(rng.integers(0, 7)), 0, 6)

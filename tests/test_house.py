@@ -24,8 +24,6 @@ TESTS = PACKAGE.parent / "tests"
 FAMILIES = {
     "catalog": "its rows are data, held to the results that they describe",
     "results": "its records are data, held to the documents that they become",
-    "results/logged": "likewise",
-    "results/ranks": "likewise",
     "render/figures": "every figure is drawn from one list of examples",
     "render/terminal": "every table is printed from one list of examples",
     "render/terminal/degeneracy": "likewise",

@@ -16,12 +16,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.check.against_baseline import baseline_verdicts
+from gradscope.diagnostics.check.baseline import baseline_verdicts
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps
-from gradscope.results.check import BaselineMetric, Verdict
+from gradscope.results.verdicts import BaselineMetric, Verdict
 
 Array = NDArray[np.float64]
 Process = Callable[[np.random.Generator, int], Array]

@@ -17,7 +17,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.compare.judgement import LEVEL, POWER, judged
+from gradscope.diagnostics.compare.measure import LEVEL, POWER, judged
 from gradscope.metrics.uncertainty.paired import (
     least_detectable_mean,
     paired_t_p_value,

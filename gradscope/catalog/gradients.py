@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradscope.catalog.entry import Metric, rank_metric
 
 _UNEVEN = "Dead groups, advantages of very different size, completions of very different length."
@@ -177,4 +179,152 @@ SPARSITY_METRICS: tuple[Metric, ...] = tuple(
     )
     for family, word, of in (("token_sparsity", "tokens", _TOKENS), ("weight_sparsity", "entries", _ENTRIES))
     for name, title, formula, meaning, source in _DEFINITIONS
+)
+
+
+_report_metric = partial(Metric, command="report")
+
+CONTRIBUTION_METRICS: tuple[Metric, ...] = (
+    _report_metric(
+        name="projection_share",
+        title="share of the gradient",
+        formula="(G 1)_i / (1' G 1)",
+        meaning="Each rollout's part of the step's gradient along the gradient's own direction. The parts add up to 1; "
+        "a negative part pulls against the rest.",
+        range="(-inf, inf)",
+        better="neither",
+        moved_by="The size of the advantage, the length of the completion, how unlikely its tokens were.",
+        source="Definition.",
+    ),
+    _report_metric(
+        name="cosine_to_sum",
+        title="cosine with the gradient",
+        formula="(G 1)_i / (|g_i| sqrt(1' G 1))",
+        meaning="Whether a rollout pulls the way the whole step goes (1), across it (0) or against it (-1).",
+        range="[-1, 1]",
+        better="neither",
+        moved_by="How much the rollouts of a step have in common.",
+        source="Definition.",
+    ),
+    _report_metric(
+        name="top_share",
+        title="share of the top tenth",
+        formula="(sum of the largest tenth of |g_i|) / (sum of all |g_i|)",
+        meaning="How few rollouts hold most of the gradient norms; 0.1 where all are alike, 1 where a tenth is all.",
+        range="[0.1, 1]",
+        better="neither",
+        moved_by="Dead groups, groups with a single success or failure, completions of very different length.",
+        source="Definition; a point of the Lorenz curve.",
+    ),
+    _report_metric(
+        name="token_norm",
+        title="norm of a token's gradient",
+        formula="|v_t| |grad log pi(token t)|, v_t the token's weight in the loss",
+        meaning="How hard one token pulls. The tokens' gradients add up to their rollout's.",
+        range="[0, inf)",
+        better="neither",
+        moved_by="The advantage, how unlikely the token was, and how the loss averages over tokens.",
+        source="Definition; exact rows by gradscope rank --rows token.",
+    ),
+    _report_metric(
+        name="token_entropy_correlation",
+        title="entropy and token gradient",
+        formula="sum of d_norm d_entropy / sqrt(sum of d_norm^2 sum of d_entropy^2), d a rank minus the rollout's mean",
+        meaning="Positive where tokens at which the policy was undecided pull harder than those it was sure of.",
+        range="[-1, 1]",
+        better="neither",
+        moved_by="Temperature, an entropy bonus, a mask on tokens of low entropy.",
+        source="Spearman's correlation, pooled within rollouts.",
+    ),
+    _report_metric(
+        name="update_cosine",
+        title="cosine with the logged update",
+        formula="a' K b / sqrt(a' K a b' K b)",
+        meaning="How far another formulation would have moved the policy the same way from the same rollouts.",
+        range="[-1, 1]",
+        better="neither",
+        moved_by="How a formulation weighs groups of different pass rates, and whether it has a baseline.",
+        source="Definition; a the logged advantages, b the formulation's.",
+    ),
+    _report_metric(
+        name="length_correlation",
+        title="length and advantage",
+        formula="sum of d_length d_reward / sqrt(sum of d_length^2 sum of d_reward^2), d minus the group's mean",
+        meaning="Whether longer completions of the same prompt are rewarded more (positive) or less (negative).",
+        range="[-1, 1]",
+        better="neither",
+        moved_by="Truncation, a length penalty, a reward that a longer answer can game.",
+        source="Pearson's correlation, pooled within groups.",
+    ),
+    _report_metric(
+        name="live_share",
+        title="share of the loss that is live",
+        formula="(weight of live groups in the loss) / (weight of all groups in the loss)",
+        meaning="What a live group's gradient is multiplied by because dead groups are averaged in.",
+        range="[0, 1]",
+        better="higher",
+        moved_by="Dead groups; where the loss is a mean over tokens, their length too.",
+        source="Definition; the weights are those of the trainer's loss_type.",
+    ),
+    _report_metric(
+        name="logprob_gap",
+        title="sampler and trainer",
+        formula="mean over tokens of |log p_trainer - log p_sampler|",
+        meaning="How far the log-probabilities of the sampler are from those of the weights that were updated; where "
+        "they differ, the update is off-policy from the first token on.",
+        range="[0, inf)",
+        better="lower",
+        moved_by="Stale weights, another precision or kernel in the sampler, a temperature that only one side applies.",
+        source="Definition; TRL logs it as sampling/sampling_logp_difference/mean.",
+        path="logged.sampler.overall.logprob_gap",
+    ),
+)
+
+
+HELDOUT_METRICS: tuple[Metric, ...] = (
+    rank_metric(
+        name="heldout.frac_hurt",
+        title="held-out pairs that hurt",
+        formula="share of pairs (j, k) with S_j . C_k < 0, S_j = sum of A_i s_i of group j, C_k the mean gradient of "
+        "the log-probability of held-out prompt k's correct answers",
+        meaning="How often a step along one training prompt's gradient lowers the log-probability of a held-out "
+        "prompt's correct answers, to first order. 0.5 for unrelated prompts.",
+        range="[0, 1]",
+        better="lower",
+        moved_by="What training and held-out prompts have in common; shared text such as formats moves it down.",
+        source="Negative interference by products of scores: arXiv 2510.02230; share of pairs: definition.",
+    ),
+    rank_metric(
+        name="heldout.cosine",
+        title="cosine with held-out answers",
+        formula="mean over j and k of S_j . C_k / (|S_j| |C_k|)",
+        meaning="Whether training prompts climb held-out correct answers (above 0) or descend them (below 0).",
+        range="[-1, 1]",
+        better="higher",
+        moved_by="As heldout.frac_hurt.",
+        source="Definition; alignment with gradients of held-out prompts: arXiv 2602.21492.",
+    ),
+    rank_metric(
+        name="heldout.transfer",
+        title="transfer to held-out prompts",
+        formula="mean over k of U . C_k / mean over j of U . D_j, U the sum of all S_j, D_j as C_k of group j's own "
+        "correct answers",
+        meaning="What the step does to held-out correct answers, in units of what it does to those that it was trained "
+        "on: 1 where both gain as much, 0 where nothing carries over, below 0 where held-out answers are undone.",
+        range="(-inf, inf)",
+        better="higher",
+        moved_by="The number of prompts of a step: its own are one of them each; what all prompts have in common.",
+        source="Definition.",
+    ),
+    rank_metric(
+        name="heldout.influence",
+        title="influence on held-out prompts",
+        formula="mean over k of S_j . C_k / (mean |S_j| mean |C_k|)",
+        meaning="Whether a training prompt helps (above 0) or hurts the held-out correct answers: a cosine that counts "
+        "the size of its gradient, 1 for one of average norm along all of them.",
+        range="(-inf, inf)",
+        better="higher",
+        moved_by="The size of its gradient, and what it has in common with the held-out prompts.",
+        source="Definition; ranking training prompts by held-out gradients: arXiv 2602.21492.",
+    ),
 )

@@ -166,3 +166,197 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         source="Definition.",
     ),
 )
+
+
+UPDATE_METRICS: tuple[Metric, ...] = (
+    rank_metric(
+        name="update_norm",
+        title="update norm",
+        formula="|sum of A_i s_i| = sqrt(A' K A)",
+        meaning="Norm of the update that a formulation makes of the step's rollouts, before clipping and without KL.",
+        range="[0, inf)",
+        better="neither",
+        moved_by="The formulation's scale; how far the score vectors agree.",
+        source="Definition.",
+    ),
+    rank_metric(
+        name="between_groups",
+        title="between groups",
+        formula="sum over groups j of n_j |mean row of j|^2, over the sum of |g_i|^2",
+        meaning="Share of the rows' energy in the groups' means; the rest cancels within groups.",
+        range="[0, 1]",
+        better="neither",
+        moved_by="Zero-sum advantages on similar completions lower it.",
+        source="Analysis of variance (Fisher 1925), on uncentered rows.",
+    ),
+    rank_metric(
+        name="signal_to_noise",
+        title="signal to noise",
+        formula="J mean over j != k of S_j . S_k, over (mean |S_j|^2 - mean over j != k of S_j . S_k)",
+        meaning="Squared norm of the expected update over the variance of the step's update. Above 1 the update is "
+        "mostly signal; negative where chance made the estimate so.",
+        range="[-1, inf)",
+        better="higher",
+        moved_by="More groups a step, prompts that pull the same way, less noisy baselines.",
+        source="U-statistic over groups; as the gradient noise scale of McCandlish et al. 2018, arXiv 1812.06162.",
+    ),
+    rank_metric(
+        name="critical_batch_size",
+        title="critical batch size",
+        formula="J / signal_to_noise, J groups of the step",
+        meaning="Prompts a step at which signal and noise of the update are equal. Below it more prompts make about as "
+        "much more progress, far above it they are wasted.",
+        range="[0, inf)",
+        better="neither",
+        moved_by="It rises as prompts are learned; prompts that pull the same way and less noisy baselines lower it.",
+        source="McCandlish et al. 2018, arXiv 1812.06162: the simple noise scale tr(covariance) / |gradient|^2, in "
+        "prompts.",
+    ),
+    rank_metric(
+        name="group_cosine",
+        title="cosine of groups",
+        formula="mean over j != k of S_j . S_k / (|S_j| |S_k|), groups with a gradient",
+        meaning="Whether prompts pull the same way (1), are unrelated (0) or pull against each other.",
+        range="[-1, 1]",
+        better="neither",
+        moved_by="Prompts of one kind raise it; over training it tends to fall as what they share is learned.",
+        source="Definition; cross-prompt orthogonality as in arXiv 2601.23135.",
+    ),
+    rank_metric(
+        name="noise_within",
+        title="noise within prompts",
+        formula="mean |a_j - b_j|^2 / 2 over (mean (|a_j|^2 + |b_j|^2) / 2 - mean over j != k of h_j . h_k), a_j and "
+        "b_j halves of group j with advantages of their own, h_j their mean",
+        meaning="Share of the noise of a prompt's gradient that more rollouts of it would lessen; the rest lies "
+        "between prompts, and only more prompts help. At half the group size; above 1 where chance made it so.",
+        range="[0, inf)",
+        better="neither",
+        moved_by="Fewer rollouts a prompt and noisier baselines raise it; unlike prompts lower it.",
+        source="One-way analysis of variance (Fisher 1925), by products of halves, on gradients.",
+    ),
+    rank_metric(
+        name="alignment.pass@k",
+        title="alignment with pass@k",
+        formula="E u . E v / (|E u| |E v|), v the unbiased gradient of pass@k, products of different groups only",
+        meaning="Whether a formulation climbs pass@k on average (1), leaves it alone (0) or descends it (-1); noise "
+        "that both share does not count.",
+        range="[-1, 1]",
+        better="higher",
+        moved_by="How a formulation weighs hard and easy prompts.",
+        source="Gradient of pass@k: Walder & Karkhanis 2025, arXiv 2505.15201; cross products: definition.",
+    ),
+    rank_metric(
+        name="kinds.norm",
+        title="norm by kind of group",
+        formula="|sum of A_i s_i| over the all-fail, the mixed or the all-pass groups of a step",
+        meaning="What each kind of group gives to the update; the three sums add up to it. 0 where a formulation "
+        "leaves a kind out.",
+        range="[0, inf)",
+        better="neither",
+        moved_by="The formulation; how many groups of the kind there are.",
+        source="Definition.",
+    ),
+    rank_metric(
+        name="kinds.cosine",
+        title="cosine by kind of group",
+        formula="u . v / (|u| |v|), u the sum over the groups of one kind, v the whole update",
+        meaning="Whether groups of a kind pull the way the step goes (1), across it (0) or against it (-1).",
+        range="[-1, 1]",
+        better="neither",
+        moved_by="The formulation; the kind with the largest norm decides where the step goes.",
+        source="Definition.",
+    ),
+    rank_metric(
+        name="kinds.alignment.pass@k",
+        title="alignment with pass@k by kind of group",
+        formula="E u . E v / (|E u| |E v|), u the sum over the groups of one kind, v the unbiased gradient of pass@k, "
+        "products of different groups only",
+        meaning="Whether groups of a kind climb pass@k on average (1) or descend it (-1); noise that the two share is "
+        "left out.",
+        range="[-1, 1]",
+        better="higher",
+        moved_by="The formulation. Of sign's all-fail groups it is 1 in expectation with pass@G, G the group size.",
+        source="Of sign's all-fail part: Nie et al. 2026, arXiv 2605.07689; pass@k gradient: Walder and Karkhanis "
+        "2025, arXiv 2505.15201.",
+    ),
+    rank_metric(
+        name="optimal_baseline",
+        title="optimal baseline",
+        formula="sum(|s_i|^2 r_i) / sum(|s_i|^2)",
+        meaning="The constant that makes a prompt's gradient least noisy; r minus it is the formulation of this name.",
+        range="between the smallest and the largest reward",
+        better="neither",
+        moved_by="Failing rollouts with larger score vectors than passing ones lower it.",
+        source="Greensmith, Bartlett & Baxter 2004, Variance reduction techniques for gradient estimates, JMLR 5.",
+    ),
+    rank_metric(
+        name="relative_noise",
+        title="relative gradient noise",
+        formula="sum of |s_i|^2 (r_i - b_i)^2 over that with b_i the mean of the other rewards of the group",
+        meaning="Second moment of the gradient under a baseline; below 1 is less noisy than leave-one-out.",
+        range="[0, inf)",
+        better="lower",
+        moved_by="The correlation of reward and |s|^2; the group size.",
+        source="Definition; shrinkage: Zeng et al. 2025, arXiv 2511.03710.",
+    ),
+    rank_metric(
+        name="reward_norm_correlation",
+        title="reward and norm",
+        formula="within-group correlation of r_i and |s_i|^2, each group's norms over their mean",
+        meaning="What makes the group mean a poor baseline: 0 where it is the best one.",
+        range="[-1, 1]",
+        better="neither",
+        moved_by="Confident passes and uncertain failures make it negative.",
+        source="Definition.",
+    ),
+)
+
+_UPDATE_SHARE = "[0, 1]"
+
+INTERFERENCE_METRICS: tuple[Metric, ...] = (
+    rank_metric(
+        name="interference.frac_hurt",
+        title="pairs that hurt",
+        formula="share of pairs j != k with S_j . C_k < 0, S_j = sum of A_i s_i of group j, C_k the mean score vector "
+        "of the correct rollouts of group k",
+        meaning="How often a step along one prompt's gradient lowers the log-probability of another's correct answers, "
+        "to first order. 0.5 for unrelated prompts.",
+        range="[0, 1]",
+        better="lower",
+        moved_by="Prompts whose answers exclude each other; shared text such as formats moves it down.",
+        source="Negative interference by products of scores: arXiv 2510.02230; share of pairs: definition.",
+    ),
+    rank_metric(
+        name="interference.cosine",
+        title="cosine with others' correct answers",
+        formula="mean over j != k of S_j . C_k / (|S_j| |C_k|)",
+        meaning="Whether prompts climb the correct answers of the others (above 0) or descend them (below 0).",
+        range="[-1, 1]",
+        better="higher",
+        moved_by="As interference.frac_hurt.",
+        source="Definition; alignment with gradients of held-out prompts: arXiv 2602.21492.",
+    ),
+    rank_metric(
+        name="interference.transfer",
+        title="transfer",
+        formula="sum over j != k of S_j . C_k / sum over k of S_k . C_k",
+        meaning="What all the other prompts of a step do to a prompt's correct answers, in units of what its own "
+        "gradient does for them. Below 0 the others undo a part of it; its own answers are those that it was "
+        "trained on.",
+        range="(-inf, inf)",
+        better="higher",
+        moved_by="The number of prompts of a step; how much they have in common.",
+        source="Definition.",
+    ),
+    rank_metric(
+        name="interference.influence",
+        title="influence of a prompt",
+        formula="mean over k != j of S_j . C_k / mean over k of S_k . C_k",
+        meaning="Whether a prompt helps (above 0) or hurts the correct answers of the others of its step; 1 would be "
+        "as much as a prompt does for its own.",
+        range="(-inf, inf)",
+        better="higher",
+        moved_by="The size of its gradient, and what it has in common with the others.",
+        source="Definition; influence of training prompts on held-out ones: arXiv 2602.21492.",
+    ),
+)

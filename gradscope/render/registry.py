@@ -120,14 +120,14 @@ class ResultSpec:
 
 SPECS = (
     ResultSpec(
-        result="check:CheckReport",
+        result="verdicts:CheckReport",
         name="check",
         table="terminal.check:check_table",
         csv=_attributes("verdicts"),
         definitions=lambda report: (verdict.metric for verdict in report.verdicts if verdict.metric in CATALOG),
     ),
     ResultSpec(
-        result="claims:ClaimsReport",
+        result="verdicts:ClaimsReport",
         name="claims",
         table="terminal.claims:claims_table",
         csv=_attributes("claims"),

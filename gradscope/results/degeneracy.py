@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gradscope.estimate import Estimate
-from gradscope.results.lazy_rows import LazyRows
-from gradscope.results.logged.metrics import MetricCourse
+from gradscope.results.envelope import LazyRows
+from gradscope.results.logged import MetricCourse
 from gradscope.results.signal import (
     AdvantageMass,
     PassRateDistribution,

@@ -2,6 +2,7 @@
 
 Strict JSON: floats unrounded, shares in [0, 1]; a null has its reason beside it; a number that a trainer logged as NaN
 or infinity is the text "NaN", "Infinity" or "-Infinity". Two runs on the same input differ in ``created_at`` only.
+Long tables are rows that are made when they are read.
 """
 
 from __future__ import annotations
@@ -11,19 +12,71 @@ import hashlib
 import json
 import math
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, overload
 
 from gradscope.copies import copy_of
 from gradscope.errors import InputError
 from gradscope.machine.threads import in_threads
 from gradscope.outside.limits import require_regular
-from gradscope.results.lazy_rows import LazyRows
 from gradscope.say import non_finite_word
 from gradscope.version import __version__
+
+Row = dict[str, Any]
+
+
+class RowValues(Protocol):
+    """The values of a column: a NumPy array, or anything else that slices and becomes a list of plain values."""
+
+    def __len__(self) -> int:
+        """How many rows."""
+
+    def __getitem__(self, rows: slice) -> RowValues:
+        """Some of the rows."""
+
+    def tolist(self) -> list[Any]:
+        """The plain values."""
+
+
+class LazyRows(Sequence[Row]):
+    """Rows of named values, made from columns when they are asked for."""
+
+    def __init__(self, columns: Mapping[str, RowValues]) -> None:
+        """A table.
+
+        Args:
+            columns: Name -> values, all of one length.
+        """
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()), []))
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, int):
+            at = range(len(self))[index]
+            return self[at : at + 1][0]
+        values = [column[index].tolist() for column in self._columns.values()]
+        return [dict(zip(self._columns, row, strict=True)) for row in zip(*values, strict=True)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LazyRows) and self[:] == other[:]
+
+    __hash__ = None  # type: ignore[assignment]  # its columns may be arrays
+
+    def __repr__(self) -> str:
+        """How long it is, and of what."""
+        return f"<{len(self)} rows of {', '.join(self._columns)}>"
+
 
 SCHEMA_VERSION = 1
 

@@ -8,20 +8,19 @@ from typing import Literal
 
 from gradscope.estimate import Estimate
 from gradscope.results.envelope import FLATTENED, NOT_IN_DOCUMENT
-from gradscope.results.ranks.curves import RankCurvePoint, SizeChange, TokenRankPoint, WeightRankPoint
-from gradscope.results.ranks.heldout import HeldoutInfluence, HeldoutTransfer
-from gradscope.results.ranks.interference import Interference, PromptInfluence
-from gradscope.results.ranks.token_parts import (
+from gradscope.results.replay import LogprobDifference
+from gradscope.results.source import Source
+from gradscope.results.tokens import (
     CorrectionEffect,
     EntropyChange,
+    GradientSparsity,
     LogprobChange,
     TokenKind,
     TokenKl,
+    TokenMethod,
+    TokenRows,
     TurnShare,
 )
-from gradscope.results.ranks.tokens import GradientSparsity, TokenRows
-from gradscope.results.replay import LogprobDifference
-from gradscope.results.source import Source
 from gradscope.results.update import (
     AdapterState,
     GradientAndUpdate,
@@ -31,6 +30,215 @@ from gradscope.results.update import (
     WeightUpdate,
 )
 from gradscope.shown import Drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NullRank:
+    """The effective rank under one null model, on the same live sub-groups."""
+
+    effective_rank: Estimate
+    """Mean over the live sub-groups, interval by resampling groups; each sub-group's own is a mean over draws."""
+    difference: Estimate
+    """Effective rank minus that of the null, paired by sub-group."""
+    ratio: Estimate
+    """Mean effective rank over the mean of the null, from the same sub-groups."""
+    two_direction_energy: Estimate
+    """Share of sum s^2 in the two largest singular values under the null."""
+    profile: tuple[float, ...] = ()
+    """Mean over the live sub-groups of s / sum s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCurvePoint:
+    """A rank averaged over the groups of one step."""
+
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    group_size: int
+    """Rows of each matrix."""
+    num_groups: int
+    """Sub-groups of this size at the step."""
+    num_dead: int
+    """Those whose advantages are all zero: their matrix is zero and has no rank."""
+    effective_rank: Estimate
+    """Mean over the live sub-groups, interval by resampling groups."""
+    given_prompts: Estimate
+    """The same mean with the interval of other rollouts of the same prompts, by leaving each rollout out once."""
+    stable_rank: Estimate
+    """As ``effective_rank``."""
+    participation_ratio: Estimate
+    """Likewise."""
+    two_direction_energy: Estimate
+    """Share of sum s^2 in the two largest singular values, averaged likewise; of two rows it is 1."""
+    summed_energy: Estimate
+    """|sum of rows|^2 over the sum of their squared norms, averaged likewise: 1 for unrelated rows."""
+    shared_directions: Estimate
+    """Directions on which a sub-group's unit rows have more energy than one of them could have: their mean number."""
+    shared_energy: Estimate
+    """Share of the rows' squared norms on the shared directions, averaged likewise."""
+    shared_sum: Estimate
+    """Share of |sum of rows|^2 on them, averaged over the sub-groups whose sum is not zero."""
+    shared_kept: Estimate
+    """``summed_energy`` of the rows' parts on them, averaged over the sub-groups whose rows have any."""
+    residual_kept: Estimate
+    """``summed_energy`` of what is left of the rows, averaged over the sub-groups where something is."""
+    profile: tuple[float, ...] = ()
+    """Mean over the live sub-groups of s / sum s, largest first: what the effective rank is the entropy of."""
+    nulls: Mapping[str, NullRank] = field(default_factory=dict)
+    """The same under each null model; empty where every sub-group is dead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRankPoint:
+    """Ranks of token rows, averaged over the groups of one step."""
+
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    group_size: int
+    """Rollouts over which an advantage was computed."""
+    method: TokenMethod
+    """How the rows were had; ``sampled`` where any group was."""
+    num_groups: int
+    """Groups, or parts of them, of this size at the step."""
+    num_dead: int
+    """Those whose token weights are all zero: their matrix is zero and has no rank."""
+    num_rows: Estimate
+    """Token rows of a live group, N. Mean over live groups."""
+    frac_seen: float
+    """Share of the step's tokens that are rows."""
+    effective_rank: Estimate
+    """Mean over live groups, interval by resampling groups."""
+    stable_rank: Estimate
+    """Likewise."""
+    participation_ratio: Estimate
+    """Likewise."""
+    two_direction_energy: Estimate
+    """Share of sum s^2 in the two largest singular values, averaged likewise."""
+    energy_error: float | None = None
+    """Of sketches the largest error of a squared singular value, over their sum, of any live group."""
+    nulls: Mapping[str, NullRank] = field(default_factory=dict)
+    """The same under each null model; empty where no group is live."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightRankPoint:
+    """The rank of dL/dW of one group of G rollouts, averaged over the groups of one step."""
+
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    group_size: int
+    """Rollouts of each group, G."""
+    tensor: str | None
+    """The weight; None for the mean over all weights of each group."""
+    shape: tuple[int, int] | None
+    """Its outputs and inputs, the smaller of which bounds the rank; None for the mean over weights."""
+    num_groups: int
+    """Groups, or parts of them, of this size at the step."""
+    num_dead: int
+    """Those without a gradient."""
+    effective_rank: Estimate
+    """Mean over the live ones, interval by resampling groups."""
+    stable_rank: Estimate
+    """Likewise."""
+    participation_ratio: Estimate
+    """Likewise."""
+    two_direction_energy: Estimate
+    """Share of sum s^2 in the two largest singular values, averaged likewise."""
+    nulls: Mapping[str, NullRank] = field(default_factory=dict)
+    """The same under each null model, ``gaussian`` with the norms of the matrix's rows (of the smaller side)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeChange:
+    """What a larger group does to the effective rank, from the same rollouts of the same prompts."""
+
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    matrix: str
+    """Which matrix: a kind of rows, or the name of a weight."""
+    first: int
+    """The smaller group size."""
+    second: int
+    """The larger one."""
+    difference: Estimate
+    """Effective rank at the larger minus at the smaller, paired by prompt; prompts that live at every size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutTransfer:
+    """Of one step under one advantage, over pairs of a training and a held-out prompt, to first order."""
+
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    num_groups: int
+    """Groups of the step with a gradient."""
+    num_heldout: int
+    """Held-out prompts with a correct answer that are no prompts of the step."""
+    frac_hurt: Estimate
+    """Share of pairs of which the first lowers the log-probability of the correct answers of the second."""
+    cosine: Estimate
+    """Mean cosine of a group's gradient with that of the log-probability of a held-out prompt's correct answers."""
+    transfer: Estimate
+    """What the step does to held-out correct answers over what it does to those that it was trained on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutInfluence:
+    """Of one group with a gradient under one advantage."""
+
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    group_id: str
+    """The group."""
+    pass_rate: float | None
+    """Its mean reward; None where a reward is missing."""
+    influence: Estimate
+    """Mean product with the held-out prompts, in units of the mean norms of either."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interference:
+    """Of one step under one advantage, over pairs of different groups, to first order."""
+
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    frac_hurt: Estimate
+    """Share of pairs of which the first lowers the log-probability of the correct answers of the second."""
+    cosine: Estimate
+    """Mean cosine of a group's gradient with the mean score vector of another's correct rollouts."""
+    transfer: Estimate
+    """What all others do to a group's correct answers over what its own gradient does for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptInfluence:
+    """Of one group under one advantage."""
+
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    group_id: str
+    """The group."""
+    pass_rate: float
+    """Its mean reward."""
+    influence: Estimate
+    """Mean change of the log-probability of the others' correct answers, in units of what groups do for their own."""
+
 
 RowKind = Literal["rollout", "group", "token", "weight", "hidden", "logit", "advantage", "update"]
 """Which matrix: rows of ``rollout``, ``group`` and ``token`` are gradients by all parameters, those of ``weight`` the

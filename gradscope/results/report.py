@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gradscope.estimate import Estimate
-from gradscope.results.logged.policy import LoggedPolicy
+from gradscope.results.logged import LoggedPolicy
 from gradscope.results.source import Source
 from gradscope.shown import Drawn
 

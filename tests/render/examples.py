@@ -9,8 +9,6 @@ from functools import cache
 import numpy as np
 
 from gradscope.estimate import Estimate
-from gradscope.results.check import CheckReport, Verdict
-from gradscope.results.claims import ClaimRow, ClaimsReport
 from gradscope.results.degeneracy import (
     BehindFilter,
     DegeneracyReport,
@@ -25,7 +23,7 @@ from gradscope.results.degeneracy import (
     StepBehindFilter,
     StepDegeneracy,
 )
-from gradscope.results.lazy_rows import LazyRows
+from gradscope.results.envelope import LazyRows
 from gradscope.results.passk import (
     Evaluation,
     PassAtK,
@@ -36,8 +34,15 @@ from gradscope.results.passk import (
     PassAtKTable,
     Solved,
 )
-from gradscope.results.rank import GradientSpectrum, RankReport, Ranks, SpectrumLabel, StepGeometry
-from gradscope.results.ranks.curves import NullRank, RankCurvePoint
+from gradscope.results.rank import (
+    GradientSpectrum,
+    NullRank,
+    RankCurvePoint,
+    RankReport,
+    Ranks,
+    SpectrumLabel,
+    StepGeometry,
+)
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.results.signal import (
     AdvantageMass,
@@ -58,6 +63,7 @@ from gradscope.results.spike import (
     SpikeTensor,
     SpikeToken,
 )
+from gradscope.results.verdicts import CheckReport, ClaimRow, ClaimsReport, Verdict
 
 HOSTILE = "<script>[red]\x1b[31mred\u202egnp"
 """A name as a log may hold it: HTML, rich markup, a terminal escape and a right-to-left override."""

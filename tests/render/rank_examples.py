@@ -5,20 +5,29 @@ from __future__ import annotations
 import dataclasses
 
 from gradscope.estimate import Estimate
-from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, KindUpdate, RankReport
-from gradscope.results.ranks.curves import TokenRankPoint, WeightRankPoint
-from gradscope.results.ranks.heldout import HeldoutInfluence, HeldoutTransfer
-from gradscope.results.ranks.interference import Interference, PromptInfluence
-from gradscope.results.ranks.token_parts import (
+from gradscope.results.rank import (
+    BaselineNoise,
+    FormulationUpdate,
+    GroupShare,
+    HeldoutInfluence,
+    HeldoutTransfer,
+    Interference,
+    KindUpdate,
+    PromptInfluence,
+    RankReport,
+    TokenRankPoint,
+    WeightRankPoint,
+)
+from gradscope.results.tokens import (
     CorrectionEffect,
     EntropyChange,
+    GradientSparsity,
     KlToken,
     LogprobChange,
     TokenKind,
     TokenKl,
     TurnShare,
 )
-from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.results.update import (
     AdapterState,
     GradientAndUpdate,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.sampler.mismatch import NAMES
-from gradscope.results.logged.course import LagShare, Staleness
-from gradscope.results.logged.mismatch import MismatchNumbers, SamplerMismatch, TokenMismatch
-from gradscope.results.logged.policy import LoggedPolicy
+from gradscope.results.logged import LagShare, LoggedPolicy, MismatchNumbers, SamplerMismatch, Staleness, TokenMismatch
 from gradscope.results.report import (
     Chart,
     KeyNumber,

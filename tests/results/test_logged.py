@@ -9,8 +9,7 @@ import pytest
 
 from gradscope.estimate import Estimate
 from gradscope.results.envelope import to_jsonable
-from gradscope.results.logged.course import EntropyNumbers, PolicyEntropy
-from gradscope.results.logged.policy import LoggedPolicy
+from gradscope.results.logged import EntropyNumbers, LoggedPolicy, PolicyEntropy
 
 PARTS = {name: kind for name, kind in get_type_hints(LoggedPolicy).items() if name != "missing"}
 

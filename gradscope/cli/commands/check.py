@@ -23,7 +23,7 @@ from gradscope.writing import naming, one_writer
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.check.requirements import CheckSettings
-    from gradscope.results.check import CheckReport
+    from gradscope.results.verdicts import CheckReport
 
 SUMMARY = r"""Hold a run against requirements and a baseline; exit 1 when one fails or cannot be decided.
 

@@ -139,6 +139,7 @@ def rank(
     are on disk, unless --step names some.
     """
     from gradscope.diagnostics.rank.measure import measure_rank
+    from gradscope.diagnostics.rank.request import RankOptions
 
     steps, tables = parse_steps(step), options.parse_show("rank", show)
     if heldout is not None and not tables:
@@ -151,14 +152,16 @@ def rank(
                 steps=steps,
                 rows=rows,
                 advantages=advantages or None,
-                group_sizes=sizes,
-                centered=center,
-                pair_groups=pair_groups,
-                tokens=max_tokens,
-                sketch=sketch,
-                heldout=heldout,
-                heldout_threshold=heldout_threshold,
-                seed=seed,
+                options=RankOptions(
+                    group_sizes=sizes,
+                    centered=center,
+                    pair_groups=pair_groups,
+                    tokens=max_tokens,
+                    sketch=sketch,
+                    heldout=heldout,
+                    heldout_threshold=heldout_threshold,
+                    seed=seed,
+                ),
                 read=read,
                 engine=replace(engine, notice=result.notice, unfinished=engine.unfinished or result.unfinished),
                 output=result.staging,

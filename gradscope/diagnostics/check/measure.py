@@ -12,12 +12,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradscope.catalog.lookup import CATALOG, catalog_name, near_names
-from gradscope.diagnostics.check.against_baseline import baseline_verdicts
-from gradscope.diagnostics.check.baseline_file import prompt_key, read_baseline, refuse_other, write_baseline
+from gradscope.diagnostics.check.baseline import (
+    baseline_verdicts,
+    prompt_key,
+    read_baseline,
+    refuse_other,
+    write_baseline,
+)
 from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues, needs_only_rewards
 from gradscope.diagnostics.check.recomputed_numbers import look_closer
-from gradscope.diagnostics.check.requirements import COMPARE, parse_requirement, read_requirements, read_settings
-from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metric
+from gradscope.diagnostics.check.requirements import (
+    COMPARE,
+    SELECTOR_HINT,
+    parse_requirement,
+    read_requirements,
+    read_settings,
+    split_metric,
+)
 from gradscope.diagnostics.degeneracy.measure import frac_set_aside
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import UsageError
@@ -26,15 +37,23 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.machine.processes import process_index
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.progress import Progress, reporter
-from gradscope.results.check import Baseline, BaselineMetric, BaselineRule, CheckReport, Outcome, Requirement, Verdict
 from gradscope.results.source import Source
+from gradscope.results.verdicts import (
+    Baseline,
+    BaselineMetric,
+    BaselineRule,
+    CheckReport,
+    Outcome,
+    Requirement,
+    Verdict,
+)
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.say import interval
 
-SET_ASIDE = "frac_set_aside"
-MOST_SET_ASIDE = 0.1
+_SET_ASIDE = "frac_set_aside"
+_MOST_SET_ASIDE = 0.1
 """Share of rollouts that a gate lets pass as set aside, unless it names a limit: a reward that fails now and then and
 the line at which a run was stopped stay below, a log that was damaged does not."""
 __all__ = ["check_run", "parse_requirement", "read_requirements", "read_settings"]
@@ -126,7 +145,7 @@ def check_run(
         )
     elif baseline is not None and process_index() == 0:
         write_baseline(Baseline(run=run.source.path, metrics=now), Path(baseline), force=force)
-    if SET_ASIDE not in names:
+    if _SET_ASIDE not in names:
         verdicts += _of_rows_set_aside(run.source)
     verdicts = [replace(one, allowed=one.outcome == "unknown" and one.metric in allow_unknown) for one in verdicts]
     outcomes: list[Outcome] = [one.outcome for one in verdicts if not one.allowed]
@@ -168,19 +187,15 @@ def _hint(name: str, names: Sequence[str]) -> str:
 
 
 def _of_rows_set_aside(source: Source) -> list[Verdict]:
-    """What nobody has to require: the other verdicts are about a log of which nearly all could be read.
-
-    Returns:
-        One verdict where anything was set aside, else none.
-    """
+    """What nobody has to require: the other verdicts are about a log of which nearly all could be read."""
     quarantined = source.quarantined
     if not quarantined.num_rows and not quarantined.lost:
         return []
-    required = Requirement(metric=SET_ASIDE, op="<=", limit=MOST_SET_ASIDE)
+    required = Requirement(metric=_SET_ASIDE, op="<=", limit=_MOST_SET_ASIDE)
     reasons = (f"{one.counted}: {one.reason} ({one.where})" for one in quarantined.reasons)
     value = MetricValue(
         estimate=frac_set_aside(source),
-        subject=f"{SET_ASIDE} of {source.num_rows + quarantined.num_rollouts:,} rollouts",
+        subject=f"{_SET_ASIDE} of {source.num_rows + quarantined.num_rollouts:,} rollouts",
         hint="Copy the files again, or leave them out of the log.",
         advice=f"Set aside: {'; '.join(reasons)}.",
     )

@@ -11,16 +11,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name, range_of
-from gradscope.diagnostics.check.by_prompt import group_metric_by_prompt
 from gradscope.diagnostics.check.recomputed_numbers import (
     furthest_deviation,
     is_of_tokens,
     number_at,
     rank_number,
 )
-from gradscope.diagnostics.check.step_selectors import Needed, Selector, aggregate_steps, silence, split_metric
+from gradscope.diagnostics.check.requirements import Needed, Selector, aggregate_steps, silence, split_metric
+from gradscope.diagnostics.degeneracy.course import group_table
+from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
@@ -31,7 +35,9 @@ from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.findings.degeneracy_signal import conflict_advice
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
+from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.rollouts.groups import groups_of_steps
@@ -42,6 +48,36 @@ from gradscope.say import non_finite_word
 if TYPE_CHECKING:
     from gradscope.results.rank import RankReport, RowKind
     from gradscope.results.replay import ReplayReport, StepReplay
+
+
+def _group_metric_by_prompt(run: Run, name: str, *, reward: str | None, threshold: float | None) -> dict[str, float]:
+    """A metric of groups, prompt by prompt."""
+    if name not in METRICS or (name == "pass_rate" and threshold is None):
+        return {}
+    chosen = group_rewards(run, reward)
+    groups = chosen.table
+    values = _values(group_table(chosen, threshold), name)
+    means = cluster_sums(np.column_stack([values, np.ones(len(values))]), groups.prompt)
+    first = dict.fromkeys(groups.prompt.tolist())
+    return {groups.prompts[prompt]: float(total / count) for prompt, (total, count) in zip(first, means, strict=True)}
+
+
+METRICS = frozenset({"frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "pass_rate"})
+"""Those that are means over groups."""
+
+
+def _values(table: GroupTable, name: str) -> NDArray[np.float64]:
+    """The metric of each group, [J]."""
+    if name == "frac_reward_zero_std":
+        return table.dead.astype(np.float64)
+    if table.num_passing is None:
+        return (table.dead & (name == "frac_tied")).astype(np.float64)
+    if name == "pass_rate":
+        return np.asarray(table.num_passing / table.size, dtype=np.float64)
+    passed = table.num_passing == table.size
+    of_kind = {"frac_all_pass": passed, "frac_all_fail": ~passed, "frac_tied": np.zeros_like(passed)}[name]
+    return np.asarray(table.dead & of_kind, dtype=np.float64)
+
 
 _OF_EACH_STEP = frozenset(field.name for field in fields(StepDegeneracy))
 _OF_GROUPS = _OF_EACH_STEP | {"relative_gap", "gap_decomposition", "frac_reward_conflict"}
@@ -233,7 +269,9 @@ class MetricValues:
             subject=f"{entry.name} of {report.num_groups} groups" if self.run.groups else entry.name,
             hint=_see(entry.name),
             advice=_advice(entry.name, report),
-            prompts=group_metric_by_prompt(self.run, entry.name, reward=self.reward, threshold=report.success_threshold)
+            prompts=_group_metric_by_prompt(
+                self.run, entry.name, reward=self.reward, threshold=report.success_threshold
+            )
             if self.run.groups
             else {},
         )

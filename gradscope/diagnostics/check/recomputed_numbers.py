@@ -10,7 +10,7 @@ from gradscope.catalog.entry import Metric
 from gradscope.diagnostics.spike.logged_course import courses_of, metric_at, outstanding_step
 from gradscope.estimate import Estimate
 from gradscope.metrics.sampler.token_cells import TokenCell
-from gradscope.results.ranks.token_parts import CorrectionEffect, TokenKind
+from gradscope.results.tokens import CorrectionEffect, TokenKind
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:

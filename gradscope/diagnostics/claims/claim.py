@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.closed_form import bonferroni
-from gradscope.results.claims import ClaimVerdict
+from gradscope.results.verdicts import ClaimVerdict
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.claims.evidence import Evidence

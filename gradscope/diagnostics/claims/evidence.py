@@ -18,13 +18,12 @@ from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
-from gradscope.diagnostics.rank.collected import Collected, examine_step
+from gradscope.diagnostics.rank.collected import Collected, collect_kinds, examine_step
 from gradscope.diagnostics.rank.request import RankRequest
-from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
-from gradscope.diagnostics.rank.several import collect_kinds
-from gradscope.diagnostics.rank.tokens.followed_tokens import FollowedTokens, follow
-from gradscope.diagnostics.rank.tokens.parts_question import WeighedTokens
-from gradscope.diagnostics.rank.weights.updates import update_report
+from gradscope.diagnostics.rank.rows import StepRows
+from gradscope.diagnostics.rank.tokens.changes import FollowedTokens, follow
+from gradscope.diagnostics.rank.tokens.weighed import WeighedTokens
+from gradscope.diagnostics.rank.weight_updates import update_report
 from gradscope.errors import GradscopeError, InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.degeneracy import GroupTable

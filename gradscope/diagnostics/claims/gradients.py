@@ -1,11 +1,9 @@
-"""Claims about a step's gradient: sparser over training, the best baseline, and where its parts by kind of group point.
-
-Shapes: R rollouts of a step, J groups, G rollouts of a group.
-"""
+"""Claims about gradients: directions, baselines, sparsity, ranks by group size, and the change of weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Literal
@@ -13,23 +11,32 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, on_side, rises
+from gradscope.advantages.registry import LOGGED
+from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, on_side, rises, together
 from gradscope.diagnostics.claims.evidence import Evidence
-from gradscope.diagnostics.rank.formulations.kinds import kinds_of
-from gradscope.diagnostics.rank.formulations.reward_baselines import measure_baselines
-from gradscope.diagnostics.rank.formulations.updates import group_index
-from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
+from gradscope.diagnostics.rank.collected import Collected
+from gradscope.diagnostics.rank.formulations import group_index, kinds_of
+from gradscope.diagnostics.rank.request import RankRequest
+from gradscope.diagnostics.rank.reward_baselines import measure_baselines
+from gradscope.diagnostics.rank.rollout_spectra import step_spectra
+from gradscope.diagnostics.rank.rows import StepRows, advantage_rows
+from gradscope.diagnostics.rank.spectrum import GroupRank, compare_sizes, ranks_of_groups
+from gradscope.diagnostics.rank.weight_groups import ALL_WEIGHTS
+from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
 from gradscope.metrics.gram.reward_baselines import optimal_baseline_of_group
 from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
 from gradscope.metrics.uncertainty.bounded import bounded_means
+from gradscope.metrics.uncertainty.paired import student_mean
 from gradscope.metrics.uncertainty.steps import FEWEST_STEPS
 from gradscope.metrics.uncertainty.trend import trend, trend_within
-from gradscope.results.claims import ClaimVerdict
-from gradscope.results.rank import GroupKind
+from gradscope.results.rank import GroupKind, NullRank, RankCurvePoint, RowKind, TokenRankPoint, WeightRankPoint
+from gradscope.results.update import WeightUpdate
+from gradscope.results.verdicts import ClaimVerdict
 from gradscope.rollouts.groups import reward_table
-from gradscope.say import number, with_interval
+from gradscope.say import number, percent, with_interval
 
 SPARSER = 0.02
 """The least change of an index from 0 to 1 over training that is called growth."""
@@ -204,3 +211,215 @@ def _in_groups(rows: StepRows, function: Callable[[Array], Array]) -> Array:
     for group in range(int(groups.max()) + 1):
         values[groups == group] = function(rows.rewards[groups == group])
     return values
+
+
+ABOUT_TWO = (1.5, 2.5)
+"""Ranks that are called "about 2"."""
+SAME_RANK = 0.5
+"""A change of the rank between the smallest and the largest group up to this is "whatever the group size"."""
+HIGHER_RANK = 0.05
+"""The least relative rise of a rank that is called higher."""
+_Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEvidence:
+    """One matrix at one step, at every group size, on the same prompts."""
+
+    points: Sequence[_Point]
+    """By group size, ascending."""
+    change: Estimate | None
+    """Rank at the largest size minus at the smallest, paired by prompt; None where there is one size, or tokens were
+    drawn: of fewer tokens, not only of fewer rollouts, is then the rank at a smaller size."""
+    frac_seen: float = 1.0
+    """Share of the tokens that are rows."""
+
+
+def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Evidence) -> Judgement:
+    """Whether the rank at the largest group is about 2 and the smallest group's is no other.
+
+    Args:
+        look: Where the ranks of the matrix are.
+
+    Returns:
+        The judgement, at the last step.
+    """
+    found = look(evidence)
+    ranked = [point for point in found.points if point.effective_rank.is_defined]
+    if not ranked:
+        reason = found.points[0].effective_rank.undefined if found.points else None
+        return cannot_tell(reason or "No group has such a matrix")
+    last = ranked[-1]
+    verdicts = [in_range(last.effective_rank, *ABOUT_TWO, num_tests=2)]
+    changed = "there is one group size" if len(ranked) < 2 else "no change is stated"
+    if found.change is not None and found.change.is_defined and len(ranked) > 1:
+        verdicts.append(in_range(found.change, -SAME_RANK, SAME_RANK, num_tests=2))
+        change = with_interval(found.change, "+.2f")
+        changed = f"{change} from the smallest to the largest R on the same prompts ({found.change.num_units})"
+    else:
+        verdicts.append("cannot_tell")
+    seen = "" if found.frac_seen == 1.0 else f" {percent(found.frac_seen)} of the tokens are rows."
+    course = ", ".join(f"{number(p.effective_rank.value or 0.0, '.2f')} at R = {p.group_size}" for p in ranked)
+    return Judgement(
+        estimate=last.effective_rank,
+        null=_unrelated(last).effective_rank,
+        verdict=together(verdicts),
+        why=f"Rank {course}; {changed}; {_ratio(last)} of unrelated rows.{seen}",
+        steps=(last.step,),
+    )
+
+
+def of_rollouts(kind: RowKind) -> Callable[[Evidence], RankEvidence]:
+    """Rows that are rollouts, in the space of one kind."""
+    return lambda evidence: _evidence(evidence.gradients(kind).curve, evidence.gradients(kind).group_ranks, "rollout")
+
+
+def of_tokens(kind: RowKind) -> Callable[[Evidence], RankEvidence]:
+    """Rows that are tokens, in the space of one kind."""
+
+    def look(evidence: Evidence) -> RankEvidence:
+        collected = evidence.gradients(kind)
+        found = _evidence(collected.token_curve, collected.group_ranks, "token")
+        seen = min((point.frac_seen for point in found.points if isinstance(point, TokenRankPoint)), default=1.0)
+        return found if seen == 1.0 else replace(found, change=None, frac_seen=seen)
+
+    return look
+
+
+def of_weights(evidence: Evidence) -> RankEvidence:
+    """dL/dW of one group, mean over all weights."""
+    return _of_weight(evidence.gradients("weight"), None)
+
+
+def of_head(evidence: Evidence) -> RankEvidence:
+    """dL/dW of one group, of the output head.
+
+    Returns:
+        Its ranks.
+
+    Raises:
+        InputError: No weight is the head alone.
+    """
+    collected = evidence.gradients("weight")
+    names = [point.tensor for point in collected.weight_curve if point.tensor is not None]
+    heads = [name for name in names if "lm_head" in name or "embed_out" in name]
+    if not heads:
+        raise InputError("No weight is the output head alone: it is tied to the embedding, or was not trained.")
+    return _of_weight(collected, heads[-1])
+
+
+def of_advantages(evidence: Evidence) -> RankEvidence:
+    """The advantages themselves, rollouts by tokens; no gradient is needed."""
+    step = max(evidence.run.steps)
+    rows = advantage_rows(step, evidence.run.groups_at(step))
+    sizes = tuple(size for size in (2**power for power in range(1, 12)) if size < evidence.largest_group)
+    request = RankRequest(
+        rows="advantage",
+        advantages=(evidence.advantage,),
+        group_sizes=sizes,
+        paired=True,
+        centered=False,
+        seed=0,
+        output=None,
+    )
+    only = request.groups(rows, evidence.advantage)
+    points: list[RankCurvePoint] = []
+    ranks: list[GroupRank] = []
+    for size in request.sizes(rows, evidence.advantage):
+        spectra, curve = step_spectra(rows, evidence.advantage, size, by_group=False, only=only)
+        ranks.extend(ranks_of_groups(spectra))
+        points.extend(curve)
+    return _evidence(points, ranks, "rollout")
+
+
+def higher_with_token_credit(evidence: Evidence) -> Judgement:
+    """Whether dL/dW of a group has a higher rank where each token has an advantage of its own.
+
+    Compared is the mean over weights of a group's dL/dW. A rank of rows would not do: it depends on how unequal the
+    advantages' sizes are, and never on whom they reward.
+
+    Returns:
+        The judgement on the ratio, paired by group.
+    """
+    origin, found = evidence.credited()
+    by_group: dict[str, dict[str, float]] = {}
+    for one in found.group_ranks:
+        if one.matrix == ALL_WEIGHTS:
+            by_group.setdefault(one.group_id, {})[one.advantage] = one.rank
+    both = [(ranks[LOGGED], ranks[evidence.advantage]) for ranks in by_group.values() if len(ranks) == 2]
+    step = found.steps[-1].step
+    if not both:
+        return cannot_tell("No group has a gradient under both advantages", steps=(step,))
+    (ratio,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], both, within=(0.0, np.inf))
+    token, outcome = np.mean(both, axis=0).tolist()
+    return Judgement(
+        estimate=ratio,
+        null=Estimate.exact(1.0),
+        verdict=rises(ratio, 1.0, HIGHER_RANK),
+        why=f"Rank {token:.2f} with {origin}, {outcome:.2f} with the outcome's, on {len(both)} groups.",
+        steps=(step,),
+    )
+
+
+def _of_weight(collected: Collected, tensor: str | None) -> RankEvidence:
+    points = [point for point in collected.weight_curve if point.tensor == tensor]
+    return _evidence(points, collected.group_ranks, tensor or ALL_WEIGHTS)
+
+
+def _evidence(points: Sequence[_Point], ranks: Iterable[GroupRank], matrix: str) -> RankEvidence:
+    """What is known at the last step."""
+    step = max((point.step for point in points), default=0)
+    chosen = sorted((point for point in points if point.step == step), key=lambda point: point.group_size)
+    changes = compare_sizes(one for one in ranks if (one.step, one.matrix) == (step, matrix))
+    return RankEvidence(points=chosen, change=changes[-1].difference if changes else None)
+
+
+def _unrelated(point: _Point) -> NullRank:
+    return point.nulls["gaussian"]
+
+
+def _ratio(point: _Point) -> str:
+    return with_interval(_unrelated(point).ratio, ".2f")
+
+
+FEW_CHANGE = 0.3
+"""The largest share of changed parameters that arXiv 2505.11711 reports."""
+
+
+def avoids_principal_directions(evidence: Evidence) -> Judgement:
+    """Share of a change in the principal directions of the initial weights, minus that of a random change."""
+    return _over_weights(evidence, lambda one: _minus(one.principal_overlap, one.principal_null), (-1.0, 0.0), 0.0)
+
+
+def inherits_singular_values(evidence: Evidence) -> Judgement:
+    """Part of a change that is in the singular values, minus that of an unrelated change of its size."""
+    return _over_weights(evidence, lambda one: _minus(one.spectrum_drift, one.spectrum_drift_null), (-1.0, 0.0), 0.0)
+
+
+def few_parameters_change(evidence: Evidence) -> Judgement:
+    """Share of the entries of a weight that change in bfloat16."""
+    return _over_weights(evidence, lambda one: one.bfloat16_changed.value, (0.0, FEW_CHANGE), 1.0)
+
+
+def _over_weights(
+    evidence: Evidence, measure: Callable[[WeightUpdate], float | None], within: tuple[float, float], null: float
+) -> Judgement:
+    """Of a number from the least value of ``within`` to 1."""
+    updates = evidence.updates()
+    first, last = min(one.first for one in updates), max(one.last for one in updates)
+    since = [one for one in updates if (one.first, one.last) == (first, last)]
+    values = [value for one in since if (value := measure(one)) is not None]
+    if len(values) < 2:
+        return cannot_tell("The initial weights of fewer than two matrices are on disk")
+    mean = student_mean(values, within=(within[0], 1.0))
+    return Judgement(
+        estimate=mean,
+        null=Estimate.exact(null),
+        verdict=in_range(mean, *within),
+        why=f"The change from {first} to {last} updates, with an interval over {len(values)} weights: other weights, "
+        "not other runs.",
+    )
+
+
+def _minus(value: Estimate, null: Estimate) -> float | None:
+    return None if value.value is None or null.value is None else value.value - null.value

@@ -14,7 +14,7 @@ from gradscope.diagnostics.inputs.steps import missing_weights, select_steps
 from gradscope.errors import GradscopeError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
-from gradscope.results.claims import NOT_SHOWN, ClaimRow, ClaimsReport
+from gradscope.results.verdicts import NOT_SHOWN, ClaimRow, ClaimsReport
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run

@@ -6,14 +6,14 @@ from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, rises, to
 from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.persistence import dead_persistence
-from gradscope.results.claims import ClaimVerdict
+from gradscope.results.verdicts import ClaimVerdict
 from gradscope.say import percent, points, with_interval
 
 EXCESS = 0.01
 """The least share of groups beyond the prediction that is called an excess."""
 PERSISTENT = 0.05
 """The least excess of dead groups after a dead one that is called persistence."""
-FEW_RETURNING = 10
+_FEW_RETURNING = 10
 """Prompts; of 8 whose pass rate rises to one the interval left out 0 in 6.5 % of simulated logs without persistence."""
 HARD = 0.25
 """A task is hard where fewer rollouts pass; at 7 %, where the second source's are, and at 25 % alike one pass rate for
@@ -68,9 +68,9 @@ def dead_groups_return(evidence: Evidence) -> Judgement:
     found = dead_persistence(table.step, table.prompt, table.dead, resampling=evidence.resampling)
     if found.excess.undefined is not None:
         return cannot_tell(found.excess.undefined)
-    if found.excess.num_units < FEW_RETURNING:
+    if found.excess.num_units < _FEW_RETURNING:
         return cannot_tell(
-            f"Fewer than {FEW_RETURNING} prompts return beside others whose last group was unlike theirs"
+            f"Fewer than {_FEW_RETURNING} prompts return beside others whose last group was unlike theirs"
         )
     return Judgement(
         estimate=found.excess,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from gradscope.diagnostics.claims import entropy, gradients, outcomes, ranks, tokens, weights
+from gradscope.diagnostics.claims import gradients, outcomes, tokens
 from gradscope.diagnostics.claims.claim import Claim
-from gradscope.diagnostics.rank.tokens.kind_energy import UNDECIDED, UNLIKELY
+from gradscope.diagnostics.rank.tokens.weighed import UNDECIDED, UNLIKELY
 
 _FOUNDATIONS = "arXiv 2606.29238 (On the policy gradient foundations of GRPO)"
 _STARVATION = "arXiv 2605.07689 (Gradient starvation in binary-reward GRPO)"
@@ -42,42 +42,42 @@ CLAIMS: tuple[Claim, ...] = (
     _about_two(
         name="rank_two.rollouts",
         metric="effective rank, a row a rollout's gradient by all parameters",
-        judge=partial(ranks.two_whatever_the_size, ranks.of_rollouts("rollout")),
+        judge=partial(gradients.two_whatever_the_size, gradients.of_rollouts("rollout")),
     ),
     _about_two(
         name="rank_two.tokens",
         metric="effective rank, a row a token's gradient by all parameters",
-        judge=partial(ranks.two_whatever_the_size, ranks.of_tokens("token")),
+        judge=partial(gradients.two_whatever_the_size, gradients.of_tokens("token")),
     ),
     _about_two(
         name="rank_two.weights",
         metric="effective rank of dL/dW of one group, mean over weights",
-        judge=partial(ranks.two_whatever_the_size, ranks.of_weights),
+        judge=partial(gradients.two_whatever_the_size, gradients.of_weights),
     ),
     _about_two(
         name="rank_two.output_head",
         metric="effective rank of dL/dW of one group, output head",
-        judge=partial(ranks.two_whatever_the_size, ranks.of_head),
+        judge=partial(gradients.two_whatever_the_size, gradients.of_head),
     ),
     _about_two(
         name="rank_two.hidden_rollouts",
         metric="effective rank, a row a rollout's gradient by the last hidden state",
-        judge=partial(ranks.two_whatever_the_size, ranks.of_rollouts("hidden")),
+        judge=partial(gradients.two_whatever_the_size, gradients.of_rollouts("hidden")),
     ),
     _about_two(
         name="rank_two.hidden_tokens",
         metric="effective rank, a row a token's gradient by the last hidden state",
-        judge=partial(ranks.two_whatever_the_size, ranks.of_tokens("hidden")),
+        judge=partial(gradients.two_whatever_the_size, gradients.of_tokens("hidden")),
     ),
     _about_two(
         name="rank_two.logits",
         metric="effective rank, a row a token's gradient by the logits",
-        judge=partial(ranks.two_whatever_the_size, ranks.of_tokens("logit")),
+        judge=partial(gradients.two_whatever_the_size, gradients.of_tokens("logit")),
     ),
     _about_two(
         name="rank_two.advantages",
         metric="effective rank of the advantages, rollouts by tokens",
-        judge=partial(ranks.two_whatever_the_size, ranks.of_advantages),
+        judge=partial(gradients.two_whatever_the_size, gradients.of_advantages),
     ),
     Claim(
         name="rank_rises.token_credit",
@@ -86,7 +86,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="effective rank of dL/dW of a group, with credit for tokens over with the outcome's",
         settle="More live groups, with rewards of single tokens in the log: gradscope train --task steps.",
         ours=True,
-        judge=ranks.higher_with_token_credit,
+        judge=gradients.higher_with_token_credit,
     ),
     _sparser(
         name="sparser.groups",
@@ -235,7 +235,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="Likely tokens have the higher advantages.",
         metric="covariance of log p and advantage over tokens",
         settle=_MORE_GROUPS,
-        judge=entropy.likely_are_rewarded,
+        judge=tokens.likely_are_rewarded,
     ),
     Claim(
         name="entropy.predicted",
@@ -243,7 +243,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="The entropy falls where likely tokens have the higher advantages, and rises where unlikely ones have.",
         metric="change of the entropy at the steps' own tokens by the next checkpoint, in nats",
         settle=_NEAR_CHECKPOINTS,
-        judge=entropy.changes_as_predicted,
+        judge=tokens.changes_as_predicted,
     ),
     Claim(
         name="weights.off_principal",
@@ -252,7 +252,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="principal overlap beyond that of a random change, mean over weights",
         settle="The weights before the first update: --initial.",
         ours=True,
-        judge=weights.avoids_principal_directions,
+        judge=gradients.avoids_principal_directions,
     ),
     Claim(
         name="weights.singular_values",
@@ -261,7 +261,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="part of a change in the singular values beyond that of an unrelated change, mean over weights",
         settle="The weights before the first update: --initial.",
         ours=True,
-        judge=weights.inherits_singular_values,
+        judge=gradients.inherits_singular_values,
     ),
     Claim(
         name="weights.few_change",
@@ -269,7 +269,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="At most 30 % of the parameters change.",
         metric="share of entries that change in bfloat16, mean over weights",
         settle="The weights before the first update: --initial.",
-        judge=weights.few_parameters_change,
+        judge=gradients.few_parameters_change,
     ),
 )
 """In the order of tables: the first source, the second, and what others say."""

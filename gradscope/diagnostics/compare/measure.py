@@ -16,21 +16,130 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.advantages.registry import LOGGED
 from gradscope.catalog.lookup import range_of
 from gradscope.copies import as_named
-from gradscope.diagnostics.compare.judgement import judged
-from gradscope.diagnostics.compare.runs import ComparedRun, find_runs, read_runs
-from gradscope.diagnostics.compare.two_runs import with_prompts_resampled, with_side_rewards
+from gradscope.diagnostics.compare.runs import (
+    ComparedRun,
+    find_runs,
+    read_runs,
+    with_prompts_resampled,
+    with_side_rewards,
+)
+from gradscope.diagnostics.rank.measure import measure_rank
+from gradscope.diagnostics.rank.request import RankOptions
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import compare_findings
-from gradscope.metrics.uncertainty.paired import paired_t_p_value, sign_flip_p_value, student_mean
-from gradscope.progress import Progress, ProgressCallback, reporter
-from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, Comparison
+from gradscope.metrics.uncertainty.paired import (
+    holm,
+    least_detectable_mean,
+    paired_t_p_value,
+    sign_flip_p_value,
+    student_mean,
+)
+from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
+from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, CompareVerdict, Comparison
+from gradscope.results.rank import RankReport
 from gradscope.results.source import Source
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import names_of
 from gradscope.rollouts.read_options import ReadOptions
+
+FEWEST_PAIRS = 8
+"""Pairs from which sign flips can give a p-value below 0.01, so that more than one test can decide."""
+LEVEL = 0.05
+"""A corrected p-value up to this counts."""
+POWER = 0.8
+"""How often the least detectable difference would be decided."""
+
+
+def judged(pairs: Sequence[ComparedPair]) -> tuple[ComparedPair, ...]:
+    """Pairs with corrected p-values and what these claim.
+
+    Sign flips are corrected for the tests that can decide, those of 8 pairs or more; the t test for all that were made.
+
+    Args:
+        pairs: With the p-values of single tests.
+
+    Returns:
+        The same pairs in the same order.
+    """
+    flips = [pair.sign_flip_p_value if pair.num_pairs >= FEWEST_PAIRS else None for pair in pairs]
+    num_tests = sum(p is not None for p in flips)
+    corrected = zip(pairs, holm([pair.p_value for pair in pairs]), holm(flips), strict=True)
+    return tuple(
+        replace(
+            pair,
+            p_holm=by_t,
+            sign_flip_p_holm=by_flips,
+            verdict=_verdict(by_t, by_flips),
+            least_detectable=_least_detectable(pair, num_tests),
+        )
+        for pair, by_t, by_flips in corrected
+    )
+
+
+def _verdict(by_t: float | None, by_flips: float | None) -> CompareVerdict:
+    if by_flips is not None and by_flips <= LEVEL:
+        return "decides"
+    return "suggests" if by_t is not None and by_t <= LEVEL else "open"
+
+
+def _least_detectable(pair: ComparedPair, num_tests: int) -> Estimate:
+    """The difference that would be decided four times in five as the smallest of the p-values, at the spread seen."""
+    number = pair.num_pairs
+    if number < FEWEST_PAIRS:
+        return Estimate.undefined_because(f"a decision needs {FEWEST_PAIRS} pairs, there are {number}")
+    if pair.spread is None:
+        return Estimate.undefined_because(pair.undefined or "there is no spread", num_units=number)
+    level, least = LEVEL / num_tests, 2 / 2**number
+    if least > level:
+        return Estimate.undefined_because(
+            f"sign flips of {number} pairs give no p-value below {least:.2g}, and the first of {num_tests} tests needs "
+            f"{level:.2g}",
+            num_units=number,
+        )
+    return Estimate.exact(pair.spread * least_detectable_mean(number, level, POWER), num_units=number)
+
+
+EFFECTIVE_RANK, SIGNAL_TO_NOISE = "effective_rank", "signal_to_noise"
+Point = tuple[int, str, float]
+"""Step, metric, value."""
+
+
+def _measure_gradients(
+    runs: Sequence[ComparedRun], *, progress: ProgressCallback = no_progress
+) -> dict[Path, dict[str, float]]:
+    """What the gradients of each run were like."""
+    points: dict[Path, list[Point]] = {}
+    for done, run in enumerate(runs):
+        told = part(progress, done, len(runs), f"gradients of runs, now {run.path.name}")
+        sizes = () if run.group_size is None else (run.group_size,)
+        report = measure_rank(run.path, advantages=(LOGGED,), options=RankOptions(group_sizes=sizes), progress=told)
+        points[run.path] = list(_points(report))
+    common = set.intersection(*({step for step, _, _ in found} for found in points.values()))
+    if not common:
+        raise InputError(
+            "The runs have no step in common whose gradients can be recomputed.",
+            hint="Train them with one --checkpoint-every, or leave out --gradients.",
+        )
+    return {path: _means([point for point in found if point[0] in common]) for path, found in points.items()}
+
+
+def _points(report: RankReport) -> Iterator[Point]:
+    for curve in report.curve:
+        if curve.advantage == LOGGED and curve.effective_rank.value is not None:
+            yield curve.step, EFFECTIVE_RANK, curve.effective_rank.value
+    for update in report.formulations:
+        if update.advantage == LOGGED and update.signal_to_noise.value is not None:
+            yield update.step, SIGNAL_TO_NOISE, update.signal_to_noise.value
+
+
+def _means(points: Sequence[Point]) -> dict[str, float]:
+    names = dict.fromkeys(name for _, name, _ in points)
+    return {name: float(np.mean([value for _, metric, value in points if metric == name])) for name in names}
+
 
 _WINDOWS = 20
 """Points of a learning curve: single steps are too noisy to read."""
@@ -39,9 +148,9 @@ _NOT_COUNTED = "not every run of the cell has it"
 _OF_THE_REWARD = ("train_reward", "reward_drawdown", "mean_frac_reward_zero_std")
 _ALIKE = "all pairs differ by the same amount, which leaves no spread to judge it by"
 
-Setting = str | int | float | bool | None
+_Setting = str | int | float | bool | None
 """A plain value of a manifest."""
-Cell = tuple[str, tuple[tuple[str, Setting], ...]]
+_Cell = tuple[str, tuple[tuple[str, _Setting], ...]]
 """The formulation and the settings that vary, by name."""
 
 
@@ -122,11 +231,11 @@ def compare_runs(
     return replace(comparison, findings=compare_findings(comparison))
 
 
-def _cells(runs: Sequence[ComparedRun]) -> dict[Cell, dict[int, ComparedRun]]:
+def _cells(runs: Sequence[ComparedRun]) -> dict[_Cell, dict[int, ComparedRun]]:
     """Runs by cell and seed."""
     names = list(dict.fromkeys(name for run in runs for name in run.settings))
     varying = [name for name in names if len({repr(run.settings.get(name)) for run in runs}) > 1]
-    cells: dict[Cell, dict[int, ComparedRun]] = {}
+    cells: dict[_Cell, dict[int, ComparedRun]] = {}
     for run in runs:
         cell = (run.advantage, tuple((name, run.settings.get(name)) for name in varying))
         other = cells.setdefault(cell, {}).setdefault(run.seed, run)
@@ -139,9 +248,8 @@ def _cells(runs: Sequence[ComparedRun]) -> dict[Cell, dict[int, ComparedRun]]:
 
 
 def _measured(runs: Sequence[ComparedRun], progress: ProgressCallback) -> dict[Path, dict[str, float]]:
-    from gradscope.diagnostics.compare.gradients import measure_gradients
 
-    return measure_gradients(runs, progress=progress)
+    return _measure_gradients(runs, progress=progress)
 
 
 def _budgets(runs: Sequence[ComparedRun], ks: Sequence[int]) -> tuple[int, ...]:
@@ -161,27 +269,19 @@ def _has_cost(runs: Sequence[ComparedRun]) -> bool:
     return by_design and all(run.kilotokens is not None for run in runs)
 
 
-def cell_name(cell: Cell) -> str:
-    """What a cell is called.
-
-    Returns:
-        The formulation, and after it the settings that vary.
-
-    Example:
-        >>> cell_name(("grpo", (("learning_rate", 0.0002),)))
-        'grpo, learning_rate 0.0002'
-    """
+def _cell_name(cell: _Cell) -> str:
+    """What a cell is called."""
     advantage, settings = cell
     return ", ".join([advantage, *(f"{name} {value}" for name, value in settings)])
 
 
-def _pairs(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
+def _pairs(cells: Sequence[_Cell]) -> Iterator[tuple[_Cell, _Cell]]:
     """Cells that differ in one thing, those that differ in the formulation first; of just two, whatever differs."""
     pairs = [pair for pair in combinations(cells, 2) if len(cells) == 2 or len(_changed(*pair)) == 1]
     yield from sorted(pairs, key=lambda pair: _changed(*pair) != ["advantage"])
 
 
-def _asked(cells: Iterable[Cell], only: str | None) -> list[tuple[Cell, Cell]]:
+def _asked(cells: Iterable[_Cell], only: str | None) -> list[tuple[_Cell, _Cell]]:
     """The pairs to compare: all, or those that differ in one named thing."""
     pairs = list(_pairs(list(cells)))
     varied = list(dict.fromkeys(_changed(*pair)[0] for pair in pairs if len(_changed(*pair)) == 1))
@@ -191,21 +291,21 @@ def _asked(cells: Iterable[Cell], only: str | None) -> list[tuple[Cell, Cell]]:
     return [pair for pair in pairs if only is None or _changed(*pair) == [only]]
 
 
-def _changed(first: Cell, second: Cell) -> list[str]:
+def _changed(first: _Cell, second: _Cell) -> list[str]:
     """What differs between two cells."""
     changed = ["advantage"] if first[0] != second[0] else []
     return changed + [name for (name, one), (_, other) in zip(first[1], second[1], strict=True) if one != other]
 
 
-def _compare(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, float]]]) -> Iterator[ComparedPair]:
+def _compare(first: _Cell, second: _Cell, values: dict[_Cell, dict[int, dict[str, float]]]) -> Iterator[ComparedPair]:
     seeds = sorted(values[first].keys() & values[second].keys())
     for metric in _metrics_of_both(first, second, values):
         differences = np.array([values[second][seed][metric] - values[first][seed][metric] for seed in seeds])
         p_value = paired_t_p_value(differences)
         why = "the two have no seed in common" if not seeds else _ONE_PAIR if len(seeds) == 1 else _ALIKE
         yield ComparedPair(
-            first=cell_name(first),
-            second=cell_name(second),
+            first=_cell_name(first),
+            second=_cell_name(second),
             changed=", ".join(_changed(first, second)),
             metric=metric,
             difference=_mean_difference(
@@ -236,7 +336,7 @@ def _mean_difference(differences: NDArray[np.float64], ends: tuple[float, float]
     return student_mean(differences).within(low - high, high - low)
 
 
-def _metrics_of_both(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, float]]]) -> list[str]:
+def _metrics_of_both(first: _Cell, second: _Cell, values: dict[_Cell, dict[int, dict[str, float]]]) -> list[str]:
     """What all runs of two cells have; not what the reward is the unit of where the cells have another reward."""
     runs = [run for cell in (first, second) for run in values[cell].values()]
     unlike = _OF_THE_REWARD if _changed(first, second) == ["reward"] else ()
@@ -244,11 +344,11 @@ def _metrics_of_both(first: Cell, second: Cell, values: dict[Cell, dict[int, dic
 
 
 def _cell(
-    cell: Cell, of_seed: dict[int, dict[str, float]], metrics: Sequence[str], runs: Sequence[str]
+    cell: _Cell, of_seed: dict[int, dict[str, float]], metrics: Sequence[str], runs: Sequence[str]
 ) -> ComparedCell:
     everywhere = [name for name in metrics if all(name in values for values in of_seed.values())]
     return ComparedCell(
-        name=cell_name(cell),
+        name=_cell_name(cell),
         advantage=cell[0],
         settings=dict(cell[1]),
         seeds=tuple(sorted(of_seed)),
@@ -262,7 +362,7 @@ def _cell(
     )
 
 
-def _curves(cell: Cell, runs: Sequence[ComparedRun]) -> Iterator[ComparedCurve]:
+def _curves(cell: _Cell, runs: Sequence[ComparedRun]) -> Iterator[ComparedCurve]:
     for metric, series in (
         ("reward", [run.reward for run in runs]),
         ("frac_reward_zero_std", [run.degenerate for run in runs]),
@@ -273,7 +373,7 @@ def _curves(cell: Cell, runs: Sequence[ComparedRun]) -> Iterator[ComparedCurve]:
         windows = np.array_split(np.arange(length), min(_WINDOWS, length))
         table = np.array([[one[window].mean() for window in windows] for one in series])
         yield ComparedCurve(
-            cell=cell_name(cell),
+            cell=_cell_name(cell),
             metric=metric,
             steps=tuple(float(window.mean()) + 1 for window in windows),
             mean=_numbers(table.mean(axis=0)),

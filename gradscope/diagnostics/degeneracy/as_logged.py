@@ -9,11 +9,10 @@ import numpy as np
 
 from gradscope.diagnostics.degeneracy.course import NUM_WINDOWS, By
 from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD
-from gradscope.diagnostics.logged.as_logged import logged_estimate
-from gradscope.diagnostics.logged.metric_courses import NO_ROLLOUTS, metric_courses
+from gradscope.diagnostics.logged.as_logged import NO_ROLLOUTS, logged_estimate, metric_courses
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.metric_courses import course_named, metric_findings
+from gradscope.findings.logged import course_named, metric_findings
 from gradscope.results.degeneracy import (
     BehindFilter,
     DegeneracyReport,
@@ -23,8 +22,8 @@ from gradscope.results.degeneracy import (
     PromptCounts,
     StepDegeneracy,
 )
-from gradscope.results.lazy_rows import LazyRows
-from gradscope.results.logged.metrics import MetricCourse
+from gradscope.results.envelope import LazyRows
+from gradscope.results.logged import MetricCourse
 from gradscope.results.signal import PassRateDistribution, SignalCost, TargetDegeneracy
 from gradscope.rollouts.run import Run
 

@@ -15,7 +15,7 @@ from gradscope.diagnostics.degeneracy.course import chosen_threshold
 from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD, GroupRewards
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, passes
 from gradscope.results.degeneracy import PromptCounts
-from gradscope.results.lazy_rows import LazyRows
+from gradscope.results.envelope import LazyRows
 
 _STATUS = np.array(["live", "never", "always"], dtype=object)
 _LIVE, _NEVER, _ALWAYS = range(3)

@@ -9,7 +9,7 @@ from gradscope.advantages.registry import ALL_FORMULATIONS
 from gradscope.rollouts.readers.registry import FORMATS
 
 
-def advantage_names() -> tuple[str, ...]:
+def _advantage_names() -> tuple[str, ...]:
     """Every advantage formulation."""
     return tuple(ALL_FORMULATIONS)
 
@@ -19,10 +19,10 @@ def is_code(advantage: str) -> bool:
     return is_in_file(advantage)
 
 
-def reader_names() -> tuple[str, ...]:
+def _reader_names() -> tuple[str, ...]:
     """Every reader, in the order in which they are asked."""
     return tuple(reader.name for reader in FORMATS)
 
 
-NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {"--advantage": advantage_names, "--reader": reader_names}
+NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {"--advantage": _advantage_names, "--reader": _reader_names}
 """Option -> what it takes."""

@@ -10,22 +10,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from gradscope.diagnostics.inputs.logged_tokens import other_texts, other_tokens
-from gradscope.diagnostics.inputs.longest_batch import longest_before, remember_longest
+import numpy as np
+
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss
-from gradscope.diagnostics.inputs.tolerance import GRAD_NORM_TOLERANCE, NEAR, meets_logged, rounding_floor
+from gradscope.diagnostics.inputs.tolerance import GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR, meets_logged
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.checkpoint import FloatName, stored_dtype
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
-from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import (
+    PreparedStep,
+    prepare_step,
+    pretrained_length,
+    see_batch,
+    sequences_of,
+    step_logprobs,
+)
 from gradscope.gradients.processes import num_connected, shared_errors
 from gradscope.gradients.step.measure import measure_step, notes_on
 from gradscope.gradients.step.step_gram import StepGram, StepNorm, measure_norm
@@ -42,7 +50,116 @@ from gradscope.gradients.trained.assumptions import (
 from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, trained_norms
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.reason import Reason
 from gradscope.rollouts.run import Run, WeightsRef
+from gradscope.rollouts.types import Rollout
+
+if TYPE_CHECKING:
+    from gradscope.gradients.model.batches import TokenSequence
+
+
+def rounding_floor(score_gram: np.ndarray) -> float:
+    """Up to where a norm of the step whose score vectors have this Gram matrix, [R, R], is rounding."""
+    return ROUNDING_FLOOR * math.sqrt(max(float(np.trace(score_gram)), 0.0))
+
+
+_SEEN, _LENGTH, _TOOLS = "num_tokens", "completions/mean_length", "tools/"
+
+
+def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Reason | None:
+    """Why some tokens are not those of the step, as the trainer's own counts tell it."""
+    logged = run.metrics.get(step, {})
+    if run.source.format != "trl" or step in run.windows or step in run.repeats:
+        return None
+    inferred = any(sequence.inferred for sequence in sequences)
+    completions, prompts = sum(sum(of.mask) for of in sequences), sum(len(of.prompt_ids) for of in sequences)
+    if _LENGTH in logged and (counted := round(logged[_LENGTH] * len(sequences))) != completions:
+        what = f"the trainer counted {counted} sampled tokens, and the log has {completions}"
+        if inferred:
+            return Reason("ids_inferred", f"{what}: completion ids were inferred from their text")
+        return Reason("mask_unknown", f"{what}: an environment or a tool wrote the others")
+    if any(name.startswith(_TOOLS) for name in logged) and not _logged_prompts(run, step):
+        return Reason("prompt_unknown", "tools were offered, and their schemas, part of each prompt, are not on disk")
+    before = 0.0 if step == 1 else run.metrics.get(step - 1, {}).get(_SEEN)
+    if _SEEN not in logged or before is None or _logged_prompts(run, step):
+        return None
+    counted = round(logged[_SEEN] - before)
+    if counted == prompts + completions:
+        return None
+    return Reason(
+        "prompt_unknown",
+        f"the trainer counted {counted - completions} tokens of prompts, and their text gives {prompts}: another chat "
+        "template, tools, or a system prompt were part of them",
+    )
+
+
+def other_texts(rollouts: Sequence[Rollout], tokenizer: Any) -> tuple[int, ...]:
+    """Rows whose text is another one than their logged ids say, by the tokenizer that reads most of the others back.
+
+    Args:
+        tokenizer: A tokenizer of transformers; None: nothing can be told.
+
+    Returns:
+        Rows of the log.
+    """
+    known = [rollout for rollout in rollouts if rollout.completion_ids and rollout.completion and rollout.mask is None]
+    if tokenizer is None or not known:
+        return ()
+    other = tuple(rollout.row for rollout in known if not _reads_back(rollout, tokenizer))
+    return other if 2 * len(other) <= len(known) else ()
+
+
+def _reads_back(rollout: Rollout, tokenizer: Any) -> bool:
+    texts = (tokenizer.decode(rollout.completion_ids, skip_special_tokens=skip) for skip in (True, False))
+    return any(text.split() == rollout.completion.split() for text in texts)
+
+
+def _logged_prompts(run: Run, step: int) -> bool:
+    return all(rollout.prompt_ids is not None for group in run.groups_at(step) for rollout in group.rollouts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Longest:
+    """What a model kept of the batches before a step."""
+
+    length: int = 0
+    """Of the longest batch since frequencies went back; 0 where they are those of the step's own."""
+    unlogged: int = 0
+    """An earlier step whose length is not known; 0: all are."""
+
+
+def _remember_longest(run: Run, step: int, policy: MeasuredPolicy, objective: Objective) -> None:
+    """Give a policy and its reference the frequencies that they had when they came to a step."""
+    if pretrained_length(policy.model) is None or not run.trained_by_trl:
+        return
+    for model, generates in ((policy.model, True), (policy.reference, False)):
+        seen = _longest_before(run, step, policy, objective, generates=generates) if model is not None else Longest()
+        if seen.length:
+            see_batch(model, seen.length)
+
+
+def _longest_before(
+    run: Run, step: int, policy: MeasuredPolicy, objective: Objective, *, generates: bool = True
+) -> Longest:
+    """The longest batch before a step."""
+    start, longest = pretrained_length(policy.model), 0
+    for number in range(step, 0, -1) if start is not None else ():
+        if not run.groups_at(number):
+            return Longest(length=longest, unlogged=number)
+        prompts, completions = _widths(run, number, policy, objective)
+        if number < step:
+            longest = max(longest, prompts + completions)
+        if (prompts if generates else prompts + completions) < (start or 0):
+            break  # frequencies went back
+    return Longest(length=longest)
+
+
+def _widths(run: Run, step: int, policy: MeasuredPolicy, objective: Objective) -> tuple[int, int]:
+    """The padded lengths of a step's prompts and completions, in its first process."""
+    sequences = sequences_of(policy, run.groups_at(step), objective)
+    frames: Sequence[Any] = [sequence.frame for sequence in sequences if sequence.frame is not None]
+    return (frames[0].prompt_width, frames[0].completion_width) if frames else (0, 0)
+
 
 _SWITCH_OFF = "Set attention dropout and jitter in the model's configuration to 0: disable_dropout leaves them on."
 _ROUNDED = (
@@ -107,7 +224,7 @@ class Recomputer:
                 prepared = prepared.framed()
                 gram = self._gram(prepared)
                 unknown = self._unmet(step, gram) is not None and not self._by_trls_output
-                seen = longest_before(self._run, step, whole.policy, loss.objective)
+                seen = _longest_before(self._run, step, whole.policy, loss.objective)
                 if unknown and seen.unlogged:
                     raise InputError(
                         f"The rotary frequencies are those of the longest batch so far (dynamic scaling), and step "
@@ -167,7 +284,7 @@ class Recomputer:
             )
 
     def _require_trainers_tokens(self, prepared: PreparedStep) -> None:
-        reason = other_tokens(self._run, prepared.step, prepared.plan.sequences)
+        reason = _other_tokens(self._run, prepared.step, prepared.plan.sequences)
         if reason is not None:
             raise InputError(f"{reason}.", hint=reason.advice, cause=reason.cause)
 
@@ -230,7 +347,7 @@ class Recomputer:
     ) -> Iterator[tuple[PreparedStep, MeasuredPolicy | None, TrainerArithmetic]]:
         """The step, what sampled it and the output layer as the trainer may have had them; none in float32."""
         heads = [replace(arithmetic, fused_head=fused) for fused in (True, False)]
-        stored = trained_dtype(self._run)
+        stored = _trained_dtype(self._run)
         computed = "bfloat16" if self._run.settings.get("casts_weights", False) else stored
         if computed != "float32":
             options = replace(self._options, dtype=computed, precision="auto")
@@ -260,7 +377,7 @@ class Recomputer:
     def _is_reduced(self) -> bool:
         """Whether the trainer is known to have computed in less than float32."""
         by_arguments = self._run.settings.get("bf16") or self._run.settings.get("fp16")
-        return bool(by_arguments) or trained_dtype(self._run) != "float32"
+        return bool(by_arguments) or _trained_dtype(self._run) != "float32"
 
     @cached_property
     def _frozen(self) -> frozenset[str]:
@@ -309,7 +426,7 @@ def prepared_of(
     groups = run.groups_at(step)
     with _blamed_on("weights_unreadable"):
         policy = policy_of(run, weights, options, loss.reference, loss.mixed)
-    remember_longest(run, step, policy, loss.objective)
+    _remember_longest(run, step, policy, loss.objective)
     if altered is not None:
         for model in filter(None, (policy.model, policy.reference)):
             altered.enter_context(trl_output(model))
@@ -322,7 +439,7 @@ def prepared_of(
     old = None
     if loss.sampled_with is not None:
         sampler = policy_of(run, loss.sampled_with, options)
-        remember_longest(run, loss.sampled_with.num_updates + 1, sampler, loss.objective)
+        _remember_longest(run, loss.sampled_with.num_updates + 1, sampler, loss.objective)
         old = step_logprobs(sampler, groups, loss.objective, budget)
     with _blamed_on("ids_misfit"):
         return prepare_step(policy, groups, loss.objective, budget, old)
@@ -330,14 +447,7 @@ def prepared_of(
 
 @contextmanager
 def _blamed_on(cause: str) -> Iterator[None]:
-    """Name the cause of errors that do not name their own.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        InputError: The same error.
-    """
+    """Name the cause of errors that do not name their own."""
     try:
         yield
     except InputError as error:
@@ -369,11 +479,11 @@ def policy_of(
         origin=first.path if first is not None and first.kind == "full" else None,
         # other trainers give the model each token's own position
         padding=TrainerPadding.from_settings(run.settings) if run.trained_by_trl else None,
-        rounded=trained_dtype(run),  # what training started from may have been converted on loading
+        rounded=_trained_dtype(run),  # what training started from may have been converted on loading
     )
 
 
-def trained_dtype(run: Run) -> FloatName:
+def _trained_dtype(run: Run) -> FloatName:
     """The dtype that the trainer had its weights in: that of its checkpoints; that of an adapter's base as loaded."""
     weights, given = run.weights[-1], run.settings.get("model_init_kwargs")
     if weights.kind == "adapter" and isinstance(given, Mapping):

@@ -59,7 +59,7 @@ def loss_at(run: Run, objective: Objective, step: int) -> StepLoss:
     Returns:
         The loss, with the reason where the run does not tell it.
     """
-    sampled_at = batch_start(run.settings, step)
+    sampled_at = _batch_start(run.settings, step)
     if objective.importance_ratio and not objective.ratio_to_logged and sampled_at == step:
         objective = replace(objective, importance_ratio=False)
     sampled_with = run.weights_before(sampled_at) if objective.importance_ratio and sampled_at < step else None
@@ -67,43 +67,16 @@ def loss_at(run: Run, objective: Objective, step: int) -> StepLoss:
     return _with_reference(run, _with_entropy(run, loss, step), step)
 
 
-def batch_start(settings: TrainerSettings, step: int) -> int:
-    """When the batch of a step was sampled, where each update uses one whole generation batch.
-
-    Returns:
-        The step that sampled it; the step itself where batches are split or joined.
-
-    Example:
-        >>> settings = TrainerSettings(values={"num_iterations": 3})
-        >>> [batch_start(settings, step) for step in range(1, 8)]
-        [1, 1, 1, 4, 4, 4, 7]
-    """
+def _batch_start(settings: TrainerSettings, step: int) -> int:
+    """When the batch of a step was sampled, where each update uses one whole generation batch."""
     accumulation = int(settings.get("gradient_accumulation_steps", 1))
     if int(settings.get("steps_per_generation", accumulation)) != accumulation:
         return step
     return step - (step - 1) % max(1, int(settings.get("num_iterations", 1)))
 
 
-def reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Literal["base", "start"] | None:
-    """What the KL reference of an adapter was of which the checkpoints hold no copy.
-
-    TRL takes the base alone for an adapter that it made itself. For one that it was given it takes a copy, which it
-    saves within each of its checkpoints. At the first update the policy is the adapter it started from, so its KL to
-    that is zero.
-
-    Args:
-        kl_at_start: The KL that the trainer logged at its first update; None where it did not.
-        checkpoints_tell: Whether there are checkpoints of TRL's own, which would hold a copy.
-
-    Returns:
-        The base alone or the starting adapter; None where that is not known.
-
-    Example:
-        >>> reference_of(None, checkpoints_tell=True), reference_of(0.3, checkpoints_tell=False)
-        ('base', 'base')
-        >>> reference_of(2e-9, checkpoints_tell=False), reference_of(None, checkpoints_tell=False)
-        ('start', None)
-    """
+def _reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Literal["base", "start"] | None:
+    """What the KL reference of an adapter was of which the checkpoints hold no copy."""
     if checkpoints_tell:
         return "base"
     if kl_at_start is None or not math.isfinite(kl_at_start):
@@ -153,7 +126,7 @@ def _with_adapters_reference(
     if always_base or first is None or first.kind == "full" or is_fresh(first.path):
         return loss
     kl = None if 1 in run.windows else run.metrics.get(1, {}).get("kl")
-    known = reference_of(kl, checkpoints_tell=of_trl)
+    known = _reference_of(kl, checkpoints_tell=of_trl)
     if known is None:
         text = (
             "the adapter did not start at zero, and whether the KL reference is its base alone or the adapter that it "

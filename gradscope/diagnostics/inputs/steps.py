@@ -7,27 +7,126 @@ with its reason instead of a number.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradscope.diagnostics.inputs.kept_steps import KeptStep
-from gradscope.diagnostics.inputs.logged_ids import without_ids
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss, loss_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.progress import ProgressCallback, part
+from gradscope.progress import NoticeCallback, ProgressCallback, part
 from gradscope.reason import Reason
+from gradscope.results.envelope import sha256_of
 from gradscope.results.source import Source
+from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import RolloutGroup
+from gradscope.version import __version__
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.inputs.recomputed import Recomputer
+    from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.step.step_gram import StepGram, StepNorm
+
+
+_SUFFIXES = {".safetensors", ".json", ".jinja", ".model", ".txt"}
+"""What a model folder holds that shapes a gradient: weights, configurations, the tokenizer's files."""
+_PACKAGES = ("torch", "transformers", "peft")
+
+
+class KeptStep:
+    """Where one step is kept, and under which key.
+
+    Args:
+        folder: A folder for kept steps; made when the first is written.
+        choices: Everything else that the numbers depend on.
+        notice: Told when a kept step is used, or is of no use.
+        also: Other weights that the step looks at.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        run: Run,
+        step: int,
+        objective: Objective,
+        choices: object,
+        notice: NoticeCallback,
+        also: Sequence[WeightsRef] = (),
+    ) -> None:
+        self._path = folder / f"step_{step:05d}.safetensors"
+        self._step, self._notice = step, notice
+        code = (__version__, *map(version, _PACKAGES))
+        inputs = (step, run.groups_at(step), objective, tuple(_digests(run, step, also)))
+        self._key = hashlib.sha256(repr((code, inputs, choices)).encode()).hexdigest()
+
+    def read(self) -> StepGram | StepNorm | None:
+        """The step as it was kept; None where it must be computed."""
+        from gradscope.gradients.step.step_gram import read_step
+
+        gram = read_step(self._path, self._key)
+        if gram is not None:
+            self._notice(f"step {self._step} was finished before and is used again")
+        elif self._path.exists():
+            self._notice(f"step {self._step} is computed again: what was kept is of other inputs or options")
+        return gram
+
+    def write(self, gram: StepGram | StepNorm) -> None:
+        """Keep the step for the next call."""
+        from gradscope.gradients.step.step_gram import write_step
+
+        write_step(self._path, gram, self._key)
+
+
+def _digests(run: Run, step: int, also: Sequence[WeightsRef]) -> Iterator[tuple[str, str]]:
+    """Each file and its digest of the model folders that a step's gradients depend on; a hub id by name alone."""
+    weights = [of for of in (run.weights_before(step), run.weights_before(1), *also) if of is not None]
+    folders = [str(folder) for of in weights for folder in (of.path, of.base) if folder]
+    for folder in dict.fromkeys([*folders, *([str(run.tokenizer)] if run.tokenizer else [])]):
+        bring_weights(Path(folder))
+        yield folder, ""
+        for file in sorted(Path(folder).glob("*")) if Path(folder).is_dir() else ():
+            if file.suffix in _SUFFIXES and file.is_file():
+                status = file.stat()
+                yield str(file), _digest(file, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache
+def _digest(file: Path, size: int, changed: int) -> str:
+    """A file's digest; the first weights are asked for at every step."""
+    return sha256_of(file)
+
+
+_WHY: Mapping[str, tuple[str, str]] = {
+    "verl": (
+        "verl's dump holds text that lost the chat template's markers, and no ids",
+        "Log prompts, responses, response_mask, rollout_log_probs and advantages with the dump; see the docs on logs.",
+    ),
+    "prime-rl": (
+        "some traces have no ids that fit together",
+        "Replay another step, or (before September 2026) the export of tokens, trainer.enable_token_export, which has "
+        "each sequence that was trained on.",
+    ),
+    "nemo-rl": (
+        "the training data holds text and no ids",
+        "Use NeMo-RL 0.4 or newer, whose train_data_step*.jsonl has token_ids, in the next run.",
+    ),
+}
+
+
+def _without_ids(run: Run, step: int) -> Reason | None:
+    """Why the forward pass of a step cannot be made, or None."""
+    why = _WHY.get(str(run.settings.get("trainer")))
+    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
+    if why is None or not any(None in (rollout.prompt_ids, rollout.completion_ids) for rollout in rollouts):
+        return None
+    return Reason("ids_missing", why[0], hint=why[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +151,12 @@ class MeasuredStep:
     @property
     def recomputed(self) -> StepNorm | None:
         """What is known of the norm of its gradient; None where ``reason`` says why nothing is."""
-        return self.norm if self.gram is None else norm_of(self.gram)
+        return self.norm if self.gram is None else _norm_of(self.gram)
 
 
-def norm_of(gram: StepGram) -> StepNorm:
+def _norm_of(gram: StepGram) -> StepNorm:
     """What a step's Gram matrix says of the norm of its gradient."""
-    from gradscope.diagnostics.inputs.tolerance import rounding_floor
+    from gradscope.diagnostics.inputs.recomputed import rounding_floor
     from gradscope.gradients.step.step_gram import StepNorm
     from gradscope.metrics.gram.geometry import batch_norm
 
@@ -219,7 +318,7 @@ def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
     """Why the gradient of a step cannot be formed, the most useful reason first."""
     if step in run.notes:
         return run.notes[step]
-    if (no_ids := without_ids(run, step)) is not None:
+    if (no_ids := _without_ids(run, step)) is not None:
         return no_ids
     from gradscope.gradients.plan.objective import several_sequences
 

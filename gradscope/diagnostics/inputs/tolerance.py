@@ -32,6 +32,6 @@ def meets_logged(norm: float, logged: float, floor: float = 0.0) -> bool:
     return abs(norm - logged) <= max(GRAD_NORM_TOLERANCE * abs(logged), floor)
 
 
-def rounding_floor(score_gram: np.ndarray) -> float:
+def _rounding_floor(score_gram: np.ndarray) -> float:
     """Up to where a norm of the step whose score vectors have this Gram matrix, [R, R], is rounding."""
     return ROUNDING_FLOOR * math.sqrt(max(float(np.trace(score_gram)), 0.0))

@@ -1,12 +1,15 @@
-"""What the trainer logged of a step stands in where the log of rollouts does not tell; a NaN is never passed over."""
+"""Metrics as the trainer logged them: read by name, and their course over the steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from statistics import fmean
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.steps import mean_of_steps
+from gradscope.results.logged import MetricCourse
+from gradscope.rollouts.metrics_alone.names import COMMON
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
@@ -56,3 +59,36 @@ def mean_as_logged(values: Mapping[int, float]) -> Estimate:
             return Estimate.undefined_because(f"{logged_estimate(value).undefined} at step {step}")
     numbers = list(values.values())
     return mean_of_steps(numbers, numbers)
+
+
+NO_ROLLOUTS = "the log holds metrics and no rollouts"
+"""Why what needs rollouts is undefined."""
+
+
+def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
+    """The common metrics of a run, in the order of reading; those that no step has are left out."""
+    found = []
+    for metric in COMMON:
+        course = {step: values[metric.name] for step, values in sorted(run.metrics.items()) if metric.name in values}
+        if course:
+            finite = {step: value for step, value in course.items() if math.isfinite(value)} or course
+            found.append(
+                MetricCourse(
+                    name=metric.name,
+                    title=metric.title,
+                    style=metric.style,
+                    mean=_mean(course),
+                    largest_step=max(finite, key=lambda step: finite[step]),
+                    smallest_step=min(finite, key=lambda step: finite[step]),
+                    steps=tuple(course),
+                    values=tuple(course.values()),
+                )
+            )
+    return tuple(found)
+
+
+def _mean(course: dict[int, float]) -> Estimate:
+    for step, value in course.items():
+        if not logged_estimate(value).is_defined:
+            return Estimate.undefined_because(f"{logged_estimate(value).undefined} at step {step}")
+    return Estimate.exact(fmean(course.values()), num_units=len(course))

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradscope.diagnostics.logged.as_logged import first_logged, logged_estimate, mean_as_logged
-from gradscope.diagnostics.logged.gathered import gathered
+from gradscope.diagnostics.logged.tokens import gathered
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps
-from gradscope.results.logged.course import Generation, GenerationNumbers
+from gradscope.results.logged import Generation, GenerationNumbers
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup, Status
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradscope.diagnostics.logged.entropy import GatheredEntropy, policy_entropy
-from gradscope.diagnostics.logged.gathered import Gathered, gathered
 from gradscope.diagnostics.logged.generation import GatheredGeneration, generation
-from gradscope.diagnostics.logged.sampler import GatheredMismatch, sampler_mismatch
-from gradscope.diagnostics.logged.staleness import GatheredStaleness, staleness
+from gradscope.diagnostics.logged.tokens import (
+    Gathered,
+    GatheredEntropy,
+    GatheredMismatch,
+    GatheredStaleness,
+    gathered,
+    policy_entropy,
+    sampler_mismatch,
+    staleness,
+)
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
-from gradscope.results.logged.course import Staleness
-from gradscope.results.logged.mismatch import SamplerMismatch
-from gradscope.results.logged.policy import LoggedPolicy
+from gradscope.results.logged import LoggedPolicy, SamplerMismatch, Staleness
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -40,7 +44,7 @@ _HINTS = {
 }
 
 
-def logged_policy(run: Run, *, resampling: Resampling = RESAMPLING) -> LoggedPolicy:
+def _logged_policy(run: Run, *, resampling: Resampling = RESAMPLING) -> LoggedPolicy:
     """Sampler against trainer, entropy, staleness, truncation and time, as far as the log has them."""
     return gathered(GatheredPolicy(), run, resampling)
 

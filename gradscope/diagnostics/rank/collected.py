@@ -5,44 +5,63 @@ What a formulation cannot be computed from is kept among ``refused``, a step amo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine
-from gradscope.diagnostics.rank.comparison import GroupRank, ranks_of_groups
-from gradscope.diagnostics.rank.formulations.heldout import measure_heldout
-from gradscope.diagnostics.rank.formulations.interference import measure_interference
-from gradscope.diagnostics.rank.formulations.kinds import measure_kinds
-from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups
-from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
-from gradscope.diagnostics.rank.request import RankRequest
-from gradscope.diagnostics.rank.rollouts.advantage_matrix import advantage_rows
-from gradscope.diagnostics.rank.rollouts.geometry import measure_geometry
-from gradscope.diagnostics.rank.rollouts.gram_file import write_gram
-from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
-from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
-from gradscope.diagnostics.rank.sparsity import token_sparsity, weight_sparsity
-from gradscope.diagnostics.rank.tokens.gathered_parts import NO_GRADIENT, GatheredParts
-from gradscope.diagnostics.rank.tokens.kind_energy import KindEnergy
-from gradscope.diagnostics.rank.tokens.parts_question import WeighedTokens
-from gradscope.diagnostics.rank.tokens.token_spectra import RowGram, token_spectra
-from gradscope.diagnostics.rank.weights.module_shares import module_shares
-from gradscope.diagnostics.rank.weights.optimizer_question import optimizer_steps
-from gradscope.diagnostics.rank.weights.weight_curve import weight_curve, weight_group_ranks
-from gradscope.diagnostics.rank.weights.weight_question import WeightAnswer
-from gradscope.diagnostics.rank.weights.weight_spectra import weight_spectra
-from gradscope.diagnostics.replay.logprobs import logprob_difference
-from gradscope.errors import GradscopeError
+from gradscope.diagnostics.inputs.row_questions import RowQuestion, SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps
+from gradscope.diagnostics.rank.formulations import (
+    measure_formulations,
+    measure_geometry,
+    measure_interference,
+    measure_kinds,
+    measure_shares,
+)
+from gradscope.diagnostics.rank.heldout import measure_heldout
+from gradscope.diagnostics.rank.request import WHOLE_ROLLOUTS, RankRequest
+from gradscope.diagnostics.rank.reward_baselines import BaselineGroup, baseline_groups
+from gradscope.diagnostics.rank.rollout_spectra import step_spectra
+from gradscope.diagnostics.rank.rows import StepRows, advantage_rows, step_rows, write_gram
+from gradscope.diagnostics.rank.spectrum import GroupRank, ranks_of_groups
+from gradscope.diagnostics.rank.tokens.parts import NO_GRADIENT, TokenTables
+from gradscope.diagnostics.rank.tokens.spectra import RowGram, token_spectra
+from gradscope.diagnostics.rank.tokens.weighed import EnergyQuestion, KindEnergy, WeighedTokens, kind_energies
+from gradscope.diagnostics.rank.weight_gradients import (
+    OptimizerQuestion,
+    learning_rates,
+    module_shares,
+    optimizer_steps,
+    weight_spectra,
+)
+from gradscope.diagnostics.rank.weight_groups import WeightAnswer, WeightQuestion, weight_curve, weight_group_ranks
+from gradscope.diagnostics.replay.grad_norm import logprob_difference
+from gradscope.errors import GradscopeError, UsageError
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm
+from gradscope.metrics.gram.sparsity import row_sparsity
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
-from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, KindUpdate, RowKind, StepGeometry
-from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
-from gradscope.results.ranks.heldout import HeldoutInfluence, HeldoutTransfer
-from gradscope.results.ranks.interference import Interference, PromptInfluence
-from gradscope.results.ranks.tokens import GradientSparsity
+from gradscope.results.rank import (
+    FormulationUpdate,
+    GradientSpectrum,
+    GroupShare,
+    HeldoutInfluence,
+    HeldoutTransfer,
+    Interference,
+    KindUpdate,
+    PromptInfluence,
+    RankCurvePoint,
+    RankReport,
+    RowKind,
+    StepGeometry,
+    TokenRankPoint,
+    WeightRankPoint,
+)
+from gradscope.results.source import Source
+from gradscope.results.tokens import GradientSparsity
 from gradscope.results.update import ModuleShare, OptimizerStep
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.run import Run
@@ -50,72 +69,109 @@ from gradscope.rollouts.types import RolloutGroup
 from gradscope.say import as_ranges
 
 if TYPE_CHECKING:
+    from gradscope.gradients.plan.prepared_step import PreparedStep
+    from gradscope.gradients.step.directions import WeightSpectrum
     from gradscope.gradients.step.heldout import HeldoutGram
     from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.tokens.measure import TokenGram
 
-WHOLE_ROLLOUTS = ("rollout", "group")
-"""Kinds of rows that are made of whole rollouts, and ask nothing of a step but held-out answers."""
+
+def _token_sparsity(step: int, tokens: Sequence[TokenGram]) -> list[GradientSparsity]:
+    """The norms of all token rows of a step under the logged advantages."""
+    norms, num_tokens = [], sum(gram.table.num_tokens for gram in tokens)
+    for gram in tokens:
+        if gram.table.logged_weights is None:
+            return []
+        norms.append(np.abs(gram.table.logged_weights) * np.sqrt(np.clip(np.diag(gram.gram), 0.0, None)))
+    if not norms:
+        return []
+    sparsity = row_sparsity(np.concatenate(norms))
+    return [
+        GradientSparsity(
+            step=step,
+            parts="tokens",
+            tensor=None,
+            num_parts=num_tokens,
+            frac_seen=sum(map(len, norms)) / num_tokens,
+            zero=sparsity["zero_rows"],
+            small=sparsity["small_rows"],
+            hoyer=sparsity["hoyer"],
+            gini=sparsity["gini"],
+        )
+    ]
+
+
+def _weight_sparsity(step: int, spectra: Sequence[WeightSpectrum]) -> list[GradientSparsity]:
+    """The sizes of the entries of each weight's gradient, as the optimizer saw it; one per weight."""
+    return [
+        GradientSparsity(
+            step=step,
+            parts="entries",
+            tensor=spectrum.tensor,
+            num_parts=spectrum.shape[0] * spectrum.shape[1],
+            frac_seen=1.0,
+            zero=spectrum.entries["zero_rows"],
+            small=spectrum.entries["small_rows"],
+            hoyer=spectrum.entries["hoyer"],
+            gini=spectrum.entries["gini"],
+        )
+        for spectrum in spectra
+    ]
+
+
 _IN_PARTS = "several processes share the model, and each has a part of every matrix"
 
 
 @dataclass(slots=True)
-class Collected:
-    """What has been computed so far, over the steps."""
+class Collected(TokenTables):
+    """The tables of a :class:`RankReport`, by their names there, over the steps so far, and what else they need."""
 
     spectra: list[GradientSpectrum] = field(default_factory=list)
-    """Of steps, groups, parts of groups and weights."""
     curve: list[RankCurvePoint] = field(default_factory=list)
-    """Averages of rows that are rollouts."""
     token_curve: list[TokenRankPoint] = field(default_factory=list)
-    """Averages of rows that are tokens."""
     weight_curve: list[WeightRankPoint] = field(default_factory=list)
-    """Averages of dL/dW of one group."""
-    group_ranks: list[GroupRank] = field(default_factory=list)
-    """The rank of every matrix of one group, from which group sizes and advantages are compared."""
     steps: list[StepGeometry] = field(default_factory=list)
-    """The geometry of each step's gradient."""
+    refused: dict[str, str] = field(default_factory=dict)
+    gram: dict[str, str] = field(default_factory=dict)
+    engine: dict[str, object] = field(default_factory=dict)
+    formulations: list[FormulationUpdate] = field(default_factory=list)
+    kinds: list[KindUpdate] = field(default_factory=list)
+    interference: list[Interference] = field(default_factory=list)
+    influences: list[PromptInfluence] = field(default_factory=list)
+    heldout: list[HeldoutTransfer] = field(default_factory=list)
+    heldout_influences: list[HeldoutInfluence] = field(default_factory=list)
+    shares: list[GroupShare] = field(default_factory=list)
+    sparsity: list[GradientSparsity] = field(default_factory=list)
+    optimizers: list[OptimizerStep] = field(default_factory=list)
+    modules: list[ModuleShare] = field(default_factory=list)
+    # from here on nothing is a table of the report
     skipped: dict[int, Reason] = field(default_factory=dict)
     """Steps that could not be computed."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """Formulations that could not."""
-    gram: dict[str, str] = field(default_factory=dict)
-    """Files of Gram matrices."""
-    engine: dict[str, object] = field(default_factory=dict)
-    """How gradients were computed."""
-    formulations: list[FormulationUpdate] = field(default_factory=list)
-    """The update that each formulation makes."""
-    kinds: list[KindUpdate] = field(default_factory=list)
-    """What each kind of group gives to it."""
-    interference: list[Interference] = field(default_factory=list)
-    """What groups do to each other's correct answers."""
-    influences: list[PromptInfluence] = field(default_factory=list)
-    """What each group does to those of the others."""
-    heldout: list[HeldoutTransfer] = field(default_factory=list)
-    """What groups do to held-out correct answers, where some were given."""
-    heldout_influences: list[HeldoutInfluence] = field(default_factory=list)
-    """What each group does to them."""
-    heldout_notes: dict[str, None] = field(default_factory=dict)
-    """What was read, drawn and left out of them, each sentence once."""
+    heldout_sentences: dict[str, None] = field(default_factory=dict)
+    """What was read, drawn and left out of held-out answers, each sentence once."""
     heldout_missing: dict[str, list[int]] = field(default_factory=dict)
     """Why steps have none of this, with what to do -> the steps."""
-    shares: list[GroupShare] = field(default_factory=list)
-    """What each group gives to a step's gradient."""
+    group_ranks: list[GroupRank] = field(default_factory=list)
+    """The rank of every matrix of one group, from which group sizes and advantages are compared."""
     baseline_groups: list[BaselineGroup] = field(default_factory=list)
     """What baselines are judged by."""
-    sparsity: list[GradientSparsity] = field(default_factory=list)
-    """Of tokens and of entries."""
-    parts: GatheredParts = field(default_factory=GatheredParts)
-    """Of rows that are tokens: the gradient by kinds of tokens, turns and corrections; of others what is missing."""
     energies: list[KindEnergy] = field(default_factory=list)
     """Of rows that are tokens, where only they are asked for: how their energy is spread over kinds."""
     weighed: dict[int, WeighedTokens] = field(default_factory=dict)
     """Likewise, step -> its tokens, the step's gradient and that of their entropy."""
-    optimizers: list[OptimizerStep] = field(default_factory=list)
-    """Of rows of weights: what optimizers would make of the gradient."""
-    modules: list[ModuleShare] = field(default_factory=list)
-    """Of rows of weights: where the gradient is."""
     rows: list[StepRows] = field(default_factory=list)
     """The rollouts' Gram matrices, where rows are rollouts."""
+
+    def report(self, source: Source, rows: RowKind, **more: Any) -> RankReport:
+        """The report of what was collected, and of more tables."""
+        mine = {name: getattr(self, name) for name in _TABLES}
+        tables: dict[str, Any] = {
+            name: tuple(table) if isinstance(table, list) else table for name, table in mine.items()
+        }
+        skipped = {step: str(reason) for step, reason in self.skipped.items()}
+        return RankReport(
+            source=source, rows=rows, skipped=skipped, heldout_notes=tuple(self.heldout_notes()), **tables, **more
+        )
 
     def take_parts(self, run: Run, measured: MeasuredStep, rows: RowKind) -> MeasuredStep:
         """Take in what was asked of a step beside its rows.
@@ -124,7 +180,7 @@ class Collected:
             The step with the answer about its rows alone.
         """
         if rows == "token":
-            return self.parts.take(run, measured)
+            return self.take_tokens(run, measured)
         if rows != "weight" or not measured.answer:
             return measured
         answer, gradient = measured.answer
@@ -134,7 +190,7 @@ class Collected:
             self.modules.extend(shares := module_shares(measured.step, gradient.norms))
             found = {"optimizers": steps, "modules": shares}
         why = _IN_PARTS if found["modules"] else NO_GRADIENT
-        self.parts.missing.update({name: f"step {measured.step}: {why}" for name, parts in found.items() if not parts})
+        self.missing_parts.update({name: f"step {measured.step}: {why}" for name, parts in found.items() if not parts})
         return replace(measured, answer=answer)
 
     def take_heldout(self, rows: StepRows, answer: Sequence[HeldoutGram | Reason], advantages: Sequence[str]) -> None:
@@ -142,16 +198,16 @@ class Collected:
         for found in answer:
             if isinstance(found, Reason):
                 self.heldout_missing.setdefault(f"{found}. {found.advice}", []).append(rows.step)
-                self.parts.missing["heldout"] = f"step {rows.step}: {found}. {found.advice.rstrip('.')}"
+                self.missing_parts["heldout"] = f"step {rows.step}: {found}. {found.advice.rstrip('.')}"
                 continue
-            self.heldout_notes |= dict.fromkeys(found.notes)
+            self.heldout_sentences |= dict.fromkeys(found.notes)
             of_steps, of_groups = measure_heldout(rows, found, advantages)
             self.heldout.extend(of_steps)
             self.heldout_influences.extend(of_groups)
 
-    def heldout_sentences(self) -> Iterator[str]:
+    def heldout_notes(self) -> Iterator[str]:
         """What a reader of these numbers should know: of all steps, then of those that have none."""
-        yield from self.heldout_notes
+        yield from self.heldout_sentences
         for why, steps in self.heldout_missing.items():
             yield f"No held-out numbers at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {why}"
 
@@ -161,7 +217,14 @@ class Collected:
         self.group_ranks.extend(ranks_of_groups(spectra))
 
 
-def kl_of_dead_groups(gram: StepGram) -> Iterator[str]:
+_TABLES = {field.name for field in fields(Collected)} & {field.name for field in fields(RankReport)} - {
+    "rows",
+    "skipped",
+}
+"""The tables of a report that are collected step by step."""
+
+
+def _kl_of_dead_groups(gram: StepGram) -> Iterator[str]:
     """What the KL term gives groups whose rows are zero: a sentence where there are any."""
     kl, rewarded = gram.kl_gram, gram.policy_gram
     if kl is None or rewarded is None:
@@ -185,7 +248,7 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
         return
     # what every kind of rows has: the geometry of the step's gradient
     rows = step_rows(gram, function_rewards(measured.groups, run.settings))
-    described = {**gram.describe(), "notes": [*gram.notes, *kl_of_dead_groups(gram)]}
+    described = {**gram.describe(), "notes": [*gram.notes, *_kl_of_dead_groups(gram)]}
     collected.engine = describe_engine(described, collected.engine)
     geometry = measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
     collected.steps.append(replace(geometry, logprob_difference=logprob_difference(measured.groups, gram.logprobs)))
@@ -222,7 +285,7 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     collected.influences.extend(influences)
     collected.shares.extend(measure_shares(rows))
     collected.baseline_groups.extend(baseline_groups(rows))
-    collected.sparsity.extend(token_sparsity(measured.step, tokens))
+    collected.sparsity.extend(_token_sparsity(measured.step, tokens))
     _collect_spectra(rows, tokens, request, collected)
 
 
@@ -239,7 +302,7 @@ def examine_advantages(step: int, groups: Sequence[RolloutGroup], request: RankR
 def _collect_weights(step: int, answer: WeightAnswer, request: RankRequest, collected: Collected) -> None:
     collected.weight_curve.extend(weight_curve(step, answer.groups, answer.ranks, by_group=request.paired))
     collected.group_ranks.extend(weight_group_ranks(step, answer.groups, answer.ranks))
-    collected.sparsity.extend(weight_sparsity(step, answer.spectra))
+    collected.sparsity.extend(_weight_sparsity(step, answer.spectra))
     collected.refused.update(answer.refused)
 
 
@@ -265,3 +328,97 @@ def _collect_spectra(rows: StepRows, tokens: Sequence[RowGram], request: RankReq
                     collected.add(spectra)
         except GradscopeError as error:
             collected.refused[advantage] = error.message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeveralQuestions:
+    """What several kinds of rows need of a step, answered together."""
+
+    questions: tuple[RowQuestion | None, ...]
+    """One a kind; None for a kind that needs no more than the Gram matrix of the rollouts."""
+
+    def measure(
+        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
+    ) -> tuple[tuple[Any, ...] | UsageError, ...]:
+        """The answers, in order; in place of one that this model does not give, why."""
+        return tuple(self._answer(question, prepared, gram, progress) for question in self.questions)
+
+    def _answer(
+        self, question: RowQuestion | None, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback
+    ) -> tuple[Any, ...] | UsageError:
+        try:
+            return question.measure(prepared, gram, progress) if question else ()
+        except UsageError as error:
+            return error
+
+
+def row_question(request: RankRequest, most: int, num_buckets: int | None = None) -> RowQuestion | None:
+    """What a kind of rows needs of a step beside the Gram matrix of its rollouts.
+
+    Args:
+        most: Token rows of a group; of more tokens, as many are drawn.
+        num_buckets: Numbers to sketch each token row in; None: exact rows.
+
+    Returns:
+        The question; None for rollouts and groups.
+    """
+    if request.rows == "weight":
+        return WeightQuestion(request=request)
+    if request.rows == "hidden" or request.rows == "logit":
+        return SignalQuestion(signal=request.rows, most=most, seed=request.seed)
+    if request.rows != "token":
+        return None
+    return TokenQuestion(most=most if num_buckets is None else None, num_buckets=num_buckets, seed=request.seed)
+
+
+def _question(request: RankRequest, most: int, rates: Mapping[int, float]) -> RowQuestion | None:
+    """The same, and what is asked beside rows that are tokens or of weights."""
+    question = row_question(request, most)
+    if question is None or request.rows not in ("token", "weight"):
+        return question
+    if request.rows == "token":
+        return EnergyQuestion(rows=question)
+    return OptimizerQuestion(rows=question, learning_rates=rates)
+
+
+def _rows_alone(run: Run, measured: MeasuredStep, rows: RowKind, found: Collected) -> MeasuredStep:
+    """Take in what was asked beside the rows; the step with the answer about its rows alone."""
+    if rows != "token" or not measured.answer:
+        return found.take_parts(run, measured, rows)
+    answer, weighed = measured.answer
+    if weighed is not None:
+        found.energies.extend(kind_energies(measured.step, weighed.tokens, answer))
+        found.weighed[measured.step] = weighed
+    return replace(measured, answer=answer)
+
+
+def collect_kinds(
+    run: Run,
+    steps: Sequence[int],
+    requests: Sequence[RankRequest],
+    engine: EngineOptions,
+    progress: ProgressCallback,
+    *,
+    most: int,
+) -> Mapping[RowKind, Collected]:
+    """Every kind of matrix that is asked for, of each step.
+
+    Args:
+        requests: One a kind of rows.
+        most: Token rows of a group; of more tokens, as many are drawn.
+
+    Returns:
+        What was found, by kind.
+    """
+    rates = learning_rates(run)
+    question = SeveralQuestions(questions=tuple(_question(request, most, rates) for request in requests))
+    found: dict[RowKind, Collected] = {request.rows: Collected() for request in requests}
+    for measured in measure_steps(run, steps, engine, progress, question):
+        for place, request in enumerate(requests):
+            answer = measured.answer[place] if measured.answer else ()
+            if isinstance(answer, UsageError):
+                found[request.rows].skipped[measured.step] = Reason("unusable", answer.message.rstrip("."))
+                continue
+            alone = replace(measured, answer=answer)
+            examine_step(run, _rows_alone(run, alone, request.rows, found[request.rows]), request, found[request.rows])
+    return found

@@ -16,41 +16,45 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradscope.diagnostics.inputs.steps import computable_steps, measure_steps, select_steps, with_damage
-from gradscope.diagnostics.rank.collected import WHOLE_ROLLOUTS, Collected, examine_advantages, examine_step
-from gradscope.diagnostics.rank.comparison import compare_formulations, compare_sizes
-from gradscope.diagnostics.rank.formulations.heldout_file import read_heldout
-from gradscope.diagnostics.rank.formulations.heldout_question import HeldoutQuestion
-from gradscope.diagnostics.rank.formulations.reward_baselines import measure_baselines
-from gradscope.diagnostics.rank.request import RankRequest, known_advantages, possible_sizes
-from gradscope.diagnostics.rank.several import row_question
-from gradscope.diagnostics.rank.tokens.parts_question import PartsQuestion
-from gradscope.diagnostics.rank.weights.gradient_beside_update import gradients_and_updates
-from gradscope.diagnostics.rank.weights.optimizer_question import OptimizerQuestion, learning_rates
-from gradscope.diagnostics.rank.weights.updates import update_report
-from gradscope.errors import InputError, UsageError
-from gradscope.findings.rank.formulations import update_findings
-from gradscope.findings.rank.headline import rank_headline
-from gradscope.findings.rank.heldout import heldout_findings
-from gradscope.findings.rank.interference import interference_findings
-from gradscope.findings.rank.ranks import rank_findings, size_findings
-from gradscope.findings.rank.reliability import reliability_findings
-from gradscope.findings.rank.sparsity import sparsity_findings
-from gradscope.findings.rank.token_parts import (
+from gradscope.diagnostics.rank.collected import (
+    Collected,
+    examine_advantages,
+    examine_step,
+    row_question,
+)
+from gradscope.diagnostics.rank.heldout import HeldoutQuestion, read_heldout
+from gradscope.diagnostics.rank.request import TOKEN_ROWS, RankOptions, RankRequest, known_advantages, possible_sizes
+from gradscope.diagnostics.rank.reward_baselines import measure_baselines
+from gradscope.diagnostics.rank.spectrum import compare_formulations, compare_sizes
+from gradscope.diagnostics.rank.tokens.weighed import PartsQuestion
+from gradscope.diagnostics.rank.weight_gradients import OptimizerQuestion, learning_rates
+from gradscope.diagnostics.rank.weight_updates import gradients_and_updates, update_report
+from gradscope.errors import InputError
+from gradscope.findings.rank import (
+    heldout_findings,
+    interference_findings,
+    rank_findings,
+    rank_headline,
+    reliability_findings,
+    size_findings,
+    sparsity_findings,
+    update_findings,
+)
+from gradscope.findings.rank_tokens import (
     correction_findings,
     entropy_findings,
     kind_findings,
     kl_findings,
     logprob_change_findings,
+    signal_findings,
+    token_findings,
     turn_findings,
 )
-from gradscope.findings.rank.tokens import signal_findings, token_findings
-from gradscope.findings.rank.weights import gradient_update_findings, optimizer_findings, weight_rank_findings
+from gradscope.findings.rank_weights import gradient_update_findings, optimizer_findings, weight_rank_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
 from gradscope.reason import Reason
 from gradscope.results.rank import (
-    BaselineNoise,
-    RankComparison,
     RankReport,
     RowKind,
 )
@@ -60,8 +64,6 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.say import as_ranges
 
-_OF_TOKENS = ("token", "hidden", "logit")
-"""Kinds of rows that are tokens."""
 MOST_TOKENS = 512
 """Tokens of a group that are rows where nothing else is asked for; of more, as many are drawn. Exact rows cost N^2 P
 operations: of a model of 97,344 parameters 512 rows take 2 CPU seconds and 4,032 take 98."""
@@ -73,14 +75,7 @@ def measure_rank(
     steps: Sequence[int] | None = None,
     rows: RowKind = "rollout",
     advantages: Sequence[str] | None = None,
-    group_sizes: Sequence[int] = (),
-    centered: bool = False,
-    pair_groups: bool = False,
-    tokens: int | None = None,
-    sketch: int | None = None,
-    heldout: str | Path | None = None,
-    heldout_threshold: float | None = None,
-    seed: int = 0,
+    options: RankOptions | None = None,
     output: str | Path | None = None,
     progress: Progress = False,
     read: ReadOptions | None = None,
@@ -92,17 +87,7 @@ def measure_rank(
         steps: Steps to look at; None: all whose weights are on disk.
         advantages: ``logged`` and formulations, ``my.py:name`` for one of your own; None: the logged one and every
             formulation of the registry, as ``all`` among them.
-        group_sizes: Sizes to regroup into; empty: 2, 4 and 8 as far as groups are large enough, and the logged size;
-            where rows are tokens the logged size alone.
-        pair_groups: Whether only groups count that live at every size, each weighing the same: the same prompts at
-            every size.
-        tokens: For rows that are tokens: most tokens of a group; of more, as many are drawn at random. None: 512.
-        sketch: For token rows: all tokens, each kept as this many numbers.
-        heldout: Samples of known correctness to hold each step against: a file, a gradscope run, or another log. It
-            costs the passes of each step once more, and one for each correct answer.
-        heldout_threshold: A held-out sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or
-            -1/1.
-        seed: Decides which tokens and held-out answers are drawn, and the sketch.
+        options: Group sizes, which rows are drawn, held-out samples; None: the defaults.
         output: Folder for the Gram matrices, written step by step.
         progress: True for a line on stderr, or a callback, told after each step.
         read: How to read the run; None: recognize everything.
@@ -113,32 +98,11 @@ def measure_rank(
 
     Raises:
         InputError: No step could be computed.
-        UsageError: An advantage or group size does not exist, or tokens are asked of other rows.
+        UsageError: An advantage or group size does not exist, or options do not go together.
     """
     progress = reporter(progress)
-    # which options go together
-    if tokens is not None and (rows not in _OF_TOKENS or tokens < 2):
-        raise UsageError(
-            "--max-tokens is a number from 2 on, and goes with rows that are tokens.",
-            hint="Write --max-tokens 64" if rows in _OF_TOKENS else "Add --rows token, --rows hidden or --rows logit.",
-        )
-    if sketch is not None and (rows != "token" or tokens is not None or sketch < 2):
-        raise UsageError(
-            "--sketch K keeps every token, as K numbers (2 or more): it goes with --rows token, without --max-tokens.",
-            hint="Write --rows token --sketch 4096",
-        )
-    if pair_groups and rows in ("update", "group"):
-        raise UsageError(
-            f"--pair-groups is for the rollouts of one group, and --rows {rows} has no such matrix.",
-            hint="Use --rows rollout, token, weight, hidden, logit or advantage.",
-        )
-    if heldout is None and heldout_threshold is not None:
-        raise UsageError("--heldout-threshold is about held-out samples.", hint="Name them: --heldout FILE")
-    if heldout is not None and rows not in WHOLE_ROLLOUTS:
-        raise UsageError(
-            f"--heldout is for rows of whole rollouts, and --rows {rows} has others.",
-            hint="Leave out --rows, or use --rows group.",
-        )
+    options = options or RankOptions()
+    options.check(rows)
     # what is asked, checked against the run
     run, engine = read_run(path, read, progress=progress), engine or EngineOptions()
     if rows == "update":
@@ -146,10 +110,10 @@ def measure_rank(
     request = RankRequest(
         rows=rows,
         advantages=known_advantages(advantages),
-        group_sizes=() if rows in _OF_TOKENS and not group_sizes else possible_sizes(run, group_sizes),
-        paired=pair_groups,
-        centered=centered,
-        seed=seed,
+        group_sizes=() if rows in TOKEN_ROWS and not options.group_sizes else possible_sizes(run, options.group_sizes),
+        paired=options.pair_groups,
+        centered=options.centered,
+        seed=options.seed,
         output=Path(output) if output else None,
     )
     chosen, collected = select_steps(run, steps), Collected()
@@ -161,18 +125,19 @@ def measure_rank(
     if steps is None:
         chosen = computable_steps(run) or chosen
     # step by step, as soon as each is measured
-    question = row_question(request, tokens or MOST_TOKENS, sketch)
+    question = row_question(request, options.tokens or MOST_TOKENS, options.sketch)
     if question is not None and rows == "token":
         question = PartsQuestion(rows=question)
     if question is not None and rows == "weight":
         question = OptimizerQuestion(rows=question, learning_rates=learning_rates(run))
-    if heldout is not None:
-        answers = read_heldout(heldout, threshold=heldout_threshold, seed=seed, progress=progress)
-        collected.heldout_notes |= dict.fromkeys(answers.notes)
+    if options.heldout is not None:
+        threshold, seed = options.heldout_threshold, options.seed
+        answers = read_heldout(options.heldout, threshold=threshold, seed=seed, progress=progress)
+        collected.heldout_sentences |= dict.fromkeys(answers.notes)
         question = HeldoutQuestion(answers=answers, engine=engine)
     for measured in measure_steps(run, chosen, engine, progress, question):
         examine_step(run, collected.take_parts(run, measured, rows), request, collected)
-    collected.parts.look_later(run, engine)
+    collected.look_later(run, engine)
     if not collected.steps:
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:3])
         first = next(iter(collected.skipped.values()))
@@ -189,83 +154,52 @@ def _instead(run: Run, reason: Reason) -> str:
 
 
 def _report(run: Run, request: RankRequest, collected: Collected, source: Source) -> RankReport:
-    """The findings as a result object."""
-    baselines = measure_baselines(collected.baseline_groups)
-    comparisons = compare_formulations(collected.spectra)
-    beside = gradients_and_updates(run, collected.spectra) if request.rows == "weight" else ()
-    changes = compare_sizes(collected.group_ranks) if request.paired else ()
-    report = RankReport(
-        source=source,
-        rows=request.rows,
-        spectra=tuple(collected.spectra),
-        curve=tuple(collected.curve),
-        steps=tuple(collected.steps),
-        skipped={step: str(reason) for step, reason in collected.skipped.items()},
-        refused=collected.refused,
-        gram=collected.gram,
-        engine=collected.engine,
-        formulations=tuple(collected.formulations),
-        kinds=tuple(collected.kinds),
-        interference=tuple(collected.interference),
-        influences=tuple(collected.influences),
-        heldout=tuple(collected.heldout),
-        heldout_influences=tuple(collected.heldout_influences),
-        heldout_notes=tuple(collected.heldout_sentences()),
-        shares=tuple(collected.shares),
-        baselines=baselines,
-        comparisons=comparisons,
-        token_curve=tuple(collected.token_curve),
-        weight_curve=tuple(collected.weight_curve),
-        size_changes=changes,
-        sparsity=tuple(collected.sparsity),
-        gradient_updates=beside,
-        optimizers=tuple(collected.optimizers),
-        modules=tuple(collected.modules),
-        corrections=tuple(collected.parts.corrections),
-        token_kinds=tuple(collected.parts.kinds),
-        entropy_changes=tuple(collected.parts.entropy),
-        token_kl=tuple(collected.parts.kl),
-        turns=tuple(collected.parts.turns),
-        logprob_changes=collected.parts.logprobs,
-        missing_parts=collected.parts.missing,
-        findings=(
-            *size_findings(changes),
-            *_sentences(request, collected, comparisons, baselines),
-            *gradient_update_findings(beside),
-        ),
+    """The tables that take all steps together, and the sentences."""
+    report = collected.report(
+        source,
+        request.rows,
+        baselines=measure_baselines(collected.baseline_groups),
+        comparisons=compare_formulations(collected.spectra),
+        gradient_updates=gradients_and_updates(run, collected.spectra) if request.rows == "weight" else (),
+        size_changes=compare_sizes(collected.group_ranks) if request.paired else (),
     )
+    report = replace(report, findings=(*size_findings(report.size_changes), *_sentences(report)))
     return replace(report, headline=rank_headline(report))
 
 
-def _sentences(
-    request: RankRequest,
-    collected: Collected,
-    comparisons: Sequence[RankComparison],
-    baselines: Sequence[BaselineNoise],
-) -> tuple[str, ...]:
-    reliability = reliability_findings(collected.spectra, collected.steps, collected.engine)
-    if request.rows == "token":
-        parts = collected.parts
-        seen = (
-            *token_findings(collected.token_curve),
-            *correction_findings(parts.corrections),
-            *kind_findings(parts.kinds),
-            *entropy_findings(parts.entropy),
-            *turn_findings(parts.turns),
-            *kl_findings(parts.kl),
-            *logprob_change_findings(parts.logprobs),
-            *sparsity_findings(collected.sparsity),
+def _sentences(report: RankReport) -> tuple[str, ...]:
+    """What the numbers say of one kind of rows."""
+    reliability = reliability_findings(report.spectra, report.steps, report.engine)
+    if report.rows == "token":
+        return (
+            *token_findings(report.token_curve),
+            *correction_findings(report.corrections),
+            *kind_findings(report.token_kinds),
+            *entropy_findings(report.entropy_changes),
+            *turn_findings(report.turns),
+            *kl_findings(report.token_kl),
+            *logprob_change_findings(report.logprob_changes),
+            *sparsity_findings(report.sparsity),
+            *rank_findings((), report.steps, ()),
+            *reliability,
         )
-        return (*seen, *rank_findings((), collected.steps, ()), *reliability)
-    if request.rows == "weight":
-        seen = weight_rank_findings(collected.weight_curve)
-        ranks = (*seen, *rank_findings((), collected.steps, collected.spectra))
-        return (*ranks, *optimizer_findings(collected.optimizers), *sparsity_findings(collected.sparsity), *reliability)
-    if request.rows in ("hidden", "logit", "advantage"):
-        seen = signal_findings(request.rows, collected.curve, collected.token_curve)
-        checked = rank_findings((), collected.steps, ()) if collected.steps else ()
+    if report.rows == "weight":
+        return (
+            *weight_rank_findings(report.weight_curve),
+            *rank_findings((), report.steps, report.spectra),
+            *optimizer_findings(report.optimizers),
+            *sparsity_findings(report.sparsity),
+            *reliability,
+            *gradient_update_findings(report.gradient_updates),
+        )
+    if report.rows in ("hidden", "logit", "advantage"):
+        seen = signal_findings(report.rows, report.curve, report.token_curve)
+        checked = rank_findings((), report.steps, ()) if report.steps else ()
         return (*seen, *checked, *reliability)
-    ranks = rank_findings(collected.curve, collected.steps, collected.spectra, comparisons)
-    updates = update_findings(collected.formulations, baselines)
-    effects = (*interference_findings(collected.interference), *heldout_findings(collected.heldout))
-    return (*ranks, *reliability, *updates, *effects)
+    return (
+        *rank_findings(report.curve, report.steps, report.spectra, report.comparisons),
+        *reliability,
+        *update_findings(report.formulations, report.baselines),
+        *interference_findings(report.interference),
+        *heldout_findings(report.heldout),
+    )

@@ -1,32 +1,46 @@
-"""From singular values to a spectrum with all eight ranks: the one place where they are counted.
+"""Ranks of one matrix, averages over the matrices of a step, their null models, and whether two of them differ.
 
-:func:`spectrum_of` starts from a Gram matrix and knows its noise floor; :func:`ranks_of` starts from singular values.
+A row weighs its score vector by its rollout's advantage, so every null but ``gaussian`` exchanges the advantages alone;
+of tokens, all rows of a rollout get that rollout's.
 
-Shapes: N rows of a matrix, P parameters.
+Shapes: n matrices of N rows, G rollouts of a matrix, D draws of a null, J groups of a step, P parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
+from gradscope.metrics.gram.null_models import NULLS, gaussian_cosines, num_draws, shuffled_within
 from gradscope.metrics.gram.spectrum import (
+    ZERO_MATRIX,
     Array,
     center_gram,
+    center_grams,
     effective_rank,
+    effective_ranks,
     energy_rank,
     frac_energy_below,
     noise_floor,
     numerical_rank,
     participation_ratio,
+    rank_counts,
     singular_values_from_gram,
+    singular_values_from_grams,
     spectral_entropy_rank,
     stable_rank,
 )
-from gradscope.results.rank import GradientSpectrum, Ranks, SpectrumLabel
-from gradscope.results.ranks.tokens import TokenRows
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means, bootstrap_statistics
+from gradscope.metrics.uncertainty.bounded import bounded_means
+from gradscope.metrics.uncertainty.clusters import cluster_sums
+from gradscope.results.rank import GradientSpectrum, NullRank, RankComparison, Ranks, SizeChange, SpectrumLabel
+from gradscope.results.tokens import TokenRows
 
 
 def spectrum_of(
@@ -88,4 +102,340 @@ def ranks_of(values: Array, floor: float) -> Ranks:
         frac_energy_below_floor=frac_energy_below(values, floor),
         energy_rank_90=energy_rank(values, 0.90),
         energy_rank_99=energy_rank(values, 0.99),
+    )
+
+
+TOKEN_ADVANTAGES = "each token has its own advantage, so there is no scalar to shuffle or to take the sign of"
+
+
+def null_values(
+    scores: Array,
+    norms: Array,
+    advantages: Array | None,
+    groups: NDArray[np.int64],
+    *,
+    num_columns: int,
+    centered: bool,
+    spread: Array | None = None,
+    sums: Array | None = None,
+) -> dict[str, Array]:
+    """What the singular values of gradient matrices would be under each null model.
+
+    Args:
+        scores: Gram matrices of score vectors, [n, N, N].
+        norms: Norms of the gradient rows that the nulls stand beside, [n, N] ([n, J] with ``sums``).
+        advantages: [n, G]; None where each token has its own.
+        groups: The group of each rollout, among which advantages are shuffled, [n, G].
+        num_columns: P.
+        centered: Whether the mean row is subtracted.
+        spread: What each row gets of each rollout's advantage, [N, G]; None: a row is a rollout.
+        sums: Adds rows up to the rows of the matrix, [J, N]; None: they are its rows.
+
+    Returns:
+        Null -> singular values, [D, n, N] or [D, n, J]; without ``shuffled`` and ``signs`` where there are no scalar
+        advantages.
+    """
+
+    def values(grams: Array) -> Array:
+        return singular_values_from_grams(center_grams(grams) if centered else grams)
+
+    def weighted(factors: Array) -> Array:
+        grams = factors[..., :, None] * scores * factors[..., None, :]
+        return values(grams if sums is None else sums @ grams @ sums.T)
+
+    def of_rows(dealt: Array) -> Array:
+        return dealt if spread is None else np.asarray(dealt @ spread.T, dtype=np.float64)
+
+    draws = num_draws(scores.shape[-1])
+    drawn = {"unweighted": weighted(of_rows(np.ones((1, *groups.shape))))}
+    if advantages is not None:
+        dealt = shuffled_within(advantages.ravel(), groups.ravel(), draws).reshape(draws, *advantages.shape)
+        drawn |= {"shuffled": weighted(of_rows(dealt)), "signs": weighted(of_rows(np.sign(advantages)[None]))}
+    cosines = gaussian_cosines(norms.shape[-1], num_columns, draws)[:, None]
+    return drawn | {"gaussian": values(norms[:, :, None] * cosines * norms[:, None, :])}
+
+
+def mean_null_ranks(values: Mapping[str, Array], *, num_units: int = 1) -> dict[str, Estimate]:
+    """The effective rank under each null, a mean over the draws that left a matrix to rank.
+
+    Args:
+        values: Null -> singular values, from :func:`null_values`; empty for a matrix that is zero.
+        num_units: Groups that the matrix is made of.
+
+    Returns:
+        Every null of the catalogue; undefined with its reason where there is no rank.
+    """
+    return {name: _mean_rank(values, name, num_units) for name in NULLS}
+
+
+def _mean_rank(values: Mapping[str, Array], name: str, num_units: int) -> Estimate:
+    if name not in values:
+        return Estimate.undefined_because(TOKEN_ADVANTAGES if values else ZERO_MATRIX)
+    ranks = effective_ranks(values[name])
+    finite = ranks[np.isfinite(ranks)]
+    return (
+        Estimate.exact(float(finite.mean()), num_units=num_units)
+        if len(finite)
+        else Estimate.undefined_because(ZERO_MATRIX)
+    )
+
+
+_EVERY_GROUP_DEAD = "no group of this step has a gradient by its advantages, so its gradient matrix is zero"
+_NO_DRAW = Estimate.undefined_because("every draw of this null deals all advantages to rollouts without a score vector")
+_NO_RANK = NullRank(effective_rank=_NO_DRAW, difference=_NO_DRAW, ratio=_NO_DRAW, two_direction_energy=_NO_DRAW)
+_RANKS = ("effective_rank", "stable_rank", "participation_ratio")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanRanks:
+    """The counts of matrices that are not zero, and what they average to."""
+
+    counts: Array
+    """Effective rank, stable rank, participation ratio and energy of two directions, [n, 4]."""
+    nulls: Mapping[str, Array]
+    """Null -> the same, means over its draws, [n, 4]."""
+    group_ids: Sequence[str]
+    """The group of each matrix, which is the unit of resampling, [n]."""
+    most: int
+    """The most that a rank can be."""
+    by_group: bool
+    """Whether each group weighs the same, however many of its parts are ranked; else each part does."""
+
+    def means(self) -> dict[str, Estimate]:
+        """Each of the four; undefined without matrices."""
+        if not len(self.counts):
+            return dict.fromkeys((*_RANKS, "two_direction_energy"), Estimate.undefined_because(_EVERY_GROUP_DEAD))
+        (energy,) = self._mean_energies(self.counts[:, 3:])
+        return {**dict(zip(_RANKS, self._mean_ranks(self.counts[:, :3]), strict=True)), "two_direction_energy": energy}
+
+    def null_ranks(self) -> dict[str, NullRank]:
+        """The same under each null that could be drawn, on the same matrices; empty without matrices."""
+        if not len(self.counts) or not self.nulls:
+            return {}
+        if not all(np.isfinite(drawn[:, 0]).all() for drawn in self.nulls.values()):
+            return {name: self._only_under(name).null_ranks().get(name, _NO_RANK) for name in self.nulls}
+        # all nulls at once: a bootstrap of many columns costs little more than one of one
+        ranks = np.column_stack([drawn[:, 0] for drawn in self.nulls.values()])
+        own, count, span = self.counts[:, :1], len(self.nulls), self.most - 1.0
+        columns, groups = self._weighed(np.hstack([own - ranks, np.repeat(own, count, axis=1), ranks]))
+        differences = bootstrap_means(columns[:, :count], groups, share=False)
+        within = (1.0 / self.most, float(self.most))
+        ratios = bootstrap_statistics(_ratios, cluster_sums(columns[:, count:], groups), within=within)
+        means = self._mean_ranks(ranks)
+        energies = self._mean_energies(np.column_stack([drawn[:, 3] for drawn in self.nulls.values()]))
+        return {
+            name: NullRank(
+                effective_rank=means[place],
+                difference=differences[place].within(-span, span),
+                ratio=ratios[place],
+                two_direction_energy=energies[place],
+            )
+            for place, name in enumerate(self.nulls)
+        }
+
+    def _only_under(self, null: str) -> MeanRanks:
+        """The matrices that have a rank under a null."""
+        return replace(self, nulls={null: self.nulls[null]})._those(np.isfinite(self.nulls[null][:, 0]))
+
+    def _those(self, is_chosen: NDArray[np.bool_]) -> MeanRanks:
+        """Some of the matrices."""
+        return replace(
+            self,
+            counts=self.counts[is_chosen],
+            nulls={name: drawn[is_chosen] for name, drawn in self.nulls.items()},
+            group_ids=[self.group_ids[place] for place in np.flatnonzero(is_chosen).tolist()],
+        )
+
+    def mean_within(self, values: Array, low: float, high: float, none: str = "") -> Estimate:
+        """The mean of another number of each matrix; undefined without matrices.
+
+        Args:
+            values: [n]; NaN for a matrix that does not have it and does not count.
+            low: The least that it can be.
+            high: The most.
+            none: Why no matrix has it, where there are matrices.
+
+        Returns:
+            The mean, with an interval over groups.
+        """
+        if not len(values):
+            return Estimate.undefined_because(_EVERY_GROUP_DEAD)
+        is_known = np.isfinite(values)
+        if not is_known.any():
+            return Estimate.undefined_because(none, num_units=len(set(self.group_ids)))
+        columns, groups = self._those(is_known)._weighed(values[is_known, None])
+        (mean,) = bounded_means(columns, groups, low=low, high=high)
+        return mean
+
+    def _mean_ranks(self, ranks: Array) -> tuple[Estimate, ...]:
+        columns, groups = self._weighed(ranks)
+        return bounded_means(columns, groups, low=1.0, high=float(self.most))
+
+    def _mean_energies(self, shares: Array) -> tuple[Estimate, ...]:
+        columns, groups = self._weighed(shares)
+        return bounded_means(columns, groups, low=min(2.0 / self.most, 1.0), high=1.0)
+
+    def _weighed(self, columns: Array) -> tuple[Array, list[str]]:
+        """Rows to average and their groups: parts as they are, or one row a group."""
+        if not self.by_group:
+            return columns, list(self.group_ids)
+        sums = cluster_sums(np.column_stack([columns, np.ones(len(columns))]), list(self.group_ids))
+        return np.asarray(sums[:, :-1] / sums[:, -1:], dtype=np.float64), list(dict.fromkeys(self.group_ids))
+
+
+def drawn_counts(values: Array) -> Array:
+    """The counts of a null from the singular values of its draws.
+
+    Args:
+        values: [D, n, N]. A shuffle may deal zeros to all live rows of a matrix: that draw is left out.
+
+    Returns:
+        Means over draws, [n, 4]; NaN for a matrix that every draw leaves without a rank.
+    """
+    counts = rank_counts(values)
+    is_known = np.isfinite(counts)
+    total, num = np.where(is_known, counts, 0.0).sum(axis=0), is_known.sum(axis=0)
+    return np.asarray(np.divide(total, num, out=np.full(total.shape, np.nan), where=num > 0), dtype=np.float64)
+
+
+def profile(values: ArrayLike) -> tuple[float, ...]:
+    """Mean over matrices of each singular value's share of their sum, largest first.
+
+    Args:
+        values: Descending, [..., N]; zero matrices do not count.
+
+    Returns:
+        [N]; empty where all are zero.
+
+    Example:
+        >>> profile([[3.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+        (0.625, 0.375)
+    """
+    array = np.asarray(values, dtype=np.float64)
+    total = array.sum(axis=-1)
+    shares = array[total > 0] / total[total > 0][:, None]
+    return tuple(float(share) for share in shares.mean(axis=0)) if len(shares) else ()
+
+
+def _ratios(sums: Array) -> Array:
+    half = sums.shape[-1] // 2
+    return np.asarray(sums[..., :half] / sums[..., half:], dtype=np.float64)
+
+
+_SAME = 1e-6
+"""Ranks whose relative difference is below this differ by arithmetic."""
+
+_NOT_PAIRED = Estimate.undefined_because("no group has a rank at both sizes")
+_Ranks = dict[tuple[str | None, tuple[int, ...]], float]
+
+
+def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankComparison, ...]:
+    """Each formulation against the first one, at the last step and the largest group size.
+
+    Returns:
+        One comparison per formulation whose ranks are not the same numbers; empty where no group has a spectrum.
+    """
+    groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None]
+    if not groups:
+        return ()
+    step, size = max((spectrum.label.step, spectrum.label.group_size) for spectrum in groups)
+    ranks: dict[str, _Ranks] = {}
+    for spectrum in groups:
+        label, rank = spectrum.label, spectrum.ranks.effective_rank.value
+        if (label.step, label.group_size) == (step, size) and rank is not None:
+            ranks.setdefault(label.advantage, {})[label.group_id, label.samples] = rank
+    first, *others = ranks or {"": {}}
+    return tuple(
+        RankComparison(
+            step=step,
+            group_size=size,
+            first=first,
+            second=second,
+            difference=_difference(ranks[first], ranks[second]).within(1.0 - size, size - 1.0),
+        )
+        for second in others
+        if not _are_same(ranks[first], ranks[second])
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRank:
+    """The effective rank of one matrix of one group, or of a part of it."""
+
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    matrix: str
+    """Which matrix: a kind of rows, or the name of a weight."""
+    group_size: int
+    """Rollouts of the part."""
+    group_id: str
+    """The group."""
+    rank: float
+    """Its effective rank."""
+    most: int
+    """The most that it can be: the smaller side of the matrix."""
+
+
+def ranks_of_groups(spectra: Sequence[GradientSpectrum]) -> Iterator[GroupRank]:
+    """The ranks of the groups among some spectra; those of whole steps and of zero matrices are left out."""
+    for spectrum in spectra:
+        label, rank = spectrum.label, spectrum.ranks.effective_rank.value
+        if label.group_id is not None and rank is not None:
+            yield GroupRank(
+                step=label.step,
+                advantage=label.advantage,
+                matrix=label.rows,
+                group_size=label.group_size,
+                group_id=label.group_id,
+                rank=rank,
+                most=min(label.shape),
+            )
+
+
+def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[SizeChange, ...]:
+    """Each group size against the smallest, on the groups that have a rank at both: rollouts of the same prompts.
+
+    Returns:
+        One per step, advantage, matrix and larger size.
+    """
+    found: dict[tuple[int, str, str], dict[int, dict[str, list[float]]]] = {}
+    most: dict[str, int] = {}
+    for one in ranks:
+        of_size = found.setdefault((one.step, one.advantage, one.matrix), {}).setdefault(one.group_size, {})
+        of_size.setdefault(one.group_id, []).append(one.rank)
+        most[one.matrix] = max(one.most, most.get(one.matrix, 1))
+    changes = []
+    for (step, advantage, matrix), by_size in found.items():
+        smallest, *larger = sorted(by_size)
+        for size in larger:
+            first, second = by_size[smallest], by_size[size]
+            apart = [[fmean(second[group]) - fmean(first[group])] for group in first if group in second]
+            span = most[matrix] - 1.0
+            (difference,) = bounded_means(apart, low=-span, high=span) if apart else (_NOT_PAIRED,)
+            changes.append(
+                SizeChange(
+                    step=step,
+                    advantage=advantage,
+                    matrix=matrix,
+                    first=smallest,
+                    second=size,
+                    difference=difference,
+                )
+            )
+    return tuple(changes)
+
+
+def _difference(first: _Ranks, second: _Ranks) -> Estimate:
+    both = [key for key in first if key in second]
+    if not both:
+        return Estimate.undefined_because("no group is live under both")
+    differences = [second[key] - first[key] for key in both]
+    return bootstrap_mean(differences, [str(group_id) for group_id, _ in both], share=False)
+
+
+def _are_same(first: _Ranks, second: _Ranks) -> bool:
+    return first.keys() == second.keys() and all(
+        math.isclose(rank, second[key], rel_tol=_SAME) for key, rank in first.items()
     )

@@ -9,22 +9,28 @@ within the spread of random orders, is a mismatch well beyond it, and cannot be 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.replay.log_arithmetic import Outcome, refused
+from gradscope.findings.logged import LOGPROB_BOUND
 from gradscope.reason import Reason
-from gradscope.results.replay import Quantity
+from gradscope.results.replay import LogprobDifference, Quantity
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
 from gradscope.say import non_finite_word
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepNorm
     from gradscope.gradients.trained.norms import TrainedNorms
 
+
 WELL_BEYOND = 3.0
 """Half widths of the spread beyond which a norm in reduced precision is another one."""
-HALF_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+_HALF_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Relative rounding of one number: another device's kernels may shift a norm by as much, whatever the order."""
 _NAME = "grad_norm"
 
@@ -79,7 +85,7 @@ def _judge_reduced(
         notes = [f"within {spread}", _although(run, found)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
     off = f"the recomputed norm is {_per_cent(error)} off, beyond {spread}"
-    close = max(WELL_BEYOND * within, HALF_ROUNDING.get(trained.dtype, 0.0))
+    close = max(WELL_BEYOND * within, _HALF_ROUNDING.get(trained.dtype, 0.0))
     if error <= close and run.settings.origin is not None:
         hint = "Replay on the device that trained to settle it." if trained.dtype == "float32" else ""
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)
@@ -142,3 +148,28 @@ def _inferred(found: StepNorm) -> str | None:
 def _per_cent(share: float) -> str:
     """Two digits of a share in per cent, however small: a spread of bfloat16 is some ten-thousandths."""
     return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"
+
+
+def logprob_difference(groups: Sequence[RolloutGroup], recomputed: Sequence[np.ndarray]) -> LogprobDifference | None:
+    """|logged - recomputed| over a step's sampled tokens; None where no log-probabilities of exact ids were logged."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    differences = [
+        np.abs(np.asarray(rollout.logprobs, dtype=np.float64) - own)[_sampled(rollout.mask, len(own))]
+        for rollout, own in zip(rollouts, recomputed, strict=True)
+        if rollout.logprobs is not None and len(rollout.logprobs) == len(own)
+    ]
+    every = np.concatenate([np.zeros(0), *differences])
+    if not every.size or not np.all(np.isfinite(every)):
+        return None
+    return LogprobDifference(
+        num_tokens=int(every.size),
+        mean=float(every.mean()),
+        max=float(every.max()),
+        frac_beyond=float(np.mean(every > LOGPROB_BOUND)),
+        bound=LOGPROB_BOUND,
+    )
+
+
+def _sampled(mask: Sequence[bool] | None, length: int) -> np.ndarray:
+    """Tokens that the policy sampled: a mask leaves out what a tool or an environment wrote."""
+    return np.ones(length, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +14,204 @@ from gradscope.advantages.formulation import is_in_file
 from gradscope.advantages.group import TRL_EPSILON, gdpo, optimal_advantages
 from gradscope.advantages.registry import compute_step_advantages, formulation, is_known
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.replay.trainer_advantages import trainer_batch
-from gradscope.diagnostics.replay.trl_advantages import TrlBatch, trl_batch
-from gradscope.metrics.outcomes.groups import all_equal
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, all_equal
 from gradscope.reason import Reason
 from gradscope.results.replay import Quantity
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
+from gradscope.rollouts.trl_version import VERSION_HINT, TrlVersion
 from gradscope.rollouts.types import RolloutGroup
 from gradscope.say import non_finite_word
+
+Array = NDArray[np.float64]
+
+_SCALES = {"group": "group", "True": "group", "none": "none", "False": "none", "batch": "batch"}
+"""Spellings of ``scale_rewards``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TrlBatch:
+    """What TRL makes of the rewards of a generation batch.
+
+    Args:
+        reward: The mean reward that it logs.
+        advantages: In the order of the groups, [N].
+        frac_zero_std: The share of rollouts without a spread that it logs.
+        name: How the advantages are called, for a sentence.
+        unknown: Why the advantages cannot be told, where they cannot.
+    """
+
+    reward: float
+    advantages: Array
+    frac_zero_std: float
+    name: str
+    unknown: Reason | None = None
+
+
+def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> _TrlBatch | Reason:
+    """The numbers of a step's groups, or why they cannot be told."""
+    scale = _SCALES.get(str(settings.get("scale_rewards", "group")))
+    aggregation = str(settings.get("multi_objective_aggregation", "sum_then_normalize"))
+    if scale is None:
+        return Reason(
+            "loss_unknown", f"scale_rewards = {settings.get('scale_rewards')} is not a formulation that gradscope knows"
+        )
+    if aggregation not in ("sum_then_normalize", "normalize_then_sum"):
+        return Reason("loss_unknown", f"multi_objective_aggregation = {aggregation} is not known here")
+    rewards = np.array([np.nan if r is None else r for group in groups for r in group.rewards], dtype=np.float64)
+    unscored = np.isnan(rewards)
+    version = TrlVersion.parse(settings.get("trl_version"))
+    if unscored.any() and not version.known:
+        return Reason(
+            "settings_unknown",
+            "a rollout has no reward, and what that does depends on TRL's version, which is not known",
+            hint=VERSION_HINT,
+        )
+    if version.is_before(1, 6):
+        rewards = np.nan_to_num(rewards, nan=0.0)
+    sizes = [group.size for group in groups]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # groups of which nothing is known
+        if aggregation == "normalize_then_sum":
+            return _normalized_first(groups, rewards, settings)
+        return _summed_first(rewards, sizes, scale)
+
+
+def _summed_first(rewards: Array, sizes: Sequence[int], scale: str) -> _TrlBatch:
+    parts = np.split(rewards, np.cumsum(sizes)[:-1])
+    means = np.concatenate([np.full(len(part), np.nanmean(part)) for part in parts])
+    spreads = np.concatenate([np.full(len(part), _spread(part)) for part in parts])
+    if scale == "batch":
+        spreads = np.full(len(rewards), _spread(rewards))
+    advantages = rewards - means
+    if scale != "none":
+        advantages = advantages / (spreads + TRL_EPSILON)
+    name = {"group": "grpo of its group", "none": "dr_grpo of its group", "batch": "the batch-scaled form of its group"}
+    return _TrlBatch(_mean(rewards), np.nan_to_num(advantages), float(np.mean(_is_zero(spreads))), name[scale])
+
+
+def _normalized_first(groups: Sequence[RolloutGroup], rewards: Array, settings: TrainerSettings) -> _TrlBatch | Reason:
+    """Each function's rewards are scaled within the group, then weighed and added, then scaled over the batch."""
+    functions = function_rewards(groups, settings)
+    if functions is None:
+        return Reason("rewards_missing", "normalize_then_sum needs the rewards of each function, which were not logged")
+    scaled = []
+    for table in np.split(functions.table, np.cumsum([group.size for group in groups])[:-1]):
+        spread = np.array([_spread(column) for column in table.T])
+        scaled.append((table - np.nanmean(table, axis=0)) / (spread + TRL_EPSILON))
+    total = np.nansum(np.concatenate(scaled) * functions.weights, axis=1)
+    total[np.isnan(rewards)] = np.nan
+    spread_of_all = _spread(total)
+    advantages = (total - np.nanmean(total)) / (spread_of_all + TRL_EPSILON)
+    name = "the functions scaled one by one and summed"
+    return _TrlBatch(_mean(rewards), np.nan_to_num(advantages), float(_is_zero(np.array(spread_of_all))), name)
+
+
+def _mean(rewards: Array) -> float:
+    return float(np.nanmean(rewards))
+
+
+def _spread(values: Array) -> float:
+    """The standard deviation as TRL computes it: over G - 1 known values, zero for a group of one, NaN without two."""
+    if len(values) == 1:
+        return 0.0
+    known = values[~np.isnan(values)]
+    if len(known) < 2:
+        return float("nan")
+    return float(known.std(ddof=1)) if np.ptp(known) > EQUAL_REWARDS else 0.0
+
+
+def _is_zero(spreads: Array) -> NDArray[np.bool_]:
+    return np.isclose(spreads, 0.0)
+
+
+_VERL_EPSILON = 1e-6
+_NEMO_EPSILON = 1e-6
+
+Formula = Callable[[Array], Array]
+"""From the rewards of a group, [G], to its advantages, [G]."""
+
+
+def _trainer_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> _TrlBatch:
+    """What a trainer makes of the rewards of a step, all of which are known."""
+    rewards = [np.array(group.rewards, dtype=np.float64) for group in groups]
+    name, formula = _FORMULAS[str(settings.get("trainer"))](settings)
+    unknown = formula if isinstance(formula, Reason) else None
+    parts = [np.full(len(part), np.nan) if isinstance(formula, Reason) else formula(part) for part in rewards]
+    dead = [np.full(len(part), all_equal(part.tolist()), dtype=np.float64) for part in rewards]
+    return _TrlBatch(
+        reward=float(np.mean(np.concatenate(rewards))),
+        advantages=np.concatenate(parts),
+        frac_zero_std=float(np.mean(np.concatenate(dead))),
+        name=name,
+        unknown=unknown,
+    )
+
+
+def _verl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
+    """``algorithm.adv_estimator=grpo``; a rollout alone in its group keeps its reward."""
+    estimator = str(settings.at("algorithm.adv_estimator", "gae"))
+    scaled = bool(settings.at("algorithm.norm_adv_by_std_in_grpo", True))
+    if settings.at("algorithm.use_kl_in_reward", False):
+        return estimator, Reason("loss_not_on_disk", "the rewards that advantages are made of hold a KL penalty")
+    if estimator != "grpo":
+        return estimator, Reason("loss_unknown", f"adv_estimator {estimator!r} has no rule here")
+
+    def of_group(rewards: Array) -> Array:
+        if len(rewards) == 1:
+            return rewards / (1 + _VERL_EPSILON) if scaled else rewards
+        centered = rewards - rewards.mean()
+        return np.asarray(centered / (rewards.std(ddof=1) + _VERL_EPSILON) if scaled else centered)
+
+    return "verl's grpo of its group", of_group
+
+
+def _prime_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
+    """The reward minus the mean of its group."""
+    penalties = [name for name, value in settings.values.items() if ".length_penalty" in name and value is not None]
+    if penalties:
+        return "grpo", Reason("loss_unknown", "rewards were shaped by length_penalty, which has no rule here")
+    return "prime-rl's centred reward of its group", lambda rewards: rewards - rewards.mean()
+
+
+def _nemo_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
+    """``grpo.adv_estimator``: baseline and spread of the others of the group, or of all."""
+    name = str(settings.at("grpo.adv_estimator.name", "grpo"))
+    others, scaled = _of_grpo(settings, "use_leave_one_out_baseline"), _of_grpo(settings, "normalize_rewards")
+    if name != "grpo":
+        return name, Reason("loss_unknown", f"adv_estimator {name!r} has no rule here")
+    for section in ("reward_shaping", "reward_scaling"):
+        if settings.get(f"grpo.{section}.enabled", False):
+            return name, Reason("loss_unknown", f"rewards went through grpo.{section}, which has no rule here")
+
+    def of_group(rewards: Array) -> Array:
+        size = len(rewards) - int(others)
+        if len(rewards) <= 1:
+            return np.zeros_like(rewards)
+        seen = np.ones((len(rewards), len(rewards))) - (np.eye(len(rewards)) if others else 0.0)
+        mean, square = seen @ rewards / size, seen @ rewards**2 / size
+        centered = rewards - mean
+        if not scaled or size < 2:
+            return centered
+        spread = np.sqrt(np.clip((square - mean**2) * size / (size - 1), 0.0, None))
+        return np.where(spread > 0, centered / (spread + _NEMO_EPSILON), centered)
+
+    return "NeMo-RL's grpo of its group", of_group
+
+
+def _of_grpo(settings: TrainerSettings, name: str) -> bool:
+    """An argument of the estimator, or of ``grpo`` where older releases have it; both are true by default."""
+    return bool(settings.get(f"grpo.adv_estimator.{name}", settings.get(f"grpo.{name}", True)))
+
+
+_FORMULAS: Mapping[str, Callable[[TrainerSettings], tuple[str, Formula | Reason]]] = {
+    "verl": _verl,
+    "prime-rl": _prime_rl,
+    "nemo-rl": _nemo_rl,
+}
+"""Trainer -> its formula by its arguments, with a name for a sentence."""
+
 
 LOG_TOLERANCE = 1e-5
 """Trainers compute rewards and advantages in float32: 1e-7 relative, a little more after a division by a small std."""
@@ -61,7 +251,7 @@ def _compare(name: str, value: float, logged: float) -> Outcome:
     )
 
 
-def _batch(run: Run, measured: MeasuredStep) -> TrlBatch | Reason:
+def _batch(run: Run, measured: MeasuredStep) -> _TrlBatch | Reason:
     """What the trainer made of the step's rewards, or why that cannot be told."""
     unscored = any(reward is None for group in measured.groups for reward in group.rewards)
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
@@ -71,8 +261,8 @@ def _batch(run: Run, measured: MeasuredStep) -> TrlBatch | Reason:
     if unscored and (not run.trained_by_trl or run.settings.get("advantage")):
         return Reason("rewards_missing", "a rollout has no reward")
     if run.settings.get("trainer"):
-        return trainer_batch(measured.groups, run.settings)
-    return trl_batch(measured.groups, run.settings)
+        return _trainer_batch(measured.groups, run.settings)
+    return _trl_batch(measured.groups, run.settings)
 
 
 def _not_of_this_step(run: Run, step: int) -> Reason | None:

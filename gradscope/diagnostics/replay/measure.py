@@ -7,8 +7,10 @@ comes out right only with the weights before the update, the exact token ids and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from gradscope.advantages.registry import named_formulation
@@ -21,8 +23,7 @@ from gradscope.diagnostics.inputs.steps import (
     with_damage,
 )
 from gradscope.diagnostics.inputs.tolerance import GRAD_NORM_TOLERANCE
-from gradscope.diagnostics.replay.equivalent_check import equivalent_check
-from gradscope.diagnostics.replay.grad_norm import replay_grad_norm, replay_texts
+from gradscope.diagnostics.replay.grad_norm import logprob_difference, replay_grad_norm, replay_texts
 from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
     refused,
@@ -30,10 +31,10 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     replay_rewards,
     replay_zero_std,
 )
-from gradscope.diagnostics.replay.logprobs import logprob_difference
 from gradscope.estimate import Estimate
-from gradscope.findings.logprobs import logprob_findings
+from gradscope.findings.logged import logprob_findings
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.option import options_of
 from gradscope.progress import Progress, reporter
 from gradscope.reason import Reason
 from gradscope.results.replay import ReplayReport, ReplayVerdict, StepReplay
@@ -41,6 +42,46 @@ from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.say import as_ranges
+
+_CARRIED = ("device", "dtype", "precision", "batch_tokens")
+"""Engine options that ``gradscope check`` has too."""
+
+
+def equivalent_check(path: str | Path, steps: Sequence[int] | None, read: ReadOptions, engine: EngineOptions) -> str:
+    """The ``gradscope check`` command that asks what a replay asks.
+
+    Args:
+        path: The run.
+        steps: Ascending steps that were asked for; None: all.
+        read: How the run was read.
+        engine: How gradients were computed.
+
+    Returns:
+        One line for a shell.
+
+    Example:
+        >>> equivalent_check("my-run", (1, 2, 3, 6), ReadOptions(), EngineOptions())
+        "gradscope check my-run --require 'frac_replay_mismatch@1-3,6 == 0'"
+    """
+    selector = "" if steps is None else f"@{_ranges(steps)}"
+    options = [word for flag, value in (*read.spelled(), *_spelled(engine)) for word in (flag, value)]
+    return shlex.join(["gradscope", "check", str(path), *options, "--require", f"frac_replay_mismatch{selector} == 0"])
+
+
+def _ranges(steps: Sequence[int]) -> str:
+    """Steps as a selector writes them; one alone is a range too, because a bare number is a budget."""
+    starts = [steps[0], *(after for before, after in pairwise(steps) if after != before + 1)]
+    ends = [*(before for before, after in pairwise(steps) if after != before + 1), steps[-1]]
+    parts = [f"{start}-{end}" if start != end else str(start) for start, end in zip(starts, ends, strict=True)]
+    return f"{steps[0]}-{steps[0]}" if len(steps) == 1 else ",".join(parts)
+
+
+def _spelled(engine: EngineOptions) -> Iterator[tuple[str, str]]:
+    options, defaults = options_of(EngineOptions), EngineOptions()
+    for name in _CARRIED:
+        value = getattr(engine, name)
+        if value != getattr(defaults, name):
+            yield options[name].flags[0], str(value)
 
 
 def replay_run(
@@ -72,7 +113,7 @@ def replay_run(
     run = _held_to(read_run(path, read, progress=progress), advantage)
     engine = engine or EngineOptions()
     chosen = run.updates if steps is None else select_steps(run, steps)
-    report = replay_measured(
+    report = _replay_measured(
         run, measure_steps(run, chosen, engine, progress, closely=True, norms_alone=True), tolerance=tolerance
     )
     if tolerance != GRAD_NORM_TOLERANCE:
@@ -89,16 +130,10 @@ def _held_to(run: Run, advantage: str | None) -> Run:
     return replace(run, settings=replace(run.settings, values={**run.settings.values, "advantage": named.name}))
 
 
-def replay_measured(run: Run, steps: Iterable[MeasuredStep], *, tolerance: float = GRAD_NORM_TOLERANCE) -> ReplayReport:
-    """The replay of steps whose gradients were already recomputed, or have a reason why not.
-
-    Args:
-        steps: Steps of it, each examined as it comes.
-        tolerance: Largest relative error of ``grad_norm`` that counts as a match.
-
-    Returns:
-        A verdict per step and quantity.
-    """
+def _replay_measured(
+    run: Run, steps: Iterable[MeasuredStep], *, tolerance: float = GRAD_NORM_TOLERANCE
+) -> ReplayReport:
+    """The replay of steps whose gradients were already recomputed, or have a reason why not."""
     replayed = ReplayedSteps(run, tolerance)
     for measured in steps:
         replayed.add(measured)

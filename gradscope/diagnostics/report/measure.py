@@ -21,14 +21,13 @@ from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.inputs.step_loss import loss_at
 from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps, with_damage
 from gradscope.diagnostics.logged.as_logged import first_logged
-from gradscope.diagnostics.logged.entropy import METRICS
 from gradscope.diagnostics.logged.measure import GatheredPolicy
+from gradscope.diagnostics.logged.tokens import METRICS
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
-from gradscope.diagnostics.rank.tokens.followed_tokens import follow
-from gradscope.diagnostics.rank.tokens.logprob_changes import logprob_change
+from gradscope.diagnostics.rank.tokens.changes import follow, logprob_change
 from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kl, turn_shares, with_later
-from gradscope.diagnostics.rank.tokens.parts_question import weigh_step
+from gradscope.diagnostics.rank.tokens.weighed import weigh_step
 from gradscope.diagnostics.replay.measure import ReplayedSteps
 from gradscope.diagnostics.report.lengths import Lengths
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
@@ -56,9 +55,9 @@ from gradscope.metrics.gram.row_shares import projection_shares
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
 from gradscope.results.degeneracy import DegeneracyReport
-from gradscope.results.ranks.token_parts import EntropyChange
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import ReportSection, RunReport
+from gradscope.results.tokens import EntropyChange
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.logged.metric_courses import metric_courses
-from gradscope.findings.metric_courses import (
+from gradscope.diagnostics.logged.as_logged import metric_courses
+from gradscope.findings.logged import (
     broken_sentences,
     clipped_sentence,
     course_named,
@@ -17,7 +17,7 @@ from gradscope.findings.metric_courses import (
     reward_sentence,
 )
 from gradscope.render.views.view import Column, lines_over, tabulate
-from gradscope.results.logged.metrics import MetricCourse
+from gradscope.results.logged import MetricCourse
 from gradscope.results.report import Chart, KeyNumber, ReportSection, ReportTable, RunReport, Severity
 from gradscope.results.source import Source
 from gradscope.rollouts.run import Run

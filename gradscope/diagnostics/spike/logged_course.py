@@ -11,7 +11,7 @@ from gradscope.metrics.outcomes.outliers import Deviation, deviation_of
 from gradscope.results.spike import SpikeMetric
 from gradscope.rollouts.run import Run
 
-NAMES: tuple[tuple[str, ...], ...] = (
+_NAMES: tuple[tuple[str, ...], ...] = (
     ("grad_norm",),
     ("kl", "kl_loss", "ppo_kl", "kl_penalty", "mean_kl"),
     ("loss", "pg_loss", "policy_loss"),
@@ -27,10 +27,10 @@ def courses_of(run: Run) -> Courses:
     """The logged courses of these numbers, each by one of its names.
 
     Returns:
-        In the order of :data:`NAMES`; what no step has is left out.
+        In the order of :data:`_NAMES`; what no step has is left out.
     """
     found: dict[str, dict[int, float]] = {}
-    for names in NAMES:
+    for names in _NAMES:
         logged = dict.fromkeys(name for values in run.metrics.values() for name in values)
         chosen = next((name for last in names for name in logged if name.rpartition("/")[2] == last), None)
         if chosen is not None:

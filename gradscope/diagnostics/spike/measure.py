@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from gradscope.diagnostics.inputs.steps import (
     MeasuredStep,
@@ -13,24 +17,171 @@ from gradscope.diagnostics.inputs.steps import (
     measure_steps,
     with_damage,
 )
-from gradscope.diagnostics.logged.metric_courses import NO_ROLLOUTS
+from gradscope.diagnostics.logged.as_logged import NO_ROLLOUTS
 from gradscope.diagnostics.spike.logged_course import Courses, courses_of, metric_at, outstanding_step
-from gradscope.diagnostics.spike.parts import removals_of, rollouts_of, tensors_of, tokens_of
-from gradscope.diagnostics.spike.question import SpikeQuestion
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.spike import spike_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm
-from gradscope.progress import Progress, ProgressCallback, reporter
+from gradscope.metrics.gram.removal import norms_without, removal_order
+from gradscope.metrics.gram.row_shares import projection_shares
+from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.outcomes.repeats import NGRAM, repeated_ngrams
+from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.reason import Reason
-from gradscope.results.spike import SpikeReport
+from gradscope.results.spike import SpikeRemoval, SpikeReport, SpikeRollout, SpikeTensor, SpikeToken
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import Rollout, RolloutGroup
 from gradscope.say import as_ranges
 
-MOST_TOKENS = 512
+if TYPE_CHECKING:
+    from gradscope.gradients.plan.prepared_step import PreparedStep
+    from gradscope.gradients.step.directions import TensorNorm
+    from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.tokens.measure import RolloutTokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SpikeAnswer:
+    """What was found."""
+
+    tensors: tuple[TensorNorm, ...]
+    """One a parameter."""
+    tokens: tuple[RolloutTokens, ...]
+    """The rollouts with the largest part of the gradient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpikeQuestion:
+    """Layers and tokens."""
+
+    most_tokens: int
+    """Token rows; 0: none."""
+
+    def measure(
+        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
+    ) -> tuple[_SpikeAnswer, ...]:
+        """Both, where advantages were logged and the gradient is not zero; else nothing."""
+        from gradscope.gradients.step.directions import measure_tensor_norms
+        from gradscope.gradients.tokens.measure import measure_rollout_tokens
+
+        whole = gram.logged_gram
+        if whole is None or not whole.sum() > 0:
+            return ()
+        tensors = measure_tensor_norms(prepared)
+        order = np.argsort(-np.abs(projection_shares(whole)), kind="stable").tolist()
+        live = [index for index in order if whole[index].any()]
+        tokens = measure_rollout_tokens(prepared, gram, live, most=self.most_tokens) if self.most_tokens else ()
+        return (_SpikeAnswer(tensors=tensors, tokens=tokens),)
+
+
+MOST_REMOVED = 0.25
+"""Share of the rollouts that is left out at most: a step of which more has to go is not made by a few."""
+MOST_TOKENS = 20
+"""Tokens that are listed."""
+
+_Name = tuple[str, int]
+
+
+def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, reason: str) -> tuple[SpikeRollout, ...]:
+    """All rollouts of a step, those with the largest part of its gradient first."""
+    shares, without = _parts(gram)
+    none = Estimate.undefined_because(reason)
+    found = [
+        SpikeRollout(
+            group_id=rollout.group_id,
+            sample=rollout.sample,
+            reward=rollout.reward,
+            advantage=rollout.advantage,
+            num_tokens=rollout.num_tokens,
+            repeated_ngrams=_repeats(rollout),
+            projection_share=shares.get((rollout.group_id, rollout.sample), none),
+            norm_without=without.get((rollout.group_id, rollout.sample), none),
+        )
+        for group in groups
+        for rollout in group.rollouts
+    ]
+    return tuple(sorted(found, key=_weight, reverse=True))
+
+
+def _weight(rollout: SpikeRollout) -> tuple[float, float]:
+    return abs(rollout.projection_share.value or 0.0), rollout.repeated_ngrams.value or 0.0
+
+
+def _parts(gram: StepGram | None) -> tuple[Mapping[_Name, Estimate], Mapping[_Name, Estimate]]:
+    whole = None if gram is None else gram.logged_gram
+    if gram is None or whole is None or not whole.sum() > 0:
+        return {}, {}
+    names = list(zip(gram.group_ids, gram.samples, strict=True))
+    return _named(names, projection_shares(whole)), _named(names, norms_without(whole))
+
+
+def _named(names: Sequence[_Name], values: Array) -> Mapping[_Name, Estimate]:
+    return {name: Estimate.exact(value) for name, value in zip(names, values.tolist(), strict=True)}
+
+
+def _repeats(rollout: Rollout) -> Estimate:
+    items: Sequence[Hashable] = rollout.completion_ids or rollout.completion.split()
+    share = repeated_ngrams(items)
+    if share is None:
+        return Estimate.undefined_because(f"the completion is shorter than {NGRAM}")
+    return Estimate.exact(share, num_units=len(items) - NGRAM + 1)
+
+
+def _removals_of(gram: StepGram | None, typical: float | None) -> tuple[SpikeRemoval, ...]:
+    """The step without one rollout after the other."""
+    whole = None if gram is None else gram.logged_gram
+    if gram is None or whole is None or not whole.sum() > 0:
+        return ()
+    most = math.ceil(MOST_REMOVED * len(whole))
+    order, norms = removal_order(whole, most=most)
+    enough = next((at for at, norm in enumerate(norms, start=1) if typical is not None and norm <= typical), most)
+    return tuple(
+        SpikeRemoval(num_removed=number, group_id=gram.group_ids[index], sample=gram.samples[index], grad_norm=norm)
+        for number, (index, norm) in enumerate(zip(order[:enough], norms, strict=False), start=1)
+    )
+
+
+def _tokens_of(measured: Sequence[RolloutTokens]) -> tuple[SpikeToken, ...]:
+    """The tokens with the largest gradients among those that were measured."""
+    every = [
+        SpikeToken(
+            group_id=one.group_id,
+            sample=one.sample,
+            position=at,
+            text=one.texts[at],
+            norm=float(one.norms[at]),
+            weight=float(one.weights[at]),
+            entropy=float(one.entropies[at]),
+        )
+        for one in measured
+        for at in range(len(one.texts))
+        if one.is_seen[at]
+    ]
+    return tuple(sorted(every, key=lambda token: token.norm, reverse=True)[:MOST_TOKENS])
+
+
+def _tensors_of(measured: Sequence[TensorNorm]) -> tuple[SpikeTensor, ...]:
+    """Every parameter's part, the largest first."""
+    total = sum(one.norm**2 for one in measured)
+    entries = sum(one.num_entries for one in measured)
+    found = [
+        SpikeTensor(
+            tensor=one.tensor,
+            norm=one.norm,
+            tensor_share=one.norm**2 / total,
+            frac_parameters=one.num_entries / entries,
+        )
+        for one in measured
+        if total > 0
+    ]
+    return tuple(sorted(found, key=lambda one: one.tensor_share, reverse=True))
+
+
+_MOST_LISTED_TOKENS = 512
 """Tokens whose gradients are computed: those of the rollouts with the largest parts, as many as there is room for."""
 
 
@@ -38,7 +189,7 @@ def measure_spike(
     path: str | Path,
     *,
     step: int | None = None,
-    tokens: int = MOST_TOKENS,
+    tokens: int = _MOST_LISTED_TOKENS,
     progress: Progress = False,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
@@ -118,10 +269,10 @@ def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str,
         grad_norm=Estimate.undefined_because(why)
         if whole is None
         else Estimate.exact(batch_norm(whole), num_units=len(whole)),
-        rollouts=rollouts_of(run.groups_at(step), gram, "the gradient is zero" if whole is not None else why),
-        removals=removals_of(gram, typical),
-        tokens=tokens_of(answer[0].tokens) if answer else (),
-        tensors=tensors_of(answer[0].tensors) if answer else (),
+        rollouts=_rollouts_of(run.groups_at(step), gram, "the gradient is zero" if whole is not None else why),
+        removals=_removals_of(gram, typical),
+        tokens=_tokens_of(answer[0].tokens) if answer else (),
+        tensors=_tensors_of(answer[0].tensors) if answer else (),
         engine=describe_engine(gram.describe(), {}) if gram is not None else {},
     )
     return spike_findings(report)

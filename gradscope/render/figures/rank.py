@@ -35,9 +35,8 @@ from gradscope.render.figures.style import (
     tick_steps,
 )
 from gradscope.render.views.rank import merge_same
-from gradscope.results.rank import FormulationUpdate, GroupShare, RankReport
-from gradscope.results.ranks.curves import RankCurvePoint, WeightRankPoint
-from gradscope.results.ranks.tokens import GradientSparsity
+from gradscope.results.rank import FormulationUpdate, GroupShare, RankCurvePoint, RankReport, WeightRankPoint
+from gradscope.results.tokens import GradientSparsity
 
 _MOST_ROWS = 24
 """Advantages beside each other; of more those of the lowest and the highest ranks are shown."""

@@ -34,9 +34,8 @@ from gradscope.render.figures.style import (
     tick_steps,
 )
 from gradscope.render.views.rank import short_tensor
-from gradscope.results.rank import GradientSpectrum, RankReport
-from gradscope.results.ranks.curves import RankCurvePoint
-from gradscope.results.ranks.tokens import GradientSparsity
+from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport
+from gradscope.results.tokens import GradientSparsity
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
 _LEAST_SHARE = 1e-4

@@ -11,7 +11,7 @@ import html
 from gradscope.render.words.escape import plain
 from gradscope.render.words.labels import condition
 from gradscope.render.words.numbers import UNDEFINED
-from gradscope.results.check import CheckReport, Verdict
+from gradscope.results.verdicts import CheckReport, Verdict
 
 
 def render_annotations(report: CheckReport) -> str:

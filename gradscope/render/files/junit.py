@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from gradscope.render.words.escape import plain
 from gradscope.render.words.labels import condition
-from gradscope.results.check import CheckReport, Verdict
+from gradscope.results.verdicts import CheckReport, Verdict
 
 
 def render_junit(report: CheckReport) -> str:

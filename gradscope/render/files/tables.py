@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import MissingDependencyError, UsageError
 from gradscope.render.registry import spec_of
-from gradscope.results.envelope import to_jsonable
-from gradscope.results.lazy_rows import LazyRows
+from gradscope.results.envelope import LazyRows, to_jsonable
 
 if TYPE_CHECKING:
     import pandas

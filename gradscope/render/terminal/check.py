@@ -14,7 +14,7 @@ from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.labels import condition
 from gradscope.render.words.numbers import UNDEFINED, format_number
 from gradscope.render.words.tones import STYLES, Tone
-from gradscope.results.check import CheckReport, Verdict
+from gradscope.results.verdicts import CheckReport, Verdict
 from gradscope.say import with_interval
 
 _TONES: Mapping[str, Tone] = {"pass": "fine", "fail": "problem", "unknown": "unknown"}

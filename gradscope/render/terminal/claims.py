@@ -15,7 +15,7 @@ from gradscope.render.views.view import Column, Word
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import Footnotes, Style, format_number
 from gradscope.render.words.tones import STYLES, Tone
-from gradscope.results.claims import NOT_SHOWN, ClaimRow, ClaimsReport
+from gradscope.results.verdicts import NOT_SHOWN, ClaimRow, ClaimsReport
 from gradscope.say import as_ranges, with_interval
 
 _TONES: Mapping[str, Tone] = {"supported": "fine", "contradicted": "problem", "cannot_tell": "unknown"}

@@ -23,8 +23,14 @@ from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
 from gradscope.render.views.view import Column, digits, evenly, unless_empty
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import FACTS, IN_THE_FILES, UNDEFINED, Footnotes, why_alone
-from gradscope.results.rank import GradientSpectrum, RankReport, StepGeometry
-from gradscope.results.ranks.curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.rank import (
+    GradientSpectrum,
+    RankCurvePoint,
+    RankReport,
+    StepGeometry,
+    TokenRankPoint,
+    WeightRankPoint,
+)
 from gradscope.say import as_ranges, non_finite_word
 
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint

@@ -10,8 +10,15 @@ from gradscope.estimate import Estimate
 from gradscope.render.views.view import Column, Selection, View, Word, digits, entry, last_of
 from gradscope.render.words.escape import plain
 from gradscope.render.words.numbers import FACTS, IN_THE_FILES, why_alone
-from gradscope.results.rank import BaselineNoise, FormulationUpdate, GradientSpectrum, KindUpdate, RankReport
-from gradscope.results.ranks.curves import RankCurvePoint, WeightRankPoint
+from gradscope.results.rank import (
+    BaselineNoise,
+    FormulationUpdate,
+    GradientSpectrum,
+    KindUpdate,
+    RankCurvePoint,
+    RankReport,
+    WeightRankPoint,
+)
 
 MOST_SPECTRA = 24
 """Rows of a table of spectra, weights or steps; a longer one is cut, and says so."""

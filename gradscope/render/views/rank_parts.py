@@ -32,9 +32,8 @@ from gradscope.render.views.view import (
 )
 from gradscope.render.words.escape import plain
 from gradscope.render.words.numbers import FACTS, IN_THE_FILES, why_alone
-from gradscope.results.ranks.curves import TokenRankPoint, WeightRankPoint
-from gradscope.results.ranks.token_parts import EntropyChange, TurnShare
-from gradscope.results.ranks.tokens import GradientSparsity
+from gradscope.results.rank import TokenRankPoint, WeightRankPoint
+from gradscope.results.tokens import EntropyChange, GradientSparsity, TurnShare
 from gradscope.results.update import ModuleShare, OptimizerStep, UpdateTrajectory
 
 _MOST_MATRICES = 30

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gradscope.catalog.lookup import budget_of, metric
 from gradscope.render.words.escape import plain
-from gradscope.results.check import Verdict
 from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
+from gradscope.results.verdicts import Verdict
 
 _LIMIT = 35
 """Characters of a line: as many as leave room for the numbers in 80 columns."""

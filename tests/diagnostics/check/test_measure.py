@@ -8,7 +8,7 @@ import pytest
 
 from gradscope.diagnostics.check.measure import check_run, parse_requirement
 from gradscope.errors import UsageError
-from gradscope.results.check import CheckReport
+from gradscope.results.verdicts import CheckReport
 from gradscope.rollouts.read_options import ReadOptions
 from tests.diagnostics.check.logs import write_log
 from tests.diagnostics.made_up_runs import group_of, run_of

@@ -6,15 +6,50 @@ import math
 import pytest
 
 from gradscope.catalog.lookup import CATALOG
-from gradscope.diagnostics.check.metric_values import MetricValues
+from gradscope.diagnostics.check.metric_values import MetricValues, _group_metric_by_prompt
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.resampling import Resampling
-from gradscope.results.rank import RankReport, StepGeometry
-from gradscope.results.ranks.curves import RankCurvePoint
+from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry
 from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, StepReplay
 from gradscope.results.source import Source
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
+
+RUN = run_of(
+    group_of([1, 1], step=1, prompt="a"),
+    group_of([1, 0], step=2, prompt="a"),
+    group_of([0, 0], step=1, prompt="b"),
+    group_of([0.5, 0.5], step=1, prompt="c"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("frac_reward_zero_std", {"a": 0.5, "b": 1.0, "c": 1.0}),
+        ("frac_all_pass", {"a": 0.5, "b": 0.0, "c": 0.0}),
+        ("frac_all_fail", {"a": 0.0, "b": 1.0, "c": 1.0}),
+        ("pass_rate", {"a": 0.75, "b": 0.0, "c": 0.0}),
+    ],
+)
+def test_a_prompt_has_the_mean_of_its_groups(name: str, expected: dict[str, float]) -> None:
+    assert _group_metric_by_prompt(RUN, name, reward=None, threshold=1.0) == expected
+
+
+def test_without_a_threshold_equal_rewards_are_tied_and_nothing_passes() -> None:
+    tied = _group_metric_by_prompt(RUN, "frac_tied", reward=None, threshold=None)
+    assert tied == {"a": 0.5, "b": 1.0, "c": 1.0}
+    assert _group_metric_by_prompt(RUN, "pass_rate", reward=None, threshold=None) == {}
+
+
+def test_one_reward_function_is_looked_at_alone() -> None:
+    run = run_of(group_of([1, 0], functions={"format": [1, 1]}))
+    assert _group_metric_by_prompt(run, "frac_all_pass", reward="format", threshold=1.0) == {"p": 1.0}
+
+
+def test_what_is_no_mean_over_groups_has_no_prompts() -> None:
+    assert _group_metric_by_prompt(RUN, "jensen_gap", reward=None, threshold=1.0) == {}
+
 
 SOURCE = Source(path="made-up", format="made-up", recognized="made up for a test")
 
@@ -187,7 +222,7 @@ def test_parts_of_a_report_are_named_by_their_path() -> None:
 METRICS = {step: {"kl": float(step)} for step in range(1, 6)}
 
 
-RUN = run_of(
+METRIC_VALUES_RUN = run_of(
     *(group_of(rewards, step=step, prompt=f"{step}-{name}") for step in range(1, 6) for name, rewards in {
         "dead": (1, 1), "other": (1, 1) if step > 3 else (1, 0)
     }.items()),
@@ -210,11 +245,11 @@ RUN = run_of(
     ],
 )
 def test_numbers_of_some_steps(name: str, value: float) -> None:
-    assert MetricValues(run=RUN).value(name).estimate.value == pytest.approx(value)
+    assert MetricValues(run=METRIC_VALUES_RUN).value(name).estimate.value == pytest.approx(value)
 
 
 def test_a_mean_over_steps_has_the_interval_of_their_rollouts() -> None:
-    value = MetricValues(run=RUN).value("frac_reward_zero_std@1-3")
+    value = MetricValues(run=METRIC_VALUES_RUN).value("frac_reward_zero_std@1-3")
     assert value.estimate.low is not None
     assert value.subject == "frac_reward_zero_std of 6 groups in steps 1 to 3"
 
@@ -229,11 +264,11 @@ def test_a_mean_over_steps_has_the_interval_of_their_rollouts() -> None:
     ],
 )
 def test_what_steps_cannot_say_is_undefined(name: str, reason: str) -> None:
-    assert MetricValues(run=RUN).value(name).estimate.undefined == reason
+    assert MetricValues(run=METRIC_VALUES_RUN).value(name).estimate.undefined == reason
 
 
 def test_parts_of_the_gap_add_up_to_it() -> None:
-    values = MetricValues(run=RUN)
+    values = MetricValues(run=METRIC_VALUES_RUN)
     gap, between, over_time = (
         values.value(name).estimate.value for name in ("jensen_gap", "gap_between_prompts", "gap_over_time")
     )
@@ -241,7 +276,7 @@ def test_parts_of_the_gap_add_up_to_it() -> None:
 
 
 def test_only_a_mean_over_groups_has_a_value_for_each_prompt() -> None:
-    values = MetricValues(run=RUN, resampling=Resampling(num_resamples=50))
+    values = MetricValues(run=METRIC_VALUES_RUN, resampling=Resampling(num_resamples=50))
     assert len(values.value("frac_reward_zero_std").prompts) == 10
     assert values.value("jensen_gap").prompts == values.value("starvation.dilution").prompts == {}
 
@@ -298,7 +333,7 @@ def test_replays_of_several_steps(name: str, value: float | None, undefined: str
 )
 def test_a_logged_number_that_is_not_finite_is_never_passed_over(name: str, reason: str | None) -> None:
     metrics = {step: {"kl": {2: math.nan, 5: math.inf}.get(step, 1.0)} for step in range(1, 6)}
-    value = MetricValues(run=dataclasses.replace(RUN, metrics=metrics)).value(name)
+    value = MetricValues(run=dataclasses.replace(METRIC_VALUES_RUN, metrics=metrics)).value(name)
     assert (value.estimate.undefined, value.is_not_finite) == (reason, reason is not None)
 
 
@@ -421,7 +456,7 @@ def test_only_the_part_that_is_asked_for_is_measured() -> None:
 
 @pytest.mark.parametrize(("selector", "rows"), [("", 20), ("@last20%", 4), ("@max", 20)])
 def test_a_log_without_both_log_probabilities_says_so(selector: str, rows: int) -> None:
-    value = MetricValues(run=RUN).value(f"sampler.token_ess{selector}")
+    value = MetricValues(run=METRIC_VALUES_RUN).value(f"sampler.token_ess{selector}")
     assert value.estimate.undefined == (
         f"the log does not have the log-probabilities of both sampler and trainer ({rows} rows: no log-probabilities "
         "of the sampler)"

@@ -1,17 +1,136 @@
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from gradscope import compare_runs
+from gradscope import RankOptions, compare_runs, measure_rank
 from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.compare.measure import LEVEL, judged
 from gradscope.errors import InputError
-from gradscope.metrics.uncertainty.paired import paired_t_p_value
+from gradscope.metrics.uncertainty.paired import paired_t_p_value, sign_flip_p_value, student_mean
 from gradscope.results.compare import ComparedPair, Comparison
-from gradscope.rollouts.run_folder import heldout_path
+from gradscope.rollouts.run_folder import checkpoint_path, heldout_path
+from gradscope.training.config import TrainConfig
+from gradscope.training.train import train
 from tests.diagnostics.compared_runs import write_run
+from tests.training.conftest import SHORT
+
+
+def pair_of(differences: Sequence[float]) -> ComparedPair:
+    values = np.array(differences)
+    p_value = paired_t_p_value(values)
+    return ComparedPair(
+        first="a",
+        second="b",
+        changed="advantage",
+        metric="pass@1",
+        difference=student_mean(values),
+        p_value=p_value,
+        p_holm=None,
+        sign_flip_p_value=sign_flip_p_value(values),
+        num_pairs=len(values),
+        test="paired t",
+        undefined="all pairs differ by the same amount" if p_value is None else None,
+        spread=None if p_value is None else float(values.std(ddof=1)),
+    )
+
+
+RISING = [0.1, 0.11, 0.12, 0.13, 0.14, 0.15, 0.16, 0.17]
+
+
+def test_eight_seeds_that_agree_decide_and_seven_suggest() -> None:
+    (eight,), (seven,) = judged([pair_of(RISING)]), judged([pair_of(RISING[:7])])
+    assert (eight.verdict, eight.sign_flip_p_holm) == ("decides", 2 / 256)
+    assert (seven.verdict, seven.sign_flip_p_holm) == ("suggests", None)
+    assert seven.p_holm < 1e-4
+    assert seven.least_detectable.undefined == "a decision needs 8 pairs, there are 7"
+
+
+def test_a_decision_counts_all_tests_that_could_decide() -> None:
+    noise = np.random.default_rng(0).normal(size=(6, 8)).tolist()
+    few, many = judged([pair_of(RISING), *map(pair_of, noise[:5])]), judged([pair_of(RISING), *map(pair_of, noise)])
+    assert (few[0].sign_flip_p_holm, few[0].verdict) == (pytest.approx(6 * 2 / 256), "decides")
+    assert (many[0].sign_flip_p_holm, many[0].verdict) == (pytest.approx(7 * 2 / 256), "suggests")
+    assert many[1].least_detectable.undefined == (
+        "sign flips of 8 pairs give no p-value below 0.0078, and the first of 7 tests needs 0.0071"
+    )
+    with_few_seeds = judged([pair_of(RISING), *(pair_of(values[:5]) for values in noise)])
+    assert with_few_seeds[0].sign_flip_p_holm == 2 / 256
+
+
+def test_seeds_that_disagree_stay_open() -> None:
+    (pair,) = judged([pair_of([0.1, -0.1, 0.2, -0.2, 0.1, -0.1, 0.2, -0.1])])
+    assert pair.verdict == "open"
+    assert pair.least_detectable.value == pytest.approx(pair.spread * 1.16, rel=0.01)
+
+
+def test_equal_differences_are_decided_by_their_signs_alone() -> None:
+    (pair,) = judged([pair_of([0.25] * 8)])
+    assert (pair.p_holm, pair.verdict) == (None, "decides")
+    assert pair.least_detectable.undefined == "all pairs differ by the same amount"
+
+
+def test_equal_arms_that_bifurcate_are_seldom_decided() -> None:
+    """Half of the seeds of either arm collapse: of families of three tests at most one in twenty decides anything."""
+    rng = np.random.default_rng(1)
+    decided = 0
+    for _ in range(200):
+        runs = np.where(rng.random((2, 3, 8)) < 0.5, 0.2, 0.8) + rng.normal(0, 0.01, (2, 3, 8))
+        decided += any(pair.verdict == "decides" for pair in judged([pair_of(row) for row in runs[1] - runs[0]]))
+    assert decided / 200 <= LEVEL + 0.03
+
+
+def test_the_least_detectable_difference_is_found_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(2)
+    (pair,) = judged([pair_of(rng.normal(size=10))])
+    least = pair.least_detectable.value / pair.spread
+    found = [judged([pair_of(rng.normal(least, 1.0, 10))])[0].verdict == "decides" for _ in range(200)]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.1)
+
+
+def make(folder: Path, **settings: Any) -> Path:
+    return train(TrainConfig.from_json(SHORT | {"heldout_prompts": 0} | settings | {"output": str(folder)}))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run with the weights of steps 1 and 3, and one with those of all three."""
+    folder = tmp_path_factory.mktemp("runs")
+    return make(folder / "a", checkpoint_every=2), make(folder / "b", advantage="sign", checkpoint_every=1)
+
+
+@pytest.mark.slow
+def test_gradients_are_those_of_the_common_steps(runs: tuple[Path, Path]) -> None:
+    comparison = compare_runs(*runs, gradients=True)
+    assert comparison.metrics[-2:] == ("effective_rank", "signal_to_noise")
+    for run, cell in zip(runs, comparison.cells, strict=True):
+        report = measure_rank(run, steps=(1, 3), advantages=("logged",), options=RankOptions(group_sizes=(4,)))
+        ranks = [point.effective_rank.value for point in report.curve]
+        assert cell.metrics["effective_rank"].value == pytest.approx(np.mean(np.array(ranks, dtype=float)))
+        noise = [update.signal_to_noise.value for update in report.formulations if update.advantage == "logged"]
+        known = [value for value in noise if value is not None]
+        assert cell.metrics["signal_to_noise"].value == pytest.approx(np.mean(known))
+    pairs = {pair.metric: pair for pair in comparison.pairs}
+    first, second = (cell.metrics["effective_rank"].value for cell in comparison.cells)
+    assert first is not None
+    assert second is not None
+    assert pairs["effective_rank"].difference.value == pytest.approx(second - first)
+
+
+@pytest.mark.slow
+def test_runs_without_a_common_step(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    late = shutil.copytree(runs[0], tmp_path / "late")
+    shutil.rmtree(checkpoint_path(late, 0))
+    early = shutil.copytree(runs[1], tmp_path / "early")
+    for number in (1, 2):
+        shutil.rmtree(checkpoint_path(early, number))
+    with pytest.raises(InputError, match="no step in common whose gradients can be recomputed"):
+        compare_runs(late, early, gradients=True)
 
 
 def shifted(shift: float, seed: int) -> tuple[float, ...]:
@@ -34,7 +153,7 @@ def grid(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def pair_of(comparison: Comparison, metric: str) -> ComparedPair:
+def measured_pair(comparison: Comparison, metric: str) -> ComparedPair:
     (pair,) = [pair for pair in comparison.pairs if pair.metric == metric]
     return pair
 
@@ -56,7 +175,7 @@ def test_cells_are_means_over_seeds(grid: Path) -> None:
 
 def test_pairs_are_paired_by_seed(grid: Path) -> None:
     comparison = compare_runs(grid)
-    pair = pair_of(comparison, "train_reward")
+    pair = measured_pair(comparison, "train_reward")
     assert (pair.first, pair.second, pair.changed, pair.num_pairs) == ("grpo", "sign", "advantage", 3)
     differences = [-0.10, -0.12, -0.14]
     assert pair.difference.value == pytest.approx(-0.12)
@@ -69,10 +188,10 @@ def test_corrected_p_values_count_all_tests(grid: Path) -> None:
     comparison = compare_runs(grid)
     made = [pair for pair in comparison.pairs if pair.p_value is not None]
     assert comparison.num_tests == len(made) == 4
-    pair = pair_of(comparison, "train_reward")
+    pair = measured_pair(comparison, "train_reward")
     assert pair.p_holm == pytest.approx(4 * (pair.p_value or 0.0))
     # held-out samples differ by the same amount for every seed: nothing tells how much that varies
-    alike = pair_of(comparison, "pass@1")
+    alike = measured_pair(comparison, "pass@1")
     assert alike.difference.value == pytest.approx(0.125)
     assert (alike.p_value, alike.p_holm) == (None, None)
     assert alike.undefined == "all pairs differ by the same amount, which leaves no spread to judge it by"
@@ -81,7 +200,7 @@ def test_corrected_p_values_count_all_tests(grid: Path) -> None:
 def test_three_seeds_suggest_and_decide_nothing(grid: Path) -> None:
     comparison = compare_runs(grid)
     assert [pair.metric for pair in comparison.pairs if pair.verdict == "suggests"] == ["train_reward"]
-    assert pair_of(comparison, "train_reward").spread == pytest.approx(0.02)
+    assert measured_pair(comparison, "train_reward").spread == pytest.approx(0.02)
     first, *rest = comparison.findings
     assert first == "None of the 4 tests decides after Holm's correction: a decision needs 8 pairs, there are 3."
     assert rest[0].startswith(
@@ -96,7 +215,7 @@ def test_eight_seeds_decide_what_all_agree_on(grid: Path) -> None:
         write_run(grid / f"grpo-{seed}", seed=seed, rewards=shifted(0.0, seed))
         write_run(grid / f"sign-{seed}", advantage="sign", seed=seed, rewards=shifted(-0.1 - 0.02 * seed, seed))
     comparison = compare_runs(grid)
-    pair = pair_of(comparison, "train_reward")
+    pair = measured_pair(comparison, "train_reward")
     assert (pair.verdict, pair.sign_flip_p_value) == ("decides", 2 / 256)
     assert pair.sign_flip_p_holm == pytest.approx(5 * 2 / 256)
     assert comparison.findings[0].startswith("train_reward: sign is below grpo by 0.170")
@@ -148,7 +267,7 @@ def test_one_cell_has_no_pairs_and_says_so(tmp_path: Path) -> None:
 def test_too_few_pairs_have_no_p_value_but_a_reason(tmp_path: Path, seeds: tuple[int, int]) -> None:
     write_run(tmp_path / "a", seed=seeds[0])
     write_run(tmp_path / "b", advantage="sign", seed=seeds[1], rewards=(0.1, 0.2, 0.3, 0.4))
-    pair = pair_of(compare_runs(tmp_path), "train_reward")
+    pair = measured_pair(compare_runs(tmp_path), "train_reward")
     assert (pair.p_value, pair.p_holm) == (None, None)
     if seeds == (0, 0):
         assert pair.difference.value == pytest.approx(-0.25)
@@ -230,7 +349,7 @@ def test_what_a_step_costs_is_compared_where_sampling_differs(tmp_path: Path) ->
     comparison = compare_runs(tmp_path)
     assert comparison.metrics[-1] == "kilotokens_per_step"
     assert [cell.metrics["kilotokens_per_step"].value for cell in comparison.cells] == [pytest.approx(3.05), 2.0]
-    assert pair_of(comparison, "kilotokens_per_step").difference.value == pytest.approx(-1.05)
+    assert measured_pair(comparison, "kilotokens_per_step").difference.value == pytest.approx(-1.05)
     assert any("only held-out samples compare like with like" in sentence for sentence in comparison.findings)
     # with one kind of sampling, or a run that does not tell, it is not among the metrics
     assert "kilotokens_per_step" not in compare_runs(*tmp_path.glob("fixed-*")).metrics

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.logged.metric_courses import NO_ROLLOUTS
+from gradscope.diagnostics.logged.as_logged import NO_ROLLOUTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.rollouts.run import Run

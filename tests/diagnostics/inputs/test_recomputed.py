@@ -1,21 +1,29 @@
-"""One step recomputed against the norm that was logged: what is tried, in which order, and what is said."""
-
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import BertConfig, BertLMHeadModel, LlamaForCausalLM
+from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from gradscope.diagnostics.inputs.recomputed import Recomputer, trained_dtype
+from gradscope.diagnostics.inputs import recomputed as longest_batch
+from gradscope.diagnostics.inputs.recomputed import (
+    Longest,
+    Recomputer,
+    _longest_before,
+    _other_tokens,
+    _remember_longest,
+    _trained_dtype,
+    other_texts,
+)
 from gradscope.diagnostics.inputs.recomputed import policy_of as policy_of_run
 from gradscope.diagnostics.inputs.step_loss import loss_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.gradients.model.batches import TrainerPadding
+from gradscope.gradients.model.batches import TokenSequence, TrainerPadding
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
@@ -24,9 +32,148 @@ from gradscope.gradients.trained.assumptions import trl_output
 from gradscope.gradients.trained.norms import TrainerArithmetic, trained_norms
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
-from tests.diagnostics.made_up_runs import run_of
+from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.gradients.adapters import adapt
 from tests.gradients.models import DAPO, VOCAB, policy_of, tiny_experts, tiny_groups, tiny_model
+
+COUNTS = {"completions/mean_length": 3.0, "num_tokens": 14.0}
+"""Two rollouts of three sampled tokens and prompts of four."""
+
+
+def run_with(metrics: dict[str, float], *, before: dict[str, float] | None = None, step: int = 1) -> Run:
+    group = replace(group_of([1, 0]), step=step)
+    run = run_of(group, metrics={step - 1: before or {}, step: metrics})
+    return replace(run, source=replace(run.source, format="trl"))
+
+
+def rows(*, num_prompt: int = 4, mask: tuple[bool, ...] = (True,) * 3, inferred: bool = False) -> list[TokenSequence]:
+    sequence = TokenSequence(
+        group_id="g",
+        sample=0,
+        prompt_ids=(1,) * num_prompt,
+        completion_ids=(2,) * len(mask),
+        mask=mask,
+        inferred=inferred,
+    )
+    return [sequence, sequence]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "sequences", "cause"),
+    [
+        (COUNTS, rows(), None),
+        ({}, rows(num_prompt=9), None),
+        ({**COUNTS, "completions/mean_length": 2.5}, rows(), "mask_unknown"),
+        ({**COUNTS, "completions/mean_length": 2.5}, rows(inferred=True), "ids_inferred"),
+        ({**COUNTS, "completions/mean_length": 2.0, "num_tokens": 12.0}, rows(mask=(True, False, True)), None),
+        ({**COUNTS, "num_tokens": 18.0}, rows(), "prompt_unknown"),
+        ({**COUNTS, "tools/call_frequency": 0.0}, rows(), "prompt_unknown"),
+    ],
+)
+def test_the_trainers_counts_tell_other_tokens(
+    metrics: dict[str, float], sequences: list[TokenSequence], cause: str | None
+) -> None:
+    reason = _other_tokens(run_with(metrics), 1, sequences)
+    assert (reason and reason.cause) == cause
+
+
+def test_counts_add_up_from_step_to_step() -> None:
+    metrics = {**COUNTS, "num_tokens": 114.0}
+    assert _other_tokens(run_with(metrics, before={"num_tokens": 100.0}, step=2), 2, rows()) is None
+    found = _other_tokens(run_with(metrics, before={"num_tokens": 96.0}, step=2), 2, rows())
+    assert found is not None
+    assert "the trainer counted 12 tokens of prompts, and their text gives 8" in found.text
+    assert _other_tokens(run_with(metrics, step=2), 2, rows(num_prompt=9)) is None  # nothing to start from
+
+
+def test_what_was_logged_exactly_is_not_doubted() -> None:
+    run = run_with({**COUNTS, "num_tokens": 99.0, "tools/call_frequency": 0.0})
+    (group,) = run.groups
+    logged = replace(group, rollouts=tuple(replace(rollout, prompt_ids=(1, 1, 1, 1)) for rollout in group.rollouts))
+    assert _other_tokens(replace(run, groups=(logged,)), 1, rows()) is None
+
+
+@pytest.mark.parametrize("change", [{"windows": {1: 2}}, {"repeats": {1: 0}}])
+def test_counts_of_other_steps_are_not_compared(change: dict) -> None:
+    run = replace(run_with({**COUNTS, "num_tokens": 99.0}), **change)
+    assert _other_tokens(run, 1, rows()) is None
+    assert _other_tokens(replace(run, source=replace(run.source, format="verl")), 1, rows()) is None
+
+
+class Words:
+    """A tokenizer of words, which leaves 0 out where special tokens are skipped."""
+
+    def decode(self, ids: tuple[int, ...], *, skip_special_tokens: bool) -> str:
+        return " ".join(f"w{token}" for token in ids if token or not skip_special_tokens)
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokenizer", "other"),
+    [
+        (("w1", "w2", "w3"), Words(), ()),
+        (("w1", "w3", "w2"), Words(), ()),  # most are not read back: the tokenizer is another one
+        (("w1", "w2", "w9"), Words(), (2,)),
+        (("w1", "w9", "w3 w0"), Words(), (1,)),
+        (("w1", "w2", "w9"), None, ()),
+    ],
+)
+def test_texts_are_held_to_their_ids(texts: tuple[str, ...], tokenizer: Words | None, other: tuple[int, ...]) -> None:
+    made = group_of([1, 0, 1]).rollouts
+    rollouts = [
+        replace(one, completion=text, completion_ids=(place + 1, 0))
+        for place, (one, text) in enumerate(zip(made, texts, strict=True))
+    ]
+    assert other_texts(rollouts, tokenizer) == other
+
+
+def scaled_model(kind: str = "dynamic"):
+    torch.manual_seed(0)
+    shape = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    rope = {"rope_type": kind, "factor": 4.0, "rope_theta": 10000.0}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 8}
+    model = LlamaForCausalLM(LlamaConfig(**shape, **heads, rope_parameters=rope)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("widths", "generates", "expected"),
+    [
+        ([(9, 10), (9, 20), (9, 12)], True, Longest(length=29)),
+        ([(9, 20), (4, 6), (9, 12)], True, Longest(length=10)),  # prompts of 4 went back to the pretrained frequencies
+        ([(9, 20), (4, 6), (9, 12)], False, Longest(length=29)),  # which a reference never sees alone
+        ([(9, 20), (9, 20), (4, 6)], True, Longest()),
+        ([None, (9, 12), (9, 10)], True, Longest(length=21, unlogged=1)),
+        ([(9, 12)], True, Longest()),
+    ],
+)
+def test_the_longest_batch_since_frequencies_went_back(
+    monkeypatch: pytest.MonkeyPatch, widths: list, generates: bool, expected: Longest
+) -> None:
+    run = SimpleNamespace(groups_at=lambda step: widths[step - 1])
+    monkeypatch.setattr(longest_batch, "_widths", lambda run, step, policy, objective: widths[step - 1])
+    policy = SimpleNamespace(model=scaled_model())
+    assert _longest_before(run, len(widths), policy, None, generates=generates) == expected
+
+
+def test_policy_and_reference_get_the_frequencies_of_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle: the model as it is after a longer batch, in training."""
+    ids = torch.arange(12)[None] % 16
+    fresh, trained, *models = (scaled_model() for _ in range(4))
+    widths = [(9, 11), (9, 3)]
+    monkeypatch.setattr(longest_batch, "_widths", lambda run, step, policy, objective: widths[step - 1])
+    run = SimpleNamespace(groups_at=lambda step: True, trained_by_trl=True)
+    _remember_longest(run, 2, SimpleNamespace(model=models[0], reference=models[1]), None)
+    with torch.no_grad():
+        trained(input_ids=torch.zeros(1, 20, dtype=torch.long))
+        expected = trained(input_ids=ids).logits
+        assert not torch.allclose(fresh(input_ids=ids).logits, expected, atol=1e-5)
+        for model in models:
+            model(input_ids=ids[:, :3])  # which a trainer would begin anew with, and a probe must not
+            assert torch.equal(model(input_ids=ids).logits, expected)
+
 
 BERT = BertConfig(
     vocab_size=VOCAB,
@@ -60,7 +207,7 @@ def later(folder: Path, *, frozen: str) -> WeightsRef:
     return replace(saved(folder, change=learn), num_updates=3)
 
 
-def run_with(weights: tuple[WeightsRef, ...], logged: float | None, **settings) -> Run:
+def weights_run(weights: tuple[WeightsRef, ...], logged: float | None, **settings) -> Run:
     metrics = {} if logged is None else {1: {"grad_norm": logged}}
     run = run_of(*tiny_groups(), metrics=metrics)
     return replace(
@@ -87,14 +234,14 @@ def norm_of(*, padding_row: int | None = 0, frozen: str | None = None) -> float:
 
 
 def test_what_the_folder_says_is_taken_where_it_has_the_logged_norm(tmp_path: Path) -> None:
-    gram = measured(run_with((saved(tmp_path),), norm_of()))
+    gram = measured(weights_run((saved(tmp_path),), norm_of()))
     assert batch_norm(gram.logged_gram) == pytest.approx(norm_of(), rel=1e-6)
     assert gram.notes == ()
 
 
 def test_a_padding_row_that_had_a_gradient_is_found_by_the_norm(tmp_path: Path) -> None:
     assert norm_of(padding_row=None) != pytest.approx(norm_of(), rel=1e-4)
-    gram = measured(run_with((saved(tmp_path),), norm_of(padding_row=None)))
+    gram = measured(weights_run((saved(tmp_path),), norm_of(padding_row=None)))
     assert batch_norm(gram.logged_gram) == pytest.approx(norm_of(padding_row=None), rel=1e-6)
     (note,) = gram.notes
     assert note.startswith("The embedding of the padding token 0 had a gradient")
@@ -103,7 +250,7 @@ def test_a_padding_row_that_had_a_gradient_is_found_by_the_norm(tmp_path: Path) 
 def test_frozen_tensors_are_found_by_two_checkpoints_and_the_norm(tmp_path: Path) -> None:
     weights = (saved(tmp_path / "first"), later(tmp_path / "last", frozen="embed_tokens"))
     expected = norm_of(frozen="embed_tokens")
-    gram = measured(run_with(weights, expected))
+    gram = measured(weights_run(weights, expected))
     assert batch_norm(gram.logged_gram) == pytest.approx(expected, rel=1e-6)
     (note,) = gram.notes
     assert note.startswith("model.embed_tokens.weight was frozen")
@@ -112,14 +259,14 @@ def test_frozen_tensors_are_found_by_two_checkpoints_and_the_norm(tmp_path: Path
 
 def test_a_norm_that_nothing_explains_is_left_as_it_is(tmp_path: Path) -> None:
     weights = (saved(tmp_path / "first"), later(tmp_path / "last", frozen="embed_tokens"))
-    gram = measured(run_with(weights, 1.2 * norm_of()), closely=True)
+    gram = measured(weights_run(weights, 1.2 * norm_of()), closely=True)
     assert batch_norm(gram.logged_gram) == pytest.approx(norm_of(), rel=1e-6)
     assert (gram.notes, gram.trained) == ((), None)
 
 
 def test_a_norm_that_is_rounding_meets_a_logged_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where all rewards are equal and the policy is still its own reference: nothing is looked at again."""
-    run = run_with((saved(tmp_path),), 0.0)
+    run = weights_run((saved(tmp_path),), 0.0)
     level = [replace(g, rollouts=tuple(replace(one, advantage=1e-9) for one in g.rollouts)) for g in run.groups]
     monkeypatch.setattr(Recomputer, "_look_again", None)
     gram = measured(replace(run, groups=tuple(level)))
@@ -127,7 +274,7 @@ def test_a_norm_that_is_rounding_meets_a_logged_zero(tmp_path: Path, monkeypatch
 
 
 def test_without_a_logged_norm_what_it_would_have_told_is_said(tmp_path: Path) -> None:
-    (note,) = measured(run_with((saved(tmp_path),), None)).notes
+    (note,) = measured(weights_run((saved(tmp_path),), None)).notes
     assert note.startswith("Whether the embedding of the padding token 0 had a gradient is not known")
 
 
@@ -136,7 +283,7 @@ def test_a_norm_in_bfloat16_is_told_by_its_own_arithmetic(tmp_path: Path) -> Non
     policy = replace(policy_of(tiny_model("llama_untied_biases")), padding=TrainerPadding())
     prepared = prepare_step(policy, tiny_groups(), DAPO)
     logged = trained_norms(prepared, TrainerArithmetic(autocast=torch.bfloat16), num_orders=2, seed=9).mean
-    gram = measured(run_with((weights,), logged, bf16=True), closely=True)
+    gram = measured(weights_run((weights,), logged, bf16=True), closely=True)
     assert gram.trained is not None
     assert abs(gram.trained.mean - logged) <= gram.trained.told_within * logged
     assert gram.trained.dtype == "bfloat16"
@@ -152,7 +299,7 @@ def test_a_routers_term_that_fits_is_the_end_of_the_search(tmp_path: Path, monke
     logged = trained_norms(prepared, by, num_orders=2, seed=9).mean
     settings = {"router_aux_loss_coef": 0.2, "per_device_train_batch_size": 3}
     monkeypatch.setattr(Recomputer, "_is_known_pass", None)
-    run = run_with((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged, **settings)
+    run = weights_run((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged, **settings)
     gram = measured(run, closely=True)
     assert gram.trained is not None
     assert gram.trained.meets(logged)
@@ -160,7 +307,7 @@ def test_a_routers_term_that_fits_is_the_end_of_the_search(tmp_path: Path, monke
 
 
 def test_what_fitted_at_one_step_is_where_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_with((saved(tmp_path),), norm_of(padding_row=None))
+    run = weights_run((saved(tmp_path),), norm_of(padding_row=None))
     recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=False)
     loss = loss_at(run, Objective.from_settings(run.settings), 1)
     first, _ = recomputer.measure(1, run.weights[0], loss, None)
@@ -184,12 +331,12 @@ def test_random_training_cannot_be_recomputed(tmp_path: Path, name: str, setting
         (tmp_path / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.5}))
     weights = WeightsRef(num_updates=0, path=tmp_path, kind="full")
     with pytest.raises(InputError, match=words) as caught:
-        measured(run_with((weights,), 1.0, **settings))
+        measured(weights_run((weights,), 1.0, **settings))
     assert caught.value.cause == "dropout"
 
 
 def test_other_tokens_are_no_matter_of_the_loss(tmp_path: Path) -> None:
-    run = run_with((saved(tmp_path),), 2 * norm_of())
+    run = weights_run((saved(tmp_path),), 2 * norm_of())
     run = replace(run, metrics={1: {**run.metrics[1], "completions/mean_length": 99.0}})
     with pytest.raises(InputError, match="the trainer counted 594 sampled tokens") as caught:
         measured(run)
@@ -203,11 +350,11 @@ def test_weights_and_rollouts_are_told_apart_where_they_fail(tmp_path: Path) -> 
         for group in tiny_groups()
     )
     with pytest.raises(InputError) as caught:
-        measured(replace(run_with((weights,), 1.0), groups=groups))
+        measured(replace(weights_run((weights,), 1.0), groups=groups))
     assert caught.value.cause == "ids_misfit"
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(InputError) as caught:
-        measured(run_with((weights,), 1.0))
+        measured(weights_run((weights,), 1.0))
     assert caught.value.cause == "weights_unreadable"
 
 
@@ -221,7 +368,7 @@ def test_a_pass_that_ended_in_trls_output_layer_is_found_by_the_norm(tmp_path: P
     with trl_output(model):
         logged = batch_norm(measure_step(prepare_step(policy, tiny_groups(), DAPO)).logged_gram)
     assert own != pytest.approx(logged, rel=1e-3)
-    run = run_with((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged)
+    run = weights_run((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged)
     recomputer, loss = (
         Recomputer(run, EngineOptions(device="cpu"), closely=False),
         loss_at(run, Objective.from_settings(run.settings), 1),
@@ -234,7 +381,7 @@ def test_a_pass_that_ended_in_trls_output_layer_is_found_by_the_norm(tmp_path: P
 
 
 def test_rank_leaves_the_spread_to_replay_and_says_so(tmp_path: Path) -> None:
-    gram = measured(run_with((saved(tmp_path, name="gpt2_tied_conv1d"),), 1.0, bf16=True))
+    gram = measured(weights_run((saved(tmp_path, name="gpt2_tied_conv1d"),), 1.0, bf16=True))
     (note,) = gram.notes
     assert note.startswith("The trainer computed in less than float32")
     assert gram.trained is None
@@ -249,8 +396,8 @@ def test_an_adapters_base_has_the_dtype_that_it_was_loaded_in(tmp_path: Path, gi
     saved(tmp_path / "base")
     adapt(tiny_model("llama_untied_biases"), {}).save_pretrained(tmp_path / "adapter")
     weights = WeightsRef(num_updates=0, path=tmp_path / "adapter", kind="adapter", base=str(tmp_path / "base"))
-    run = run_with((weights,), 1.0, model_init_kwargs=given)
-    assert trained_dtype(run) == expected
+    run = weights_run((weights,), 1.0, model_init_kwargs=given)
+    assert _trained_dtype(run) == expected
     policy = policy_of_run(run, weights, EngineOptions(device="cpu"))
     base = policy.model.get_base_model().lm_head.weight
     as_loaded = tiny_model("llama_untied_biases").lm_head.weight.to(getattr(torch, expected)).float()
@@ -259,8 +406,8 @@ def test_an_adapters_base_has_the_dtype_that_it_was_loaded_in(tmp_path: Path, gi
 
 
 def test_weights_that_were_saved_have_the_dtype_that_they_were_trained_in(tmp_path: Path) -> None:
-    run = run_with((saved(tmp_path),), 1.0, model_init_kwargs={"dtype": "bfloat16"})
-    assert trained_dtype(run) == "float32"
+    run = weights_run((saved(tmp_path),), 1.0, model_init_kwargs={"dtype": "bfloat16"})
+    assert _trained_dtype(run) == "float32"
 
 
 def recompute(run: Run, step: int = 1, **options: bool):
@@ -270,25 +417,25 @@ def recompute(run: Run, step: int = 1, **options: bool):
 
 def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path) -> None:
     weights, asked = (saved(tmp_path),), {"closely": True, "norms_alone": True}
-    found = recompute(run_with(weights, norm_of()), **asked)
+    found = recompute(weights_run(weights, norm_of()), **asked)
     assert isinstance(found, StepNorm)
     assert found.norm == pytest.approx(norm_of(), rel=1e-6)
-    assert isinstance(recompute(run_with(weights, None), **asked), StepNorm)
-    assert isinstance(recompute(run_with(weights, 1.5 * norm_of()), **asked), StepGram)
-    assert isinstance(recompute(run_with(weights, norm_of()), closely=True), StepGram)
+    assert isinstance(recompute(weights_run(weights, None), **asked), StepNorm)
+    assert isinstance(recompute(weights_run(weights, 1.5 * norm_of()), **asked), StepGram)
+    assert isinstance(recompute(weights_run(weights, norm_of()), closely=True), StepGram)
 
 
 def test_a_norm_is_the_logged_one_as_clipping_adds_it_up_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     total = torch.nn.utils.get_total_norm
     monkeypatch.setattr(torch.nn.utils, "get_total_norm", lambda gradients: total(gradients) * (1 + 2e-5))
-    found = recompute(run_with((saved(tmp_path),), (1 + 2e-5) * norm_of()), closely=True, norms_alone=True)
+    found = recompute(weights_run((saved(tmp_path),), (1 + 2e-5) * norm_of()), closely=True, norms_alone=True)
     assert isinstance(found, StepNorm)
     assert found.norm == pytest.approx((1 + 2e-5) * norm_of(), rel=1e-6)
 
 
 @pytest.mark.parametrize(("factor", "known"), [(1 + 3e-5, True), (1 + 3e-3, False)])
 def test_a_norm_in_float32_that_is_a_little_off_is_given_its_spread(tmp_path: Path, factor: float, known: bool) -> None:
-    gram = recompute(run_with((saved(tmp_path),), factor * norm_of()), closely=True)
+    gram = recompute(weights_run((saved(tmp_path),), factor * norm_of()), closely=True)
     assert (gram.trained is not None) == known
     if gram.trained is not None:
         assert (gram.trained.dtype, gram.trained.num_ties) == ("float32", 0)
@@ -298,7 +445,7 @@ def test_a_norm_in_float32_that_is_a_little_off_is_given_its_spread(tmp_path: Pa
 
 def test_rollouts_that_are_alike_tie_at_the_entropy_quantile(tmp_path: Path) -> None:
     """Every token of a rollout has the entropy of its twin's: of half of them which one is masked is rounding."""
-    run = run_with(
+    run = weights_run(
         (saved(tmp_path),), 1.0, top_entropy_quantile=0.5, generation_batch_size=6, per_device_train_batch_size=6
     )
     groups = [
@@ -317,7 +464,7 @@ def test_frequencies_of_a_batch_that_was_not_logged_are_a_cause(tmp_path: Path) 
     model = LlamaForCausalLM(replace_config(tiny_model("llama_untied_biases").config, rope))
     model.save_pretrained(tmp_path)
     weights = (WeightsRef(num_updates=1, path=tmp_path, kind="full"),)
-    run = run_with(weights, None)
+    run = weights_run(weights, None)
     run = replace(run, groups=tuple(replace(group, step=2) for group in run.groups), metrics={2: {"grad_norm": 1.0}})
     with pytest.raises(InputError, match="step 1 is not in the log") as caught:
         recompute(run, 2, closely=True)

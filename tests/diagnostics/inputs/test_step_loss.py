@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gradscope.diagnostics.inputs.step_loss import batch_start, loss_at, reference_of
+from gradscope.diagnostics.inputs.step_loss import _batch_start, _reference_of, loss_at
 from gradscope.gradients.plan.objective import Objective
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.diagnostics.made_up_runs import run_of
@@ -43,7 +43,7 @@ def test_the_first_update_of_a_batch_has_ratio_one_and_later_ones_the_weights_th
 @pytest.mark.parametrize("per_generation", [1, 4])
 def test_split_or_joined_batches_have_no_start(per_generation):
     settings = {"num_iterations": 2, "gradient_accumulation_steps": 2, "steps_per_generation": per_generation}
-    assert batch_start(TrainerSettings(values=settings), 4) == 4
+    assert _batch_start(TrainerSettings(values=settings), 4) == 4
 
 
 def test_the_reference_is_the_start_of_training():
@@ -106,7 +106,7 @@ def test_without_checkpoints_of_trl_the_first_kl_tells(tmp_path: Path, kl: float
 
 
 def test_a_kl_that_is_no_number_tells_nothing():
-    assert reference_of(float("nan"), checkpoints_tell=False) is None
+    assert _reference_of(float("nan"), checkpoints_tell=False) is None
 
 
 def test_an_adaptive_bonus_starts_without_one():

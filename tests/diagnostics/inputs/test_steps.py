@@ -1,22 +1,105 @@
-"""Steps are measured, kept and asked; what the disk cannot tell of the trainer's forward pass is said."""
-
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from gradscope.diagnostics.inputs import steps
 from gradscope.diagnostics.inputs.recomputed import Recomputer
 from gradscope.diagnostics.inputs.row_questions import TokenQuestion
-from gradscope.diagnostics.inputs.steps import describe_engine
+from gradscope.diagnostics.inputs.steps import KeptStep, _without_ids, describe_engine
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.step.step_gram import StepGram
 from gradscope.progress import no_progress
 from gradscope.reason import Reason
-from gradscope.rollouts.run import TrainerSettings, WeightsRef
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
+from tests.conftest import REPOSITORY
+from tests.diagnostics.made_up_runs import run_of
+from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
+
+
+@pytest.fixture(scope="module")
+def gram() -> StepGram:
+    return measured_step(tiny_policy("gpt2_tied_conv1d"), tiny_groups(), DAPO)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run whose weights are a folder of two files; only one of them shapes a gradient."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "optimizer.bin").write_bytes(b"moments")
+    groups = tuple(replace(group, step=1) for group in tiny_groups())
+    return replace(run_of(*groups), weights=(WeightsRef(num_updates=0, path=str(folder), kind="full"),))
+
+
+class Keeper:
+    """Keeps one step in a folder and remembers what was said."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.said: list[str] = []
+
+    def kept(self, run: Run, choices: object = "float32") -> KeptStep:
+        return KeptStep(self.folder, run, 1, DAPO, choices, self.said.append)
+
+
+USED = "step 1 was finished before and is used again"
+ANEW = "step 1 is computed again: what was kept is of other inputs or options"
+
+
+def test_nothing_is_said_where_nothing_was_kept(tmp_path: Path, run: Run) -> None:
+    keeper = Keeper(tmp_path / "kept")
+    assert keeper.kept(run).read() is None
+    assert keeper.said == []
+
+
+def test_a_step_comes_back_for_the_same_question(tmp_path: Path, run: Run, gram: StepGram) -> None:
+    keeper = Keeper(tmp_path / "kept")
+    keeper.kept(run).write(gram)
+    again = keeper.kept(run).read()
+    assert again is not None
+    assert np.array_equal(again.gram, gram.gram)
+    (tmp_path / "weights" / "optimizer.bin").write_bytes(b"other moments")
+    assert keeper.kept(run).read() is not None
+    assert keeper.said == [USED, USED]
+
+
+def test_other_choices_rewards_or_weights_make_it_anew(tmp_path: Path, run: Run, gram: StepGram) -> None:
+    keeper = Keeper(tmp_path / "kept")
+    keeper.kept(run).write(gram)
+    first, *others = run.groups
+    rewarded = replace(first, rollouts=tuple(replace(rollout, reward=9.0) for rollout in first.rollouts))
+    assert keeper.kept(run, "bfloat16").read() is None
+    assert keeper.kept(replace(run, groups=(rewarded, *others))).read() is None
+    (tmp_path / "weights" / "model.safetensors").write_bytes(b"other weights")
+    assert keeper.kept(run).read() is None
+    assert keeper.said == [ANEW] * 3
+
+
+LOGS = REPOSITORY / "fixtures" / "logs"
+
+
+@pytest.mark.parametrize(
+    ("log", "step", "said"),
+    [("verl_v1", 1, "lost the chat template's markers"), ("prime_rl", 3, None), ("trl/minimal", 1, None)],
+)
+def test_only_logs_without_ids_of_other_trainers_are_refused(log: str, step: int, said: str | None) -> None:
+    path = LOGS / log if (LOGS / log).exists() else next(Path(LOGS / "trl").iterdir())
+    reason = _without_ids(read_run(path), step)
+    assert (reason is None) == (said is None)
+    if reason is not None and said is not None:
+        assert said in str(reason)
+        assert reason.cause == "ids_missing"
+        assert "rollout_log_probs" in reason.advice
+
 
 ADAPTER = WeightsRef(num_updates=3, path=Path("adapter"), kind="adapter", base="base")
 REASON = Reason("batch_split", "why not")
@@ -29,7 +112,7 @@ def test_notes_of_all_steps_are_kept_once():
     assert described == {"engine": 2, "notes": ["a", "b", "c"]}
 
 
-def run_of(**options):
+def bare_run(**options):
     """Two steps with weights, or with a note against each."""
     return SimpleNamespace(
         settings=TrainerSettings(values={}),
@@ -42,7 +125,7 @@ def run_of(**options):
 def test_the_objective_is_read_once_a_run(monkeypatch):
     asked, read = [], Objective.from_settings
     monkeypatch.setattr(Objective, "from_settings", lambda settings: asked.append(settings) or read(settings))
-    measured = list(steps.measure_steps(run_of(notes={1: REASON, 2: REASON}), (1, 2), EngineOptions(), no_progress))
+    measured = list(steps.measure_steps(bare_run(notes={1: REASON, 2: REASON}), (1, 2), EngineOptions(), no_progress))
     assert [(step.step, step.reason, step.gram, step.answer) for step in measured] == [
         (1, REASON, None, ()),
         (2, REASON, None, ()),
@@ -63,7 +146,7 @@ def test_a_question_is_put_to_the_model_and_never_answered_from_what_was_kept(mo
     monkeypatch.setattr(Recomputer, "measure", measure)
     monkeypatch.setattr(steps, "_reason_against", lambda *_: None)
     monkeypatch.setattr(steps, "_kept", kept)
-    (measured,) = steps.measure_steps(run_of(), (3,), EngineOptions(unfinished=Path("kept")), no_progress, question)
+    (measured,) = steps.measure_steps(bare_run(), (3,), EngineOptions(unfinished=Path("kept")), no_progress, question)
     assert (measured.gram, measured.answer) == ("gram", ("answer",))
     assert put == [(3, question)]
 
@@ -71,7 +154,7 @@ def test_a_question_is_put_to_the_model_and_never_answered_from_what_was_kept(mo
 def test_a_kept_step_is_taken_as_it_is(monkeypatch):
     monkeypatch.setattr(steps, "_reason_against", lambda *_: None)
     monkeypatch.setattr(steps, "_kept", lambda *_: SimpleNamespace(read=lambda: "kept gram"))
-    (measured,) = steps.measure_steps(run_of(), (3,), EngineOptions(), no_progress)
+    (measured,) = steps.measure_steps(bare_run(), (3,), EngineOptions(), no_progress)
     assert (measured.gram, measured.answer, measured.weights) == ("kept gram", (), ADAPTER)
 
 
@@ -85,7 +168,7 @@ def test_a_step_that_cannot_be_measured_leaves_the_others_alone(monkeypatch):
 
     monkeypatch.setattr(Recomputer, "measure", measure)
     monkeypatch.setattr(steps, "_reason_against", lambda *_: None)
-    first, second, third = steps.measure_steps(run_of(), (1, 2, 3), EngineOptions(), no_progress)
+    first, second, third = steps.measure_steps(bare_run(), (1, 2, 3), EngineOptions(), no_progress)
     assert first.reason == Reason("weights_unreadable", "It is cut off", "Copy it again.")
     assert second.reason == Reason("unusable", "Something else")
     assert (third.gram, third.reason) == ("gram", None)

@@ -4,17 +4,15 @@ import dataclasses
 
 import pytest
 
-from gradscope.diagnostics.logged.measure import PARTS, absence_of, logged_policy
+from gradscope.diagnostics.logged.measure import PARTS, _logged_policy, absence_of
 from gradscope.results.envelope import to_jsonable
-from gradscope.results.logged.course import Staleness
-from gradscope.results.logged.mismatch import SamplerMismatch
-from gradscope.results.logged.policy import LoggedPolicy
+from gradscope.results.logged import LoggedPolicy, SamplerMismatch, Staleness
 from tests.diagnostics.logged.made_up_tokens import drifting_run
 from tests.diagnostics.made_up_runs import group_of, run_of
 
 
 def test_every_part_of_a_log_that_has_them_all() -> None:
-    found = logged_policy(drifting_run())
+    found = _logged_policy(drifting_run())
     assert {field.name for field in dataclasses.fields(LoggedPolicy)} == {*PARTS, "missing"}
     assert found.missing == {}
     for name in PARTS:
@@ -26,7 +24,7 @@ def test_every_part_of_a_log_that_has_them_all() -> None:
 
 @pytest.mark.parametrize("name", sorted(PARTS))
 def test_what_a_log_lacks_is_said_with_what_has_it(name: str) -> None:
-    found = logged_policy(run_of(group_of([1, 0])))
+    found = _logged_policy(run_of(group_of([1, 0])))
     part = getattr(found, name)
     assert part.overall is None
     reason, hint = absence_of(name, part)

@@ -1,24 +1,90 @@
-"""What is kept of each step."""
+"""Sparsity of token rows and of the entries of weights' gradients, on sizes that are known."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
+from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step, kl_of_dead_groups
-from gradscope.diagnostics.rank.weights.optimizer_question import GradientOfStep
+from gradscope.diagnostics.rank import collected as several
+from gradscope.diagnostics.rank.collected import (
+    Collected,
+    SeveralQuestions,
+    _kl_of_dead_groups,
+    _token_sparsity,
+    _weight_sparsity,
+    collect_kinds,
+    examine_advantages,
+    examine_step,
+    row_question,
+)
+from gradscope.diagnostics.rank.tokens.weighed import KINDS, EnergyQuestion
+from gradscope.diagnostics.rank.weight_gradients import GradientOfStep, OptimizerQuestion, learning_rates
+from gradscope.diagnostics.rank.weight_groups import WeightQuestion
+from gradscope.errors import UsageError
+from gradscope.findings.rank import sparsity_findings
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.step.directions import MatrixSteps, TensorNorm
+from gradscope.gradients.step.directions import MatrixSteps, TensorNorm, WeightSpectrum
 from gradscope.gradients.step.heldout import HeldoutGram
+from gradscope.metrics.gram.sparsity import row_sparsity
+from gradscope.progress import no_progress
 from gradscope.reason import Reason
 from tests.diagnostics.made_up_runs import group_of as rewarded
-from tests.diagnostics.made_up_runs import run_of
-from tests.diagnostics.rank.rollouts.test_advantage_matrix import group_of
-from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
+from tests.diagnostics.made_up_runs import run_of, two_steps
 from tests.diagnostics.rank.test_request import request
+from tests.diagnostics.rank.test_rollout_spectra import make_rows
+from tests.diagnostics.rank.test_rows import group_of
+from tests.diagnostics.rank.tokens.made_up_parts import made_up
+from tests.diagnostics.rank.tokens.test_spectra import tokens_of
 from tests.gradients.models import DAPO, measured_step, policy_of, tiny_groups, tiny_model
+
+
+def tokens_with(weights: list[float], norms: list[float], *, num_tokens: int | None = None):
+    """A group whose token rows have these norms before they are weighed."""
+    found = tokens_of("a", [0] * len(weights), num_tokens=num_tokens)
+    return replace(found, gram=np.diag(np.square(norms)), table=replace(found.table, logged_weights=np.array(weights)))
+
+
+def test_tokens_of_all_groups_are_measured_on_one_scale() -> None:
+    groups = [tokens_with([2.0, 0.0], [3.0, 1.0]), tokens_with([-1.0, 1.0], [0.05, 8.0])]
+    (found,) = _token_sparsity(7, groups)
+    expected = row_sparsity([6.0, 0.0, 0.05, 8.0])
+    assert (found.step, found.parts, found.num_parts, found.frac_seen) == (7, "tokens", 4, 1.0)
+    assert (found.zero.value, found.small.value) == (0.25, 0.5)
+    assert (found.hoyer, found.gini) == (expected["hoyer"], expected["gini"])
+    assert "50% of the tokens have a row below 1 % of the largest, 25% exactly zero" in sparsity_findings([found])[0]
+
+
+def test_drawn_tokens_say_how_many_they_stand_for() -> None:
+    (found,) = _token_sparsity(7, [tokens_with([1.0, 1.0], [1.0, 1.0], num_tokens=8)])
+    assert (found.num_parts, found.frac_seen, found.gini.value) == (8, 0.25, 0.0)
+
+
+def test_without_advantages_or_tokens_there_is_nothing_to_weigh() -> None:
+    assert _token_sparsity(7, []) == []
+    assert _token_sparsity(7, [tokens_of("a", [0, 0], logged=False)]) == []
+    (dead,) = _token_sparsity(7, [tokens_with([0.0, 0.0], [1.0, 1.0])])
+    assert (dead.zero.value, dead.gini.undefined) == (1.0, "every row is zero")
+    assert sparsity_findings([dead]) == ()
+    assert sparsity_findings([]) == ()
+
+
+def test_each_weight_has_the_sparsity_of_its_entries() -> None:
+    sizes = {"even": [1.0] * 6, "single": [0.0, 0.0, 0.0, 0.0, 0.0, 5.0]}
+    spectra = [
+        WeightSpectrum(tensor=name, shape=(2, 3), singular_values=np.ones(2), entries=row_sparsity(values))
+        for name, values in sizes.items()
+    ]
+    even, single = _weight_sparsity(3, spectra)
+    assert (even.parts, even.tensor, even.num_parts, even.gini.value) == ("entries", "even", 6, 0.0)
+    assert (single.zero.value, single.hoyer.value) == (pytest.approx(5 / 6), pytest.approx(1.0))
+    assert "most even in even (Gini 0.00, 0% below" in sparsity_findings([even, single])[0]
+    assert "least in single (0.83, 83%)" in sparsity_findings([even, single])[0]
 
 
 def test_a_step_without_gradients_keeps_its_reason() -> None:
@@ -52,25 +118,25 @@ def test_what_was_asked_of_weights_beside_their_rows_is_kept_or_named() -> None:
 
     whole = collected(GradientOfStep(norms=norms, steps=steps))
     assert ([one.module for one in whole.modules], len(whole.optimizers)) == (["output head"], 6)
-    assert whole.parts.missing == {}
+    assert whole.missing_parts == {}
     in_parts = collected(GradientOfStep(norms=norms, steps=()))
-    assert in_parts.parts.missing.keys() == {"optimizers"}
-    assert "step 4: several processes share the model" in in_parts.parts.missing["optimizers"]
-    assert collected(None).parts.missing.keys() == {"optimizers", "modules"}
+    assert in_parts.missing_parts.keys() == {"optimizers"}
+    assert "step 4: several processes share the model" in in_parts.missing_parts["optimizers"]
+    assert collected(None).missing_parts.keys() == {"optimizers", "modules"}
     assert Collected().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "weight") is measured
     assert Collected().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "rollout") is measured
 
 
 def test_why_steps_have_nothing_of_held_out_answers_is_said_once() -> None:
     rows, _ = make_rows([0.0, 1.0], ["a", "a"])
-    collected = Collected(heldout_notes={"Held-out answers: 2 of them.": None})
+    collected = Collected(heldout_sentences={"Held-out answers: 2 of them.": None})
     for step in (1, 2, 3):
         collected.take_heldout(
             replace(rows, step=step), (Reason("unusable", "all are trained on", "Give others."),), []
         )
     collected.take_heldout(rows, (), ["dr_grpo"])
-    assert collected.parts.missing == {"heldout": "step 3: all are trained on. Give others"}
-    assert list(collected.heldout_sentences()) == [
+    assert collected.missing_parts == {"heldout": "step 3: all are trained on. Give others"}
+    assert list(collected.heldout_notes()) == [
         "Held-out answers: 2 of them.",
         "No held-out numbers at steps 1:3: all are trained on. Give others.",
     ]
@@ -85,7 +151,7 @@ def test_held_out_answers_are_taken_in_beside_the_rows() -> None:
     collected.take_heldout(rows, (products,), ["dr_grpo", "sign"])
     assert [row.advantage for row in collected.heldout] == ["dr_grpo", "sign"]
     assert len(collected.heldout_influences) == 4
-    assert list(collected.heldout_sentences()) == ["A note."]
+    assert list(collected.heldout_notes()) == ["A note."]
 
 
 def test_what_the_kl_term_gives_groups_without_a_reward_gradient_is_said() -> None:
@@ -98,9 +164,93 @@ def test_what_the_kl_term_gives_groups_without_a_reward_gradient_is_said() -> No
     reference.lm_head.weight.mul_(1.3)
     kl = Objective(loss_type="grpo", beta=0.5)
     found = measured_step(policy_of(model, reference=reference), [live, groups[1]], kl, engine="stream")
-    (sentence,) = kl_of_dead_groups(found)
+    (sentence,) = _kl_of_dead_groups(found)
     block = found.kl_gram[2:, 2:]
     assert sentence.endswith(f"gives these a gradient of norm {np.sqrt(block.sum()):.3g}.")
     assert "which is 0 in 1 of 2 groups" in sentence
     without = measured_step(policy_of(model), [live, groups[1]], DAPO, engine="stream")
-    assert list(kl_of_dead_groups(without)) == []
+    assert list(_kl_of_dead_groups(without)) == []
+
+
+def test_answers_are_in_the_order_of_the_questions() -> None:
+    echo = [
+        SimpleNamespace(measure=lambda prepared, gram, progress, name=name: (name, prepared, gram)) for name in "ab"
+    ]
+    several_of = SeveralQuestions(questions=(echo[0], None, echo[1]))
+    assert several_of.measure("step", "gram") == (("a", "step", "gram"), (), ("b", "step", "gram"))
+
+
+def test_what_a_model_does_not_answer_leaves_the_other_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(prepared: object, gram: object, progress: object) -> tuple[object, ...]:
+        raise UsageError("Rows of tokens are measured by one process.")
+
+    questions = SeveralQuestions(questions=(SimpleNamespace(measure=refuse), None))
+    answer = questions.measure("step", "gram")
+    assert isinstance(answer[0], UsageError)
+    assert answer[1] == ()
+    examined = []
+    step = MeasuredStep(step=1, groups=(), weights=None, gram=None, reason=None, answer=answer)
+    monkeypatch.setattr(several, "measure_steps", lambda *_, **__: iter([step]))
+    monkeypatch.setattr(several, "examine_step", lambda run, measured, asked, found: examined.append(asked.rows))
+    requests = [request(rows="token"), request(rows="rollout")]
+    found = collect_kinds(two_steps(), [1], requests, EngineOptions(), no_progress, most=8)
+    assert found["token"].skipped == {1: Reason("unusable", "Rows of tokens are measured by one process")}
+    assert examined == ["rollout"]
+
+
+def test_each_kind_asks_for_what_it_needs() -> None:
+    assert row_question(request(rows="rollout"), 64) is None
+    assert row_question(request(rows="group"), 64) is None
+    assert row_question(request(rows="weight"), 64) == WeightQuestion(request=request(rows="weight"))
+    assert row_question(request(rows="hidden", seed=3), 64) == SignalQuestion(signal="hidden", most=64, seed=3)
+    assert row_question(request(rows="logit"), 64) == SignalQuestion(signal="logit", most=64, seed=0)
+    assert row_question(request(rows="token"), 64) == TokenQuestion(most=64, num_buckets=None, seed=0)
+    assert row_question(request(rows="token"), 64, 256) == TokenQuestion(most=None, num_buckets=256, seed=0)
+
+
+def test_a_step_that_cannot_be_recomputed_is_skipped_by_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(run, steps, engine, progress, question):
+        assert [one is None for one in question.questions] == [True, False]
+        for step in steps:
+            yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=f"no weights of {step}")
+
+    monkeypatch.setattr(several, "measure_steps", measured)
+    requests = [request(rows="rollout"), request(rows="token")]
+    found = collect_kinds(two_steps(), (1, 2), requests, EngineOptions(), no_progress, most=64)
+    assert list(found) == ["rollout", "token"]
+    assert all(one.skipped == {1: "no weights of 1", 2: "no weights of 2"} for one in found.values())
+
+
+def test_kinds_of_tokens_are_kept_and_rows_alone_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, examined = made_up(), []
+    answers = [(tuple(made.grams), made.found), (tuple(made.grams), None)]
+
+    def measured(run, steps, engine, progress, question):
+        (asked,) = question.questions
+        assert asked == EnergyQuestion(rows=TokenQuestion(most=64, num_buckets=None, seed=0))
+        for step, answer in zip(steps, answers, strict=True):
+            yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=None, answer=(answer,))
+
+    monkeypatch.setattr(several, "measure_steps", measured)
+    monkeypatch.setattr(several, "examine_step", lambda run, step, asked, found: examined.append(step.answer))
+    found = collect_kinds(two_steps(), (1, 2), [request(rows="token")], EngineOptions(), no_progress, most=64)
+    assert examined == [tuple(made.grams)] * 2
+    assert [(one.step, one.kind) for one in found["token"].energies] == [(1, kind) for kind in KINDS]
+    assert found["token"].weighed == {1: made.found}
+
+
+def test_steps_of_optimizers_are_asked_beside_rows_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    examined = []
+
+    def measured(run, steps, engine, progress, question):
+        (asked,) = question.questions
+        assert asked == OptimizerQuestion(
+            rows=WeightQuestion(request=request(rows="weight")), learning_rates=learning_rates(run)
+        )
+        yield MeasuredStep(step=1, groups=(), weights=None, gram=None, reason=None, answer=(("ranks", None),))
+
+    monkeypatch.setattr(several, "measure_steps", measured)
+    monkeypatch.setattr(several, "examine_step", lambda run, step, asked, found: examined.append(step.answer))
+    found = collect_kinds(two_steps(), (1,), [request(rows="weight")], EngineOptions(), no_progress, most=64)
+    assert examined == ["ranks"]
+    assert found["weight"].optimizers == []

@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from gradscope.diagnostics.rank.measure import measure_rank
+from gradscope.diagnostics.rank.request import RankOptions
 from gradscope.errors import InputError, UsageError
 from gradscope.results.rank import GradientSpectrum, RankReport
 from gradscope.rollouts.read_options import ReadOptions
@@ -108,7 +109,7 @@ def test_weight_rows_are_one_matrix_each(shared_data: Path) -> None:
 
 
 def test_a_step_is_taken_apart_by_its_tokens(shared_data: Path) -> None:
-    report = rank_full(shared_data, steps=[16], rows="token", tokens=4, advantages=["logged"])
+    report = rank_full(shared_data, steps=[16], rows="token", options=RankOptions(tokens=4), advantages=["logged"])
     cells = [kind for kind in report.token_kinds if kind.sign and kind.probability and kind.entropy]
     assert sum(kind.gradient_share.value for kind in cells) == pytest.approx(1.0, rel=1e-6)
     assert set(report.missing_parts) == {"corrections", "kl", "turns"}  # none was logged, and none is in the loss
@@ -148,7 +149,7 @@ def test_nothing_to_compute_is_an_error(shared_data: Path) -> None:
 
 def test_a_group_size_beyond_the_log_is_refused(shared_data: Path) -> None:
     with pytest.raises(UsageError, match="Groups of 16 cannot be taken from this log: its largest group has 8"):
-        rank_full(shared_data, group_sizes=[16])
+        rank_full(shared_data, options=RankOptions(group_sizes=[16]))
 
 
 def test_an_unknown_advantage_is_refused(shared_data: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gradscope.diagnostics.rank.request import RankRequest, known_advantages, possible_sizes
 from gradscope.errors import UsageError
-from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
+from tests.diagnostics.rank.test_rollout_spectra import make_rows
 
 
 def request(**fields: object) -> RankRequest:

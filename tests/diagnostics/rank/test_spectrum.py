@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.rank.spectrum import ranks_of, spectrum_of
+from gradscope.advantages.registry import LOGGED
+from gradscope.diagnostics.rank.rollout_spectra import step_spectra
+from gradscope.diagnostics.rank.rows import StepRows
+from gradscope.diagnostics.rank.spectrum import (
+    MeanRanks,
+    compare_formulations,
+    drawn_counts,
+    mean_null_ranks,
+    null_values,
+    profile,
+    ranks_of,
+    spectrum_of,
+)
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX
-from gradscope.results.rank import SpectrumLabel
+from gradscope.findings.rank import rank_findings, update_findings
+from gradscope.metrics.gram.null_models import NULLS, num_draws, shuffled_within
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, rank_counts
+from gradscope.results.rank import BaselineNoise, FormulationUpdate, GradientSpectrum, SpectrumLabel
+from tests.diagnostics.rank.test_rollout_spectra import NUM_PARAMETERS, make_rows
 
 GRAM = np.diag([9.0, 16.0])  # of two orthogonal rows of norm 3 and 4
 
@@ -56,3 +74,347 @@ def test_every_rank_of_two_values_by_hand() -> None:
     assert ranks.participation_ratio.value == pytest.approx(100 / 82)
     assert (ranks.numerical_rank.value, ranks.energy_rank_90.value, ranks.energy_rank_99.value) == (2, 1, 2)
     assert ranks.frac_energy_below_floor.value == 0
+
+
+REWARDS = [0.0, 1.0, 1.0, 0.0] * 6
+GROUPS = [f"g{group}" for group in range(6) for _ in range(4)]
+
+
+def with_scores(rows: StepRows, scores: np.ndarray) -> StepRows:
+    return replace(rows, gram=scores @ scores.T, num_parameters=scores.shape[1])
+
+
+def test_identical_rows_have_rank_one_under_every_null_but_gaussian_rows() -> None:
+    rows = with_scores(make_rows(REWARDS, GROUPS)[0], np.ones((24, NUM_PARAMETERS)))
+    (point,) = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
+    assert point.effective_rank.value == pytest.approx(1.0, abs=1e-6)
+    for name in ("unweighted", "shuffled", "signs"):
+        assert point.nulls[name].effective_rank.value == pytest.approx(1.0, abs=1e-6)
+        assert point.nulls[name].difference.value == pytest.approx(0.0, abs=1e-6)
+    assert point.nulls["gaussian"].effective_rank.value > 3.8
+
+
+def test_orthonormal_rows_of_equal_advantage_size_are_full_under_every_null() -> None:
+    rows = with_scores(make_rows(REWARDS, GROUPS)[0], np.eye(24))
+    (point,) = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
+    assert point.effective_rank.value == pytest.approx(4.0)
+    for name in ("unweighted", "shuffled", "signs"):
+        assert point.nulls[name].effective_rank.value == pytest.approx(4.0)
+
+
+def test_two_clusters_have_rank_two_and_shuffling_keeps_it() -> None:
+    scores = np.zeros((24, NUM_PARAMETERS))
+    scores[np.arange(24), np.array(REWARDS, dtype=int)] = 1.0
+    rows = with_scores(make_rows(REWARDS, GROUPS)[0], scores)
+    (point,) = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
+    assert point.effective_rank.value == pytest.approx(2.0)
+    assert point.nulls["shuffled"].effective_rank.value == pytest.approx(2.0)
+    assert point.nulls["gaussian"].difference.value < -1.5
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_signs_only_rotate_the_scores(size: int) -> None:
+    rows, _ = make_rows(REWARDS, GROUPS)
+    (point,) = step_spectra(rows, "sign", size, by_group=False)[1]
+    assert point.nulls["signs"].effective_rank.value == pytest.approx(point.nulls["unweighted"].effective_rank.value)
+    assert point.effective_rank.value == pytest.approx(point.nulls["signs"].effective_rank.value)
+
+
+def test_nulls_equal_those_of_fresh_rows() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS)
+    advantages = np.array(REWARDS) - 0.5
+    (whole, *_), _ = step_spectra(rows, "dr_grpo", None, by_group=False)
+    values = np.linalg.svd(np.sign(advantages)[:, None] * scores, compute_uv=False)
+    shares = values / values.sum()
+    assert whole.nulls["signs"].value == pytest.approx(np.exp(-np.sum(shares * np.log(shares))), rel=1e-6)
+
+
+def test_the_profile_adds_up_to_one_and_falls() -> None:
+    (point,) = step_spectra(make_rows(REWARDS, GROUPS)[0], "dr_grpo", None, by_group=False)[1]
+    for shares in (point.profile, *(null.profile for null in point.nulls.values())):
+        assert sum(shares) == pytest.approx(1.0)
+        assert list(shares) == sorted(shares, reverse=True)
+
+
+def test_differences_are_paired_by_group_and_have_intervals() -> None:
+    (point,) = step_spectra(make_rows(REWARDS, GROUPS)[0], "dr_grpo", None, by_group=False)[1]
+    for null in point.nulls.values():
+        assert null.difference.value == pytest.approx(point.effective_rank.value - null.effective_rank.value)
+    assert point.nulls["gaussian"].difference.low is not None
+
+
+def test_dead_groups_take_no_part_in_a_null() -> None:
+    rows, _ = make_rows([0, 1, 1, 1], ["a", "a", "b", "b"])
+    whole = step_spectra(rows, "dr_grpo", None, by_group=False)[0][0]
+    assert whole.nulls["unweighted"].value <= 2
+    assert whole.nulls["unweighted"].num_units == 1
+
+
+def test_a_dead_step_has_no_nulls() -> None:
+    (whole, *_), (point,) = step_spectra(make_rows([1, 1], ["a", "a"])[0], "dr_grpo", None, by_group=False)
+    assert point.nulls == {}
+    assert all("zero" in str(null.undefined) for null in whole.nulls.values())
+
+
+def test_sums_of_groups_have_nulls_too() -> None:
+    (whole,), _ = step_spectra(make_rows(REWARDS, GROUPS)[0], "dr_grpo", None, by_group=True)
+    assert set(whole.nulls) == set(NULLS)
+    assert whole.nulls["gaussian"].value <= 6
+
+
+def test_token_advantages_have_no_shuffle() -> None:
+    rows, _ = make_rows(REWARDS, GROUPS, advantages=REWARDS)
+    (whole, *_), (point,) = step_spectra(replace(rows, advantages=None), LOGGED, None, by_group=False)
+    for null in (whole.nulls["shuffled"], point.nulls["shuffled"].effective_rank, point.nulls["signs"].difference):
+        assert "each token has its own advantage" in str(null.undefined)
+    assert point.nulls["unweighted"].effective_rank.value is not None
+
+
+def test_centering_centers_the_nulls() -> None:
+    rows = with_scores(make_rows(REWARDS, GROUPS)[0], np.eye(24))
+    (point,) = step_spectra(rows, "sign", None, by_group=False, centered=True)[1]
+    assert point.nulls["unweighted"].effective_rank.value == pytest.approx(3.0)
+
+
+OWNERS = np.array([0, 0, 1, 1, 1, 2])
+ADVANTAGES = np.array([1.0, -2.0, 0.0])
+SCORE_WEIGHTS = np.array([0.1, 0.1, 0.2, 0.2, 0.2, 0.3])
+ROWS_OF_TOKENS = np.random.default_rng(0).normal(size=(6, 30))
+
+
+def nulls(advantages: np.ndarray | None = ADVANTAGES, *, centered: bool = False):
+    """The nulls of six token rows of three rollouts."""
+    norms = np.abs(SCORE_WEIGHTS * ADVANTAGES[OWNERS]) * np.linalg.norm(ROWS_OF_TOKENS, axis=1)
+    values = null_values(
+        (ROWS_OF_TOKENS @ ROWS_OF_TOKENS.T)[None],
+        norms[None],
+        None if advantages is None else advantages[None],
+        np.zeros((1, 3), dtype=np.int64),
+        num_columns=30,
+        centered=centered,
+        spread=np.eye(3)[OWNERS] * SCORE_WEIGHTS[:, None],
+    )
+    return mean_null_ranks(values)
+
+
+def rank_of(factors: np.ndarray, *, centered: bool = False) -> float:
+    rows = (SCORE_WEIGHTS * factors)[:, None] * ROWS_OF_TOKENS
+    rows = rows - rows.mean(axis=0) if centered else rows
+    return effective_rank(np.linalg.svd(rows, compute_uv=False)).value or 0.0
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_nulls_of_tokens_equal_those_of_fresh_rows(centered: bool) -> None:
+    found = nulls(centered=centered)
+    dealt = shuffled_within(ADVANTAGES, np.zeros(3, dtype=np.int64), num_draws(6))
+    shuffled = np.mean([rank_of(draw[OWNERS], centered=centered) for draw in dealt])
+    assert found["unweighted"].value == pytest.approx(rank_of(np.ones(6), centered=centered), rel=1e-5)
+    assert found["signs"].value == pytest.approx(rank_of(np.sign(ADVANTAGES)[OWNERS], centered=centered), rel=1e-5)
+    assert found["shuffled"].value == pytest.approx(shuffled, rel=1e-5)
+
+
+def test_unrelated_tokens_are_the_ceiling_that_their_norms_leave() -> None:
+    found = nulls()
+    assert 1.0 < (found["gaussian"].value or 0.0) <= 5.0  # five tokens have a weight
+
+
+def test_without_scalars_there_is_nothing_to_deal() -> None:
+    found = nulls(None)
+    assert "each token has its own advantage" in str(found["shuffled"].undefined)
+    assert "each token has its own advantage" in str(found["signs"].undefined)
+    assert found["unweighted"].value is not None
+
+
+def test_a_zero_matrix_has_no_null() -> None:
+    ranks = mean_null_ranks({}, num_units=4)
+    assert set(ranks) == set(NULLS)
+    assert all(rank.undefined == ZERO_MATRIX for rank in ranks.values())
+
+
+def test_a_draw_that_left_no_row_takes_no_part_in_the_mean() -> None:
+    values = {name: np.array([[[1.0, 1.0]], [[0.0, 0.0]]]) for name in NULLS} | {"gaussian": np.zeros((1, 1, 2))}
+    ranks = mean_null_ranks(values, num_units=4)
+    assert (ranks["shuffled"].value, ranks["shuffled"].num_units) == (pytest.approx(2.0), 4)
+    assert ranks["gaussian"].undefined == ZERO_MATRIX
+
+
+def mean_of(values: list[list[float]], groups: list[str], *, by_group: bool = False, nulls: float = 1.0) -> MeanRanks:
+    counts = rank_counts(np.array(values))
+    return MeanRanks(
+        counts=counts,
+        nulls={"gaussian": counts * nulls},
+        group_ids=groups,
+        most=np.array(values).shape[1],
+        by_group=by_group,
+    )
+
+
+EQUAL, ONE = [1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]
+
+
+def test_parts_weigh_alike_or_groups_do() -> None:
+    parts = [EQUAL, EQUAL, EQUAL, ONE]
+    assert mean_of(parts, ["a", "a", "a", "b"]).means()["effective_rank"].value == pytest.approx(3.25)
+    assert mean_of(parts, ["a", "a", "a", "b"], by_group=True).means()["effective_rank"].value == pytest.approx(2.5)
+
+
+def test_energy_of_two_directions_is_a_share_and_of_two_rows_is_one() -> None:
+    energy = mean_of([EQUAL, ONE], ["a", "b"]).means()["two_direction_energy"]
+    assert energy.value == pytest.approx(0.75)
+    both = mean_of([[2.0, 1.0], [1.0, 1.0]], ["a", "b"]).means()["two_direction_energy"]
+    assert (both.value, both.interval) == (1.0, None)
+
+
+def test_a_null_stands_beside_the_rank_as_difference_and_as_ratio() -> None:
+    groups = [str(place) for place in range(12)]
+    null = mean_of([EQUAL, ONE] * 6, groups, nulls=0.5).null_ranks()["gaussian"]
+    assert null.difference.value == pytest.approx(1.25)
+    assert null.ratio.value == pytest.approx(2.0)
+    assert null.ratio.interval == pytest.approx((2.0, 2.0)) or null.ratio.interval is None
+
+
+def test_without_a_live_matrix_there_is_no_rank() -> None:
+    empty = MeanRanks(counts=np.zeros((0, 4)), nulls={}, group_ids=[], most=4, by_group=False)
+    assert "no group of this step has a gradient" in str(empty.means()["effective_rank"].undefined)
+    assert empty.null_ranks() == {}
+
+
+def test_draws_without_a_rank_are_left_out() -> None:
+    drawn = np.array([[[1.0, 1.0]], [[0.0, 0.0]]])
+    assert drawn_counts(drawn).tolist() == [[2.0, 2.0, 2.0, 1.0]]
+    assert profile(drawn[1]) == ()
+
+
+def test_a_matrix_that_every_draw_leaves_empty_is_left_out_of_that_null_alone() -> None:
+    drawn = np.array([[EQUAL, [0.0] * 4, ONE]] * 3)
+    found = drawn_counts(drawn)
+    assert np.isnan(found).any(axis=1).tolist() == [False, True, False]
+    mean = mean_of([EQUAL, ONE, EQUAL], ["a", "b", "c"])
+    whole = {"gaussian": mean.counts, "unweighted": mean.counts}
+    nulls = dataclasses.replace(mean, nulls={**whole, "shuffled": found}).null_ranks()
+    assert nulls["shuffled"].effective_rank.value == pytest.approx(2.5)  # of the first and the third
+    assert nulls["shuffled"].difference.value == pytest.approx(1.5)
+    assert nulls["gaussian"].effective_rank.value == nulls["unweighted"].effective_rank.value == pytest.approx(3.0)
+    nowhere = dataclasses.replace(mean, nulls={**whole, "shuffled": np.full((3, 4), np.nan)}).null_ranks()["shuffled"]
+    for estimate in (nowhere.effective_rank, nowhere.difference, nowhere.ratio, nowhere.two_direction_energy):
+        assert "to rollouts without a score vector" in str(estimate.undefined)
+
+
+def test_another_number_is_averaged_over_the_matrices_that_have_it() -> None:
+    mean = mean_of([EQUAL, EQUAL, ONE], ["a", "a", "b"])
+    assert mean.mean_within(np.array([1.0, 2.0, np.nan]), 0.0, 4.0).value == pytest.approx(1.5)
+    assert mean.mean_within(np.array([1.0, np.nan, 3.0]), 0.0, 4.0).num_units == 2
+    none = mean.mean_within(np.full(3, np.nan), 0.0, 4.0, none="nobody has it")
+    assert (none.undefined, none.num_units) == ("nobody has it", 2)
+
+
+COMPARISON_GROUPS = [f"g{group}" for group in range(12) for _ in range(4)]
+COMPARISON_REWARDS = [0.0, 1.0, 1.0, 0.0] * 4 + [0.0, 1.0, 0.0, 0.0] * 4 + [1.0, 1.0, 1.0, 0.0] * 4
+
+
+def spectra(*names: str) -> list[GradientSpectrum]:
+    rows, _ = make_rows(COMPARISON_REWARDS, COMPARISON_GROUPS)
+    return [spectrum for name in names for spectrum in step_spectra(rows, name, None, by_group=False)[0]]
+
+
+def test_formulations_that_differ_by_a_factor_are_not_compared() -> None:
+    assert compare_formulations(spectra("dr_grpo", "rloo")) == ()
+
+
+def test_a_formulation_that_drops_rows_is_told_apart() -> None:
+    (found,) = compare_formulations(spectra("dr_grpo", "positive_only"))
+    assert (found.first, found.second, found.group_size, found.step) == ("dr_grpo", "positive_only", 4, 3)
+    assert found.difference.high < 0
+    assert "Paired by group, the rank under dr_grpo differs" in " ".join(rank_findings((), (), (), [found]))
+
+
+def test_a_difference_of_ranks_of_four_rows_is_at_most_three() -> None:
+    """Five groups, four with one rank under both and a fifth with all there is: Student's interval would end beyond."""
+
+    def ranked(advantage: str, ranks: list[float]) -> list[GradientSpectrum]:
+        (one, *_) = [spectrum for spectrum in spectra("dr_grpo") if spectrum.label.group_id is not None]
+        return [
+            replace(
+                one,
+                label=replace(one.label, advantage=advantage, group_id=f"g{place}"),
+                ranks=replace(one.ranks, effective_rank=Estimate.exact(rank)),
+            )
+            for place, rank in enumerate(ranks)
+        ]
+
+    (found,) = compare_formulations(ranked("dr_grpo", [1.0] * 5) + ranked("sign", [4.0, 4.0, 4.0, 4.0, 1.0]))
+    assert found.difference.value == 2.4
+    assert found.difference.high == 3.0
+
+
+def test_nothing_is_compared_without_groups() -> None:
+    assert compare_formulations([]) == ()
+
+
+def test_formulations_without_a_common_live_group_have_no_difference() -> None:
+    rows, _ = make_rows([1.0] * 4 + [0.0] * 4, ["a"] * 4 + ["b"] * 4)
+    both = [s for name in ("positive_only", "negative_only") for s in step_spectra(rows, name, None, by_group=False)[0]]
+    (found,) = compare_formulations(both)
+    assert found.difference.undefined == "no group is live under both"
+
+
+def test_steps_are_told_apart_or_not() -> None:
+    first, second = (
+        step_spectra(make_rows(COMPARISON_REWARDS, COMPARISON_GROUPS)[0], "dr_grpo", None, by_group=False)[1][0]
+        for _ in "ab"
+    )
+    low = replace(second, step=9, effective_rank=Estimate(value=1.2, low=1.1, high=1.3, num_units=12))
+    assert "it fell by -" in " ".join(rank_findings([first, low], (), ()))
+    assert "it rose by " in " ".join(rank_findings([replace(low, step=1), first], (), ()))
+    assert "cannot be told apart" in " ".join(rank_findings([first, replace(second, step=9)], (), ()))
+
+
+def update(**changes: object) -> FormulationUpdate:
+    one = Estimate.exact(1.0)
+    fields = {
+        "step": 3,
+        "advantage": "sign",
+        "update_norm": one,
+        "cancellation": one,
+        "between_groups": one,
+        "class_subspace_energy": one,
+        "signal_to_noise": Estimate.exact(2.0),
+        "critical_batch_size": Estimate.exact(4.0),
+        "group_cosine": one,
+        "noise_within": one,
+        "alignment": {"pass@4": Estimate(value=-0.3, low=-0.6, high=0.1)},
+        "cosines": {},
+    }
+    return FormulationUpdate(**{**fields, **changes})
+
+
+def noise(**ratios: Estimate) -> BaselineNoise:
+    return BaselineNoise(
+        step=None,
+        group_id=None,
+        num_groups=8,
+        pass_rate=0.6,
+        optimal_baseline=Estimate.exact(0.2),
+        reward_norm_correlation=Estimate.exact(-0.4),
+        relative_noise=ratios,
+    )
+
+
+def test_a_formulation_that_leaves_the_gradient_of_pass_at_k_is_named() -> None:
+    sentences = " ".join(update_findings([update()], []))
+    assert "at 1 of 1 steps" in sentences
+    assert "does not follow the gradient of pass@4 under sign (-0.30)" in sentences
+
+
+def test_a_better_baseline_is_named_only_where_it_can_be_told() -> None:
+    (told,) = update_findings([], [noise(zero=Estimate(value=0.5, low=0.3, high=0.8))])
+    assert "zero has 50% less gradient noise than leave_one_out" in told
+    (alike,) = update_findings([], [noise(zero=Estimate(value=0.9, low=0.5, high=1.6))])
+    assert "no baseline can be told from leave_one_out" in alike
+    (hindsight,) = update_findings([], [noise(optimal=Estimate(value=0.1, low=0.05, high=0.2))])
+    assert "no baseline can be told from leave_one_out" in hindsight
+
+
+def test_nothing_measured_says_nothing() -> None:
+    assert update_findings([], []) == ()
+    assert rank_findings((), (), ()) == ()

@@ -1,19 +1,39 @@
-"""Replays of real runs: the trainer's logged grad_norm is the oracle of the whole engine."""
-
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gradscope.diagnostics.check.requirements import split_metric
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.replay.measure import replay_measured, replay_run
+from gradscope.diagnostics.replay.measure import _replay_measured, equivalent_check, replay_run
 from gradscope.errors import InputError
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.step.step_gram import StepNorm
 from gradscope.results.replay import ReplayReport, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
 from tests.diagnostics.made_up_runs import group_of, run_of
+
+
+@pytest.mark.parametrize("steps", [(1,), (6,), (1, 2, 3), (1, 6, 11, 12, 13), (1, 2, 9)])
+def test_the_selector_chooses_the_very_steps(steps: tuple[int, ...]) -> None:
+    requirement = shlex.split(equivalent_check("run", steps, ReadOptions(), EngineOptions()))[-1]
+    name, selector = split_metric(requirement.removesuffix(" == 0"))
+    assert name == "frac_replay_mismatch"
+    assert selector is not None
+    assert selector.choose(range(1, 21)) == steps
+
+
+def test_options_of_reading_and_of_the_engine_are_carried() -> None:
+    read = ReadOptions(initial_weights="init model", trainer_args="args.json")
+    line = equivalent_check("my run", None, read, EngineOptions(device="cpu", batch_tokens=64, engine="loop"))
+    assert shlex.split(line)[:3] == ["gradscope", "check", "my run"]
+    assert "--initial 'init model' --run-config args.json --device cpu --batch-tokens 64 --require" in line
+    assert "--engine" not in line
+    assert line.endswith("'frac_replay_mismatch == 0'")
+
 
 pytestmark = pytest.mark.slow  # the runs of shared/data, recomputed
 
@@ -156,7 +176,7 @@ def replayed(*norms: tuple[float, float], given: bool = True, **logged_too: floa
         )
         for group, (_, norm) in zip(groups, norms, strict=True)
     ]
-    return replay_measured(run, steps)
+    return _replay_measured(run, steps)
 
 
 TEXTS = 3.0

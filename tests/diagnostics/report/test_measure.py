@@ -28,7 +28,7 @@ from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
-from tests.diagnostics.rank.tokens.test_token_changes import ON_CPU, plain_outputs, run_on, tokens_of
+from tests.diagnostics.rank.tokens.test_changes import ON_CPU, plain_outputs, run_on, tokens_of
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of
 
 pytestmark = pytest.mark.slow  # a run of shared/data, recomputed

@@ -10,8 +10,7 @@ from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import samples_of_run
 from gradscope.diagnostics.report.strip import key_numbers
 from gradscope.estimate import Estimate
-from gradscope.results.logged.mismatch import SamplerMismatch
-from gradscope.results.logged.policy import LoggedPolicy
+from gradscope.results.logged import LoggedPolicy, SamplerMismatch
 from gradscope.results.report import KeyNumber
 from tests.diagnostics.made_up_runs import group_of, run_of, samples_run
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of

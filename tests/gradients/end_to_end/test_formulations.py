@@ -16,8 +16,8 @@ import torch
 
 from gradscope.advantages.online import Memory, StepRollouts, online_advantage
 from gradscope.advantages.registry import ALL_FORMULATIONS
-from gradscope.diagnostics.rank.rollouts.sub_groups import formulated
-from gradscope.diagnostics.rank.tokens.token_spectra import token_weights
+from gradscope.diagnostics.rank.rows import formulated
+from gradscope.diagnostics.rank.tokens.spectra import _token_weights
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
@@ -112,7 +112,7 @@ def test_tokens_weighed_afterwards_equal_a_fresh_backward(name: str, lora: bool)
         members = np.arange(number * GROUP_SIZE, (number + 1) * GROUP_SIZE)
         if name in BY_ROLLOUT:
             scalars = np.array([advantages[rollout][0] for rollout in members])
-            weights = token_weights(table, members, scalars, name)
+            weights = _token_weights(table, members, scalars, name)
         else:
             each = [advantages[rollout][place] for rollout, place in zip(table.rollouts, table.positions, strict=True)]
             weights = -np.array(each) * table.score_weights

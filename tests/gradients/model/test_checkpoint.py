@@ -15,7 +15,7 @@ from peft import IA3Config, LoHaConfig, OFTConfig, VBLoRAConfig, VeraConfig
 from safetensors.torch import load_file, save_file
 from transformers import Emu3ForCausalLM, Emu3TextConfig
 
-from gradscope.diagnostics.rank.weights.updates import measure_weight_updates
+from gradscope.diagnostics.rank.weight_updates import _measure_weight_updates
 from gradscope.errors import InputError
 from gradscope.gradients.model import checkpoint
 from gradscope.gradients.model.checkpoint import (
@@ -29,7 +29,7 @@ from gradscope.gradients.model.policy import load_measured_policy
 from gradscope.progress import no_progress
 from gradscope.rollouts.run import WeightsRef
 from gradscope.training.grpo.policy import load_trained_policy
-from tests.diagnostics.rank.weights.test_updates import NAME, adapter
+from tests.diagnostics.rank.test_weight_updates import NAME, adapter
 from tests.gradients.adapters import KINDS, adapt, adapt_with, adapted_experts
 from tests.gradients.models import (
     DAPO,
@@ -276,7 +276,7 @@ def test_a_transposed_adapter_is_turned(tmp_path: Path) -> None:
 def test_an_adapter_of_another_kind_is_refused(tmp_path: Path, config: dict[str, object]) -> None:
     refs = [adapter(tmp_path / f"a{t}", t, torch.ones(6, 2), torch.ones(2, 4), **config) for t in (0, 5)]
     with pytest.raises(InputError, match="this adapter is not one product of two factors"):
-        measure_weight_updates(refs, no_progress)
+        _measure_weight_updates(refs, no_progress)
 
 
 def test_an_adapter_with_other_tensors_is_refused(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from gradscope.gradients.tokens.measure import measure_rollout_tokens
 from gradscope.reason import Reason
 from gradscope.rollouts.trl_version import TrlVersion
 from gradscope.rollouts.types import Rollout
-from tests.diagnostics.inputs.test_longest_batch import scaled_model
+from tests.diagnostics.inputs.test_recomputed import scaled_model
 from tests.gradients.models import DAPO, VOCAB, policy_of, prepared, tiny_groups, tiny_model, tiny_policy
 
 WITH_KL = dataclasses.replace(DAPO, beta=0.1)

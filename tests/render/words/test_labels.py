@@ -9,7 +9,7 @@ import pytest
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
 from gradscope.render.words.labels import condition, metric_title, pair_label
-from gradscope.results.check import Change
+from gradscope.results.verdicts import Change
 from tests.render.compare_example import comparison
 from tests.render.examples import check_report
 

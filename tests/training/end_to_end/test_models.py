@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gradscope.diagnostics.rank.measure import measure_rank
+from gradscope.diagnostics.rank.request import RankOptions
 from gradscope.rollouts.run_folder import (
     base_model_path,
     checkpoint_path,
@@ -67,7 +68,7 @@ def test_gsm8k_with_a_chat_model(tmp_path: Path, gsm8k_file: Path, chat_model: P
 def assert_fits_heldout_prompts(run: Path, solved: Path, rows: list[dict[str, Any]]) -> None:
     """Held-out prompts went through the same template as those of a step: their answers can be held against it."""
     solved.write_text("".join(json.dumps(row | {"reward": 1.0, "correct": True}) + "\n" for row in rows))
-    report = measure_rank(run, steps=[1], heldout=solved)
+    report = measure_rank(run, steps=[1], options=RankOptions(heldout=solved))
     assert len(report.heldout) > 0
     assert not any("other token ids" in note for note in report.heldout_notes)
 

@@ -1,4 +1,4 @@
-"""A step's gradient by kinds of tokens and by turns, and which way it moves the entropy.
+"""A step's gradient by kinds of tokens and by turns, which way it moves the entropy, and its distance to the reference.
 
 Shapes: N tokens that count, J groups, V sums of token gradients.
 """
@@ -6,29 +6,44 @@ Shapes: N tokens that count, J groups, V sums of token gradients.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.rank.tokens.kind_energy import by_group, token_energy
-from gradscope.diagnostics.rank.tokens.parts_question import (
+from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.diagnostics.logged.as_logged import first_logged
+from gradscope.diagnostics.logged.tokens import METRICS
+from gradscope.diagnostics.rank.tokens.changes import NO_LATER, TokenChange, logprob_change, token_changes
+from gradscope.diagnostics.rank.tokens.corrections import correction_effects
+from gradscope.diagnostics.rank.tokens.weighed import (
     ENTROPY,
     MOST_KL_TOKENS,
     MOST_TURNS,
     WeighedTokens,
+    by_group,
     k3_of,
+    token_energy,
     turn_masks,
 )
-from gradscope.diagnostics.rank.tokens.token_changes import NO_LATER, TokenChange
 from gradscope.estimate import Estimate
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.part_sums import ANY, POSITIVE, over_steps, ratio_over_groups, sum_cosine, sum_share
 from gradscope.metrics.gram.row_shares import share_of_largest
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.sampler.token_cells import ENTROPIES, PROBABILITIES, SIGNS, TokenCell
-from gradscope.results.ranks.token_parts import EntropyChange, KlToken, TokenKind, TokenKl, TurnShare
+from gradscope.results.tokens import (
+    CorrectionEffect,
+    EntropyChange,
+    KlToken,
+    LogprobChange,
+    TokenKind,
+    TokenKl,
+    TurnShare,
+)
+from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
@@ -122,7 +137,7 @@ def entropy_change(step: int, found: WeighedTokens, logged: Mapping[int, float])
         step=step,
         entropy=ratio_over_groups(by_group(found.tokens, tokens.entropies), by_group(found.tokens, ones), POSITIVE),
         rate=Estimate.exact(float(climb @ found.products[0] @ update), num_units=tokens.num_groups),
-        cosine=entropy_cosine([found]),
+        cosine=_entropy_cosine([found]),
         covariance=advantage_covariance([tokens]),
         logged=logged.get(step),
         logged_next=logged.get(step + 1),
@@ -131,12 +146,8 @@ def entropy_change(step: int, found: WeighedTokens, logged: Mapping[int, float])
     )
 
 
-def entropy_cosine(found: Sequence[WeighedTokens]) -> Estimate:
-    """Cosine of the gradients of the entropy at several steps' tokens with the steps' updates, laid end to end.
-
-    Returns:
-        With an interval over the groups of all steps; a step weighs as much as its gradients.
-    """
+def _entropy_cosine(found: Sequence[WeighedTokens]) -> Estimate:
+    """Cosine of the gradients of the entropy at several steps' tokens with the steps' updates, laid end to end."""
     pairs = [np.stack([one.chosen(ENTROPY), -one.chosen("cell")]) for one in found]
     products = [np.einsum("av,jvw,bw->jab", pair, one.products, pair) for pair, one in zip(pairs, found, strict=True)]
     return sum_cosine(over_steps(products), [1.0, 0.0], [0.0, 1.0])
@@ -198,3 +209,69 @@ def token_kl(step: int, found: WeighedTokens, groups: Sequence[RolloutGroup]) ->
             for at in order
         ),
     )
+
+
+_MISSING: Mapping[str, str] = {
+    "corrections": "the log does not have the sampler's log-probability of every token",
+    "turns": "no completion has a second turn: none has tokens that were not sampled between two that were",
+    "kl": "the loss has no KL term to a reference policy",
+}
+NO_GRADIENT = "the step has no gradient, or not every token has a logged advantage"
+
+
+@dataclass(slots=True)
+class TokenTables:
+    """The tables of a :class:`RankReport` that are about tokens, by their names there, over the steps so far."""
+
+    corrections: list[CorrectionEffect] = field(default_factory=list)
+    token_kinds: list[TokenKind] = field(default_factory=list)
+    entropy_changes: list[EntropyChange] = field(default_factory=list)
+    token_kl: list[TokenKl] = field(default_factory=list)
+    turns: list[TurnShare] = field(default_factory=list)
+    logprob_changes: list[LogprobChange] = field(default_factory=list)
+    missing_parts: dict[str, str] = field(default_factory=dict)
+    tokens: dict[int, CountedTokens] = field(default_factory=dict)
+    """Step -> its tokens, until they are looked at under later weights."""
+
+    def take_tokens(self, run: Run, measured: MeasuredStep) -> MeasuredStep:
+        """Take in one step.
+
+        Args:
+            measured: Its answer is that of a ``PartsQuestion``.
+
+        Returns:
+            The step with the answer about its rows alone.
+        """
+        if not measured.answer:
+            return measured
+        rows, found = measured.answer
+        step = measured.step
+        if found is None:
+            self.missing_parts |= dict.fromkeys(
+                (*_MISSING, "energy", "entropy", "logprobs"), f"step {step}: {NO_GRADIENT}"
+            )
+            return replace(measured, answer=rows)
+        self.tokens[step] = found.tokens
+        logged = first_logged(run, METRICS)
+        self.token_kinds.extend(token_kinds(step, found, rows))
+        self.entropy_changes.append(entropy_change(step, found, logged[1] if logged else {}))
+        self.corrections.extend(corrections := correction_effects(step, found))
+        self.turns.extend(turns := turn_shares(step, found))
+        if (kl := token_kl(step, found, measured.groups)) is not None:
+            self.token_kl.append(kl)
+        for name, part in (("corrections", corrections), ("kl", kl), ("turns", turns)):
+            if not part:
+                self.missing_parts[name] = f"step {step}: {_MISSING[name]}"
+        return replace(measured, answer=rows)
+
+    def look_later(self, run: Run, options: EngineOptions) -> None:
+        """What became of the tokens of all steps, when no other weights are in memory."""
+        changes, missing = token_changes(run, self.tokens, options)
+        self.logprob_changes += [logprob_change(step, self.tokens[step], change) for step, change in changes.items()]
+        self.entropy_changes = [
+            with_later(one, self.tokens[one.step], changes[one.step]) if one.step in changes else one
+            for one in self.entropy_changes
+        ]
+        for step, reason in missing.items():
+            self.missing_parts["logprobs"] = f"step {step}: {reason}"
+        self.tokens.clear()

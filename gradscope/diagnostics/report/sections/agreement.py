@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.logged.step_tokens import NO_SAMPLER
-from gradscope.diagnostics.rank.tokens.sequence_corrections import sequence_corrections
+from gradscope.diagnostics.logged.tokens import NO_SAMPLER
+from gradscope.diagnostics.rank.tokens.corrections import sequence_corrections
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_part, missing_section
-from gradscope.findings.rank.token_parts import correction_findings
+from gradscope.findings.rank_tokens import correction_findings
 from gradscope.metrics.sampler.mismatch import NAMES
 from gradscope.render.views.view import Column, lines_over, tabulate
-from gradscope.results.logged.mismatch import MismatchNumbers, SamplerMismatch
-from gradscope.results.ranks.token_parts import CorrectionEffect
+from gradscope.results.logged import MismatchNumbers, SamplerMismatch
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
+from gradscope.results.tokens import CorrectionEffect
 from gradscope.rollouts.run import Run
 from gradscope.say import number, percent, with_interval
 

@@ -17,8 +17,8 @@ from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
 from gradscope.render.views.view import Column, tabulate
-from gradscope.results.claims import ClaimRow, ClaimsReport
 from gradscope.results.report import ReportSection, ReportTable
+from gradscope.results.verdicts import ClaimRow, ClaimsReport
 
 NAME = "claims"
 QUESTION = "Which papers' claims does this run bear out?"

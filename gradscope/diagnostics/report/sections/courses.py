@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_part
 from gradscope.estimate import Estimate
-from gradscope.findings.rank.token_parts import entropy_findings
+from gradscope.findings.rank_tokens import entropy_findings
 from gradscope.render.views.view import Column, lines_over, tabulate
-from gradscope.results.logged.course import (
+from gradscope.results.logged import (
     EntropyNumbers,
     Generation,
     GenerationNumbers,
@@ -17,8 +17,8 @@ from gradscope.results.logged.course import (
     Staleness,
     StalenessNumbers,
 )
-from gradscope.results.ranks.token_parts import EntropyChange
 from gradscope.results.report import Chart, ReportSection, ReportTable, Severity
+from gradscope.results.tokens import EntropyChange
 from gradscope.say import interval, number, percent, with_interval
 
 _ENTROPY = "entropy"

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.rank.rollouts.step_rows import step_rows
-from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
+from gradscope.diagnostics.rank.rollout_spectra import step_spectra
+from gradscope.diagnostics.rank.rows import step_rows
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_section
-from gradscope.findings.rank.headline import rank_verdict
-from gradscope.findings.rank.ranks import sharing_findings, time_findings
+from gradscope.findings.rank import rank_verdict, sharing_findings, time_findings
 from gradscope.render.views.rank import null_rank, num_live
 from gradscope.render.views.view import Column, lines_over, tabulate
-from gradscope.results.ranks.curves import RankCurvePoint
+from gradscope.results.rank import RankCurvePoint
 from gradscope.results.report import Chart, ReportSection, ReportTable, Severity
 
 if TYPE_CHECKING:

@@ -13,12 +13,9 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.rank.formulations.interference import measure_interference
-from gradscope.diagnostics.rank.formulations.kinds import measure_kinds
-from gradscope.diagnostics.rank.formulations.updates import measure_formulations
-from gradscope.diagnostics.rank.null_values import mean_null_ranks, null_values
-from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
-from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_of, sub_groups
+from gradscope.diagnostics.rank.formulations import measure_formulations, measure_interference, measure_kinds
+from gradscope.diagnostics.rank.rows import StepRows, SubGroup, advantages_of, step_rows, sub_groups
+from gradscope.diagnostics.rank.spectrum import mean_null_ranks, null_values
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_section
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from gradscope.diagnostics.logged.measure import absence_of
 from gradscope.results.degeneracy import DegeneracyReport
-from gradscope.results.logged.policy import LoggedPolicy
+from gradscope.results.logged import LoggedPolicy
 from gradscope.results.passk import PassAtKReport
-from gradscope.results.ranks.curves import RankCurvePoint
-from gradscope.results.ranks.token_parts import EntropyChange, LogprobChange, TokenKl, TurnShare
+from gradscope.results.rank import RankCurvePoint
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import ReportSection
+from gradscope.results.tokens import EntropyChange, LogprobChange, TokenKl, TurnShare
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.passk.samples import Samples
-    from gradscope.diagnostics.rank.tokens.parts_question import WeighedTokens
+    from gradscope.diagnostics.rank.tokens.weighed import WeighedTokens
     from gradscope.diagnostics.report.lengths import Lengths
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.measure import RolloutTokens

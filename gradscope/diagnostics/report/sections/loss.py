@@ -22,11 +22,11 @@ from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.diagnostics.spike.logged_course import courses_of, metric_at, outstanding_step
 from gradscope.errors import InputError
 from gradscope.findings.degeneracy import dead_group_advice
-from gradscope.findings.rank.token_parts import kl_findings
+from gradscope.findings.rank_tokens import kl_findings
 from gradscope.findings.spike import spike_headline
 from gradscope.render.views.view import Column, lines_over, tabulate
-from gradscope.results.ranks.token_parts import TokenKl
 from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
+from gradscope.results.tokens import TokenKl
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.run import Run

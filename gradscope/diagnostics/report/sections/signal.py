@@ -17,7 +17,7 @@ from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.trend import trend
 from gradscope.render.views.view import Column, tabulate
 from gradscope.results.degeneracy import DegeneracyReport, EnvironmentDegeneracy, StepDegeneracy
-from gradscope.results.lazy_rows import LazyRows
+from gradscope.results.envelope import LazyRows
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.say import interval, points

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.estimate import Estimate
-from gradscope.findings.rank.token_parts import logprob_change_findings, turn_findings
+from gradscope.findings.rank_tokens import logprob_change_findings, turn_findings
 from gradscope.metrics.gram.row_shares import share_of_largest
 from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
 from gradscope.metrics.sampler.token_cells import PROBABILITIES, TokenCell, token_cells
 from gradscope.render.views.rank_parts import turn_words
 from gradscope.render.views.view import Column, tabulate
-from gradscope.results.ranks.token_parts import TurnShare
 from gradscope.results.report import (
     Cell,
     Chart,
@@ -32,6 +31,7 @@ from gradscope.results.report import (
     ShadedText,
     ShadedToken,
 )
+from gradscope.results.tokens import TurnShare
 from gradscope.say import interval, percent
 
 if TYPE_CHECKING:

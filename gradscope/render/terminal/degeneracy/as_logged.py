@@ -14,7 +14,7 @@ from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import UNDEFINED, format_number
 from gradscope.results.degeneracy import DegeneracyReport
-from gradscope.results.logged.metrics import MetricCourse
+from gradscope.results.logged import MetricCourse
 
 _WIDTH = 16
 

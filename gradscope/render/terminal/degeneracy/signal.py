@@ -11,7 +11,7 @@ from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.views.view import MOST_ROWS
 from gradscope.render.words.escape import plain
 from gradscope.render.words.numbers import IN_THE_FILES, UNDEFINED, Footnotes, Style, format_estimate, format_number
-from gradscope.results.lazy_rows import LazyRows
+from gradscope.results.envelope import LazyRows
 from gradscope.results.signal import AdvantageMass, RewardFunction, SignalCost, TargetDegeneracy
 
 

@@ -16,8 +16,9 @@ from gradscope.diagnostics.claims.evidence import ADVANTAGE, MOST_TOKENS
 from gradscope.diagnostics.claims.measure import measure_claims
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.rank.measure import measure_rank
-from gradscope.results.claims import ClaimRow, ClaimsReport
+from gradscope.diagnostics.rank.request import RankOptions
 from gradscope.results.rank import RankReport
+from gradscope.results.verdicts import ClaimRow, ClaimsReport
 from gradscope.training.config import TrainConfig
 from gradscope.training.train import train
 
@@ -118,8 +119,8 @@ def test_ranks_of_weights_are_those_of_autograd(run: Path, report: ClaimsReport)
 
 def paired_rank(run: Path, rows: str) -> RankReport:
     tokens = MOST_TOKENS if rows in ("hidden", "logit") else None
-    options = {"advantages": [ADVANTAGE], "group_sizes": [2, 4], "pair_groups": True, "tokens": tokens}
-    return measure_rank(run, steps=[STEP], rows=rows, **options)
+    options = RankOptions(group_sizes=[2, 4], pair_groups=True, tokens=tokens)
+    return measure_rank(run, steps=[STEP], rows=rows, advantages=[ADVANTAGE], options=options)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradscope.diagnostics.rank.tokens.parts_question import ENTROPY, MOST_KL_TOKENS, WeighedTokens, turn_masks
+from gradscope.diagnostics.rank.tokens.weighed import ENTROPY, MOST_KL_TOKENS, WeighedTokens, turn_masks
 from gradscope.gradients.tokens.measure import TokenGram
 from gradscope.gradients.tokens.rows import TokenRow
 from gradscope.gradients.tokens.sums import CORRECTIONS, CountedTokens, corrected
 from gradscope.metrics.gram.part_sums import products_without
 from gradscope.metrics.sampler.token_cells import token_cells
-from tests.diagnostics.rank.tokens.test_token_spectra import tokens_of
+from tests.diagnostics.rank.tokens.test_spectra import tokens_of
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,23 @@ import dataclasses
 import numpy as np
 import pytest
 
+from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.diagnostics.rank.tokens import parts as gathered_parts
+from gradscope.diagnostics.rank.tokens.changes import TokenChange
 from gradscope.diagnostics.rank.tokens.parts import (
+    TokenTables,
+    _entropy_cosine,
     advantage_covariance,
     entropy_change,
-    entropy_cosine,
     token_kinds,
     token_kl,
     turn_shares,
     with_later,
 )
-from gradscope.diagnostics.rank.tokens.token_changes import TokenChange
-from gradscope.results.ranks.token_parts import TokenKind
-from tests.diagnostics.made_up_runs import group_of
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.reason import Reason
+from gradscope.results.tokens import TokenKind
+from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.rank.tokens.made_up_parts import MadeUp, made_up
 
 
@@ -85,7 +90,7 @@ def test_turns_add_up_and_late_ones_are_together() -> None:
 
 
 def test_turns_beyond_the_last_row_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("parts", "parts_question"):
+    for name in ("parts", "weighed"):
         monkeypatch.setattr(f"gradscope.diagnostics.rank.tokens.{name}.MOST_TURNS", 2)
     turns = turn_shares(7, made_up(num_turns=4).found)
     assert [(turn.turn, turn.and_later) for turn in turns] == [(1, False), (2, True)]
@@ -123,7 +128,7 @@ def test_steps_are_laid_end_to_end() -> None:
     made = [made_up(seed, num_groups=4 + seed) for seed in range(2)]
     updates = np.concatenate([-(one.found.tokens.weights @ one.rows) for one in made])
     climbs = np.concatenate([one.climbs.mean(axis=0) for one in made])
-    found = entropy_cosine([one.found for one in made])
+    found = _entropy_cosine([one.found for one in made])
     assert found.value == pytest.approx(cosine(climbs, updates))
     assert found.num_units == 9
     tokens = [one.found.tokens for one in made]
@@ -155,3 +160,63 @@ def test_a_policy_that_is_the_reference_has_no_furthest_hundredth() -> None:
     groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(4)]
     kl = token_kl(7, dataclasses.replace(found, tokens=tokens, texts=dict.fromkeys(range(72), "t")), groups)
     assert kl.top_share.undefined == "the policy is the reference but for rounding"
+
+
+GROUPS = tuple(group_of([0.0] * 3, step=7, prompt=f"p{number}") for number in range(4))
+STEP = MeasuredStep(step=7, groups=GROUPS, weights=None, gram=None, reason=None)
+
+
+def test_a_step_adds_its_parts_and_hands_on_its_rows() -> None:
+    made, gathered = made_up(num_turns=2), TokenTables()
+    run = dataclasses.replace(run_of(*GROUPS), metrics={7: {"entropy": 0.5}, 8: {"entropy": 0.4}})
+    handed = gathered.take_tokens(run, dataclasses.replace(STEP, answer=(tuple(made.grams), made.found)))
+    assert handed.answer == tuple(made.grams)
+    assert {one.step for part in (gathered.corrections, gathered.token_kinds, gathered.turns) for one in part} == {7}
+    assert [(one.logged, one.logged_next) for one in gathered.entropy_changes] == [
+        (0.5, None)
+    ]  # step 8 has no rollouts here
+    assert len(gathered.token_kl) == 1
+    assert gathered.missing_parts == {}
+
+
+def test_what_a_step_lacks_is_missing_with_its_reason() -> None:
+    made, gathered = made_up(sampler=False), TokenTables()
+    alone = dataclasses.replace(made.found, tokens=dataclasses.replace(made.found.tokens, reference=None))
+    gathered.take_tokens(run_of(*GROUPS), dataclasses.replace(STEP, answer=((), alone)))
+    assert set(gathered.missing_parts) == {"corrections", "turns", "kl"}
+    assert "step 7: the log does not have the sampler's log-probability" in gathered.missing_parts["corrections"]
+    assert gathered.entropy_changes[0].logged is None
+
+
+def test_a_step_without_a_gradient_has_none_of_them() -> None:
+    gathered = TokenTables()
+    assert gathered.take_tokens(run_of(*GROUPS), dataclasses.replace(STEP, answer=(("rows",), None))).answer == (
+        "rows",
+    )
+    assert set(gathered.missing_parts) == {"corrections", "turns", "kl", "energy", "entropy", "logprobs"}
+
+
+def test_a_step_that_could_not_be_recomputed_stays_as_it_is() -> None:
+    refused = dataclasses.replace(STEP, reason=Reason("unusable", "no weights"))
+    assert TokenTables().take_tokens(run_of(*GROUPS), refused) is refused
+
+
+def test_what_became_of_the_tokens_joins_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, gathered = made_up(), TokenTables()
+    gathered.take_tokens(run_of(*GROUPS), dataclasses.replace(STEP, answer=(tuple(made.grams), made.found)))
+    ones = np.ones(len(made.found.tokens.groups))
+    later = TokenChange(first=6, last=9, logprobs=0.5 * ones, entropies=-0.25 * ones)
+    monkeypatch.setattr(gathered_parts, "token_changes", lambda run, tokens, options: ({7: later}, {}))
+    gathered.look_later(run_of(*GROUPS), EngineOptions())
+    assert [(one.step, one.last) for one in gathered.logprob_changes] == [(7, 9)]
+    assert [(one.last, one.measured.value) for one in gathered.entropy_changes] == [(9, -0.25)]
+
+
+def test_tokens_are_looked_at_once_more_where_there_are_later_weights() -> None:
+    made, gathered = made_up(num_turns=2), TokenTables()
+    run = run_of(*GROUPS)
+    gathered.take_tokens(run, dataclasses.replace(STEP, answer=(tuple(made.grams), made.found)))
+    gathered.look_later(run, EngineOptions(device="cpu"))
+    assert gathered.logprob_changes == []
+    assert gathered.missing_parts == {"logprobs": "step 7: no weights after its update are on disk"}
+    assert gathered.tokens == {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradscope.diagnostics.logged.measure import logged_policy
+from gradscope.diagnostics.logged.measure import _logged_policy
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
 from gradscope.rollouts.run import Run
 
@@ -18,7 +18,7 @@ NOT_READ = Unavailable(reason="It was not read.", hint="Read it.")
 def inputs_of(run: Run, *, grams: Sequence[Any] = (), **parts: Any) -> ReportInputs:
     """A report's inputs with nothing but these parts, and what the run's log says of its policy."""
     nothing = dict.fromkeys(("degeneracy", "replay", "no_grams", "tokens", "passk"), NOT_READ)
-    defaults = {**nothing, "samples": (), "logged": logged_policy(run)}
+    defaults = {**nothing, "samples": (), "logged": _logged_policy(run)}
     return ReportInputs(run=run, grams=tuple(grams), **{**defaults, **parts})
 
 

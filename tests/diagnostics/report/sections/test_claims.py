@@ -18,8 +18,8 @@ from gradscope.diagnostics.report.sections import claims
 from gradscope.diagnostics.report.sections.claims import claims_section
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, TokenParts
 from gradscope.estimate import Estimate
-from gradscope.results.claims import ClaimRow
 from gradscope.results.report import Cell, ReportSection
+from gradscope.results.verdicts import ClaimRow
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of, samples
 from tests.diagnostics.rank.tokens.made_up_parts import made_up

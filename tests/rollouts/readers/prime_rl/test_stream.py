@@ -12,9 +12,7 @@ import pyarrow as pa
 import pytest
 
 from gradscope.diagnostics.inputs.steps import EngineOptions, measure_steps
-from gradscope.diagnostics.logged.entropy import policy_entropy
-from gradscope.diagnostics.logged.sampler import sampler_mismatch
-from gradscope.diagnostics.logged.step_tokens import counts_in_loss
+from gradscope.diagnostics.logged.tokens import _counts_in_loss, policy_entropy, sampler_mismatch
 from gradscope.errors import InputError
 from gradscope.gradients.plan.objective import several_sequences
 from gradscope.metrics.uncertainty.resampling import RESAMPLING
@@ -143,7 +141,7 @@ def test_branches_that_no_batch_held_are_in_no_loss(tmp_path: Path) -> None:
     rollout = next(one for group in run.groups for one in group.rollouts if one.earlier)
     assert (rollout.mask, rollout.earlier[0].mask) == ((False,), (False,) * 4)
     assert several_sequences([rollout]) is None
-    assert not counts_in_loss(rollout)
+    assert not _counts_in_loss(rollout)
 
 
 def test_what_rounds_and_branches_is_said(run_folder: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.diagnostics.logged.staleness import staleness
+from gradscope.diagnostics.logged.tokens import staleness
 from gradscope.metrics.uncertainty.resampling import RESAMPLING
 from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import REPOSITORY

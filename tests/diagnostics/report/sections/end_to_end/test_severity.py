@@ -16,7 +16,7 @@ from gradscope.diagnostics.report.sections.loss import loss_scale_section
 from gradscope.diagnostics.report.sections.replayed import replay_section
 from gradscope.diagnostics.report.sections.rewards import rewards_section
 from gradscope.estimate import Estimate
-from gradscope.results.logged.course import EntropyNumbers, GenerationNumbers
+from gradscope.results.logged import EntropyNumbers, GenerationNumbers
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 from tests.render.examples import degeneracy_report, passk_report, replay_report

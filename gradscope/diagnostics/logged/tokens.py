@@ -1,0 +1,413 @@
+"""What logged tokens say of the policy: its entropy, its distance to the engine that sampled, and its age.
+
+Shapes: N tokens of a step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradscope.diagnostics.logged.as_logged import first_logged, logged_estimate, mean_as_logged
+from gradscope.estimate import Estimate
+from gradscope.metrics.sampler.lags import first_step, lag_estimates
+from gradscope.metrics.sampler.mismatch import mismatch_estimates
+from gradscope.metrics.sampler.sequence_sums import SequenceSums, joined_sums, sequence_sums
+from gradscope.metrics.sampler.token_means import token_mean
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
+from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.trend import trend
+from gradscope.results.logged import (
+    EntropyNumbers,
+    LagShare,
+    MismatchNumbers,
+    PolicyEntropy,
+    SamplerMismatch,
+    Staleness,
+    StalenessNumbers,
+    TokenMismatch,
+)
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import Rollout, RolloutGroup
+
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Gathered(Protocol[Result_co]):
+    """What a part of :class:`LoggedPolicy` needs of the steps so far."""
+
+    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Take in the rollouts of the next step."""
+
+    def result(self, run: Run, resampling: Resampling) -> Result_co:
+        """The part, when all steps of the run were taken in."""
+
+
+def gathered(part: Gathered[Result_co], run: Run, resampling: Resampling) -> Result_co:
+    """A part of a run, for which alone all its steps are read."""
+    for step, groups in run.by_step():
+        part.add(step, groups)
+    return part.result(run, resampling)
+
+
+Array = NDArray[np.float64]
+_Columns = tuple[Array, Array, Array, NDArray[np.int64]]
+
+NO_SAMPLER = "no log-probabilities of the sampler"
+NO_TRAINER = "no log-probabilities of the trainer"
+OTHER_LENGTH = "log-probabilities of another number of tokens"
+NOT_FINITE = "a log-probability that is missing, NaN or infinite"
+NO_LOGPROB = "a number that is no log-probability"
+PLACEHOLDERS = "zeros in place of log-probabilities"
+
+_HIGHEST = 0.25
+"""A log-probability is at most 0; kernels in bfloat16 round it to a little more."""
+_LOWEST = -1e4
+"""What a softmax in float32 can give; less is what masked logits leave."""
+_NOTHING: _Columns = (np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StepTokens:
+    """What was sampled at one step and counts in the loss."""
+
+    sampler: Array
+    """The sampler's log-probabilities, [N]."""
+    trainer: Array
+    """The trainer's, [N]."""
+    advantages: Array
+    """NaN where they are not known, [N]."""
+    positions: NDArray[np.int64]
+    """Places in the completion, [N]."""
+    lengths: NDArray[np.int64]
+    """Tokens of each sequence, at least one, [S]."""
+    rollouts: tuple[Rollout, ...]
+    """Each sequence as a rollout of its own, [S]."""
+    sequences: tuple[int, ...]
+    """Which of its rollout's sequences each is, from 0, [S]."""
+    prompts: tuple[str, ...]
+    """Its prompt, [S]."""
+
+    @property
+    def log_ratios(self) -> Array:
+        """Log p_trainer - log p_sampler, [N]."""
+        return np.asarray(self.trainer - self.sampler)
+
+
+def _counts_in_loss(rollout: Rollout) -> bool:
+    """Whether any of its tokens is known to count, or all do."""
+    return rollout.mask is None or any(rollout.mask) or any(any(tokens.mask) for tokens in rollout.earlier)
+
+
+def _step_tokens(groups: Sequence[RolloutGroup], set_aside: Counter[str]) -> _StepTokens:
+    """The tokens of a step."""
+    kept: list[tuple[RolloutGroup, int, Rollout]] = []
+    columns: list[_Columns] = []
+    for group in groups:
+        for at, one in (pair for rollout in group.rollouts for pair in enumerate(rollout.sequences)):
+            if not _counts_in_loss(one):
+                continue
+            found = _columns(one)
+            if isinstance(found, str):
+                set_aside[found] += 1
+            else:
+                kept.append((group, at, one))
+                columns.append(found)
+    sampler, trainer, advantages, positions = map(np.concatenate, zip(_NOTHING, *columns, strict=True))
+    if sampler.any() != trainer.any():  # as NeMo-RL writes where it takes the ratio for 1
+        set_aside[PLACEHOLDERS] += len(columns)
+        return _step_tokens((), set_aside)
+    return _StepTokens(
+        sampler=sampler,
+        trainer=trainer,
+        advantages=advantages,
+        positions=positions,
+        lengths=np.array([len(column[0]) for column in columns], dtype=np.int64),
+        rollouts=tuple(one for *_, one in kept),
+        sequences=tuple(at for _, at, _ in kept),
+        prompts=tuple(group.prompt_id for group, *_ in kept),
+    )
+
+
+def _columns(rollout: Rollout) -> _Columns | str:
+    """Sampler, trainer, advantages and positions of the tokens that count, or why they cannot be compared."""
+    if rollout.logprobs is None or rollout.trainer_logprobs is None:
+        return NO_SAMPLER if rollout.logprobs is None else NO_TRAINER
+    length = len(rollout.logprobs)
+    if not length or any(
+        values is not None and len(values) != length for values in (rollout.trainer_logprobs, rollout.mask)
+    ):
+        return OTHER_LENGTH
+    counts = np.ones(length, dtype=bool) if rollout.mask is None else np.array(rollout.mask, dtype=bool)
+    sampler, trainer = (
+        np.array(values, dtype=np.float64)[counts] for values in (rollout.logprobs, rollout.trainer_logprobs)
+    )
+    both = np.concatenate([sampler, trainer])
+    if not np.all(np.isfinite(both)):
+        return NOT_FINITE
+    if both.max() > _HIGHEST or both.min() < _LOWEST:
+        return NO_LOGPROB
+    advantages = np.full(length, np.nan if rollout.advantage is None else rollout.advantage)
+    if rollout.token_advantages is not None and len(rollout.token_advantages) == length:
+        advantages = np.array(rollout.token_advantages, dtype=np.float64)
+    return sampler, trainer, advantages[counts], np.flatnonzero(counts)
+
+
+METRICS = (
+    *("entropy", "actor/entropy", "train/approx_entropy", "entropy/all/mean", "optim/entropy"),
+    *("train/entropy", "policy/entropy", "actor/entropy/avg"),
+)
+"""What trainers call the mean entropy of a token, the first that is logged counts."""
+
+_ROUNDING = 0.01
+_GREATEST = 100.0
+"""The logarithm of any vocabulary is below."""
+_Row = tuple[float, int, str]
+"""Sum and number of the entropies of a sequence, and its prompt."""
+
+
+def policy_entropy(run: Run, resampling: Resampling) -> PolicyEntropy:
+    """The course of the entropy; without an interval at single steps where only the trainer's mean is known."""
+    return gathered(GatheredEntropy(), run, resampling)
+
+
+class GatheredEntropy:
+    """The entropies of each step's sequences."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, list[_Row]] = {}
+
+    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Take in the rollouts of the next step."""
+        rows = list(_rows(groups))
+        if rows:
+            self._steps[step] = rows
+
+    def result(self, run: Run, resampling: Resampling) -> PolicyEntropy:
+        """The entropy of the tokens, else as the trainer logged it, else nothing."""
+        return self._of_tokens(resampling) or _as_logged(run) or PolicyEntropy()
+
+    def _of_tokens(self, resampling: Resampling) -> PolicyEntropy | None:
+        if not self._steps:
+            return None
+        by_step = [EntropyNumbers(step=step, mean=_mean(rows, resampling)) for step, rows in self._steps.items()]
+        rows = [row for found in self._steps.values() for row in found]
+        overall = EntropyNumbers(step=None, mean=_mean(rows, resampling))
+        return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
+
+
+def _rows(groups: Sequence[RolloutGroup]) -> Iterator[_Row]:
+    for group in groups:
+        sequences = (one for rollout in group.rollouts for one in rollout.sequences)
+        for one in filter(_counts_in_loss, sequences):
+            values = _entropies(one)
+            if values is not None:
+                yield float(values.sum()), len(values), group.prompt_id
+
+
+def _entropies(rollout: Rollout) -> NDArray[np.float64] | None:
+    """Those of the tokens that count in the loss; None where one is missing or below 0, as no entropy of tokens is."""
+    if not rollout.entropies or (rollout.mask is not None and len(rollout.mask) != len(rollout.entropies)):
+        return None
+    values = np.array(rollout.entropies, dtype=np.float64)
+    values = values if rollout.mask is None else values[np.array(rollout.mask, dtype=bool)]
+    return values if np.all((values > -_ROUNDING) & (values < _GREATEST)) else None
+
+
+def _mean(rows: Sequence[_Row], resampling: Resampling) -> Estimate:
+    totals, numbers, prompts = zip(*rows, strict=True)
+    return token_mean(totals, numbers, prompts, resampling=resampling).within(0.0, _GREATEST)
+
+
+def _as_logged(run: Run) -> PolicyEntropy | None:
+    found = first_logged(run, METRICS)
+    if found is None:
+        return None
+    name, logged = found
+    by_step = [EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
+    overall = EntropyNumbers(step=None, mean=mean_as_logged(logged).within(min(0.0, *logged.values()), np.inf))
+    return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin=name)
+
+
+def _trend(by_step: Sequence[EntropyNumbers]) -> Estimate:
+    pairs = [(row.step or 0, row.mean.value) for row in by_step if row.mean.value is not None]
+    return trend([step for step, _ in pairs], [value for _, value in pairs])
+
+
+NUM_WORST = 10
+"""Tokens that are named."""
+
+
+def sampler_mismatch(run: Run, resampling: Resampling) -> SamplerMismatch:
+    """All that both log-probabilities of a log say."""
+    return gathered(GatheredMismatch(), run, resampling)
+
+
+class GatheredMismatch:
+    """Sums over the sequences of each step; a step's tokens are let go of once they are summed."""
+
+    def __init__(self) -> None:
+        self._set_aside: Counter[str] = Counter()
+        self._steps: list[tuple[int, SequenceSums, tuple[str, ...]]] = []
+        self._worst: list[TokenMismatch] = []
+
+    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Take in the rollouts of the next step."""
+        tokens = _step_tokens(groups, self._set_aside)
+        if not len(tokens.lengths):
+            return
+        sums = sequence_sums(tokens.log_ratios, tokens.lengths, tokens.advantages)
+        self._steps.append((step, sums, tokens.prompts))
+        self._worst = sorted([*self._worst, *_worst(step, tokens)], key=_distance, reverse=True)[:NUM_WORST]
+
+    def result(self, _: Run, resampling: Resampling) -> SamplerMismatch:
+        """The whole log, each step and the worst tokens."""
+        if not self._steps:
+            return SamplerMismatch(set_aside=dict(self._set_aside))
+        joined = joined_sums([sums for _, sums, _ in self._steps])
+        prompts = [prompt for *_, of_step in self._steps for prompt in of_step]
+        return SamplerMismatch(
+            overall=_numbers(None, joined, prompts, resampling),
+            by_step=tuple(_numbers(step, sums, of_step, resampling) for step, sums, of_step in self._steps),
+            worst=tuple(token for token in self._worst if token.sampler != token.trainer),
+            set_aside=dict(self._set_aside),
+            is_identical=not joined.distance.any(),
+        )
+
+
+def _numbers(step: int | None, sums: SequenceSums, prompts: Sequence[str], resampling: Resampling) -> MismatchNumbers:
+    return MismatchNumbers(
+        step=step,
+        num_tokens=int(sums.num_tokens.sum()),
+        num_sequences=len(sums.num_tokens),
+        **mismatch_estimates(sums, prompts, resampling=resampling),
+    )
+
+
+def _worst(step: int, tokens: _StepTokens) -> list[TokenMismatch]:
+    """The tokens of a step on which both differ most, the largest difference first."""
+    distance = np.abs(tokens.log_ratios)
+    places = _largest(distance, NUM_WORST)
+    sequences = np.searchsorted(np.cumsum(tokens.lengths), places, side="right")
+    return [
+        TokenMismatch(
+            step=step,
+            row=tokens.rollouts[sequence].row,
+            sequence=tokens.sequences[sequence],
+            position=int(tokens.positions[place]),
+            sampler=float(tokens.sampler[place]),
+            trainer=float(tokens.trainer[place]),
+        )
+        for place, sequence in zip(places, sequences, strict=True)
+    ]
+
+
+def _largest(values: ArrayLike, most: int) -> NDArray[np.int64]:
+    """The places of the largest values without sorting all of them, the largest first and the first of equal ones."""
+    numbers = np.asarray(values, dtype=np.float64)
+    if len(numbers) > most:
+        least = np.partition(numbers, len(numbers) - most)[len(numbers) - most]
+        places = np.flatnonzero(numbers > least)
+        places = np.concatenate([places, np.flatnonzero(numbers == least)[: most - len(places)]])
+    else:
+        places = np.arange(len(numbers))
+    return np.asarray(places[np.lexsort((places, -numbers[places]))], dtype=np.int64)
+
+
+def _distance(token: TokenMismatch) -> float:
+    return abs(token.trainer - token.sampler)
+
+
+_FROM_THE_FUTURE = "the log names weights that are newer than its steps, so versions and steps are counted differently"
+_NO_GAP = "no rollout of this lag has log-probabilities of both sampler and trainer"
+
+_TokenAge = tuple[int, str, tuple[int, int]]
+"""Step, prompt, and the versions that sampled a rollout's first and last token."""
+_Gap = tuple[float, int, str]
+"""Sum of |log ratio|, number of tokens and prompt of a sequence that has both log-probabilities."""
+
+
+def staleness(run: Run, resampling: Resampling) -> Staleness:
+    """The lags of all rollouts that count in the loss and whose weights are known."""
+    return gathered(GatheredStaleness(), run, resampling)
+
+
+class GatheredStaleness:
+    """The versions that sampled the rollouts of each step."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, list[_TokenAge]] = {}
+        self._gaps: dict[int, list[_Gap]] = {}  # by the step minus the version that sampled the first token
+
+    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Take in the rollouts of the next step."""
+        rows = [
+            (step, group.prompt_id, rollout.policy_versions)
+            for group in groups
+            for rollout in group.rollouts
+            if rollout.policy_versions is not None and _counts_in_loss(rollout)
+        ]
+        if not rows:
+            return
+        self._steps[step] = rows
+        tokens = _step_tokens(groups, Counter())
+        distances = np.split(np.abs(tokens.log_ratios), np.cumsum(tokens.lengths)[:-1])
+        for rollout, prompt, of_tokens in zip(tokens.rollouts, tokens.prompts, distances, strict=False):
+            if rollout.policy_versions is not None:
+                behind = step - rollout.policy_versions[0]
+                self._gaps.setdefault(behind, []).append((float(of_tokens.sum()), len(of_tokens), prompt))
+
+    def result(self, _: Run, resampling: Resampling) -> Staleness:
+        """The lags of the whole log and of each step, and what lags did to log-probabilities."""
+        rows = [row for of_step in self._steps.values() for row in of_step]
+        if not rows:
+            return Staleness()
+        origin = first_step([step for step, *_ in rows], [versions[1] for *_, versions in rows])
+        if origin is None:
+            return Staleness(contradiction=_FROM_THE_FUTURE)
+        return Staleness(
+            overall=_staleness_numbers(None, rows, origin, resampling),
+            by_step=tuple(_staleness_numbers(step, found, origin, resampling) for step, found in self._steps.items()),
+            by_lag=self._by_lag(rows, origin, resampling),
+        )
+
+    def _by_lag(self, rows: Sequence[_TokenAge], origin: int, resampling: Resampling) -> tuple[LagShare, ...]:
+        numbers = Counter(_lag(row, origin) for row in rows)
+        return tuple(
+            LagShare(
+                lag=lag,
+                num_rollouts=numbers[lag],
+                share=numbers[lag] / len(rows),
+                logprob_gap=_gap(self._gaps.get(lag + origin, []), resampling),
+            )
+            for lag in sorted(numbers)
+        )
+
+
+def _lag(row: _TokenAge, origin: int) -> int:
+    return row[0] - origin - row[2][0]
+
+
+def _staleness_numbers(
+    step: int | None, rows: Sequence[_TokenAge], origin: int, resampling: Resampling
+) -> StalenessNumbers:
+    prompts = [prompt for _, prompt, _ in rows]
+    mixed = [float(first != last) for *_, (first, last) in rows]
+    return StalenessNumbers(
+        step=step,
+        num_rollouts=len(rows),
+        frac_mixed=bootstrap_mean(mixed, prompts, resampling=resampling),
+        **lag_estimates([_lag(row, origin) for row in rows], prompts, resampling=resampling),
+    )
+
+
+def _gap(rows: Sequence[_Gap], resampling: Resampling) -> Estimate:
+    if not rows:
+        return Estimate.undefined_because(_NO_GAP)
+    sums, numbers, prompts = zip(*rows, strict=True)
+    return token_mean(sums, numbers, prompts, resampling=resampling)

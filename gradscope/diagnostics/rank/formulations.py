@@ -1,0 +1,325 @@
+"""What each formulation makes of a step: sizes, directions, what it climbs, and what groups do to each other.
+
+Shapes: R rollouts of a step, J groups, F formulations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.advantages.registry import LOGGED, formulation
+from gradscope.diagnostics.inputs.steps import describe_weights
+from gradscope.diagnostics.rank.rows import WEIGHED, StepRows, SubGroup, advantages_of, by_size, sub_groups
+from gradscope.errors import GradscopeError
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.alignment import ExpectedUpdates, expected_updates, pass_at_k_weights
+from gradscope.metrics.gram.geometry import (
+    batch_norm,
+    between_groups,
+    cancellation,
+    class_subspace_energy,
+    cosines,
+    gradient_gram,
+    group_sums,
+    row_norms,
+    update_gram,
+)
+from gradscope.metrics.gram.interference import prompt_effects
+from gradscope.metrics.gram.prompt_noise import group_cosine, noise_within
+from gradscope.metrics.gram.row_shares import cosine_of_updates, projection_shares
+from gradscope.metrics.gram.sparsity import row_sparsity, zero_groups
+from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.uncertainty.bounded import bounded_means
+from gradscope.results.rank import (
+    FormulationUpdate,
+    GroupKind,
+    GroupShare,
+    Interference,
+    KindUpdate,
+    PromptInfluence,
+    StepGeometry,
+)
+from gradscope.rollouts.run import WeightsRef
+
+if TYPE_CHECKING:
+    from gradscope.gradients.step.step_gram import StepGram
+
+
+def measure_geometry(rows: StepRows, weights: WeightsRef, gram: StepGram, logged: Mapping[str, float]) -> StepGeometry:
+    """One step's gradient under the logged advantage.
+
+    Returns:
+        Norm, cancellation, class subspace and sparsity; undefined where no advantage was logged.
+    """
+    full, policy = rows.full_gram, rows.policy_gram
+    none = Estimate.undefined_because("no advantages were logged")
+    return StepGeometry(
+        step=rows.step,
+        weights=describe_weights(weights),
+        num_rollouts=len(rows.group_ids),
+        num_inferred_ids=gram.num_inferred_ids,
+        grad_norm=none if full is None else Estimate.exact(batch_norm(full), num_units=len(full)),
+        logged_grad_norm=logged.get("grad_norm"),
+        cancellation=none if policy is None else cancellation(policy),
+        class_subspace_energy=none if policy is None else _class_energy(rows, policy),
+        sparsity={} if policy is None else _sparsity(rows, row_norms(policy)),
+        verification=gram.verification.describe(),
+    )
+
+
+def _sparsity(rows: StepRows, norms: Array) -> Mapping[str, Estimate]:
+    return {"zero_groups": zero_groups(norms, rows.group_ids), **row_sparsity(norms)}
+
+
+def _class_energy(rows: StepRows, gradients: Array) -> Estimate:
+    """Energy in the class means, mean over the groups whose rewards differ; its interval resamples groups."""
+    group_ids = np.array(rows.group_ids)
+    energies = []
+    for group_id in dict.fromkeys(rows.group_ids):
+        index = np.flatnonzero(group_ids == group_id)
+        rewards = rows.rewards[index]
+        if np.isnan(rewards).any() or rewards.max() == rewards.min():
+            continue
+        energy = class_subspace_energy(gradients[np.ix_(index, index)], rewards > rewards.mean())
+        if energy.value is not None:
+            energies.append(energy.value)
+    if not energies:
+        return Estimate.undefined_because(
+            "no group of this step has rewards that differ and a gradient that is not zero"
+        )
+    (mean,) = bounded_means([[energy] for energy in energies], low=0.0, high=1.0)
+    return mean
+
+
+_NOT_BINARY = "pass@k is defined for rewards of 0 and 1, and there are others"
+_ZERO_UPDATE = "one of the two updates is zero"
+
+
+def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[FormulationUpdate]:
+    """The update under every formulation that these rewards have.
+
+    Args:
+        advantages: ``logged`` and formulations. Logged advantages that differ by token have no row here.
+
+    Returns:
+        One per formulation; those that the rewards do not have are left out.
+    """
+    names, table = weights_by_name(rows, advantages)
+    if not names:
+        return []
+    groups = group_index(rows)
+    targets, why_no_target = _pass_at_k_targets(rows)
+    everything = np.array([*table, *targets.values()])
+    expected = expected_updates(rows.gram, everything, groups)
+    angles = cosines(update_gram(rows.gram, table))
+    place_of = {name: len(names) + index for index, name in enumerate(targets)}
+    return [
+        FormulationUpdate(
+            step=rows.step,
+            advantage=name,
+            signal_to_noise=expected.signal_to_noise(index),
+            critical_batch_size=expected.critical_batch_size(index),
+            noise_within=_noise_within(rows, name),
+            alignment=_alignment(expected, index, place_of, why_no_target),
+            cosines={other: _cosine(angles[index, at]) for at, other in enumerate(names) if at != index},
+            **_size(rows, table[index], groups),
+        )
+        for index, name in enumerate(names)
+    ]
+
+
+def measure_shares(rows: StepRows) -> list[GroupShare]:
+    """Each group's and rollout's part of the step's gradient under the logged advantage; empty without one."""
+    if rows.policy_gram is None:
+        return []
+    shares = projection_shares(rows.policy_gram)
+    none = Estimate.undefined_because("the step has no gradient")
+    group_shares = []
+    for part in sub_groups(rows, None):
+        mine = shares[part.index]
+        rewards = rows.rewards[part.index]
+        has_share = bool(np.isfinite(mine).all())
+        group_shares.append(
+            GroupShare(
+                step=rows.step,
+                group_id=part.group_id,
+                pass_rate=None if np.isnan(rewards).any() else float(rewards.mean()),
+                projection_share=Estimate.exact(float(mine.sum()), num_units=len(mine)) if has_share else none,
+                rollouts=tuple(float(share) for share in mine) if has_share else (),
+            )
+        )
+    return group_shares
+
+
+def group_index(rows: StepRows) -> NDArray[np.int64]:
+    """The group of each rollout as a number from 0 to J - 1, in the order of the log, [R]."""
+    index_of = {group_id: index for index, group_id in enumerate(dict.fromkeys(rows.group_ids))}
+    return np.array([index_of[group_id] for group_id in rows.group_ids], dtype=np.int64)
+
+
+def weights_by_name(rows: StepRows, advantages: Sequence[str]) -> tuple[list[str], Array]:
+    """The advantages of a step under each formulation that its rewards have.
+
+    Returns:
+        Names, and one row each, [F, R].
+    """
+    names, table = [], []
+    for name in advantages:
+        if name == LOGGED and rows.advantages is None:
+            continue
+        try:
+            table.append(_in_order(rows, advantages_of(rows, sub_groups(rows, None), name)))
+        except GradscopeError:  # said once for the whole run, beside the spectra
+            continue
+        names.append(name)
+    return names, np.array(table)
+
+
+def _in_order(rows: StepRows, values: Sequence[Array]) -> Array:
+    """Values by group, [J][G], in the order of the step's rollouts, [R]."""
+    ordered = np.empty(len(rows.group_ids))
+    for part, mine in zip(sub_groups(rows, None), values, strict=True):
+        ordered[part.index] = mine
+    return ordered
+
+
+def _pass_at_k_targets(rows: StepRows) -> tuple[Mapping[str, Array], str | None]:
+    """The weights whose expected update is the gradient of pass@k, for k = 1 and the group size."""
+    if not np.isin(rows.rewards, (0.0, 1.0)).all():
+        return {}, _NOT_BINARY
+    parts = sub_groups(rows, None)
+    sizes = [len(parts[indices[0]].index) for indices in by_size(parts)]
+    if min(sizes) < 2:
+        return {}, "a group of one rollout has no baseline"
+    return {
+        f"pass@{k}": _in_order(rows, [pass_at_k_weights(rows.rewards[part.index], k) for part in parts])
+        for k in dict.fromkeys((1, min(sizes)))
+    }, None
+
+
+def _alignment(
+    expected: ExpectedUpdates, index: int, targets: Mapping[str, int], why_not: str | None
+) -> Mapping[str, Estimate]:
+    if why_not is not None:
+        return {"pass@1": Estimate.undefined_because(why_not)}
+    return {name: expected.cosine(index, target) for name, target in targets.items()}
+
+
+def _cosine(value: float) -> Estimate:
+    return Estimate.undefined_because(_ZERO_UPDATE) if np.isnan(value) else Estimate.exact(float(value))
+
+
+def _noise_within(rows: StepRows, advantage: str) -> Estimate:
+    """The noise of halves of the groups, whose advantages are made of the half alone."""
+    if advantage == LOGGED:
+        return Estimate.undefined_because("logged advantages are relative to whole groups; name their formulation")
+    entry, wholes = formulation(advantage), sub_groups(rows, None)
+    if entry.scope not in {"group", *WEIGHED}:
+        return Estimate.undefined_because(f"{advantage} is relative to more than a group")
+    size = min(len(whole.index) for whole in wholes) // 2
+    if size < max(2, entry.min_group_size):
+        return Estimate.undefined_because(f"half of a group has {size} rollouts, too few for {advantage}")
+    halves: dict[str, list[SubGroup]] = {}
+    for part in sub_groups(rows, size):
+        halves.setdefault(part.group_id, []).append(part)
+    parts = [half for of_group in halves.values() for half in of_group[:2]]
+    weights = np.zeros((len(parts), len(rows.group_ids)))
+    for row, part, own in zip(weights, parts, advantages_of(rows, parts, advantage), strict=True):
+        row[part.index] = own
+    return noise_within(weights @ rows.gram @ weights.T)
+
+
+def _size(rows: StepRows, weights: Array, groups: NDArray[np.int64]) -> dict[str, Estimate]:
+    gram = gradient_gram(rows.gram, weights)
+    return {
+        "update_norm": Estimate.exact(batch_norm(gram), num_units=len(gram)),
+        "cancellation": cancellation(gram),
+        "between_groups": between_groups(gram, groups),
+        "group_cosine": group_cosine(group_sums(gram, groups)),
+        "class_subspace_energy": _class_energy(rows, gram),
+    }
+
+
+def measure_kinds(rows: StepRows, advantages: Sequence[str]) -> list[KindUpdate]:
+    """The parts of the update under every formulation that these rewards have.
+
+    Args:
+        advantages: ``logged`` and formulations. Logged advantages that differ by token have no row here.
+
+    Returns:
+        One per formulation and kind of group that the step has; none where rewards are not 0 and 1.
+    """
+    targets, why_not = _pass_at_k_targets(rows)
+    names, table = weights_by_name(rows, advantages)
+    if why_not is not None or not names:
+        return []
+    masks, groups = kinds_of(rows), group_index(rows)
+    present = [kind for kind, mask in masks.items() if mask.any()]
+    parts = np.array([np.where(masks[kind], weights, 0.0) for weights in table for kind in present])
+    expected = expected_updates(rows.gram, np.array([*parts, *targets.values()]), groups)
+    found = []
+    for place, (name, kind) in enumerate((name, kind) for name in names for kind in present):
+        whole = table[names.index(name)]
+        found.append(
+            KindUpdate(
+                step=rows.step,
+                advantage=name,
+                kind=kind,
+                num_groups=len(np.unique(groups[masks[kind]])),
+                norm=Estimate.exact(batch_norm(gradient_gram(rows.gram, parts[place]))),
+                cosine=cosine_of_updates(rows.gram, parts[place], whole),
+                alignment={target: expected.cosine(place, len(parts) + index) for index, target in enumerate(targets)},
+            )
+        )
+    return found
+
+
+def kinds_of(rows: StepRows) -> Mapping[GroupKind, NDArray[np.bool_]]:
+    """Which rollouts are of a group of each kind, [R], of a step with rewards of 0 and 1."""
+    parts = sub_groups(rows, None)
+    mean = _in_order(rows, [np.full(len(part.index), rows.rewards[part.index].mean()) for part in parts])
+    masks = (mean == 0.0, (mean > 0.0) & (mean < 1.0), mean == 1.0)
+    return dict(zip(get_args(GroupKind), masks, strict=True))
+
+
+def measure_interference(rows: StepRows, advantages: Sequence[str]) -> tuple[list[Interference], list[PromptInfluence]]:
+    """The effect of the groups on each other's correct answers.
+
+    Args:
+        advantages: ``logged`` and formulations. Logged advantages that differ by token have no row here.
+
+    Returns:
+        One per formulation, and under the first of them one per group that has a gradient; none where rewards are not
+        0 and 1.
+    """
+    _, why_not = _pass_at_k_targets(rows)
+    names, table = weights_by_name(rows, advantages)
+    if why_not is not None or not names:
+        return [], []
+    groups, is_correct = group_index(rows), rows.rewards == 1.0
+    every = [prompt_effects(rows.gram, weights, groups, is_correct) for weights in table]
+    of_steps = [
+        Interference(
+            step=rows.step,
+            advantage=name,
+            frac_hurt=effects.frac_hurt(),
+            cosine=effects.mean_cosine(),
+            transfer=effects.transfer(),
+        )
+        for name, effects in zip(names, every, strict=True)
+    ]
+    rates = np.bincount(groups, weights=rows.rewards) / np.bincount(groups)
+    of_prompts = [
+        PromptInfluence(
+            step=rows.step, advantage=names[0], group_id=group_id, pass_rate=float(rate), influence=influence
+        )
+        for group_id, rate, pulls, influence in zip(
+            dict.fromkeys(rows.group_ids), rates, every[0].pulls, every[0].influences(), strict=True
+        )
+        if pulls
+    ]
+    return of_steps, of_prompts

@@ -1,1 +1,0 @@
-"""What other advantage formulations and baselines would have made of the same gradients."""

@@ -1,0 +1,272 @@
+"""What the groups of a step do to held-out correct answers: which answers, their gradients, and the cosines."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradscope.diagnostics.passk.samples import sample_files, with_own_verdicts
+from gradscope.diagnostics.rank.formulations import group_index, weights_by_name
+from gradscope.diagnostics.rank.rows import StepRows
+from gradscope.errors import InputError, UsageError
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.metrics.gram.heldout import HeldoutEffects, heldout_effects
+from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.outcomes.groups import binary_threshold
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.reason import Reason
+from gradscope.results.rank import HeldoutInfluence, HeldoutTransfer
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.types import Rollout, RolloutGroup
+
+if TYPE_CHECKING:
+    from gradscope.gradients.plan.prepared_step import PreparedStep
+    from gradscope.gradients.step.heldout import HeldoutGram
+    from gradscope.gradients.step.step_gram import StepGram
+
+
+MOST_ANSWERS = 256
+"""Distinct answers that are run beside each step; of more, some are drawn. Each costs a row of the step's engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutAnswers:
+    """The correct answers that a step's gradients are held against."""
+
+    prompts: tuple[RolloutGroup, ...]
+    """One group a held-out prompt with a correct answer: its distinct correct answers."""
+    shares: tuple[tuple[float, ...], ...]
+    """The share of each answer among the correct samples of its prompt."""
+    notes: tuple[str, ...]
+    """What was read, drawn and left out, in sentences."""
+
+
+def read_heldout(
+    path: str | Path, *, threshold: float | None = None, seed: int = 0, progress: ProgressCallback = no_progress
+) -> HeldoutAnswers:
+    """Read the correct answers to held-out prompts.
+
+    Args:
+        path: A file of samples; a gradscope run or its folder ``heldout``, whose samples before and after training
+            count alike; any other log, whose correct rollouts are answers to their prompts.
+        threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1. The held-out
+            samples of a run of ours say themselves which are correct.
+        seed: Decides which answers are drawn where there are more than :data:`MOST_ANSWERS`.
+        progress: Told how far a long reading is.
+
+    Returns:
+        The answers.
+
+    Raises:
+        InputError: Which samples are correct is not known, none is, or the text of none is there.
+    """
+    given = Path(path)
+    folder = given.parent if given.name == "heldout" and given.is_dir() else path
+    groups: list[RolloutGroup] = []
+    for file in sample_files(folder, progress):
+        read = ReadOptions() if threshold is not None else with_own_verdicts(file, ReadOptions())
+        groups += read_run(file, read, progress=progress).groups
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    correct = _correct(path, rollouts, threshold)
+    usable = [rollout for rollout in correct if _has_answer(rollout)]
+    if not usable:
+        raise InputError(
+            f"{path} holds {len(correct)} correct samples, and of none both the prompt and the answer.",
+            hint="Give a file with the columns prompt, completion and reward, one row a sample.",
+        )
+    prompts = _by_prompt(usable)
+    drawn = _drawn(prompts, np.random.default_rng(seed))
+    notes = [_read_note(path, prompts, usable)]
+    if len(usable) < len(correct):
+        notes.append(f"{len(correct) - len(usable)} correct samples without text, or of several sequences, left out.")
+    if sum(map(len, drawn)) < len(usable):
+        notes.append(_drawn_note(drawn, seed))
+    names = {rollout.group_id: group.prompt_id for group in groups for rollout in group.rollouts}
+    kept = [(own[0], Counter(map(_answer, own)), own) for own in drawn if own]
+    return HeldoutAnswers(
+        prompts=tuple(_group(names[first.group_id], own) for first, _, own in kept),
+        shares=tuple(tuple(count / len(own) for count in counts.values()) for _, counts, own in kept),
+        notes=tuple(notes),
+    )
+
+
+def _correct(path: str | Path, rollouts: Sequence[Rollout], threshold: float | None) -> list[Rollout]:
+    graded = [(rollout, rollout.reward) for rollout in rollouts if rollout.reward is not None]
+    if not graded:
+        raise InputError(f"{path} holds no sample with a reward.", hint="Give every sample a reward of 0 or 1.")
+    least = binary_threshold([reward for _, reward in graded]) if threshold is None else threshold
+    if least is None:
+        raise InputError(
+            f"{path} has rewards that are neither 0/1 nor -1/1: which samples are correct is not known.",
+            hint="Say from which reward on a sample counts as correct: --heldout-threshold 0.5",
+        )
+    correct = [rollout for rollout, reward in graded if reward >= least]
+    if not correct:
+        raise InputError(
+            f"None of the {len(graded):,} samples in {path} is correct, so there is no answer to hold a step against.",
+            hint="Give samples of a policy that solves some of the prompts, or known solutions with reward 1.",
+        )
+    return correct
+
+
+def _has_answer(rollout: Rollout) -> bool:
+    has_prompt = rollout.prompt_ids is not None or rollout.messages is not None or bool(rollout.prompt)
+    return has_prompt and (rollout.completion_ids is not None or bool(rollout.completion)) and not rollout.earlier
+
+
+def _by_prompt(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
+    """Samples of the same prompt together, whichever file or step they are from."""
+    found: dict[object, list[Rollout]] = {}
+    for rollout in rollouts:
+        messages = json.dumps([dict(one) for one in rollout.messages or ()], default=str)
+        found.setdefault(rollout.prompt_ids or (messages, rollout.prompt), []).append(rollout)
+    return list(found.values())
+
+
+def _answer(rollout: Rollout) -> object:
+    return rollout.completion_ids or rollout.completion
+
+
+def _drawn(prompts: Sequence[Sequence[Rollout]], rng: np.random.Generator) -> list[list[Rollout]]:
+    """Samples of each prompt in random order, one of every prompt in turn, up to the most distinct answers."""
+    if sum(len(set(map(_answer, own))) for own in prompts) <= MOST_ANSWERS:
+        return [list(own) for own in prompts]
+    drawn: list[list[Rollout]] = [[] for _ in prompts]
+    seen: set[tuple[int, object]] = set()
+    for at, rollout in _in_turn(prompts, rng):
+        if (at, _answer(rollout)) not in seen and len(seen) == MOST_ANSWERS:
+            break
+        seen.add((at, _answer(rollout)))
+        drawn[at].append(rollout)
+    return drawn
+
+
+def _in_turn(prompts: Sequence[Sequence[Rollout]], rng: np.random.Generator) -> Iterator[tuple[int, Rollout]]:
+    orders = [rng.permutation(len(own)) for own in prompts]
+    places = rng.permutation(len(prompts)).tolist()
+    for turn in range(max(map(len, prompts))):
+        yield from ((at, prompts[at][orders[at][turn]]) for at in places if turn < len(prompts[at]))
+
+
+def _group(prompt_id: str, samples: Sequence[Rollout]) -> RolloutGroup:
+    """The distinct answers of one prompt, under a name that says what they are."""
+    name = f"held-out {prompt_id}"
+    distinct = {_answer(rollout): rollout for rollout in reversed(samples)}
+    ordered = [distinct[key] for key in dict.fromkeys(map(_answer, samples))]
+    rollouts = tuple(replace(rollout, group_id=name, sample=index) for index, rollout in enumerate(ordered))
+    return RolloutGroup(step=0, group_id=name, prompt_id=prompt_id, rollouts=rollouts)
+
+
+def _read_note(path: str | Path, prompts: Sequence[Sequence[Rollout]], usable: Sequence[Rollout]) -> str:
+    distinct = sum(len(set(map(_answer, own))) for own in prompts)
+    return (
+        f"Held-out answers: {len(usable):,} correct samples in {path}; distinct answers {distinct:,}, prompts "
+        f"{len(prompts):,}."
+    )
+
+
+def _drawn_note(drawn: Sequence[Sequence[Rollout]], seed: int) -> str:
+    num_prompts = sum(1 for own in drawn if own)
+    return f"{MOST_ANSWERS} distinct answers of {num_prompts:,} prompts were drawn at random (seed {seed})."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutQuestion:
+    """The inner products of a step's rollouts with the correct answers of held-out prompts."""
+
+    answers: HeldoutAnswers
+    """The answers."""
+    engine: EngineOptions
+    """How gradients are computed."""
+
+    def measure(
+        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
+    ) -> tuple[HeldoutGram | Reason]:
+        """The products at one step, or why there are none: the step itself stands either way."""
+        from gradscope.gradients.processes import shared_errors
+        from gradscope.gradients.step.heldout import measure_heldout_gram
+
+        try:
+            with shared_errors():
+                found = measure_heldout_gram(
+                    prepared,
+                    gram,
+                    self.answers.prompts,
+                    self.answers.shares,
+                    engine=self.engine.engine,
+                    verify=self.engine.verify,
+                    progress=progress,
+                )
+        except (InputError, UsageError) as error:
+            return (Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or ""),)
+        return (found,)
+
+
+_NOT_BINARY = "rewards other than 0 and 1 do not say which of the step's own answers are correct"
+_UNEVEN = "the loss weighs the tokens of an answer unequally, so what the step does to its own is not known"
+
+
+def measure_heldout(
+    rows: StepRows, heldout: HeldoutGram, advantages: Sequence[str]
+) -> tuple[list[HeldoutTransfer], list[HeldoutInfluence]]:
+    """The effect of the groups on held-out prompts' correct answers.
+
+    Args:
+        advantages: ``logged`` and formulations. Logged advantages that differ by token have no row here.
+
+    Returns:
+        One per formulation, and under the first of them one per group that has a gradient.
+    """
+    names, table = weights_by_name(rows, advantages)
+    every = [_effects(rows, heldout, weights) for weights in table]
+    of_steps = [
+        HeldoutTransfer(
+            step=rows.step,
+            advantage=name,
+            num_groups=effects.effect.shape[0],
+            num_heldout=effects.effect.shape[1],
+            frac_hurt=effects.frac_hurt(),
+            cosine=effects.mean_cosine(),
+            transfer=effects.transfer(),
+        )
+        for name, effects in zip(names, every, strict=True)
+    ]
+    return of_steps, _influences(rows, names[0], every[0]) if names else []
+
+
+def _effects(rows: StepRows, heldout: HeldoutGram, weights: Array) -> HeldoutEffects:
+    own, unknown, is_correct = None, _UNEVEN, np.zeros(len(weights), dtype=np.bool_)
+    if not np.isin(rows.rewards, (0.0, 1.0)).all():
+        unknown = _NOT_BINARY
+    elif heldout.scales is not None:
+        own, is_correct = rows.gram * heldout.scales, (rows.rewards == 1.0) & (heldout.scales > 0)
+    return heldout_effects(
+        rows.gram, weights, group_index(rows), is_correct, heldout.cross, heldout.norms, own, unknown
+    )
+
+
+def _influences(rows: StepRows, advantage: str, effects: HeldoutEffects) -> list[HeldoutInfluence]:
+    groups = group_index(rows)
+    rates = np.bincount(groups, weights=rows.rewards) / np.bincount(groups)
+    pulling = [(name, rate) for name, rate, pulls in zip(_names(rows), rates, effects.pulls, strict=True) if pulls]
+    return [
+        HeldoutInfluence(
+            step=rows.step,
+            advantage=advantage,
+            group_id=name,
+            pass_rate=None if np.isnan(rate) else float(rate),
+            influence=influence,
+        )
+        for (name, rate), influence in zip(pulling, effects.influences(), strict=True)
+    ]
+
+
+def _names(rows: StepRows) -> list[str]:
+    return list(dict.fromkeys(rows.group_ids))

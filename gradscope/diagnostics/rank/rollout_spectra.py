@@ -1,0 +1,367 @@
+"""Spectra of a step's rollouts and of the groups among them, and their averages at every group size.
+
+Shapes: R rollouts of a step, G rollouts of a part, n parts of one size, N rows of a matrix, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.advantages.registry import LOGGED, formulation
+from gradscope.diagnostics.rank.rows import (
+    WEIGHED,
+    StepRows,
+    SubGroup,
+    advantages_of,
+    baseline_weights_of,
+    by_size,
+    formulated,
+    sub_groups,
+)
+from gradscope.diagnostics.rank.spectrum import (
+    TOKEN_ADVANTAGES,
+    MeanRanks,
+    drawn_counts,
+    mean_null_ranks,
+    null_values,
+    profile,
+    spectrum_of,
+)
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.geometry import CHANNELS, channels, row_norms
+from gradscope.metrics.gram.null_models import NULLS
+from gradscope.metrics.gram.spectrum import (
+    Array,
+    center_grams,
+    effective_ranks,
+    rank_counts,
+    singular_values_from_grams,
+)
+from gradscope.metrics.uncertainty.jackknife import jackknife
+from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, RowKind, SpectrumLabel
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartStack:
+    """Parts of one size under one advantage, as arrays."""
+
+    parts: tuple[SubGroup, ...]
+    """The parts, [n]."""
+    scores: Array
+    """Gram matrices of their score vectors, [n, G, G]."""
+    baseline_weights: Array
+    """What each rollout weighs in the baseline of its formulation, [n, G]."""
+    gradients: Array
+    """Gram matrices of their gradient rows, [n, G, G]."""
+    weights: Array
+    """Advantages, [n, G]; 1 and 0 where each token has its own."""
+    rewards: Array
+    """Scalar rewards, NaN where missing, [n, G]."""
+    is_scalar: bool
+    """Whether each rollout has one advantage."""
+    num_columns: int
+    """P."""
+    centered: bool
+    """Whether the mean row is subtracted."""
+
+    @cached_property
+    def values(self) -> Array:
+        """Singular values, descending, [n, G]."""
+        return singular_values_from_grams(center_grams(self.gradients) if self.centered else self.gradients)
+
+    @property
+    def summed_energy(self) -> Array:
+        """|sum of rows|^2 over the sum of their squared norms, [n]; NaN for a part without a gradient."""
+        energy = np.trace(self.gradients, axis1=1, axis2=2)
+        total = np.clip(self.gradients.sum(axis=(1, 2)), 0.0, None)
+        return np.asarray(np.divide(total, energy, out=np.full(len(energy), np.nan), where=energy > 0))
+
+    @property
+    def channels(self) -> Array:
+        """What the sum makes of what the rows share and of the rest, as of :func:`channels`, [n, 5]."""
+        return channels(self.gradients)
+
+    @property
+    def is_live(self) -> NDArray[np.bool_]:
+        """Which parts have an advantage that is not zero, [n]."""
+        return np.asarray(np.any(self.weights != 0, axis=1))
+
+    def null_values(self, chosen: NDArray[np.bool_]) -> dict[str, Array]:
+        """Null -> singular values of the chosen parts, [D, n, G]."""
+        num_parts, size = self.weights[chosen].shape
+        return null_values(
+            self.scores[chosen],
+            np.sqrt(np.clip(np.diagonal(self.gradients[chosen], axis1=1, axis2=2), 0.0, None)),
+            self.weights[chosen] if self.is_scalar else None,
+            np.repeat(np.arange(num_parts), size).reshape(num_parts, size),
+            num_columns=self.num_columns,
+            centered=self.centered,
+        )
+
+
+def _rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranked: NDArray[np.bool_]) -> Estimate:
+    """The mean effective rank of the live parts, with the interval of other rollouts of the same prompts."""
+    size = stack.weights.shape[1]
+    reason = _why_not(advantage, size)
+    if reason is not None:
+        return Estimate.undefined_because(reason)
+    # the sum of ranks without one rollout is that of the other parts and of this part made smaller
+    own = np.where(is_ranked, ranks, 0.0)
+    left_out = np.empty(stack.weights.shape)
+    for left in range(size):
+        kept = np.delete(np.arange(size), left)
+        weights = formulated(advantage, stack.rewards[:, kept], stack.baseline_weights[:, kept])
+        ranks_without = effective_ranks(_values(stack, kept, weights))
+        lives = np.any(weights != 0, axis=1) & np.isfinite(ranks_without)
+        sums = own.sum() - own + np.where(lives, ranks_without, 0.0)
+        counts = is_ranked.sum() - is_ranked + lives
+        left_out[:, left] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    return jackknife(float(own.sum() / is_ranked.sum()), list(left_out[is_ranked]), low=1.0, high=float(size))
+
+
+def _why_not(advantage: str, size: int) -> str | None:
+    if advantage == LOGGED:
+        return "the logged advantages are relative to all rollouts of a group; name their formulation"
+    entry = formulation(advantage)
+    if entry.scope not in {"group", *WEIGHED}:
+        return f"{advantage} is relative to more than a group, so that a rollout less changes all groups"
+    if size <= entry.min_group_size:
+        return f"{advantage} needs groups of at least {entry.min_group_size}, and leaving one out leaves {size - 1}"
+    return None
+
+
+def _values(stack: PartStack, kept: NDArray[np.intp], weights: Array) -> Array:
+    """Singular values of the parts without one rollout, [n, G - 1]."""
+    grams = weights[:, :, None] * stack.scores[:, kept][:, :, kept] * weights[:, None, :]
+    return singular_values_from_grams(center_grams(grams) if stack.centered else grams)
+
+
+_SHARES = ("shared_energy", "shared_sum")
+_NO_CHANNEL = {
+    "shared_sum": "the gradients of every group cancel altogether",
+    "shared_kept": "the rows of no group share a direction",
+    "residual_kept": "the rows of every group lie on the directions that they share",
+}
+"""Why no part has a number of a channel, though it has a gradient."""
+_EACH_GROUP_ALIKE = "groups weigh alike here, and leaving out a rollout is for parts that weigh alike"
+
+
+def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool = False) -> RankCurvePoint:
+    """The ranks of the live parts, averaged; intervals resample groups.
+
+    Args:
+        by_group: Whether each group weighs the same, however many of its parts live.
+
+    Returns:
+        The averages; undefined where every part is dead.
+    """
+    counts = rank_counts(stack.values)
+    is_ranked = stack.is_live & np.isfinite(counts[:, 0])
+    drawn = stack.null_values(is_ranked) if is_ranked.any() else {}
+    mean = MeanRanks(
+        counts=counts[is_ranked],
+        nulls={name: drawn_counts(values) for name, values in drawn.items()},
+        group_ids=[part.group_id for part, is_chosen in zip(stack.parts, is_ranked, strict=True) if is_chosen],
+        most=stack.weights.shape[1],
+        by_group=by_group,
+    )
+    means, nulls = mean.means(), mean.null_ranks()
+    if not is_ranked.any():
+        given_prompts = means["effective_rank"]
+    elif by_group:
+        given_prompts = Estimate.undefined_because(_EACH_GROUP_ALIKE)
+    else:
+        given_prompts = _rank_given_prompts(stack, advantage, counts[:, 0], is_ranked)
+    return RankCurvePoint(
+        step=step,
+        advantage=advantage,
+        group_size=stack.weights.shape[1],
+        num_groups=len(stack.parts),
+        num_dead=int(np.sum(~stack.is_live)),
+        **means,
+        summed_energy=mean.mean_within(stack.summed_energy[is_ranked], 0.0, float(stack.weights.shape[1])),
+        **_channels(mean, stack.channels[is_ranked]),
+        given_prompts=given_prompts,
+        profile=profile(stack.values[is_ranked]),
+        nulls={name: _with_profile(nulls.get(name), drawn.get(name)) for name in NULLS} if drawn else {},
+    )
+
+
+def _channels(mean: MeanRanks, values: Array) -> dict[str, Estimate]:
+    """The mean of each number of the shared and the residual channel, over the parts that have it."""
+    means = {
+        name: mean.mean_within(
+            column, 0.0, 1.0 if name in _SHARES else float(mean.most), none=_NO_CHANNEL.get(name, "")
+        )
+        for name, column in zip(CHANNELS, values.T, strict=True)
+    }
+    # no interval of a whole number: where nearly all parts have the same one, resampling them says too little
+    return {**means, "shared_directions": replace(means["shared_directions"], low=None, high=None)}
+
+
+def _with_profile(null: NullRank | None, drawn: Array | None) -> NullRank:
+    if null is None or drawn is None:
+        none = Estimate.undefined_because(TOKEN_ADVANTAGES)
+        return NullRank(effective_rank=none, difference=none, ratio=none, two_direction_energy=none)
+    return replace(null, profile=profile(drawn))
+
+
+def step_spectra(
+    rows: StepRows,
+    advantage: str,
+    group_size: int | None,
+    *,
+    by_group: bool,
+    centered: bool = False,
+    only: Collection[str] | None = None,
+) -> tuple[list[GradientSpectrum], list[RankCurvePoint]]:
+    """All spectra of one step for one advantage and one group size.
+
+    Args:
+        group_size: Regroup into groups of this size; None: as logged.
+        by_group: Whether rows of the step's matrix are whole groups (sums over their rollouts) rather than rollouts.
+        only: The groups whose ranks are averaged, each weighing the same; None: all, each part weighing the same.
+
+    Returns:
+        The step's spectrum followed by one per (sub-)group, and the averages over (sub-)groups, one per group size:
+        ranks of matrices of different size are not averaged. Both empty where no group is large enough.
+    """
+    parts = sub_groups(rows, group_size)
+    if not parts:
+        return [], []
+    weights = advantages_of(rows, parts, advantage)
+    step = _AdvantagedStep(rows=rows, advantage=advantage, centered=centered, parts=parts, weights=weights)
+    # at sub-sampled sizes the whole step's rows are nearly the same rows, so its nulls are given once
+    whole = step.whole_step(by_group, with_nulls=group_size is None)
+    if by_group:
+        return [whole], []
+    chosen = step if only is None else step.of_groups(only)
+    stacks = chosen.stacks()
+    spectra = {id(part): spectrum for stack in stacks for part, spectrum in chosen.spectra(stack)}
+    curve = [curve_point(stack, step=rows.step, advantage=advantage, by_group=only is not None) for stack in stacks]
+    return [whole, *(spectra[id(part)] for part in chosen.parts)], curve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AdvantagedStep:
+    """One step under one advantage, in parts."""
+
+    rows: StepRows
+    advantage: str
+    centered: bool
+    parts: list[SubGroup]
+    weights: list[Array]
+
+    def of_groups(self, group_ids: Collection[str]) -> _AdvantagedStep:
+        """The parts of some groups alone, under the advantages that they have in the step."""
+        kept = [place for place, part in enumerate(self.parts) if part.group_id in group_ids]
+        return replace(
+            self, parts=[self.parts[place] for place in kept], weights=[self.weights[place] for place in kept]
+        )
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether each rollout has one advantage."""
+        return self.advantage != LOGGED or self.rows.advantages is not None
+
+    def gradients(self, index: NDArray[np.intp], weights: Array) -> Array:
+        """Gram matrices of gradient rows at [..., N] rows of the step, [..., N, N]."""
+        square = (index[..., :, None], index[..., None, :])
+        if self.advantage == LOGGED and self.rows.policy_gram is not None:
+            return np.asarray(self.rows.policy_gram[square], dtype=np.float64)
+        return np.asarray(weights[..., :, None] * self.rows.gram[square] * weights[..., None, :], dtype=np.float64)
+
+    def stacks(self) -> list[PartStack]:
+        """The parts by size."""
+        baseline_weights = baseline_weights_of(self.rows, self.advantage)
+        stacks = []
+        for chosen in by_size(self.parts):
+            index = np.stack([self.parts[position].index for position in chosen])
+            weights = np.stack([self.weights[position] for position in chosen])
+            stacks.append(
+                PartStack(
+                    parts=tuple(self.parts[position] for position in chosen),
+                    scores=self.rows.gram[index[:, :, None], index[:, None, :]],
+                    baseline_weights=baseline_weights[index],
+                    gradients=self.gradients(index, weights),
+                    weights=weights,
+                    rewards=self.rows.rewards[index],
+                    is_scalar=self.is_scalar,
+                    num_columns=self.rows.num_parameters,
+                    centered=self.centered,
+                )
+            )
+        return stacks
+
+    def spectra(self, stack: PartStack) -> list[tuple[SubGroup, GradientSpectrum]]:
+        """One spectrum a part."""
+        return [
+            (part, self._spectrum(gram, len(part.index), values=values, group_id=part.group_id, samples=part.samples))
+            for part, gram, values in zip(stack.parts, stack.gradients, stack.values, strict=True)
+        ]
+
+    def whole_step(self, by_group: bool, *, with_nulls: bool) -> GradientSpectrum:
+        """The spectrum of all rows of the step, or of the sums over its groups."""
+        index, weights = np.concatenate([part.index for part in self.parts]), np.concatenate(self.weights)
+        gram = self.gradients(index, weights)
+        if by_group:
+            sums = _group_sums(self.parts)
+            gram = sums @ gram @ sums.T
+        return self._spectrum(
+            gram,
+            max(len(part.index) for part in self.parts),
+            rows="group" if by_group else "rollout",
+            nulls=self._whole_nulls(by_group) if with_nulls else None,
+        )
+
+    def _spectrum(
+        self,
+        gram: Array,
+        group_size: int,
+        *,
+        rows: RowKind = "rollout",
+        group_id: str | None = None,
+        samples: tuple[int, ...] = (),
+        values: Array | None = None,
+        nulls: Mapping[str, Estimate] | None = None,
+    ) -> GradientSpectrum:
+        label = SpectrumLabel(
+            step=self.rows.step,
+            group_id=group_id,
+            rows=rows,
+            advantage=self.advantage,
+            group_size=group_size,
+            samples=samples,
+            shape=(len(gram), self.rows.num_parameters),
+            centered=self.centered,
+        )
+        return spectrum_of(gram, label, relative_row_error=self.rows.relative_row_error, values=values, nulls=nulls)
+
+    def _whole_nulls(self, by_group: bool) -> Mapping[str, Estimate]:
+        """Effective rank under each null, on the live groups: a dead group's score vectors are no gradient."""
+        live = [position for position, weights in enumerate(self.weights) if np.any(weights != 0)]
+        if not live:
+            return mean_null_ranks({})
+        parts = [self.parts[position] for position in live]
+        index, weights = np.concatenate([p.index for p in parts]), np.concatenate([self.weights[p] for p in live])
+        gram, sums = self.gradients(index, weights), _group_sums(parts) if by_group else None
+        values = null_values(
+            self.rows.gram[np.ix_(index, index)][None],
+            row_norms(gram if sums is None else sums @ gram @ sums.T)[None],
+            weights[None] if self.is_scalar else None,
+            np.repeat(np.arange(len(parts)), [len(part.index) for part in parts])[None],
+            num_columns=self.rows.num_parameters,
+            centered=self.centered,
+            sums=sums,
+        )
+        return mean_null_ranks(values, num_units=len(parts))
+
+
+def _group_sums(parts: list[SubGroup]) -> Array:
+    """Adds the rollouts of each part up, [J, R]."""
+    return np.asarray(np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1), dtype=np.float64)

@@ -1,1 +1,0 @@
-"""Ranks of rollout rows: groups and sub-groups, null models, intervals, geometry."""

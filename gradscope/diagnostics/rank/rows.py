@@ -1,0 +1,323 @@
+"""The rollouts of a step as rows: their Gram matrices, the groups they fall into, and the advantages of each.
+
+Shapes: R rollouts of a step, G rollouts of a part, P parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from gradscope.advantages.group import gdpo, optimal_advantages
+from gradscope.advantages.registry import LOGGED, compute_advantages, compute_step_advantages, formulation
+from gradscope.errors import InputError
+from gradscope.metrics.gram.spectrum import Array
+from gradscope.rollouts.function_rewards import FunctionRewards
+from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.writing import atomic_write
+
+if TYPE_CHECKING:
+    from gradscope.gradients.step.step_gram import StepGram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRows:
+    """The Gram matrices of one step and what belongs to each rollout."""
+
+    step: int
+    """The trainer's step."""
+    gram: Array
+    """Gram matrix K of score vectors, [R, R]."""
+    policy_gram: Array | None
+    """Gram matrix of the reward part of each rollout's gradient under the logged advantages, [R, R]; None where none
+    were logged."""
+    full_gram: Array | None
+    """The same with the KL part added; equal to ``policy_gram`` without a KL term."""
+    rewards: Array
+    """Scalar rewards, NaN where missing, [R]."""
+    advantages: Array | None
+    """Logged advantages, [R]; None where none were logged or each token has its own."""
+    group_ids: tuple[str, ...]
+    """The group of each rollout, [R]."""
+    samples: tuple[int, ...]
+    """The index of each rollout within its group, [R]."""
+    num_parameters: int
+    """P."""
+    relative_row_error: float
+    """Relative error of a row, which sets the noise floor."""
+    own_squared_norms: Array | None = None
+    """|s|^2 of the score vectors by all parameters, [R], where ``gram`` is of something else: a formulation that needs
+    them stays the same whatever the rows are. NaN where there is no gradient; None: the diagonal of ``gram``."""
+
+    lengths: Array | None = None
+    """Tokens of each completion, [R]; None where nobody counted them."""
+    functions: FunctionRewards | None = None
+    """The rewards of each function; None where they are not known."""
+
+    @property
+    def squared_norms(self) -> Array:
+        """|s|^2 of each rollout's score vector by all parameters, [R]."""
+        if self.own_squared_norms is not None:
+            return self.own_squared_norms
+        return np.asarray(np.clip(np.diag(self.gram), 0.0, None), dtype=np.float64)
+
+    @property
+    def is_live(self) -> NDArray[np.bool_] | None:
+        """Which rollouts have a reward gradient that is not zero, [R]; None where no advantage was logged."""
+        if self.policy_gram is None:
+            return None
+        return np.asarray(np.diag(self.policy_gram) > 0)
+
+
+def step_rows(gram: StepGram, functions: FunctionRewards | None = None) -> StepRows:
+    """The blocks of a step's Gram matrix in plain arrays, with the rewards of each function where they are at hand."""
+    return StepRows(
+        step=gram.step,
+        gram=gram.score_gram,
+        policy_gram=gram.policy_gram,
+        full_gram=gram.logged_gram,
+        rewards=gram.rewards,
+        advantages=gram.advantages,
+        group_ids=gram.group_ids,
+        samples=gram.samples,
+        num_parameters=gram.num_parameters,
+        relative_row_error=gram.relative_row_error,
+        lengths=np.array([len(logprobs) for logprobs in gram.logprobs], dtype=np.float64),
+        functions=functions,
+    )
+
+
+WEIGHED = ("gram", "length")
+"""Scopes of formulations whose baseline is a weighted mean of the group's rewards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubGroup:
+    """Rollouts that share a baseline: a group, or a part of one."""
+
+    group_id: str
+    """The group that they belong to."""
+    index: NDArray[np.intp]
+    """Their rows in the step, [G]."""
+    samples: tuple[int, ...]
+    """Which samples of the group they are."""
+
+
+def sub_groups(rows: StepRows, group_size: int | None) -> list[SubGroup]:
+    """Disjoint parts of every group of a step.
+
+    The rollouts of a group are exchangeable, so consecutive parts are as good as random ones, and disjoint parts are
+    independent given the prompt.
+
+    Args:
+        group_size: Rollouts of a part; None: the groups as they are. A remainder is left out.
+
+    Returns:
+        The parts, by group; groups smaller than ``group_size`` give none.
+    """
+    members: dict[str, list[int]] = {}
+    for row, group_id in enumerate(rows.group_ids):
+        members.setdefault(group_id, []).append(row)
+    parts = []
+    for group_id, index in members.items():
+        size = len(index) if group_size is None else group_size
+        for start in range(0, len(index) - size + 1, size):
+            parts.append(
+                SubGroup(
+                    group_id=group_id,
+                    index=np.array(index[start : start + size]),
+                    samples=tuple(rows.samples[row] for row in index[start : start + size]),
+                )
+            )
+    return parts
+
+
+def paired_groups(rows: StepRows, advantage: str, sizes: Sequence[int | None]) -> frozenset[str]:
+    """Groups with a part that lives at every group size: the same prompts whatever the size.
+
+    Args:
+        sizes: Group sizes; None for the groups as they are.
+
+    Returns:
+        Their ids.
+
+    Raises:
+        InputError: A reward or an advantage that is needed was not logged.
+    """
+    live = []
+    for size in sizes:
+        parts = sub_groups(rows, size)
+        weights = advantages_of(rows, parts, advantage)
+        live.append(frozenset(part.group_id for part, own in zip(parts, weights, strict=True) if np.any(own != 0)))
+    return frozenset.intersection(*live)
+
+
+def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> list[Array]:
+    """The advantages of the rollouts of each part.
+
+    They are computed together: a formulation may look at all groups of the step.
+
+    Returns:
+        Advantages, [n][G]; where each token has its own, 1 for a rollout with a gradient and 0 for one without.
+
+    Raises:
+        InputError: A reward or an advantage that is needed was not logged.
+    """
+    if advantage == LOGGED:
+        return [_logged(rows)[part.index] for part in parts]
+    for part in parts:
+        if np.isnan(rows.rewards[part.index]).any():
+            raise InputError(f"A rollout of group {part.group_id} at step {rows.step} has no reward.")
+    scope = formulation(advantage).scope
+    if scope == "functions":
+        return _decoupled(rows, parts, advantage)
+    if scope not in WEIGHED:
+        return list(compute_step_advantages(advantage, [rows.rewards[part.index] for part in parts]))
+    by_position: dict[int, Array] = {}
+    weights = baseline_weights_of(rows, advantage)
+    for positions in by_size(parts):
+        index = np.stack([parts[position].index for position in positions])
+        by_position |= dict(zip(positions, formulated(advantage, rows.rewards[index], weights[index]), strict=True))
+    return [by_position[position] for position in range(len(parts))]
+
+
+def baseline_weights_of(rows: StepRows, advantage: str) -> Array:
+    """What each rollout weighs in the baseline of a formulation.
+
+    Returns:
+        Squared norms or lengths where the formulation weighs rewards by them, elsewhere ones, [R].
+
+    Raises:
+        InputError: The norms or the lengths that it needs are not known.
+    """
+    scope = None if advantage == LOGGED else formulation(advantage).scope
+    if scope == "gram" and np.isnan(rows.squared_norms).any():
+        raise InputError(f"{advantage} depends on the norms of gradients, and advantages alone have none.")
+    if scope == "length" and rows.lengths is None:
+        raise InputError(f"{advantage} depends on the lengths of completions, which are not known here.")
+    if scope == "gram":
+        return rows.squared_norms
+    return np.ones(len(rows.rewards)) if scope != "length" or rows.lengths is None else rows.lengths
+
+
+def formulated(advantage: str, rewards: Array, weights: Array) -> Array:
+    """The advantages of groups of one size, of whatever their rewards and the weights of rollouts decide.
+
+    Args:
+        rewards: [n, G].
+        weights: Of each rollout, from :func:`baseline_weights_of`, [n, G].
+
+    Returns:
+        Advantages, [n, G].
+    """
+    if formulation(advantage).scope in WEIGHED:
+        return optimal_advantages(rewards, weights)
+    return compute_advantages(advantage, rewards)
+
+
+def _decoupled(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> list[Array]:
+    if rows.functions is None or np.isnan(rows.functions.table).any():
+        raise InputError(
+            f"{advantage} needs the rewards of each function at step {rows.step}, and not all were logged.",
+            hint="Name another --advantage.",
+        )
+    return list(gdpo([rows.functions.table[part.index] for part in parts], rows.functions.weights))
+
+
+def by_size(parts: Sequence[SubGroup]) -> list[list[int]]:
+    """Places of the parts that have the same number of rollouts, smallest size first."""
+    sizes = sorted({len(part.index) for part in parts})
+    return [[position for position, part in enumerate(parts) if len(part.index) == size] for size in sizes]
+
+
+def _logged(rows: StepRows) -> Array:
+    if rows.advantages is not None:
+        return rows.advantages
+    if rows.is_live is None:
+        raise InputError(f"No advantages were logged at step {rows.step}.", hint="Name one: --advantage dr_grpo")
+    return rows.is_live.astype(np.float64)
+
+
+def advantage_rows(step: int, groups: Sequence[RolloutGroup]) -> StepRows:
+    """The inner products of the rollouts' rows, without advantages and with the logged ones.
+
+    Returns:
+        The Gram matrices of a step whose columns are token positions.
+
+    Raises:
+        InputError: The log does not tell how many tokens a completion has, or a rollout is several sequences.
+    """
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    several = next((rollout for rollout in rollouts if rollout.earlier), None)
+    if several is not None:
+        raise InputError(
+            f"Rollout {several.sample} of group {several.group_id} is several sequences, and a row holds the tokens of "
+            "one.",
+            hint="Ask for a step whose rollouts are one sequence each.",
+            cause="several_sequences",
+        )
+    counted = [_counted(rollout) for rollout in rollouts]
+    width = max(len(one) for one in counted)
+    scores = np.stack([np.pad(one, (0, width - len(one))) for one in counted])
+    logged = [_logged_advantages(rollout, one) for rollout, one in zip(rollouts, counted, strict=True)]
+    known = [one for one in logged if one is not None]
+    gram = scores @ scores.T
+    policy = None
+    if len(known) == len(rollouts):
+        rows = np.stack([np.pad(one, (0, width - len(one))) for one in known])
+        policy = np.asarray(rows @ rows.T, dtype=np.float64)
+    scalars = [rollout.advantage for rollout in rollouts if rollout.token_advantages is None]
+    whole = [one for one in scalars if one is not None]
+    return StepRows(
+        step=step,
+        gram=np.asarray(gram, dtype=np.float64),
+        policy_gram=policy,
+        full_gram=policy,
+        rewards=np.array([math.nan if rollout.reward is None else rollout.reward for rollout in rollouts]),
+        advantages=np.array(whole) if len(whole) == len(rollouts) else None,
+        group_ids=tuple(rollout.group_id for rollout in rollouts),
+        samples=tuple(rollout.sample for rollout in rollouts),
+        num_parameters=width,
+        relative_row_error=float(np.finfo(np.float64).eps),
+        own_squared_norms=np.full(len(rollouts), np.nan),
+    )
+
+
+def _counted(rollout: Rollout) -> Array:
+    """1 where a token counts in the loss, [T]."""
+    values = (rollout.mask, rollout.token_advantages, rollout.completion_ids, rollout.logprobs)
+    length = next((len(one) for one in values if one is not None), None)
+    if not length:
+        named = f" of group {rollout.group_id}" if rollout.group_id else ""
+        raise InputError(
+            f"Rollout {rollout.sample}{named} has no token ids, log-probabilities or advantages "
+            "of tokens, so its number of tokens is not known.",
+            hint="Look at a matrix that a tokenizer can make: --rows rollout.",
+        )
+    return np.ones(length) if rollout.mask is None else np.array(rollout.mask, dtype=np.float64)
+
+
+def _logged_advantages(rollout: Rollout, counted: Array) -> Array | None:
+    if rollout.token_advantages is not None:
+        return np.array(rollout.token_advantages) * counted
+    return None if rollout.advantage is None else rollout.advantage * counted
+
+
+def write_gram(folder: Path, rows: StepRows) -> str:
+    """Write K, rewards and advantages of one step into a folder, made where it is absent; the file's name."""
+    name = f"gram_step_{rows.step:05d}.safetensors"
+    group_index = np.unique(rows.group_ids, return_inverse=True)[1]
+    arrays = {"score_gram": rows.gram, "rewards": rows.rewards, "group_index": group_index.astype(np.int64)}
+    if rows.full_gram is not None:
+        arrays["gradient_gram"] = rows.full_gram
+    if rows.advantages is not None:
+        arrays["advantages"] = rows.advantages
+    atomic_write(folder / name, save({key: np.ascontiguousarray(value) for key, value in arrays.items()}))
+    return name

@@ -1,0 +1,333 @@
+"""dL/dW of every group under every advantage and group size, and its ranks.
+
+dL/dW of a part of a group is a combination of its rollouts' gradients, with the advantages as factors; so is each null
+but the one of unrelated rows. Advantages that are proportional make the same matrix and are combined once.
+
+Shapes: G rollouts of a group, C channels, V combinations.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradscope.advantages.registry import LOGGED
+from gradscope.diagnostics.rank.request import RankRequest
+from gradscope.diagnostics.rank.rows import StepRows, SubGroup, advantages_of, step_rows, sub_groups
+from gradscope.diagnostics.rank.spectrum import GroupRank, MeanRanks
+from gradscope.errors import GradscopeError
+from gradscope.metrics.gram.null_models import NULLS, shuffled_within
+from gradscope.metrics.gram.spectrum import Array
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.results.rank import WeightRankPoint
+
+if TYPE_CHECKING:
+    from gradscope.gradients.plan.prepared_step import PreparedStep
+    from gradscope.gradients.step.directions import WeightSpectrum
+    from gradscope.gradients.step.group_weights import Combinations, GroupWeightRanks
+    from gradscope.gradients.step.step_gram import StepGram
+
+
+_SHUFFLES = 2
+"""Draws of the shuffled null a part; it is averaged over all parts of a step."""
+_DIGITS = 10
+"""Directions that agree to so many digits are one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvantagedPart:
+    """A group or a part of one, with the advantages of its rollouts."""
+
+    advantage: str
+    """``logged``, or the formulation."""
+    part: SubGroup
+    """The rollouts."""
+    weights: Array
+    """Their advantages; 1 and 0 where each token has its own, [G]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombinedPart:
+    """Where the matrices of one part stand among its group's combinations."""
+
+    advantage: str
+    """``logged``, or the formulation."""
+    group_size: int
+    """Rollouts of the part."""
+    own: int | None
+    """Its own dL/dW; None where every advantage is zero."""
+    nulls: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Null -> its draws."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombinedGroup:
+    """All that is asked of one group."""
+
+    combinations: Combinations
+    """The sums that the engine forms."""
+    parts: tuple[CombinedPart, ...]
+    """What they stand for."""
+
+
+def _combine_groups(asked: Sequence[AdvantagedPart], *, by_token: bool) -> tuple[CombinedGroup, ...]:
+    """The combinations of each group."""
+    of_group: dict[str, list[AdvantagedPart]] = {}
+    for one in asked:
+        of_group.setdefault(one.part.group_id, []).append(one)
+    return tuple(_combined(group_id, parts, by_token=by_token) for group_id, parts in of_group.items())
+
+
+def _combined(group_id: str, asked: Sequence[AdvantagedPart], *, by_token: bool) -> CombinedGroup:
+    from gradscope.gradients.step.group_weights import Combinations
+
+    rollouts = tuple(sorted({int(row) for one in asked for row in one.part.index}))
+    by_token = by_token and any(one.advantage == LOGGED for one in asked)
+    bank = _Bank(len(rollouts) * (1 + by_token))
+    parts = tuple(_combine_part(one, rollouts, bank, by_token=by_token) for one in asked)
+    combinations = Combinations(
+        group_id=group_id,
+        rollouts=rollouts,
+        by_token=by_token,
+        factors=np.array(bank.directions).reshape(len(bank.directions), bank.width),
+        has_null=np.array(bank.has_null, dtype=bool),
+    )
+    return CombinedGroup(combinations=combinations, parts=parts)
+
+
+@dataclass(slots=True)
+class _Bank:
+    """Directions in the space of a group's gradients, each once."""
+
+    width: int
+    directions: list[Array] = field(default_factory=list)
+    has_null: list[bool] = field(default_factory=list)
+    places: dict[bytes, int] = field(default_factory=dict)
+
+    def place(self, factors: Array, *, with_null: bool = False) -> int:
+        """Where a combination stands; its scale and sign are of no account to a rank."""
+        unit = factors / np.linalg.norm(factors)
+        unit = unit * np.sign(unit[np.argmax(np.abs(unit) > 10.0**-_DIGITS)])
+        key = (np.round(unit, _DIGITS) + 0.0).tobytes()
+        if key not in self.places:
+            self.places[key] = len(self.directions)
+            self.directions.append(unit)
+            self.has_null.append(False)
+        self.has_null[self.places[key]] |= with_null
+        return self.places[key]
+
+
+def _combine_part(one: AdvantagedPart, rollouts: Sequence[int], bank: _Bank, *, by_token: bool) -> CombinedPart:
+    size, columns = len(one.part.index), np.searchsorted(rollouts, one.part.index)
+    of_tokens = by_token and one.advantage == LOGGED
+    if not np.any(one.weights != 0):
+        return CombinedPart(advantage=one.advantage, group_size=size, own=None)
+
+    def spread(weights: Array, *, channel: int = 0) -> Array:
+        factors = np.zeros(bank.width)
+        factors[columns + channel * len(rollouts)] = weights
+        return factors
+
+    # the second channel has the advantages in it already
+    factors = spread(np.ones(size), channel=1) if of_tokens else spread(one.weights)
+    own = bank.place(factors, with_null=True)
+    nulls: dict[str, tuple[int, ...]] = {"unweighted": (bank.place(spread(np.ones(size))),)}
+    if not of_tokens:
+        dealt = shuffled_within(one.weights, np.zeros(size, dtype=np.int64), _SHUFFLES)
+        nulls |= {
+            "shuffled": tuple(bank.place(spread(weights)) for weights in dealt),
+            "signs": (bank.place(spread(np.sign(one.weights))),),
+        }
+    return CombinedPart(advantage=one.advantage, group_size=size, own=own, nulls=nulls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightAnswer:
+    """Spectra and ranks of dL/dW at one step."""
+
+    spectra: tuple[WeightSpectrum, ...]
+    """Of the whole step as the optimizer saw it; none where no advantage was logged."""
+    groups: tuple[CombinedGroup, ...]
+    """What was asked of each group."""
+    ranks: tuple[GroupWeightRanks, ...]
+    """What was found, by group and weight."""
+    refused: Mapping[str, str]
+    """Formulations that these rollouts do not have, with the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightQuestion:
+    """Rows are those of each weight's gradient."""
+
+    request: RankRequest
+    """The advantages and group sizes."""
+
+    def measure(
+        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
+    ) -> tuple[WeightAnswer]:
+        """The spectra of the step and the ranks of its groups."""
+        from gradscope.gradients.step.directions import measure_weight_spectra
+        from gradscope.gradients.step.group_weights import measure_group_weights
+
+        refused: dict[str, str] = {}
+        asked = _asked(step_rows(gram), self.request, refused)
+        groups = _combine_groups(asked, by_token=any(row.channel == "logged" for row in gram.rows))
+        live = [group.combinations for group in groups if len(group.combinations.factors)]
+        ranks = measure_group_weights(prepared, gram, live, progress=progress)
+        logged = all(advantages is not None for advantages in prepared.plan.advantages)
+        spectra = measure_weight_spectra(prepared, progress) if logged else ()
+        return (WeightAnswer(spectra=spectra, groups=groups, ranks=ranks, refused=refused),)
+
+
+def _asked(rows: StepRows, request: RankRequest, refused: dict[str, str]) -> list[AdvantagedPart]:
+    """Every part of every group under every advantage, but for what these rollouts do not have."""
+    asked = []
+    for advantage in request.advantages:
+        try:
+            chosen = request.groups(rows, advantage)
+            for size in request.sizes(rows, advantage):
+                parts = sub_groups(rows, size)
+                for part, weights in zip(parts, advantages_of(rows, parts, advantage), strict=True):
+                    if chosen is None or part.group_id in chosen:
+                        asked.append(AdvantagedPart(advantage=advantage, part=part, weights=weights))
+        except GradscopeError as error:
+            refused[advantage] = error.message
+    return asked
+
+
+ALL_WEIGHTS = "all weights"
+"""The name of the mean over weights among the names of weights."""
+
+
+def weight_curve(
+    step: int, groups: Sequence[CombinedGroup], ranks: Sequence[GroupWeightRanks], *, by_group: bool = False
+) -> list[WeightRankPoint]:
+    """The mean ranks under each advantage at each group size.
+
+    Args:
+        ranks: What the engine found, by group and weight.
+        by_group: Whether each group weighs the same, however many of its parts live.
+
+    Returns:
+        One point for all weights, then one a weight, for each advantage and group size.
+    """
+    parts = [_Located(group_id=group.combinations.group_id, part=part) for group in groups for part in group.parts]
+    shapes = {one.tensor: one.shape for one in ranks}
+    found = {(one.group_id, one.tensor): one for one in ranks}
+    points = []
+    for advantage, size in dict.fromkeys((one.part.advantage, one.part.group_size) for one in parts):
+        chosen = [one for one in parts if (one.part.advantage, one.part.group_size) == (advantage, size)]
+        counted = _counted([one for one in chosen if one.part.own is not None], list(shapes), found)
+        for place, tensor in enumerate((None, *shapes)):
+            mean = counted.mean_of(None if tensor is None else place - 1, _most(shapes, tensor), by_group=by_group)
+            points.append(
+                WeightRankPoint(
+                    step=step,
+                    advantage=advantage,
+                    group_size=size,
+                    tensor=tensor,
+                    shape=None if tensor is None else shapes[tensor],
+                    num_groups=len(chosen),
+                    num_dead=len(chosen) - len(mean.counts),
+                    **mean.means(),
+                    nulls=mean.null_ranks(),
+                )
+            )
+    return points
+
+
+def weight_group_ranks(
+    step: int, groups: Sequence[CombinedGroup], ranks: Sequence[GroupWeightRanks]
+) -> Iterator[GroupRank]:
+    """The effective rank of dL/dW of every part of every group: the mean over weights, then each weight's.
+
+    Args:
+        ranks: What the engine found, by group and weight.
+
+    Yields:
+        One a part and weight that has a rank.
+    """
+    tensors = list(dict.fromkeys(one.tensor for one in ranks))
+    found = {(one.group_id, one.tensor): one for one in ranks}
+    shapes = {one.tensor: one.shape for one in ranks}
+    for group in groups:
+        group_id = group.combinations.group_id
+        for part in group.parts:
+            if part.own is None:
+                continue
+            own = np.array([found[group_id, tensor].counts[part.own, 0] for tensor in tensors])
+            for matrix, rank in zip((ALL_WEIGHTS, *tensors), (float(_mean(own)), *own.tolist()), strict=True):
+                if np.isfinite(rank):
+                    yield GroupRank(
+                        step=step,
+                        advantage=part.advantage,
+                        matrix=matrix,
+                        group_size=part.group_size,
+                        group_id=group_id,
+                        rank=rank,
+                        most=_most(shapes, None if matrix == ALL_WEIGHTS else matrix),
+                    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Located:
+    """A part, and the group that it is of."""
+
+    group_id: str
+    part: CombinedPart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted:
+    """The counts of live parts, weight by weight."""
+
+    group_ids: list[str]
+    own: Array  # [U, n, 4]
+    nulls: Mapping[str, Array]  # [U, n, 4] each
+
+    def mean_of(self, weight: int | None, most: int, *, by_group: bool) -> MeanRanks:
+        """Of one weight, or of each part's mean over all weights; a matrix that is zero has no rank."""
+        own, nulls = _taken(self.own, weight), {name: _taken(drawn, weight) for name, drawn in self.nulls.items()}
+        ranked = np.isfinite(own[:, 0]) & np.all([np.isfinite(drawn[:, 0]) for drawn in nulls.values()], axis=0)
+        return MeanRanks(
+            counts=own[ranked],
+            nulls={name: drawn[ranked] for name, drawn in nulls.items()},
+            group_ids=[group_id for group_id, is_ranked in zip(self.group_ids, ranked, strict=True) if is_ranked],
+            most=most,
+            by_group=by_group,
+        )
+
+
+def _counted(
+    live: Sequence[_Located], tensors: Sequence[str], found: Mapping[tuple[str, str], GroupWeightRanks]
+) -> _Counted:
+    own = np.full((len(tensors), len(live), 4), np.nan)
+    names = [name for name in NULLS if name == "gaussian" or all(name in one.part.nulls for one in live)]
+    nulls = {name: own.copy() for name in names}
+    for row, tensor in enumerate(tensors):
+        for column, one in enumerate(live):
+            ranks, place = found[one.group_id, tensor], one.part.own
+            own[row, column], nulls["gaussian"][row, column] = ranks.counts[place], ranks.gaussian[place]
+            for name in set(names) - {"gaussian"}:
+                nulls[name][row, column] = _mean(ranks.counts[list(one.part.nulls[name])])
+    return _Counted(group_ids=[one.group_id for one in live], own=own, nulls=nulls)
+
+
+def _taken(counts: Array, weight: int | None) -> Array:
+    return _mean(counts) if weight is None else np.asarray(counts[weight])
+
+
+def _mean(counts: Array) -> Array:
+    """Over the first axis, without matrices that are zero; NaN where all are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmean(counts, axis=0), dtype=np.float64)
+
+
+def _most(shapes: Mapping[str, tuple[int, int]], tensor: str | None) -> int:
+    """The most that a rank can be: the smaller side, of the largest weight for the mean over all."""
+    return max((min(shape) for name, shape in shapes.items() if tensor in (None, name)), default=1)

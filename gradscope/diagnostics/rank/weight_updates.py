@@ -1,0 +1,280 @@
+"""What training did to each weight, from checkpoints alone, and beside the gradient of the step before.
+
+A low-rank gradient and a low-rank update are different things; only side by side are they not mistaken for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradscope.errors import InputError
+from gradscope.estimate import Estimate
+from gradscope.findings.rank import rank_headline
+from gradscope.findings.rank_weights import adapter_findings, idle_adapter_findings, weight_update_findings
+from gradscope.metrics.gram.matrix_frames import (
+    SingularFrame,
+    factor_alignment,
+    frame_of,
+    principal_angle,
+    spectrum_drift,
+    unrelated_factors,
+    unrelated_matrix,
+)
+from gradscope.metrics.gram.null_models import gaussian_matrix_values
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array, effective_rank, singular_values_from_gram, stable_rank
+from gradscope.metrics.gram.weight_update import linear_growth, principal_overlap, random_walk_gram
+from gradscope.progress import ProgressCallback
+from gradscope.results.rank import GradientSpectrum, RankReport
+from gradscope.results.update import AdapterState, GradientAndUpdate, UpdateTrajectory, WeightUpdate
+from gradscope.rollouts.run import Run, WeightsRef
+
+if TYPE_CHECKING:
+    from gradscope.gradients.model.checkpoint import Checkpoint
+
+
+def _adapter_states(
+    name: str, checkpoints: Sequence[Checkpoint], matrices: Sequence[Array], size: Estimate
+) -> list[AdapterState]:
+    """One product at each checkpoint."""
+    return [
+        _state(name, checkpoint, matrix, size)
+        for checkpoint, matrix in zip(checkpoints, matrices, strict=True)
+        if checkpoint.factors
+    ]
+
+
+def _state(name: str, checkpoint: Checkpoint, matrix: Array, size: Estimate) -> AdapterState:
+    down, up = checkpoint.factors[name]()
+    rank = len(down)
+    left, right = unrelated_factors((up.shape[0], down.shape[1]), rank)
+    return AdapterState(
+        tensor=name,
+        num_updates=checkpoint.num_updates,
+        rank=rank,
+        a_norm=Estimate.exact(float(np.linalg.norm(down))),
+        b_norm=Estimate.exact(float(np.linalg.norm(up))),
+        product_size=size.map(lambda norm: float(np.linalg.norm(matrix)) / norm),
+        effective_rank=_rank_of(up, down),
+        unrelated_rank=_rank_of(left, right),
+        alignment=factor_alignment(up, down),
+        unrelated_alignment=factor_alignment(left, right),
+    )
+
+
+def _rank_of(up: Array, down: Array) -> Estimate:
+    return effective_rank(frame_of(up @ down).values[: len(down)])
+
+
+_NO_BASE = "the base model of the adapter is not on this disk; name it with --model"
+
+
+def update_report(run: Run, progress: ProgressCallback) -> RankReport:
+    """The answer of ``rank --rows update``: no rollout is looked at, and no model is run."""
+    updates, trajectories, adapters = _measure_weight_updates(run.weights, progress)
+    report = RankReport(
+        source=run.source,
+        rows="update",
+        spectra=(),
+        curve=(),
+        steps=(),
+        skipped={},
+        refused={},
+        gram={},
+        engine={},
+        updates=updates,
+        trajectories=trajectories,
+        adapters=adapters,
+        findings=(
+            *idle_adapter_findings(adapters),
+            *weight_update_findings(updates, trajectories, of_adapter=bool(adapters)),
+            *adapter_findings(adapters),
+        ),
+    )
+    return replace(report, headline=rank_headline(report))
+
+
+def _measure_weight_updates(
+    weights: Sequence[WeightsRef], progress: ProgressCallback
+) -> tuple[tuple[WeightUpdate, ...], tuple[UpdateTrajectory, ...], tuple[AdapterState, ...]]:
+    """Every change since the first checkpoint and between neighbors, their trajectory, and an adapter's factors."""
+    from gradscope.gradients.model.checkpoint import base_matrices, common_tensors, open_checkpoint
+
+    if len(weights) < 2 or len({ref.kind for ref in weights}) > 1:
+        raise InputError(
+            f"An update needs two checkpoints of one kind, and there are {len(weights)}.",
+            hint="Save checkpoints, or name the weights before the first update: --initial FOLDER",
+        )
+    checkpoints = [open_checkpoint(ref) for ref in weights]
+    base, names = base_matrices(weights[0]), common_tensors(checkpoints)
+    if not names:
+        raise InputError("The checkpoints share no weight matrix.", hint="Check that they are of one run.")
+    updates: list[WeightUpdate] = []
+    adapters: list[AdapterState] = []
+    grams: dict[str, Array] = {}
+    for done, name in enumerate(names, start=1):
+        initial = base[name]() if name in base else None
+        matrices = [checkpoint.matrices[name]() for checkpoint in checkpoints]
+        updates += _changes(name, checkpoints, matrices, initial)
+        adapters += _adapter_states(name, checkpoints, matrices, _size(initial))
+        rows = np.stack([(matrix - matrices[0]).ravel() for matrix in matrices[1:]])
+        grams[name] = rows @ rows.T
+        progress(done, len(names), "tensors")
+    times = tuple(checkpoint.num_updates for checkpoint in checkpoints[1:])
+    whole = _trajectory(None, np.sum(list(grams.values()), axis=0), times)
+    each = (_trajectory(name, gram, times) for name, gram in grams.items())
+    return tuple(updates), (whole, *each), tuple(adapters)
+
+
+def _changes(
+    name: str, checkpoints: Sequence[Checkpoint], matrices: Sequence[Array], initial: Array | None
+) -> Iterator[WeightUpdate]:
+    """Since the first checkpoint, then between neighbors that are not that already."""
+    pairs = [(0, later) for later in range(1, len(checkpoints))]
+    pairs += [pair for pair in pairwise(range(len(checkpoints))) if pair not in pairs]
+    whole = _whole(checkpoints, matrices, initial)
+    frames = None if whole is None else [frame_of(matrix) for matrix in whole]
+    for first, last in pairs:
+        change = matrices[last] - matrices[first]
+        values = np.asarray(np.linalg.svd(change, compute_uv=False), dtype=np.float64)
+        rank = min(change.shape)
+        if checkpoints[last].factors:  # a product that was zero adds no directions to the difference
+            rank = min(rank, sum(_rank(checkpoints[at], name) for at in (first, last) if matrices[at].any()))
+        yield WeightUpdate(
+            tensor=name,
+            first=checkpoints[first].num_updates,
+            last=checkpoints[last].num_updates,
+            shape=(change.shape[0], change.shape[1]),
+            singular_values=tuple(float(value) for value in values),
+            effective_rank=effective_rank(values),
+            gaussian=_unrelated_rank(change.shape, rank),
+            stable_rank=stable_rank(values),
+            top_energy=_top(values),
+            **_beside_base(change, initial),
+            **_turned(change, rank, whole, frames, (first, last)),
+        )
+
+
+def _whole(
+    checkpoints: Sequence[Checkpoint], matrices: Sequence[Array], initial: Array | None
+) -> Sequence[Array] | None:
+    """The weights themselves: of an adapter its base with the product added; None without a base."""
+    if not checkpoints[0].factors:
+        return matrices
+    return None if initial is None else [initial + matrix for matrix in matrices]
+
+
+def _rank(checkpoint: Checkpoint, name: str) -> int:
+    return len(checkpoint.factors[name]()[0])
+
+
+def _unrelated_rank(shape: tuple[int, ...], rank: int) -> Estimate:
+    if rank == min(shape):
+        return effective_rank(gaussian_matrix_values(*shape))
+    return effective_rank(frame_of(unrelated_matrix((shape[0], shape[1]), rank)).values[:rank])
+
+
+def _beside_base(change: Array, initial: Array | None) -> dict[str, Estimate]:
+    """What is relative to the weights before training."""
+    none = Estimate.undefined_because(_NO_BASE)
+    overlap, null = (none, none) if initial is None else principal_overlap(initial, change)
+    return {
+        "update_size": _size(initial).map(lambda size: float(np.linalg.norm(change)) / size),
+        "principal_overlap": overlap,
+        "principal_null": null,
+    }
+
+
+def _size(initial: Array | None) -> Estimate:
+    """Norm of the weights before training."""
+    size = 0.0 if initial is None else float(np.linalg.norm(initial))
+    return Estimate.exact(size) if size > 0 else Estimate.undefined_because(_NO_BASE)
+
+
+def _turned(
+    change: Array,
+    rank: int,
+    whole: Sequence[Array] | None,
+    frames: Sequence[SingularFrame] | None,
+    pair: tuple[int, int],
+) -> dict[str, Estimate]:
+    """What became of the singular values and their directions, beside an unrelated change of the same size."""
+    from gradscope.gradients.model.checkpoint import changed_in_bfloat16
+
+    if whole is None or frames is None:
+        names = ("spectrum_drift", "spectrum_drift_null", "principal_angle", "principal_angle_null", "bfloat16_changed")
+        return dict.fromkeys(names, Estimate.undefined_because(_NO_BASE))
+    before, after, size = frames[pair[0]], frames[pair[1]], float(np.linalg.norm(change))
+    null = frame_of(whole[pair[0]] + size * unrelated_matrix((change.shape[0], change.shape[1]), max(rank, 1)))
+    return {
+        "spectrum_drift": spectrum_drift(before, after, size),
+        "spectrum_drift_null": spectrum_drift(before, null, size),
+        "principal_angle": principal_angle(before, after),
+        "principal_angle_null": principal_angle(before, null),
+        "bfloat16_changed": Estimate.exact(changed_in_bfloat16(whole[pair[0]], whole[pair[1]])),
+    }
+
+
+def _trajectory(name: str | None, gram: Array, times: tuple[int, ...]) -> UpdateTrajectory:
+    walk = random_walk_gram(times)
+    values, walked = singular_values_from_gram(gram), singular_values_from_gram(walk)
+    return UpdateTrajectory(
+        tensor=name,
+        num_updates=times,
+        effective_rank=effective_rank(values),
+        top_energy=_top(values),
+        linear_growth=linear_growth(gram, times),
+        walk_effective_rank=effective_rank(walked),
+        walk_top_energy=_top(walked),
+        walk_linear_growth=linear_growth(walk, times),
+    )
+
+
+def _top(values: Array) -> Estimate:
+    energy = float(np.sum(values**2))
+    return Estimate.exact(float(values[0] ** 2) / energy) if energy > 0 else Estimate.undefined_because(ZERO_MATRIX)
+
+
+def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tuple[GradientAndUpdate, ...]:
+    """Each measured gradient with the change from the weights that it was computed at to the next checkpoint.
+
+    Returns:
+        One per step and matrix; none for a step without a later checkpoint, and none of an adapter.
+    """
+    from gradscope.gradients.model.checkpoint import common_tensors, open_checkpoint
+
+    pairs = []
+    for step in sorted({spectrum.label.step for spectrum in spectra}):
+        before, after = run.weights_before(step), run.weights_after(step)
+        if before is None or before.kind == "adapter" or after is None:
+            continue
+        first, last = open_checkpoint(before), open_checkpoint(after)
+        names = set(common_tensors([first, last]))
+        for spectrum in spectra:
+            if spectrum.label.step != step or spectrum.label.tensor not in names:
+                continue
+            change = last.matrices[spectrum.label.tensor]() - first.matrices[spectrum.label.tensor]()
+            values = np.linalg.svd(change, compute_uv=False)
+            pairs.append(
+                GradientAndUpdate(
+                    step=step,
+                    tensor=spectrum.label.tensor,
+                    first=first.num_updates,
+                    last=last.num_updates,
+                    gradient_rank=spectrum.ranks.effective_rank,
+                    gradient_top_energy=_top_energy(np.array(spectrum.singular_values)),
+                    update_rank=effective_rank(values),
+                    update_top_energy=_top_energy(values),
+                    gaussian=spectrum.nulls["gaussian"],
+                )
+            )
+    return tuple(pairs)
+
+
+def _top_energy(values: np.ndarray) -> Estimate:
+    energy = float(np.sum(np.square(values)))
+    return Estimate.exact(float(values[0] ** 2) / energy) if energy > 0 else Estimate.undefined_because(ZERO_MATRIX)

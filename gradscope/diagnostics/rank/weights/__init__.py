@@ -1,1 +1,0 @@
-"""Ranks of weight matrices: their gradients, and their change between checkpoints."""

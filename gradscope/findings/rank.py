@@ -1,0 +1,490 @@
+"""Sentences about ranks, formulations and held-out answers, and the headline of `gradscope rank`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gradscope.advantages.registry import LOGGED
+from gradscope.estimate import Estimate
+from gradscope.findings.logged import logprob_findings
+from gradscope.metrics.gram.reward_baselines import REFERENCE
+from gradscope.metrics.uncertainty.difference import difference_of
+from gradscope.results.rank import (
+    BaselineNoise,
+    FormulationUpdate,
+    GradientSpectrum,
+    HeldoutTransfer,
+    Interference,
+    RankComparison,
+    RankCurvePoint,
+    RankReport,
+    SizeChange,
+    StepGeometry,
+)
+from gradscope.results.tokens import GradientSparsity
+from gradscope.say import interval, non_finite_word, percent, with_interval
+
+_KINDS = {"rollout": "rollout rows", "token": "token rows", "all weights": "dL/dW, mean over weights,"}
+"""Matrices whose change with the group size is said, as it is said."""
+
+
+def rank_findings(
+    curve: Sequence[RankCurvePoint],
+    steps: Sequence[StepGeometry],
+    spectra: Sequence[GradientSpectrum],
+    comparisons: Sequence[RankComparison] = (),
+) -> tuple[str, ...]:
+    """Ranks by group size, over time and by formulation, dead groups, cancellation, and the trainer's own norm."""
+    ranks = [*_by_size(curve), *time_findings(curve), *_compared(comparisons)]
+    sentences = [*ranks, *_dead_findings(curve), *_cancellation(steps), *_norm_findings(steps)]
+    if not curve and spectra:
+        sentences.insert(0, _of_matrices(spectra))
+    return tuple(sentences)
+
+
+def _rank(estimate: Estimate) -> str:
+    return with_interval(estimate, ".2f")
+
+
+def _preferred_points(curve: Sequence[RankCurvePoint]) -> list[RankCurvePoint]:
+    """The logged advantage where there is one, else the first that was asked for."""
+    names = [point.advantage for point in curve]
+    name = LOGGED if LOGGED in names else (names[0] if names else None)
+    return [point for point in curve if point.advantage == name]
+
+
+def _by_size(curve: Sequence[RankCurvePoint]) -> list[str]:
+    """Effective rank beside the number of rows: a low number that is just a small group is no finding."""
+    points = [point for point in _preferred_points(curve) if point.effective_rank.value is not None]
+    if not points:
+        return []
+    last = max(points, key=lambda point: (point.step, point.group_size))
+    return [
+        f"At step {last.step} the gradient matrix of a live group has effective rank {_rank(last.effective_rank)} of "
+        f"at most {last.group_size} rows (advantage {last.advantage}, mean over {last.num_groups - last.num_dead} live "
+        "groups).",
+        *_given_prompts(curve, last),
+        *_against_nulls(last),
+        *_energy(last),
+        *sharing_findings(last),
+    ]
+
+
+def _given_prompts(curve: Sequence[RankCurvePoint], point: RankCurvePoint) -> list[str]:
+    """How far other rollouts of these prompts would move it; a formulation stands in for logged advantages like its."""
+    value = point.effective_rank.value or 0.0
+    for other in curve:
+        rank, same = other.given_prompts, (other.step, other.group_size) == (point.step, point.group_size)
+        if same and rank.interval and math.isclose(rank.value or 0.0, value, rel_tol=1e-6):
+            return [
+                f"Other rollouts of these very prompts would leave it within{interval(rank, '.2f')}; "
+                "the interval above is for other prompts."
+            ]
+    return []
+
+
+def _against_nulls(point: RankCurvePoint) -> list[str]:
+    """Whether the rank is the advantage's doing or the policy's."""
+    scores, gaussian = point.nulls["unweighted"], point.nulls["gaussian"]
+    start = (
+        f"The score vectors of those groups alone, without advantages, have {_rank(scores.effective_rank)}, and "
+        f"unrelated rows of the same norms {_rank(gaussian.effective_rank)}, of which the rank is "
+        f"{_rank(gaussian.ratio)}"
+    )
+    difference = scores.difference
+    if difference.interval is None:
+        return [f"{start}; these groups are too few to say whether the advantages change the rank."]
+    change = with_interval(difference, "+.2f")
+    if difference.side_of_zero == 0:
+        return [f"{start}. What the advantages change ({change}) cannot be told from nothing."]
+    return [f"{start}. The advantages change the rank by {change}; the rest is the policy's own geometry."]
+
+
+def _energy(point: RankCurvePoint) -> list[str]:
+    """What two directions hold, which says little without what they hold of unrelated rows."""
+    energy, null = point.two_direction_energy, point.nulls["gaussian"].two_direction_energy
+    if point.group_size <= 2 or energy.value is None or null.value is None:
+        return []
+    return [
+        f"Two directions hold {with_interval(energy, percent)} of a live group's energy; of unrelated rows of the same "
+        f"norms they would hold {with_interval(null, percent)}."
+    ]
+
+
+def sharing_findings(point: RankCurvePoint) -> list[str]:
+    """What adding up makes of what rollouts share, where that is told from chance."""
+    shared, rest, fate = point.shared_kept, point.residual_kept, _side_of_chance(point.shared_kept)
+    if not fate:
+        return []
+    beside = "" if rest.value is None else f", and {with_interval(rest, '.2f')} times on all others"
+    return [
+        f"What the rollouts of a live group share {'adds up' if fate > 0 else 'cancels'}: on directions of several of "
+        f"them their sum has {with_interval(shared, '.2f')} times the energy of the rows{beside} (1 for random signs)."
+    ]
+
+
+def _side_of_chance(kept: Estimate) -> int:
+    return kept.map(lambda value: value - 1.0).side_of_zero
+
+
+def time_findings(curve: Sequence[RankCurvePoint]) -> list[str]:
+    """First against last step at one group size, and whether the intervals keep them apart."""
+    points = [point for point in _preferred_points(curve) if point.effective_rank.interval is not None]
+    size = max((point.group_size for point in points), default=0)
+    points = sorted((point for point in points if point.group_size == size), key=lambda point: point.step)
+    if len(points) < 2:
+        return []
+    first, last = points[0].effective_rank, points[-1].effective_rank
+    return [
+        f"Between steps {points[0].step} and {points[-1].step} the effective rank went from {_rank(first)} to "
+        f"{_rank(last)}: {_change(difference_of(first, last))}."
+    ]
+
+
+def _change(difference: Estimate) -> str:
+    """Which way a number went, if its interval says so."""
+    text = _rank(difference)
+    if difference.side_of_zero:
+        return f"it rose by {text}" if difference.side_of_zero > 0 else f"it fell by {text}"
+    return f"the difference {text} may be zero, so these steps cannot be told apart"
+
+
+def size_findings(changes: Sequence[SizeChange]) -> tuple[str, ...]:
+    """Whether the rank depends on the group size, on the same prompts, one sentence a kind of matrix.
+
+    Of weights that is their mean: each has its own line in tables and files.
+
+    Returns:
+        The sentences; none where no group lives at both sizes.
+    """
+    named: dict[str, SizeChange] = {}
+    for change in changes:
+        known = named.setdefault(change.matrix, change)
+        if (change.step, change.second) > (known.step, known.second) and change.advantage == known.advantage:
+            named[change.matrix] = change
+    return tuple(
+        f"On the same {change.difference.num_units} prompts at step {change.step} the rank of {_KINDS[matrix]} at "
+        f"R = {change.second} is {with_interval(change.difference, '+.2f')} above that at R = {change.first} "
+        f"(advantage {change.advantage})."
+        for matrix, change in named.items()
+        if change.difference.is_defined and matrix in _KINDS
+    )
+
+
+def _compared(comparisons: Sequence[RankComparison]) -> list[str]:
+    """Which formulations have ranks that can be told from the first one's."""
+    apart = [c for c in comparisons if c.difference.side_of_zero != 0]
+    alike = [c.second for c in comparisons if c.difference.value is not None and c not in apart]
+    sentences = []
+    if apart:
+        named = ", ".join(f"{c.second} ({c.difference.value:+.2f})" for c in apart)
+        sentences.append(
+            f"Paired by group, the rank under {apart[0].first} differs from that under {named}, each at 95 %. A rank "
+            "of rows sees how unequal the advantages are, never their signs."
+        )
+    if alike:
+        sentences.append(
+            f"The ranks under {comparisons[0].first} and under {', '.join(alike)} cannot be told apart at step "
+            f"{comparisons[0].step}."
+        )
+    return sentences
+
+
+def _dead_findings(curve: Sequence[RankCurvePoint]) -> list[str]:
+    """Groups that have no gradient at all, and hence no rank."""
+    points = [point for point in _preferred_points(curve) if point.advantage == LOGGED]
+    dead, total = sum(point.num_dead for point in points), sum(point.num_groups for point in points)
+    if not dead:
+        return []
+    return [f"{dead} of {total} groups have zero advantage throughout: their gradient is zero and has no rank."]
+
+
+def _cancellation(steps: Sequence[StepGeometry]) -> list[str]:
+    """How much of what the rollouts push survives their sum."""
+    values = [step.cancellation.value for step in steps if step.cancellation.value is not None]
+    if not values:
+        return []
+    mean = sum(values) / len(values)
+    return [f"On average {mean:.0%} of the summed row norms survives in the step's gradient; the rest cancels."]
+
+
+def _norm_findings(steps: Sequence[StepGeometry]) -> list[str]:
+    """The engine's total beside the trainer's own number: what the spectra rest on."""
+    if not steps:
+        return []
+    broken = [step for step in steps if step.logged_grad_norm is not None and not math.isfinite(step.logged_grad_norm)]
+    if broken:
+        first = broken[0]
+        return [
+            f"At {len(broken)} of {len(steps)} steps the trainer logged no finite grad_norm, first at step "
+            f"{first.step}: {non_finite_word(first.logged_grad_norm or 0.0)}."
+        ]
+    pairs = [(s.grad_norm.value, s.logged_grad_norm) for s in steps if s.grad_norm.value and s.logged_grad_norm]
+    if not pairs:
+        return ["The trainer logged no grad_norm at these steps, so the gradients are checked against nothing outside."]
+    worst = max(abs(value - logged) / logged for value, logged in pairs)
+    return [
+        f"The recomputed gradient norm differs from the trainer's logged grad_norm by at most {worst:.1e} (relative) "
+        f"at {'this step' if len(pairs) == 1 else f'these {len(pairs)} steps'}."
+    ]
+
+
+def _of_matrices(spectra: Sequence[GradientSpectrum]) -> str:
+    """For rows = weight or group: the range of effective ranks."""
+    ranked = [s for s in spectra if s.ranks.effective_rank.value is not None]
+    if not ranked:
+        return "Every gradient matrix is zero: no rank can be stated."
+    low = min(ranked, key=lambda s: s.ranks.effective_rank.value or 0.0)
+    high = max(ranked, key=lambda s: s.ranks.effective_rank.value or 0.0)
+    first, last = (spectrum.label.tensor or f"step {spectrum.label.step}" for spectrum in (low, high))
+    return (
+        f"Effective ranks run from {low.ranks.effective_rank.value:.2f} ({first}) to "
+        f"{high.ranks.effective_rank.value:.2f} ({last})."
+    )
+
+
+_NEAR_FLOOR = 0.01
+"""Share of sum s under the floor from which an effective rank, the entropy of s / sum s, is doubted."""
+
+
+def reliability_findings(
+    spectra: Sequence[GradientSpectrum], steps: Sequence[StepGeometry], engine: Mapping[str, object]
+) -> tuple[str, ...]:
+    """What reduced precision leaves in doubt, and how the sampler's log-probabilities fit: at most two sentences."""
+    return (*_near_floor(spectra, engine), *logprob_findings(steps))
+
+
+def _near_floor(spectra: Sequence[GradientSpectrum], engine: Mapping[str, object]) -> tuple[str, ...]:
+    """Whether float32 would tell more than the arithmetic that was used."""
+    if engine.get("precision") != "reduced":
+        return ()
+    defined = [spectrum for spectrum in spectra if spectrum.ranks.effective_rank.value is not None]
+    shares = [_share_below(spectrum) for spectrum in defined]
+    doubted = [share for share in shares if share > _NEAR_FLOOR]
+    if not doubted:
+        return ()
+    arithmetic = "TF32" if engine.get("tf32") else str(engine.get("dtype"))
+    return (
+        f"At {len(doubted)} of {len(defined)} spectra singular values lie under the noise floor of {arithmetic}, up to "
+        f"{max(doubted):.0%} of their sum: before these effective ranks are believed, use --precision high.",
+    )
+
+
+def _share_below(spectrum: GradientSpectrum) -> float:
+    """Share of sum s in singular values up to the floor."""
+    values = np.asarray(spectrum.singular_values)
+    return float(values[values <= spectrum.noise_floor].sum() / values.sum())
+
+
+def sparsity_findings(by_step: Sequence[GradientSparsity]) -> tuple[str, ...]:
+    """What the last step's numbers say, in at most one sentence."""
+    last = [one for one in by_step if one.step == by_step[-1].step and one.small.value is not None]
+    if not last:
+        return ()
+    if last[0].parts == "tokens":
+        return (
+            f"At step {last[0].step} {last[0].small.value:.0%} of the tokens have a row below 1 % of the largest, "
+            f"{last[0].zero.value:.0%} exactly zero (Gini {last[0].gini.value:.2f}).",
+        )
+    even = min(last, key=lambda one: one.gini.value or 0.0)
+    uneven = max(last, key=lambda one: one.gini.value or 0.0)
+    return (
+        f"At step {last[0].step} the entries of the weights' gradients are most even in {even.tensor} (Gini "
+        f"{even.gini.value:.2f}, {even.small.value:.0%} below 1 % of the largest) and least in {uneven.tensor} "
+        f"({uneven.gini.value:.2f}, {uneven.small.value:.0%}).",
+    )
+
+
+def update_findings(updates: Sequence[FormulationUpdate], baselines: Sequence[BaselineNoise]) -> tuple[str, ...]:
+    """At most three sentences on updates, and on the noise under each baseline, all steps together first."""
+    return (*_noise(updates), *_climbs(updates), *_baseline(baselines))
+
+
+def _noise(updates: Sequence[FormulationUpdate]) -> list[str]:
+    """How much of the logged update is signal."""
+    of_first = [update.signal_to_noise.value for update in updates if update.advantage == _first(updates)]
+    ratios = [ratio for ratio in of_first if ratio is not None]
+    if not ratios:
+        return []
+    num_signal = sum(ratio > 1 for ratio in ratios)
+    return [
+        f"The expected update under {_first(updates)} exceeds its own noise (signal to noise above 1) at {num_signal} "
+        f"of {len(ratios)} steps; median {sorted(ratios)[len(ratios) // 2]:.2f}."
+    ]
+
+
+def _climbs(updates: Sequence[FormulationUpdate]) -> list[str]:
+    """Formulations whose expected update provably leaves the gradient of pass@k."""
+    step = max((update.step for update in updates), default=None)
+    apart: dict[str, list[str]] = {}
+    for update in updates:
+        for target, cosine in update.alignment.items():
+            if update.step == step and cosine.high is not None and cosine.high < _ALIGNED:
+                apart.setdefault(target, []).append(f"{update.advantage} ({cosine.value:.2f})")
+    return [
+        f"At step {step} the expected update does not follow the gradient of {target} under {', '.join(names)}."
+        for target, names in apart.items()
+    ]
+
+
+def _baseline(baselines: Sequence[BaselineNoise]) -> list[str]:
+    """The least noisy baseline that does not look at its own rollout, where it can be told from leave-one-out."""
+    if not baselines:
+        return []
+    whole = baselines[0]
+    usable = {n: r for n, r in whole.relative_noise.items() if n not in _OWN_REWARD and _differs(r)}
+    optimum = (
+        f"The optimal baseline of a mixed group is {whole.optimal_baseline.value:.2f} on average, at a mean reward of "
+        f"{whole.pass_rate:.2f}"
+        if whole.optimal_baseline.value is not None
+        else "No group shows an optimal baseline"
+    )
+    if not usable:
+        return [f"{optimum}; no baseline can be told from {REFERENCE} by the noise of its gradient."]
+    best = min(usable, key=lambda name: usable[name].value or 0.0)
+    noise = usable[best]
+    change = (noise.value or 0.0) - 1
+    word = "less" if change < 0 else "more"
+    return [
+        f"{optimum}; of the baselines that differ measurably, {best} has {abs(change):.0%} {word} gradient noise than "
+        f"{REFERENCE} (ratio {with_interval(noise, '.2f')})."
+    ]
+
+
+_ALIGNED = 0.9
+"""A cosine whose interval lies below this is called another direction."""
+_OWN_REWARD = ("group_mean", "optimal")
+"""Baselines that see the rollout that they are for; their noise is no fair comparison."""
+
+
+def _first(updates: Sequence[FormulationUpdate]) -> str | None:
+    names = [update.advantage for update in updates]
+    return LOGGED if LOGGED in names else next(iter(names), None)
+
+
+def _differs(ratio: Estimate) -> bool:
+    return ratio.map(lambda value: value - 1.0).side_of_zero != 0
+
+
+def heldout_findings(steps: Sequence[HeldoutTransfer]) -> tuple[str, ...]:
+    """Of the last step under the first advantage, where an interval lies on one side of zero; else nothing."""
+    if not steps:
+        return ()
+    last = max(row.step for row in steps)
+    first = next(row for row in steps if row.step == last)
+    hurt, cosine = first.frac_hurt, first.cosine
+    if hurt.value is None:
+        return ()
+    of_prompts = f"correct answers of the {first.num_heldout} held-out prompts"
+    if side := first.transfer.side_of_zero:
+        carries = (
+            f"Step {last} {'raises' if side > 0 else 'lowers'} the {of_prompts} by "
+            f"{with_interval(first.transfer, '.2f')} of what it does to the answers that it was trained on"
+        )
+    elif side := cosine.side_of_zero:
+        carries = (
+            f"The prompts of step {last}, each counted alike, point {'towards' if side > 0 else 'away from'} the "
+            f"{of_prompts}: mean cosine {with_interval(cosine, '.3f')}"
+        )
+    else:
+        return ()
+    return (
+        f"{carries}; {percent(hurt.value)} of the pairs of a training and a held-out prompt hurt (advantage "
+        f"{first.advantage}, to first order).",
+    )
+
+
+def interference_findings(steps: Sequence[Interference]) -> tuple[str, ...]:
+    """Of the last step under the first advantage, where its interval lies on one side of zero; else nothing."""
+    if not steps:
+        return ()
+    last = max(row.step for row in steps)
+    first = next(row for row in steps if row.step == last)
+    low, high = first.transfer.interval or (-1.0, 1.0)
+    if low <= 0 <= high or first.frac_hurt.value is None:
+        return ()
+    does = "undo a part of" if high < 0 else "add to"
+    return (
+        f"At step {last} the gradients of the other prompts {does} what a prompt's own does for its correct answers: "
+        f"transfer {with_interval(first.transfer, '.2f')}, and {percent(first.frac_hurt.value)} of the pairs of "
+        f"prompts hurt (advantage {first.advantage}, to first order).",
+    )
+
+
+MOST_FINDINGS = 3
+"""Beside the verdict; more than three are not read."""
+NORM_MATCHES = 1e-5
+"""Relative difference of a recomputed norm up to which it is the logged one, as `replay` has it."""
+
+
+def rank_headline(report: RankReport) -> tuple[str, ...]:
+    """The verdict of a report, then its most telling findings.
+
+    Args:
+        report: With all its numbers and findings; its own headline is not looked at.
+
+    Returns:
+        The verdict of one or two sentences, then at most three findings. Rows other than rollouts by all parameters
+        have one subject, and their findings come in its order behind the problems. What held-out samples were given
+        for comes before what is always there. Empty where nothing was found.
+    """
+    if report.rows != "rollout" or not report.curve:
+        first, others = report.findings[:1], report.findings[1:]
+        ordered = dict.fromkeys((*first, *_problems(report), *others)) if first else {}
+        return tuple(ordered)[: 1 + MOST_FINDINGS]
+    findings = [
+        *_problems(report),
+        *heldout_findings(report.heldout),
+        *_dead_findings(report.curve),
+        *time_findings(report.curve),
+        *update_findings(report.formulations, ()),
+    ]
+    return (rank_verdict(report.curve), *findings[:MOST_FINDINGS])
+
+
+def rank_verdict(curve: Sequence[RankCurvePoint]) -> str:
+    """The rank of the last step beside its ceilings, and whose doing it is."""
+    points = [point for point in _preferred_points(curve) if point.effective_rank.is_defined]
+    if not points:
+        return "No group of these steps has a gradient under the advantage, so there is no rank."
+    last = max(points, key=lambda point: (point.step, point.group_size))
+    live = last.num_groups - last.num_dead
+    return (
+        f"At step {last.step} a group's gradient spans {with_interval(last.effective_rank, '.2f')} of at most "
+        f"{last.group_size} directions, {with_interval(last.nulls['gaussian'].ratio, '.2f')} of what unrelated rows of "
+        f"the same norms would span (advantage {last.advantage}, {live} live group{'s' * (live != 1)}). "
+        f"{_whose_doing(last)}"
+    )
+
+
+def _whose_doing(point: RankCurvePoint) -> str:
+    """Whether the advantages change the rank, or the policy alone has it."""
+    scores = point.nulls["unweighted"]
+    start = f"Without advantages the same rollouts span {scores.effective_rank.value:.2f}"
+    if scores.difference.interval is None:
+        return f"{start}; the groups are too few to say whether the advantages change that."
+    change = with_interval(scores.difference, "+.2f")
+    if scores.difference.side_of_zero == 0:
+        return f"{start}; what the advantages change ({change}) cannot be told from zero."
+    return f"{start}; the advantages change that by {change}."
+
+
+def _problems(report: RankReport) -> list[str]:
+    """What makes the ranks doubtful."""
+    off = [step for step in report.steps if (step.logprob_difference and step.logprob_difference.frac_beyond)]
+    norms = [] if _all_match(report.steps) else _norm_findings(report.steps)
+    return [*norms, *reliability_findings(report.spectra, off, report.engine)]
+
+
+def _all_match(steps: Sequence[StepGeometry]) -> bool:
+    pairs = [(step.grad_norm.value, step.logged_grad_norm) for step in steps]
+    return all(
+        norm is not None
+        and logged is not None
+        and math.isfinite(logged)
+        and abs(norm - logged) <= NORM_MATCHES * abs(logged)
+        for norm, logged in pairs
+    )

@@ -1,0 +1,193 @@
+"""Sentences about rows that are tokens, and about what a step is made of token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gradscope.advantages.registry import LOGGED
+from gradscope.results.rank import RankCurvePoint, RowKind, TokenRankPoint
+from gradscope.results.tokens import (
+    CorrectionEffect,
+    EntropyChange,
+    LogprobChange,
+    TokenKind,
+    TokenKl,
+    TurnShare,
+)
+from gradscope.say import percent, with_interval
+
+_SPACES: dict[RowKind, str] = {
+    "hidden": "the gradient of a live group by the last hidden state",
+    "logit": "the gradient of a live group by the logits",
+    "advantage": "the advantage matrix of a live group, rollouts by tokens,",
+}
+
+
+def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
+    """The last step's ranks of token rows under the logged or the first advantage, in at most two sentences."""
+    ranked = [point for point in points if point.effective_rank.value is not None and point.num_rows.value is not None]
+    named = [point for point in ranked if point.advantage == LOGGED] or ranked
+    if not named:
+        return ("No token of these steps has a weight under these advantages: their matrices are zero.",)
+    last = max(named, key=lambda point: (point.step, point.group_size))
+    sentences = [
+        f"At step {last.step} the {last.num_rows.value:.0f} tokens of a live group span "
+        f"{with_interval(last.effective_rank, '.1f')} directions by effective rank (advantage {last.advantage}, mean "
+        f"over {last.num_groups - last.num_dead} live groups){_against_unrelated(last)}."
+    ]
+    if last.method == "sampled":
+        sentences.append(
+            f"Only {last.frac_seen:.0%} of the tokens were measured, drawn at random; the effective rank of a sample "
+            f"is at most its size, so the groups' own may be larger. --max-tokens N takes more, --sketch K all."
+        )
+    if last.method == "sketch" and last.energy_error is not None:
+        sentences.append(
+            f"Rows were sketched: each squared singular value is known to {last.energy_error:.1%} of their sum, and "
+            f"the ranks count that error in. --sketch K with a K four times as large halves it."
+        )
+    return tuple(sentences)
+
+
+def signal_findings(
+    kind: RowKind, curve: Sequence[RankCurvePoint], tokens: Sequence[TokenRankPoint]
+) -> tuple[str, ...]:
+    """The last step's ranks of rollouts and of tokens in another space than that of the parameters.
+
+    Args:
+        kind: ``hidden``, ``logit`` or ``advantage``.
+        curve: Rows that are rollouts.
+        tokens: Rows that are tokens; empty for advantages.
+
+    Returns:
+        One sentence for each kind of rows that has a rank.
+    """
+    by_rollout = [point for point in curve if point.effective_rank.is_defined and point.advantage == curve[0].advantage]
+    sentences = []
+    if by_rollout:
+        last = max(by_rollout, key=lambda point: (point.step, point.group_size))
+        gaussian, scores = last.nulls["gaussian"], last.nulls["unweighted"]
+        alone = "where every rollout has the advantage 1" if kind == "advantage" else "without advantages"
+        sentences.append(
+            f"At step {last.step} {_SPACES[kind]} has effective rank {with_interval(last.effective_rank, '.2f')} of at "
+            f"most {last.group_size} rollouts (advantage {last.advantage}); {alone} it has "
+            f"{with_interval(scores.effective_rank, '.2f')}, and unrelated rows of the same norms "
+            f"{with_interval(gaussian.effective_rank, '.2f')}."
+        )
+    return (*sentences, *(token_findings(tokens) if tokens else ()))
+
+
+def _against_unrelated(point: TokenRankPoint) -> str:
+    ratio = point.nulls["gaussian"].ratio if "gaussian" in point.nulls else None
+    return "" if ratio is None or not ratio.is_defined else f", {with_interval(ratio, '.2f')} of unrelated rows"
+
+
+_ALIKE = 0.99
+"""Cosine from which on two gradients count as one: they differ by 8 degrees at most."""
+_NEARLY_ALL = 0.99
+"""Share of the tokens from which on a kind of them says nothing."""
+_FEW = 0.5
+"""Effective share of the sequences below which whole sequence ratios leave too little to be compared with."""
+
+
+def correction_findings(effects: Sequence[CorrectionEffect], kind: str = "") -> tuple[str, ...]:
+    """Whether corrections for the sampler would turn the last step's gradient, in at most one sentence.
+
+    Args:
+        kind: Which corrections these are, " by sequence", where not all of them are looked at.
+
+    Returns:
+        The sentence; none where no correction has a direction.
+    """
+    last = [one for one in effects if one.step == effects[-1].step and one.cosine.value is not None]
+    others = [one for one in last if one.correction != "none"]
+    if not others:
+        return ()
+    worst = min(others, key=lambda one: one.cosine.value or 0.0)
+    if (worst.cosine.value or 0.0) >= _ALIKE:
+        return (
+            f"No correction for the sampler{kind} turns the gradient of step {worst.step}: its cosine with the "
+            f"uncorrected one is at least {worst.cosine.value:.4f}.",
+        )
+    text = (
+        f"Corrections for the sampler{kind} turn the gradient of step {worst.step}: {worst.correction} has cosine "
+        f"{with_interval(worst.cosine, '.2f')} with the uncorrected one and {worst.norm_ratio.value:.2f} of its norm"
+    )
+    whole = next((one for one in last if one.correction == "sequence_ratio"), None)
+    if whole is not None and whole.ess.value is not None and whole.ess.value < _FEW:
+        return (f"{text}; whole sequence ratios are worth {percent(whole.ess.value)} of the sequences.",)
+    return (f"{text}.",)
+
+
+def kind_findings(kinds: Sequence[TokenKind]) -> tuple[str, ...]:
+    """What the tokens of high entropy and the unlikely ones hold of the last step's gradient, in a sentence each."""
+    last = [one for one in kinds if one.step == kinds[-1].step and one.sign is None]
+    return tuple(
+        f"At step {one.step} {name}, {percent(one.frac_tokens.value or 0.0)} of all, hold "
+        f"{with_interval(one.energy_share, percent)} of the energy of token gradients and "
+        f"{with_interval(one.gradient_share, percent)} of the gradient along its own direction."
+        for one in last
+        for name in _names(one)
+        if (one.frac_tokens.value or 0.0) < _NEARLY_ALL
+        if one.energy_share.is_defined and one.gradient_share.is_defined
+    )
+
+
+def _names(kind: TokenKind) -> tuple[str, ...]:
+    if kind.entropy == "top_fifth":
+        return ("the tokens of the top fifth by entropy",)
+    if kind.probability is not None and kind.probability[0] == 0.0:
+        return (f"tokens of probability below {kind.probability[1]:g}",)
+    return ()
+
+
+def entropy_findings(changes: Sequence[EntropyChange]) -> tuple[str, ...]:
+    """Which way the last step moves the entropy, where its interval leaves zero, in at most one sentence."""
+    last = changes[-1] if changes else None
+    if last is None or not last.cosine.side_of_zero:
+        return ()
+    logged = ""
+    if last.logged is not None and last.logged_next is not None:
+        logged = f"; the trainer logged {last.logged:.3g} there and {last.logged_next:.3g} at the next step"
+    return (
+        f"To first order the gradient of step {last.step} {'raises' if last.cosine.side_of_zero > 0 else 'lowers'} the "
+        f"entropy of its own tokens (cosine {with_interval(last.cosine, '+.2f')}){logged}.",
+    )
+
+
+def turn_findings(turns: Sequence[TurnShare]) -> tuple[str, ...]:
+    """Which turn has the largest part of the last step's gradient, in at most one sentence."""
+    last = [one for one in turns if one.step == turns[-1].step and one.gradient_share.value is not None]
+    if not last:
+        return ()
+    largest = max(last, key=lambda one: one.gradient_share.value or 0.0)
+    return (
+        f"{f'Turns from {largest.turn} on have' if largest.and_later else f'Turn {largest.turn} has'} "
+        f"{with_interval(largest.gradient_share, percent)} of the gradient of step {largest.step} along its own "
+        f"direction, with {percent(largest.frac_tokens.value or 0.0)} of the tokens.",
+    )
+
+
+def kl_findings(steps: Sequence[TokenKl]) -> tuple[str, ...]:
+    """How far the last step's tokens are from the reference, and whether a few of them are, in at most one sentence."""
+    last = steps[-1] if steps else None
+    if last is None or last.k3.value is None or last.top_share.value is None:
+        return ()
+    return (
+        f"At step {last.step} the policy is {with_interval(last.k3, '.3g')} nats a token from the reference by k3, "
+        f"{with_interval(last.k1, '+.3g')} by k1; the furthest hundredth of the tokens holds "
+        f"{percent(last.top_share.value)} of the former.",
+    )
+
+
+def logprob_change_findings(changes: Sequence[LogprobChange]) -> tuple[str, ...]:
+    """Whether training moved the last step's tokens the way their advantages ask, in at most one sentence."""
+    last = changes[-1] if changes else None
+    if last is None or last.matched.interval is None:
+        return ()
+    verdict = {1: "as the advantages ask", -1: "against the advantages", 0: "this may be chance"}
+    return (
+        f"From {last.first} to {last.last} updates the log-probability of the tokens of step {last.step} changed by "
+        f"{with_interval(last.positive, '+.3f')} a token where the advantage is positive and by "
+        f"{with_interval(last.negative, '+.3f')} where it is negative; among tokens of like probability "
+        f"the difference is {with_interval(last.matched, '+.3f')}: {verdict[last.matched.side_of_zero]}.",
+    )

@@ -1,1 +1,0 @@
-"""What curves of ranks and rows that are tokens hold."""

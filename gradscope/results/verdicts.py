@@ -1,0 +1,168 @@
+"""What `gradscope check` and `gradscope claims` decide: each requirement and each claim with its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gradscope.estimate import Estimate
+from gradscope.results.source import Source
+from gradscope.shown import Shown
+
+Operator = Literal["<", "<=", ">", ">=", "==", "!="]
+Outcome = Literal["pass", "fail", "unknown"]
+BaselineRule = Literal["interval", "value"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """One condition on a metric: ``frac_reward_zero_std@last20% <= 0.5``."""
+
+    metric: str
+    """A catalogue metric, ``pass@<k>``, or what the trainer logged; ``@`` and a selector of steps may follow."""
+    op: Operator
+    """How the value must compare with the limit."""
+    limit: float
+    """The limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A metric of this run beside the baseline's."""
+
+    baseline: Estimate
+    """The value when the baseline was written."""
+    change: Estimate
+    """This run minus the baseline."""
+    margin: float
+    """How much worse it may be."""
+    rule: BaselineRule
+    """``interval``: fails when chance does not explain what is beyond the margin; ``value``: when the change is."""
+    num_paired: int
+    """Prompts that both runs have and that were paired; 0 where the two were compared as wholes."""
+    p_value: float | None = None
+    """How often chance alone would make a change as far beyond the margin, corrected by Holm's rule for all metrics
+    that were compared; the metric fails at 0.05. None where that is not known, and under the rule ``value``."""
+    num_tests: int = 0
+    """Metrics that it is corrected for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A requirement and what became of it."""
+
+    metric: str
+    """The requirement's metric."""
+    op: Operator
+    """The requirement's operator; against a baseline the one that its direction asks for."""
+    limit: float
+    """The requirement's limit; against a baseline its value with the margin, 0 where it has none."""
+    outcome: Outcome
+    """``unknown`` where the metric has no value; it never counts as a pass."""
+    estimate: Estimate
+    """The metric's value on this run."""
+    meaning: str
+    """What the outcome means, for people."""
+    next_step: str
+    """What to do about it; empty where it passed."""
+    change: Change | None = None
+    """Against a baseline: both numbers and the rule; None for a limit."""
+    allowed: bool = False
+    """Whether an unknown outcome of this metric was allowed and does not fail the check."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckReport(Shown):
+    """All requirements on one run."""
+
+    source: Source
+    """The run."""
+    verdicts: tuple[Verdict, ...]
+    """One per requirement in the order given, then one per metric of the baseline."""
+    outcome: Outcome
+    """``fail`` if any failed, else ``unknown`` if any could not be decided without leave, else ``pass``."""
+    findings: tuple[str, ...] = ()
+    """What no requirement asked and a reader of the outcome should know: groups that side rewards decide."""
+    without_interval: tuple[str, ...] = ()
+    """Metrics of a baseline that was just written that have no interval: a change of theirs will not be decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineMetric:
+    """One metric of a run."""
+
+    estimate: Estimate
+    """Its value."""
+    prompts: Mapping[str, float] = field(default_factory=dict)
+    """Digest of a prompt's id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
+    is_not_finite: bool = False
+    """Whether the trainer logged NaN or infinity; a baseline file does not hold this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Metrics of one run."""
+
+    run: str
+    """The run they are of."""
+    metrics: Mapping[str, BaselineMetric]
+    """By name, selectors included, as requirements write them."""
+
+
+ClaimVerdict = Literal["supported", "contradicted", "cannot_tell"]
+NOT_SHOWN = "this run does not show it, by our measure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRow:
+    """One claim held against one run."""
+
+    name: str
+    """The claim's name: a word a topic, then the matrix or the part."""
+    source: str
+    """Who says so."""
+    claim: str
+    """What is said, in one sentence."""
+    metric: str
+    """What was measured, of which matrix or which groups."""
+    steps: tuple[int, ...]
+    """Steps that it was measured at; empty for the whole log."""
+    estimate: Estimate
+    """The number; undefined where this run does not have it."""
+    null: Estimate
+    """What it is to be held against: its value by chance, or if the claim's cause were absent; undefined where there is
+    no such number."""
+    verdict: ClaimVerdict
+    """``supported`` or ``contradicted`` where the whole interval says so, on this run; else ``cannot_tell``."""
+    why: str
+    """What the verdict rests on, in words."""
+    settle: str
+    """What would settle it."""
+    ours: bool
+    """Whether the definition, or a bound in it, is gradscope's: a ``contradicted`` row then refutes no source."""
+
+    @property
+    def words(self) -> str:
+        """The verdict as people read it."""
+        if self.ours and self.verdict == "contradicted":
+            return NOT_SHOWN
+        return self.verdict.replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ClaimsReport(Shown):
+    """A run against claims."""
+
+    source: Source
+    """The run."""
+    claims: tuple[ClaimRow, ...]
+    """One row a claim."""
+    steps: tuple[int, ...]
+    """Steps whose gradients were recomputed."""
+    skipped: Mapping[int, str]
+    """Steps that could not be, with the reason."""
+    engine: Mapping[str, object]
+    """How gradients were computed; empty where none were."""
+    findings: tuple[str, ...] = ()
+    """What the rows say, in sentences for people."""

@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradscope.diagnostics.logged.tokens import (
+    METRICS,
+    NO_LOGPROB,
+    NO_SAMPLER,
+    NO_TRAINER,
+    NOT_FINITE,
+    NUM_WORST,
+    OTHER_LENGTH,
+    PLACEHOLDERS,
+    _counts_in_loss,
+    _step_tokens,
+    gathered,
+    policy_entropy,
+    sampler_mismatch,
+    staleness,
+)
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup, Tokens
+from tests.conftest import REPOSITORY
+from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
+from tests.diagnostics.made_up_runs import group_of, run_of
+
+
+class Sizes:
+    def __init__(self) -> None:
+        self.found: list[tuple[int, int]] = []
+
+    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        self.found.append((step, len(groups)))
+
+    def result(self, run: Run, resampling: Resampling) -> tuple[str, list[tuple[int, int]]]:
+        return run.source.path, self.found
+
+
+def test_a_part_sees_each_step_once_and_then_the_run() -> None:
+    run = run_of(group_of([1], step=2, prompt="a"), group_of([1], step=1), group_of([0], step=2, prompt="b"))
+    assert gathered(Sizes(), run, RESAMPLING) == (run.source.path, [(1, 1), (2, 2)])
+
+
+def test_masked_tokens_are_left_out_and_positions_are_those_of_the_completion() -> None:
+    group = tokens_of(
+        both([-1.0, 0.0, -2.0], [-1.5, math.nan, -2.0], mask=(True, False, True), advantage=0.5),
+        both([-0.25], [-0.5], token_advantages=(-1.0,), advantage=0.5),
+        both([-0.25], [-0.5], mask=(False,)),
+    )
+    set_aside: Counter[str] = Counter()
+    tokens = _step_tokens([group], set_aside)
+    assert tokens.log_ratios.tolist() == [-0.5, 0.0, -0.25]
+    assert tokens.positions.tolist() == [0, 2, 0]
+    assert tokens.lengths.tolist() == [2, 1]
+    assert tokens.advantages.tolist() == [0.5, 0.5, -1.0]
+    assert [rollout.sample for rollout in tokens.rollouts] == [0, 1]
+    assert not set_aside
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, NO_SAMPLER),
+        ({"logprobs": (-1.0,)}, NO_TRAINER),
+        ({"trainer_logprobs": (-1.0,)}, NO_SAMPLER),
+        (both([-1.0], [-1.0, -2.0]), OTHER_LENGTH),
+        (both([-1.0], [-1.0], mask=(True, True)), OTHER_LENGTH),
+        (both([], []), OTHER_LENGTH),
+        (both([-1.0, -1.0], [-1.0, math.nan]), NOT_FINITE),
+        (both([-math.inf], [-1.0]), NOT_FINITE),
+        (both([-1.0], [math.inf]), NOT_FINITE),
+        (both([1.0], [-1.0]), NO_LOGPROB),
+        (both([-1.0], [-1e30]), NO_LOGPROB),
+    ],
+)
+def test_rows_that_cannot_be_compared_are_counted_by_reason(fields: dict[str, Any], reason: str) -> None:
+    set_aside: Counter[str] = Counter()
+    tokens = _step_tokens([tokens_of(fields, both([-1.0], [-2.0]))], set_aside)
+    assert set_aside == {reason: 1}
+    assert tokens.log_ratios.tolist() == [-1.0]
+
+
+def test_a_little_above_zero_is_rounding() -> None:
+    assert _step_tokens([tokens_of(both([0.25], [-0.25]))], Counter()).log_ratios.tolist() == [-0.5]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "trainer", "kept"),
+    [((-1.0, -2.0), (0.0, 0.0), 0), ((0.0, 0.0), (-1.0, -2.0), 0), ((0.0, 0.0), (0.0, 0.0), 3), ((-1.0,), (0.0,), 3)],
+)
+def test_zeros_of_a_whole_step_stand_for_no_log_probabilities(
+    sampler: tuple[float, ...], trainer: tuple[float, ...], kept: int
+) -> None:
+    set_aside: Counter[str] = Counter()
+    third = both([-1.0], [-1.0]) if len(sampler) == 1 else both(sampler, trainer)
+    tokens = _step_tokens([tokens_of(both(sampler, trainer), both(sampler, trainer), third)], set_aside)
+    assert len(tokens.lengths) == kept
+    assert set_aside == ({} if kept else {PLACEHOLDERS: 3})
+
+
+def test_no_rollout_gives_no_token() -> None:
+    tokens = _step_tokens([], Counter())
+    assert (len(tokens.sampler), len(tokens.lengths), tokens.prompts) == (0, 0, ())
+
+
+def test_advantages_of_another_length_are_not_taken() -> None:
+    tokens = _step_tokens([tokens_of(both([-1.0], [-1.0], token_advantages=(1.0, 2.0)))], Counter())
+    assert np.isnan(tokens.advantages).all()
+
+
+def test_a_rollout_of_which_no_token_counts_is_in_no_loss() -> None:
+    masks = (None, (True, False), (False, False), ())
+    assert [_counts_in_loss(tokens_of({"mask": mask}).rollouts[0]) for mask in masks] == [True, True, False, False]
+
+
+def test_each_sequence_of_a_rollout_has_its_own_tokens_and_its_prompt() -> None:
+    before = Tokens(
+        prompt_ids=(5,), completion_ids=(7, 8), mask=(False, True), logprobs=(0.0, -1.0), trainer_logprobs=(0.0, -1.25)
+    )
+    unknown = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,), logprobs=(-1.0,))
+    outside = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(False,))
+    set_aside: Counter[str] = Counter()
+    several = both([-0.5], [-0.5], mask=(True,), advantage=0.5, earlier=(before, unknown, outside))
+    tokens = _step_tokens([tokens_of(several, both([-2.0], [-2.0]))], set_aside)
+    assert tokens.log_ratios.tolist() == [-0.25, 0.0, 0.0]
+    assert (tokens.positions.tolist(), tokens.lengths.tolist()) == ([1, 0, 0], [1, 1, 1])
+    assert (tokens.sequences, [one.sample for one in tokens.rollouts]) == ((0, 3, 0), [0, 0, 1])
+    assert tokens.prompts == ("p", "p", "p")
+    assert set_aside == {NO_TRAINER: 1}
+
+
+def test_a_rollout_counts_where_any_of_its_sequences_does() -> None:
+    (one,) = tokens_of(both([-0.5], [-0.5], mask=(False,))).rollouts
+    before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
+    assert not _counts_in_loss(one)
+    assert _counts_in_loss(dataclasses.replace(one, earlier=(before,)))
+
+
+FEW = Resampling(num_resamples=100)
+
+
+def test_tokens_have_a_mean_each_step_and_a_trend() -> None:
+    found = policy_entropy(drifting_run(), FEW)
+    assert found.origin == "tokens"
+    assert [row.mean.value for row in found.by_step] == pytest.approx([0.1, 0.2, 0.3])
+    assert found.overall is not None
+    assert found.overall.mean.value == pytest.approx(0.2)
+    assert found.trend is not None
+    assert found.trend.value == pytest.approx(0.2)
+
+
+def test_tokens_not_rollouts_weigh_the_same_and_masked_ones_do_not_count() -> None:
+    group = tokens_of(
+        {"entropies": (1.0, 9.0, 2.0), "mask": (True, False, True)}, {"entropies": (6.0,)}, {"entropies": (5.0,) * 2}
+    )
+    found = policy_entropy(run_of(group), FEW)
+    assert found.overall is not None
+    assert found.overall.mean.value == pytest.approx((1 + 2 + 6 + 5 + 5) / 5)
+
+
+@pytest.mark.parametrize(
+    "entropies", [(math.nan, 1.0), (-3.0,), (1e6,), (math.inf,), ()], ids=["nan", "negative", "large", "inf", "none"]
+)
+def test_a_rollout_with_numbers_that_are_no_entropy_does_not_count(entropies: tuple[float, ...]) -> None:
+    found = policy_entropy(run_of(tokens_of({"entropies": entropies}, {"entropies": (0.5,)})), FEW)
+    assert found.overall is not None
+    assert found.overall.mean.value == 0.5
+    assert policy_entropy(run_of(tokens_of({"entropies": entropies})), FEW).overall is None
+
+
+def test_a_mask_of_another_length_tells_nothing() -> None:
+    assert policy_entropy(run_of(tokens_of({"entropies": (1.0,), "mask": (True, True)})), FEW).overall is None
+
+
+def test_rounding_below_zero_is_zero() -> None:
+    found = policy_entropy(run_of(tokens_of({"entropies": (-1e-6,)})), FEW)
+    assert found.overall is not None
+    assert found.overall.mean.value == 0.0
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_the_trainers_own_metric_stands_in(name: str) -> None:
+    groups = [group_of([1, 0], step=step) for step in (1, 2, 3, 4)]
+    metrics = {1: {name: 0.4}, 3: {name: 0.2}, 4: {"loss": 1.0}, 9: {name: 7.0}}
+    found = policy_entropy(run_of(*groups, metrics=metrics), FEW)
+    assert found.origin == name
+    assert [(row.step, row.mean.value) for row in found.by_step] == [(1, 0.4), (3, 0.2)]
+    assert found.overall is not None
+    assert found.overall.mean.value == pytest.approx(0.3)
+
+
+def test_a_logged_nan_is_not_passed_over() -> None:
+    groups = [group_of([1, 0], step=step) for step in (1, 2)]
+    found = policy_entropy(run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW)
+    assert [row.mean.undefined for row in found.by_step] == [None, "the trainer logged NaN"]
+    assert found.overall is not None
+    assert found.overall.mean.undefined == "the trainer logged NaN at step 2"
+
+
+def test_a_mean_over_steps_that_fall_stays_an_entropy() -> None:
+    groups = [group_of([1, 0], step=step) for step in range(1, 21)]
+    metrics = {step: {"entropy": 0.5 - 0.02 * step} for step in range(1, 21)}
+    found = policy_entropy(run_of(*groups, metrics=metrics), FEW)
+    assert found.overall is not None
+    assert found.overall.mean.low == 0.0
+
+
+def test_no_entropy_is_none() -> None:
+    assert policy_entropy(run_of(group_of([1, 0])), FEW).overall is None
+
+
+SAMPLER_FEW = Resampling(num_resamples=100)
+
+
+def test_each_step_and_the_whole_log_are_measured() -> None:
+    found = sampler_mismatch(drifting_run(), SAMPLER_FEW)
+    assert [row.step for row in found.by_step] == [1, 2, 3]
+    assert [row.logprob_gap.value for row in found.by_step] == pytest.approx([0.01, 0.02, 0.03])
+    assert found.overall is not None
+    assert found.overall.logprob_gap.value == pytest.approx(0.02)
+    assert (found.overall.num_tokens, found.overall.num_sequences, found.overall.step) == (72, 36, None)
+    assert found.overall.sequence_ess.value == pytest.approx(1.0)
+    assert not found.is_identical
+
+
+def test_the_worst_tokens_are_named_the_largest_difference_first() -> None:
+    rng = np.random.default_rng(0)
+    groups = []
+    every = []
+    for step in (1, 2):
+        sampler, trainer = (-rng.exponential(1.0, (4, 9)) for _ in range(2))
+        groups.append(tokens_of(*map(both, sampler, trainer), step=step))
+        every += [(abs(trainer[row, at] - sampler[row, at]), step, row, at) for row in range(4) for at in range(9)]
+    worst = sampler_mismatch(run_of(*groups), SAMPLER_FEW).worst
+    assert [(token.step, token.row, token.position) for token in worst] == [
+        (step, row, at) for _, step, row, at in sorted(every, reverse=True)[:NUM_WORST]
+    ]
+
+
+def test_of_equal_differences_the_first_are_named() -> None:
+    group = tokens_of(both([-1.0] * 30, [-2.0] * 30))
+    worst = sampler_mismatch(run_of(group), SAMPLER_FEW).worst
+    assert [token.position for token in worst] == list(range(NUM_WORST))
+
+
+def test_a_trainer_that_took_over_the_samplers_values_is_told() -> None:
+    found = sampler_mismatch(run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), SAMPLER_FEW)
+    assert found.is_identical
+    assert found.worst == ()
+
+
+def test_steps_without_data_are_left_out_and_rows_counted() -> None:
+    run = run_of(
+        group_of([1, 0], step=1),
+        tokens_of(both([-1.0], [-1.1]), both([-1.0], [math.nan]), step=2),
+    )
+    found = sampler_mismatch(run, SAMPLER_FEW)
+    assert [row.step for row in found.by_step] == [2]
+    assert found.set_aside == {
+        "no log-probabilities of the sampler": 2,
+        "a log-probability that is missing, NaN or infinite": 1,
+    }
+
+
+def test_a_log_without_any_has_no_numbers() -> None:
+    found = sampler_mismatch(run_of(group_of([1, 0])), SAMPLER_FEW)
+    assert (found.overall, found.by_step) == (None, ())
+
+
+@pytest.mark.parametrize(("log", "tokens", "gap"), [("nemo_rl", 9, 0.01), ("prime_rl_tokens", 4, 0.005)])
+def test_logs_of_trainers_that_keep_both(log: str, tokens: int, gap: float) -> None:
+    found = sampler_mismatch(read_run(REPOSITORY / "fixtures" / "logs" / log), SAMPLER_FEW)
+    assert found.overall is not None
+    assert found.overall.num_tokens == tokens
+    assert found.overall.logprob_gap.value == pytest.approx(gap)
+
+
+STALENESS_FEW = Resampling(num_resamples=100)
+
+
+def stale_run() -> object:
+    """Lags 0, 2, 2 at step 3 and 0, 3 at step 4; the gap of a token is a tenth of the lag."""
+    return run_of(
+        tokens_of(
+            both([-1.0], [-1.0], policy_versions=(2, 2)),
+            both([-1.0, -1.0], [-1.2, -0.8], policy_versions=(0, 2)),
+            both([-1.0], [-1.2], policy_versions=(0, 0)),
+            step=3,
+        ),
+        tokens_of({"policy_versions": (3, 3)}, both([-1.0], [-1.3], policy_versions=(0, 1)), step=4, prompt="q"),
+    )
+
+
+def test_lags_are_those_of_the_first_token() -> None:
+    found = staleness(stale_run(), STALENESS_FEW)
+    assert found.overall is not None
+    assert found.overall.num_rollouts == 5
+    assert found.overall.mean_lag.value == pytest.approx((0 + 2 + 2 + 0 + 3) / 5)
+    assert found.overall.max_lag.value == 3.0
+    assert found.overall.frac_above_1.value == pytest.approx(3 / 5)
+    assert found.overall.frac_mixed.value == pytest.approx(2 / 5)
+    assert [(row.step, row.mean_lag.value) for row in found.by_step] == [(3, pytest.approx(4 / 3)), (4, 1.5)]
+
+
+def test_each_lag_has_its_share_and_its_gap() -> None:
+    rows = staleness(stale_run(), STALENESS_FEW).by_lag
+    assert [(row.lag, row.num_rollouts, row.share) for row in rows] == [(0, 2, 0.4), (2, 2, 0.4), (3, 1, 0.2)]
+    assert [row.logprob_gap.value for row in rows] == pytest.approx([0.0, 0.2, 0.3])
+
+
+def test_a_lag_without_log_probabilities_says_so() -> None:
+    (row,) = staleness(run_of(tokens_of({"policy_versions": (0, 0)})), STALENESS_FEW).by_lag
+    assert row.logprob_gap.undefined == "no rollout of this lag has log-probabilities of both sampler and trainer"
+
+
+def test_rollouts_that_no_update_used_have_no_lag() -> None:
+    run = run_of(tokens_of({"policy_versions": (0, 0), "mask": (False,)}, {"policy_versions": (1, 1)}, step=2))
+    found = staleness(run, STALENESS_FEW)
+    assert found.overall is not None
+    assert found.overall.num_rollouts == 1
+
+
+def test_versions_from_the_future_are_no_lag() -> None:
+    found = staleness(run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), STALENESS_FEW)
+    assert found.overall is None
+    assert "newer than its steps" in found.contradiction
+
+
+def test_no_versions_are_nothing() -> None:
+    found = staleness(run_of(group_of([1, 0])), STALENESS_FEW)
+    assert (found.overall, found.contradiction) == (None, "")
+
+
+@pytest.mark.parametrize(("log", "rollouts"), [("prime_rl", 2), ("tinker", 8)])
+def test_logs_that_name_the_weights(log: str, rollouts: int) -> None:
+    found = staleness(read_run(REPOSITORY / "fixtures" / "logs" / log), STALENESS_FEW)
+    assert found.overall is not None
+    assert (found.overall.num_rollouts, found.overall.max_lag.value) == (rollouts, 0.0)

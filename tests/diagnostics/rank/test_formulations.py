@@ -1,0 +1,318 @@
+"""The geometry of one step's gradient, of rows whose norms and angles are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gradscope.advantages.registry import LOGGED, compute_step_advantages
+from gradscope.diagnostics.rank.formulations import (
+    _class_energy,
+    group_index,
+    kinds_of,
+    measure_formulations,
+    measure_geometry,
+    measure_interference,
+    measure_kinds,
+    measure_shares,
+)
+from gradscope.diagnostics.rank.reward_baselines import baseline_groups, measure_baselines
+from gradscope.metrics.gram.reward_baselines import baselines, second_moment
+from gradscope.results.rank import FormulationUpdate
+from gradscope.rollouts.run import WeightsRef
+from tests.diagnostics.rank.test_rollout_spectra import make_rows
+
+WEIGHTS = WeightsRef(num_updates=2, path=Path("run/checkpoint-2"), kind="full")
+GRAM = SimpleNamespace(num_inferred_ids=1, verification=SimpleNamespace(describe=lambda: {"passed": True}))
+
+
+def rows_of(policy_gram, rewards=(0.0, 1.0), groups=("a", "a")):
+    rows, _ = make_rows(list(rewards), list(groups))
+    return replace(rows, policy_gram=policy_gram, full_gram=policy_gram)
+
+
+def test_norm_and_cancellation_of_two_orthogonal_rows() -> None:
+    found = measure_geometry(rows_of(np.diag([9.0, 16.0])), WEIGHTS, GRAM, {"grad_norm": 4.9})
+    assert found.grad_norm.value == pytest.approx(5.0)
+    assert found.logged_grad_norm == 4.9
+    assert found.cancellation.value == pytest.approx(5 / 7)
+    assert found.class_subspace_energy.value == pytest.approx(1.0)
+    assert found.sparsity["zero_groups"].value == 0
+    assert (found.weights, found.num_rollouts, found.num_inferred_ids) == ("checkpoint-2", 2, 1)
+    assert found.verification == {"passed": True}
+
+
+def test_without_logged_advantages_nothing_is_stated() -> None:
+    rows, _ = make_rows([0.0, 1.0], ["a", "a"])
+    found = measure_geometry(rows, WEIGHTS, GRAM, {})
+    for estimate in (found.grad_norm, found.cancellation, found.class_subspace_energy):
+        assert estimate.undefined == "no advantages were logged"
+    assert found.sparsity == {}
+    assert found.logged_grad_norm is None
+
+
+def test_class_energy_looks_at_groups_whose_rewards_differ() -> None:
+    # two orthogonal passing rows of one norm and a failing one: the passing mean holds half of their energy
+    rows = rows_of(None, (1.0, 1.0, 0.0, 1.0, 1.0), ("a", "a", "a", "b", "b"))
+    assert _class_energy(rows, np.eye(5)).value == pytest.approx(2 / 3)
+    equal = rows_of(None, (1.0, 1.0), ("a", "a"))
+    assert "rewards that differ" in str(_class_energy(equal, np.eye(2)).undefined)
+    unknown = rows_of(None, (1.0, float("nan")), ("a", "a"))
+    assert _class_energy(unknown, np.eye(2)).value is None
+
+
+REWARDS = [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+GROUPS = [f"g{group}" for group in range(4) for _ in range(4)]
+
+
+def by_name(updates: list[FormulationUpdate]) -> dict[str, FormulationUpdate]:
+    return {update.advantage: update for update in updates}
+
+
+def test_updates_equal_sums_of_fresh_rows() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS)
+    rewards = np.array(REWARDS)
+    sums = {"reinforce": rewards @ scores, "sign": (2 * rewards - 1) @ scores}
+    found = by_name(measure_formulations(rows, ["reinforce", "sign"]))
+    for name, expected in sums.items():
+        assert found[name].update_norm.value == pytest.approx(np.linalg.norm(expected))
+    cosine = sums["reinforce"] @ sums["sign"] / np.linalg.norm(sums["reinforce"]) / np.linalg.norm(sums["sign"])
+    assert found["reinforce"].cosines["sign"].value == pytest.approx(cosine)
+    assert set(found["sign"].cosines) == {"reinforce"}
+
+
+def test_zero_sum_advantages_on_identical_rows_cancel_within_groups() -> None:
+    rows, _ = make_rows(REWARDS, GROUPS)
+    same = replace(rows, gram=np.ones_like(rows.gram))
+    update = by_name(measure_formulations(same, ["dr_grpo"]))["dr_grpo"]
+    assert update.between_groups.value == pytest.approx(0.0, abs=1e-12)
+    assert update.cancellation.value == pytest.approx(0.0, abs=1e-6)
+
+
+def test_cosines_of_groups_and_noise_are_those_of_the_rows() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS)
+    found = by_name(measure_formulations(rows, ["dr_grpo", "sign", "batch_mean", "pass_at_4"]))
+    rewards = np.array(REWARDS).reshape(4, 4)
+    sums = np.stack([(2 * own - 1) @ part for own, part in zip(rewards, scores.reshape(4, 4, -1), strict=True)])
+    units = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+    assert found["sign"].group_cosine.value == pytest.approx((np.sum(units @ units.T) - 4) / 12)
+    # halves with means of their own
+    halves = rewards.reshape(8, 2)
+    vectors = np.einsum("hg,hgp->hp", halves - halves.mean(1, keepdims=True), scores.reshape(8, 2, -1))
+    first, second = vectors[::2], vectors[1::2]
+    means = (first + second) / 2
+    other = (np.sum(means @ means.T) - np.sum(means**2)) / 12
+    share = np.mean(np.sum((first - second) ** 2, 1)) / 2 / (np.mean(np.sum(first**2 + second**2, 1)) / 2 - other)
+    assert found["dr_grpo"].noise_within.value == pytest.approx(share)
+    assert found["batch_mean"].noise_within.undefined == "batch_mean is relative to more than a group"
+    assert found["pass_at_4"].noise_within.undefined == "half of a group has 2 rollouts, too few for pass_at_4"
+    ratio = found["sign"].signal_to_noise
+    assert ratio.low > 0 or "the signal may be zero" in found["sign"].critical_batch_size.undefined
+
+
+def test_logged_advantages_cannot_be_made_of_halves() -> None:
+    rows, _ = make_rows(REWARDS, GROUPS, advantages=[1.0, -1.0] * 8)
+    (update,) = measure_formulations(rows, [LOGGED])
+    assert update.noise_within.undefined == ("logged advantages are relative to whole groups; name their formulation")
+
+
+def test_a_zero_update_has_no_cosine() -> None:
+    rows, _ = make_rows([1.0] * 4, ["a", "a", "b", "b"])
+    found = by_name(measure_formulations(rows, ["dr_grpo", "reinforce"]))
+    assert found["reinforce"].cosines["dr_grpo"].undefined == "one of the two updates is zero"
+
+
+def test_leave_one_out_climbs_pass_at_1_exactly() -> None:
+    rng = np.random.default_rng(0)
+    rewards = rng.integers(2, size=64).astype(float)
+    rows, scores = make_rows(rewards.tolist(), [f"g{group}" for group in range(16) for _ in range(4)])
+    scores[:, 0] += 3 * (rewards - 0.5)  # a direction that every group shares
+    found = measure_formulations(replace(rows, gram=scores @ scores.T), ["rloo"])
+    assert found[0].alignment["pass@1"].value == pytest.approx(1.0)
+    assert found[0].signal_to_noise.value > 1
+    assert set(found[0].alignment) == {"pass@1", "pass@4"}
+
+
+def test_graded_rewards_have_no_pass_at_k() -> None:
+    rows, _ = make_rows([0.0, 0.5, 1.0, 0.0], ["a", "a", "b", "b"])
+    (update,) = measure_formulations(rows, ["dr_grpo", "sign"])
+    assert update.advantage == "dr_grpo"
+    assert "there are others" in str(update.alignment["pass@1"].undefined)
+
+
+def test_single_rollouts_have_no_baseline() -> None:
+    rows, _ = make_rows([0.0, 1.0, 1.0], ["a", "b", "c"])
+    (update,) = measure_formulations(rows, ["reinforce"])
+    assert "one rollout" in str(update.alignment["pass@1"].undefined)
+    assert baseline_groups(rows) == []
+    assert measure_baselines([]) == ()
+
+
+def test_token_advantages_have_no_single_weight() -> None:
+    rows, _ = make_rows(REWARDS, GROUPS)
+    assert measure_formulations(rows, [LOGGED]) == []
+
+
+def test_shares_add_up_to_one_by_rollout_and_by_group() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS, advantages=[reward - 0.5 for reward in REWARDS])
+    shares = measure_shares(rows)
+    gradient = (np.array(REWARDS) - 0.5)[:, None] * scores
+    total = gradient.sum(axis=0)
+    assert sum(share.projection_share.value for share in shares) == pytest.approx(1.0)
+    assert shares[1].projection_share.value == pytest.approx(gradient[4:8].sum(axis=0) @ total / (total @ total))
+    assert sum(shares[1].rollouts) == pytest.approx(shares[1].projection_share.value)
+    assert [share.pass_rate for share in shares] == [0.5, 0.25, 0.75, 0.0]
+
+
+def test_a_step_without_gradient_has_no_shares() -> None:
+    rows, _ = make_rows([1.0, 1.0], ["a", "a"], advantages=[0.0, 0.0])
+    (share,) = measure_shares(rows)
+    assert share.projection_share.undefined == "the step has no gradient"
+    assert share.rollouts == ()
+    assert measure_shares(make_rows([1.0], ["a"])[0]) == []
+
+
+def test_groups_are_numbered_in_the_order_of_the_log() -> None:
+    assert group_index(make_rows([0, 1, 0, 1], ["b", "a", "b", "a"])[0]).tolist() == [0, 1, 0, 1]
+
+
+def test_baseline_noise_is_the_ratio_of_second_moments() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS)
+    rewards, norms = np.array(REWARDS).reshape(4, 4), (scores**2).sum(axis=1).reshape(4, 4)
+    tables = baselines(rewards, norms)
+    whole, step, *groups = measure_baselines(baseline_groups(rows))
+    for name in ("zero", "group_mean", "optimal", "optimal_leave_one_out"):
+        expected = (
+            second_moment(rewards, norms, tables[name]).sum()
+            / second_moment(rewards, norms, tables["leave_one_out"]).sum()
+        )
+        assert whole.relative_noise[name].value == pytest.approx(expected)
+    assert (whole.step, step.step, len(groups)) == (None, 3, 3)
+    assert groups[0].optimal_baseline.value == pytest.approx((rewards[0] @ norms[0]) / norms[0].sum())
+    assert whole.relative_noise["group_mean"].value == pytest.approx((3 / 4) ** 2)
+    assert "shrinkage" in whole.relative_noise
+
+
+def test_the_optimal_baseline_is_a_formulation_of_the_gram() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS)
+    rewards, norms = np.array(REWARDS).reshape(4, 4), (scores**2).sum(axis=1).reshape(4, 4)
+    (update,) = measure_formulations(rows, ["optimal_baseline"])
+    weights = rewards - (norms * rewards).sum(axis=1, keepdims=True) / norms.sum(axis=1, keepdims=True)
+    assert update.update_norm.value == pytest.approx(np.linalg.norm(weights.ravel() @ scores))
+
+
+def test_confident_passes_pull_the_optimal_baseline_down() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS)
+    scores[np.array(REWARDS) == 1.0] *= 0.1
+    whole, *_ = measure_baselines(baseline_groups(replace(rows, gram=scores @ scores.T)))
+    assert whole.optimal_baseline.value < 0.1
+    assert whole.reward_norm_correlation.value < -0.8
+    assert whole.relative_noise["zero"].value < 0.2
+
+
+def test_dead_groups_have_no_noise_to_compare() -> None:
+    whole, *_ = measure_baselines(baseline_groups(make_rows([1.0, 1.0], ["a", "a"])[0]))
+    assert "nothing to compare with" in str(whole.relative_noise["zero"].undefined)
+    assert "no group has rewards that differ" in str(whole.optimal_baseline.undefined)
+
+
+KINDS_REWARDS = [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+KINDS_GROUPS = [f"g{group}" for group in range(4) for _ in range(4)]
+KIND_OF_GROUP = ["mixed", "all_fail", "all_pass", "mixed"]
+
+
+@pytest.mark.parametrize("name", ["grpo", "sign", "reinforce", "ngrpo", "pass_at_2", "batch_mean", "opo"])
+def test_parts_are_sums_of_fresh_rows(name: str) -> None:
+    rows, scores = make_rows(KINDS_REWARDS, KINDS_GROUPS)
+    rows = replace(rows, lengths=np.ones(16))
+    rewards = np.array(KINDS_REWARDS).reshape(4, 4)
+    given = rewards - rewards.mean(1, keepdims=True) if name == "opo" else compute_step_advantages(name, rewards)
+    gradient = np.concatenate(list(given))[:, None] * scores
+    whole = gradient.sum(0)
+    found = {part.kind: part for part in measure_kinds(rows, [name])}
+    assert list(found) == ["all_fail", "mixed", "all_pass"]
+    for kind, part in found.items():
+        mine = np.repeat([of == kind for of in KIND_OF_GROUP], 4)
+        total = gradient[mine].sum(0)
+        assert part.num_groups == KIND_OF_GROUP.count(kind)
+        assert part.norm.value == pytest.approx(np.linalg.norm(total), abs=1e-9)
+        if np.any(total):
+            cosine = total @ whole / np.linalg.norm(total) / np.linalg.norm(whole)
+            assert part.cosine.value == pytest.approx(cosine)
+        else:
+            assert part.cosine.undefined is not None
+
+
+def test_the_parts_of_one_kind_alone_are_the_update() -> None:
+    rows, scores = make_rows([0.0, 1.0] * 8, KINDS_GROUPS)
+    scores[:, 0] += 3 * (rows.rewards - 0.5)
+    rows = replace(rows, gram=scores @ scores.T)
+    (part,) = measure_kinds(rows, ["rloo"])
+    (update,) = measure_formulations(rows, ["rloo"])
+    assert (part.kind, part.norm) == ("mixed", replace(update.update_norm, num_units=part.norm.num_units))
+    assert part.cosine.value == pytest.approx(1.0)
+    assert part.alignment == update.alignment
+
+
+def test_the_all_fail_part_of_sign_climbs_pass_at_g() -> None:
+    """Of many prompts with one direction that raises the pass rate: its all-fail groups point along it."""
+    rng = np.random.default_rng(0)
+    rewards = (rng.random(400) < 0.3).astype(float)
+    rows, scores = make_rows(rewards.tolist(), [f"g{group}" for group in range(100) for _ in range(4)])
+    scores[:, 0] += 4 * (rewards - 0.3)
+    parts = {part.kind: part for part in measure_kinds(replace(rows, gram=scores @ scores.T), ["sign"])}
+    found = parts["all_fail"].alignment["pass@4"]
+    assert found.value > 0.9
+    assert found.high == pytest.approx(1.0, abs=0.1)
+
+
+def test_other_rewards_have_no_kinds() -> None:
+    rows, _ = make_rows([0.5, 1.0, 0.0, 1.0], ["a", "a", "b", "b"])
+    assert measure_kinds(rows, ["dr_grpo"]) == []
+    binary, _ = make_rows([0.0, 1.0, 0.0, 1.0], ["a", "a", "b", "b"])
+    assert measure_kinds(binary, ["spo"]) == []
+
+
+def test_each_rollout_is_of_the_kind_of_its_group() -> None:
+    rows, _ = make_rows([0.0, 1.0, 0.0, 1.0, 0.0, 1.0], ["a", "b", "a", "b", "c", "c"])
+    masks = {kind: mask.tolist() for kind, mask in kinds_of(rows).items()}
+    assert masks == {
+        "all_fail": [True, False, True, False, False, False],
+        "mixed": [False] * 4 + [True] * 2,
+        "all_pass": [False, True, False, True, False, False],
+    }
+
+
+INTERFERENCE_REWARDS = [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+INTERFERENCE_GROUPS = [f"g{group}" for group in range(4) for _ in range(4)]
+
+
+def test_a_formulation_that_moves_dead_groups_has_their_influence_too() -> None:
+    rows, scores = make_rows(
+        INTERFERENCE_REWARDS, INTERFERENCE_GROUPS, advantages=[2 * reward - 1 for reward in INTERFERENCE_REWARDS]
+    )
+    steps, prompts = measure_interference(rows, [LOGGED, "dr_grpo", "sign"])
+    assert [(row.step, row.advantage) for row in steps] == [(rows.step, name) for name in (LOGGED, "dr_grpo", "sign")]
+    assert [(row.group_id, row.pass_rate) for row in prompts] == [("g0", 0.5), ("g1", 0.0), ("g2", 1.0), ("g3", 0.25)]
+    assert {row.advantage for row in prompts} == {LOGGED}
+    logged, live, sign = steps
+    assert (sign.frac_hurt, sign.transfer) == (logged.frac_hurt, logged.transfer)  # they are the same numbers
+    rewards = np.array(INTERFERENCE_REWARDS)
+    group = np.arange(16) // 4
+    pulls = [(rewards - rewards[group == g].mean())[group == g] @ scores[group == g] for g in (0, 3)]
+    right = {g: scores[(group == g) & (rewards == 1)].mean(axis=0) for g in (0, 2, 3)}
+    hurt = [pull @ right[k] < 0 for j, pull in zip((0, 3), pulls, strict=True) for k in right if k != j]
+    assert live.frac_hurt.value == pytest.approx(np.mean(hurt))
+    _, of_live = measure_interference(rows, ["dr_grpo"])
+    assert [row.group_id for row in of_live] == ["g0", "g3"]
+
+
+def test_other_rewards_and_formulations_have_none() -> None:
+    rows, _ = make_rows([0.5, 1.0, 0.0, 1.0], ["a", "a", "b", "b"])
+    assert measure_interference(rows, ["dr_grpo"]) == ([], [])
+    binary, _ = make_rows([0.0, 1.0, 0.0, 1.0], ["a", "a", "b", "b"])
+    assert measure_interference(binary, ["spo"]) == ([], [])

@@ -1,0 +1,311 @@
+"""Parts of one size as arrays, against the rows that they stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gradscope.advantages.registry import LOGGED, compute_advantages
+from gradscope.diagnostics.rank.rollout_spectra import PartStack, step_spectra
+from gradscope.diagnostics.rank.rows import StepRows, formulated, step_rows, sub_groups
+from gradscope.errors import InputError
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.geometry import CHANNELS
+from gradscope.metrics.gram.spectrum import effective_rank
+from gradscope.metrics.uncertainty.jackknife import jackknife
+from tests.gradients.models import DAPO, measured_step, naive_rows, tiny_groups, tiny_policy, weight_of
+from tests.metrics.gram.test_geometry import channels_of_rows
+
+WEIGHTS = np.array([[1.0, -2.0], [0.0, 0.0]])
+
+
+def stack_of(*, centered: bool = False, is_scalar: bool = True) -> tuple[PartStack, np.ndarray]:
+    """A live and a dead pair."""
+    rows, scores = make_rows([1, 0, 1, 1], ["a", "a", "b", "b"])
+    scores = scores.reshape(2, 2, NUM_PARAMETERS)
+    grams = scores @ scores.swapaxes(1, 2)
+    stack = PartStack(
+        parts=tuple(sub_groups(rows, 2)),
+        scores=grams,
+        baseline_weights=np.ones((2, 2)),
+        gradients=WEIGHTS[:, :, None] * grams * WEIGHTS[:, None, :],
+        weights=WEIGHTS,
+        rewards=rows.rewards.reshape(2, 2),
+        is_scalar=is_scalar,
+        num_columns=NUM_PARAMETERS,
+        centered=centered,
+    )
+    return stack, scores
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_values_are_those_of_the_rows(centered: bool) -> None:
+    stack, scores = stack_of(centered=centered)
+    gradient = WEIGHTS[0][:, None] * scores[0]
+    expected = np.linalg.svd(gradient - gradient.mean(0) * centered, compute_uv=False)
+    np.testing.assert_allclose(stack.values[0], expected, atol=1e-6 * expected[0])
+    assert not stack.values[1].any()
+    assert stack.is_live.tolist() == [True, False]
+
+
+def test_nulls_are_of_the_chosen_parts_alone() -> None:
+    stack, scores = stack_of()
+    values = stack.null_values(np.array([True, False]))
+    expected = np.linalg.svd(scores[0], compute_uv=False)
+    assert values["unweighted"].shape == (1, 1, 2)
+    np.testing.assert_allclose(values["unweighted"][0, 0], expected, rtol=1e-6)
+    # a shuffle of two deals (1, -2) or (-2, 1); both occur among the draws
+    dealt = [np.linalg.svd(np.array(pair)[:, None] * scores[0], compute_uv=False)[0] for pair in ((1, -2), (-2, 1))]
+    assert {round(value, 6) for value in values["shuffled"][:, 0, 0]} == {round(value, 6) for value in dealt}
+
+
+def test_without_scalars_there_is_no_shuffle() -> None:
+    stack, _ = stack_of(is_scalar=False)
+    assert set(stack.null_values(np.array([True, False]))) == {"unweighted", "gaussian"}
+
+
+def test_energy_of_the_sum_and_channels_have_a_row_a_part_and_none_of_a_dead_one() -> None:
+    stack, scores = stack_of()
+    gradient = WEIGHTS[0][:, None] * scores[0]
+    assert stack.summed_energy[0] == pytest.approx(np.sum(gradient.sum(axis=0) ** 2) / np.sum(gradient**2))
+    assert stack.channels.shape == (2, 5)
+    assert np.isfinite(stack.channels[0]).all()
+    assert np.isnan(stack.channels[1]).all()
+    assert np.isnan(stack.summed_energy[1])
+
+
+REWARDS = [0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0]
+GROUPS = ["a"] * 6 + ["b"] * 6
+
+
+def given_prompts(advantage: str, rewards: list[float], groups: list[str], size: int | None = None) -> Estimate:
+    rows, _ = make_rows(rewards, groups, advantages=[1.0, -1.0] * (len(rewards) // 2))
+    _, (point,) = step_spectra(rows, advantage, size, by_group=False)
+    return point.given_prompts
+
+
+@pytest.mark.parametrize("advantage", ["dr_grpo", "optimal_baseline", "opo"])
+def test_it_is_the_jackknife_of_fresh_rows(advantage: str) -> None:
+    rows, scores = make_rows(REWARDS, GROUPS)
+    rows = replace(rows, lengths=np.arange(1.0, 13.0))
+    found = step_spectra(rows, advantage, None, by_group=False)[1][0].given_prompts
+
+    def rank(index: list[int]) -> float:
+        weights = (np.arange(1.0, 13.0) if advantage == "opo" else np.diag(rows.gram))[index]
+        fresh = formulated(advantage, rows.rewards[None, index], weights[None])[0][:, None] * scores[index]
+        return effective_rank(np.linalg.svd(fresh, compute_uv=False)).value or 0.0
+
+    both = [list(range(6)), list(range(6, 12))]
+    own = [rank(index) for index in both]
+    left_out = [
+        [(rank([other for other in index if other != row]) + own[1 - place]) / 2 for row in index]
+        for place, index in enumerate(both)
+    ]
+    expected = jackknife(float(np.mean(own)), left_out, low=1.0, high=6.0)
+    assert found.value == pytest.approx(expected.value)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-5)
+
+
+def test_a_lone_success_that_carries_the_only_live_group_is_said() -> None:
+    found = given_prompts("dr_grpo", [1.0, 0.0, 0.0, 0.0, 0.0, 0.0], ["a"] * 6)
+    assert found.undefined == "it hangs on a single unit, without which it does not exist"
+
+
+def test_beside_other_live_groups_a_lone_success_widens_the_interval() -> None:
+    found = given_prompts("dr_grpo", [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, *REWARDS[:6]], GROUPS)
+    assert found.low is not None
+
+
+@pytest.mark.parametrize(
+    ("advantage", "size", "reason"),
+    [
+        ("logged", None, "the logged advantages are relative to all rollouts of a group; name their formulation"),
+        ("batch_mean", None, "batch_mean is relative to more than a group"),
+        ("pass_at_2", 2, "pass_at_2 needs groups of at least 2, and leaving one out leaves 1"),
+        ("dr_grpo", 2, "leaving one of 2 out leaves too little"),
+    ],
+)
+def test_what_has_no_such_interval_says_why(advantage: str, size: int | None, reason: str) -> None:
+    assert reason in str(given_prompts(advantage, REWARDS, GROUPS, size).undefined)
+
+
+def test_the_curve_counts_dead_groups_apart() -> None:
+    rows, _ = make_rows([0, 1, 1, 1, 0, 0, 1, 0], ["a", "a", "b", "b", "c", "c", "d", "d"])
+    (point,) = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
+    assert (point.num_groups, point.num_dead) == (4, 2)
+    assert point.effective_rank.value == pytest.approx(1.8, abs=0.25)  # two nearly orthogonal rows
+    assert point.effective_rank.num_units == 2
+
+
+def test_a_step_of_dead_groups_has_no_rank() -> None:
+    rows, _ = make_rows([1, 1], ["a", "a"])
+    (point,) = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
+    assert point.effective_rank.value is None
+    assert "has a gradient by its advantages" in str(point.effective_rank.undefined)
+
+
+def test_sizes_are_not_mixed_in_one_average() -> None:
+    rows, _ = make_rows([0, 1, 0, 1, 1], ["a", "a", "b", "b", "b"])
+    points = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
+    assert [point.group_size for point in points] == [2, 3]
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_the_energy_of_the_sum_is_that_of_the_rows_themselves(centered: bool) -> None:
+    rewards, groups = [0, 1, 1, 1, 0, 0, 1, 0, 0, 1, 1, 0], [name for name in "abc" for _ in range(4)]
+    rows, scores = make_rows(rewards, groups)
+    (point,) = step_spectra(rows, "sign", None, by_group=False, centered=centered)[1]
+    gradients = ((2 * rows.rewards - 1)[:, None] * scores).reshape(3, 4, -1)
+    expected = [np.sum(part.sum(axis=0) ** 2) / np.sum(part**2) for part in gradients]
+    assert point.summed_energy.value == pytest.approx(np.mean(expected))
+    assert 0.0 <= point.summed_energy.low < point.summed_energy.value < point.summed_energy.high <= 4.0
+    (dead,) = step_spectra(make_rows([1, 1], ["a", "a"])[0], "dr_grpo", None, by_group=False)[1]
+    assert "has a gradient by its advantages" in str(dead.summed_energy.undefined)
+
+
+@pytest.mark.parametrize("advantage", ["reinforce", "positive_only"])
+def test_one_score_vector_among_many_has_a_rank_and_no_shuffle(advantage: str) -> None:
+    """As where all completions but one were cut off and are masked."""
+    size = 64
+    rows, scores = make_rows([1.0] + [0.0] * (size - 1), ["a"] * size)
+    scores[1:] = 0.0
+    ((spectrum, *_), (point,)) = step_spectra(
+        dataclasses.replace(rows, gram=scores @ scores.T), advantage, None, by_group=False
+    )
+    assert spectrum.ranks.effective_rank.value == pytest.approx(1.0)
+    assert point.effective_rank.value == pytest.approx(1.0)
+    assert point.nulls["unweighted"].effective_rank.value == pytest.approx(1.0)
+    assert "without a score vector" in str(point.nulls["shuffled"].effective_rank.undefined)
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_channels_are_means_over_the_groups_that_have_them(centered: bool) -> None:
+    rewards, groups = [0, 1, 1, 1, 0, 0, 1, 0, 0, 1, 1, 0, 1, 0], list("aaaabbbbccccdd")
+    rows, scores = make_rows(rewards, groups)
+    scores = scores + 1.0
+    rows = dataclasses.replace(rows, gram=scores @ scores.T)
+    point = step_spectra(rows, "sign", None, by_group=False, centered=centered)[1][-1]
+    gradients = ((2 * rows.rewards - 1)[:, None] * scores)[:12].reshape(3, 4, -1)
+    expected = np.mean([channels_of_rows(part) for part in gradients], axis=0)
+    assert [getattr(point, name).value for name in CHANNELS] == pytest.approx(expected.tolist())
+    assert 0.0 <= point.shared_kept.low < point.shared_kept.value < point.shared_kept.high <= 4.0
+    (dead,) = step_spectra(make_rows([1, 1], ["a", "a"])[0], "dr_grpo", None, by_group=False)[1]
+    assert all("has a gradient by its advantages" in str(getattr(dead, name).undefined) for name in CHANNELS)
+
+
+def test_a_channel_that_no_group_has_says_so() -> None:
+    rows, _ = make_rows([0, 1, 1, 0], ["a", "a", "b", "b"])
+    alike = dataclasses.replace(rows, gram=np.ones((4, 4)))
+    (point,) = step_spectra(alike, "sign", None, by_group=False)[1]
+    assert point.shared_energy.value == pytest.approx(1.0)
+    assert point.shared_kept.value == pytest.approx(0.0, abs=1e-9)
+    assert point.residual_kept.undefined == "the rows of every group lie on the directions that they share"
+    assert point.shared_sum.undefined == "the gradients of every group cancel altogether"
+    (apart,) = step_spectra(dataclasses.replace(rows, gram=np.eye(4)), "sign", None, by_group=False)[1]
+    assert apart.shared_kept.undefined == "the rows of no group share a direction"
+    assert apart.residual_kept.value == pytest.approx(1.0)
+
+
+def test_channels_of_a_model_are_those_of_one_plain_backward_pass_a_rollout() -> None:
+    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(3, 4)
+    (point,) = step_spectra(step_rows(measured_step(policy, groups, DAPO)), "logged", None, by_group=False)[1]
+    advantages = np.array([rollout.advantage for group in groups for rollout in group.rollouts])
+    gradients = advantages[:, None] * naive_rows(policy, groups, weight_of(groups))
+    expected = np.mean([channels_of_rows(part) for part in gradients.reshape(3, 4, -1)], axis=0)
+    assert [getattr(point, name).value for name in CHANNELS] == pytest.approx(expected.tolist(), rel=1e-4)
+
+
+NUM_PARAMETERS = 40
+
+
+def make_rows(
+    rewards: list[float], group_ids: list[str], *, seed: int = 0, advantages: list[float] | None = None
+) -> tuple[StepRows, np.ndarray]:
+    scores = np.random.default_rng(seed).normal(size=(len(rewards), NUM_PARAMETERS))
+    logged = None if advantages is None else np.array(advantages)
+    policy = None if logged is None else np.outer(logged, logged) * (scores @ scores.T)
+    seen: dict[str, int] = {}
+    samples = [seen.update({name: seen.get(name, -1) + 1}) or seen[name] for name in group_ids]
+    rows = StepRows(
+        step=3,
+        gram=scores @ scores.T,
+        policy_gram=policy,
+        full_gram=policy,
+        rewards=np.array(rewards),
+        advantages=logged,
+        group_ids=tuple(group_ids),
+        samples=tuple(samples),
+        num_parameters=NUM_PARAMETERS,
+        relative_row_error=1e-7,
+    )
+    return rows, scores
+
+
+@pytest.mark.parametrize("advantage", ["grpo", "dr_grpo", "rloo", "sign", "reinforce"])
+@pytest.mark.parametrize("size", [2, 4, None])
+def test_spectra_equal_those_of_fresh_rows(advantage: str, size: int | None) -> None:
+    rewards = [0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0]
+    rows, scores = make_rows(rewards, ["a"] * 8)
+    spectra, _ = step_spectra(rows, advantage, size, by_group=False)
+    for spectrum in spectra[1:]:
+        index = list(spectrum.label.samples)
+        fresh = compute_advantages(advantage, rows.rewards[index])[:, None] * scores[index]
+        expected = np.linalg.svd(fresh, compute_uv=False)
+        np.testing.assert_allclose(spectrum.singular_values, expected, rtol=1e-6, atol=1e-6 * expected[0] + 1e-12)
+        assert spectrum.label.shape == (len(index), NUM_PARAMETERS)
+
+
+def test_the_whole_step_holds_all_rows() -> None:
+    rows, scores = make_rows([0, 1, 1, 0], ["a", "a", "b", "b"])
+    whole, *_ = step_spectra(rows, "reinforce", None, by_group=False)[0]
+    expected = np.linalg.svd(rows.rewards[:, None] * scores, compute_uv=False)
+    assert whole.label.group_id is None
+    np.testing.assert_allclose(whole.singular_values, expected, atol=1e-6 * expected[0])
+
+
+def test_group_rows_are_sums_over_rollouts() -> None:
+    rows, scores = make_rows([0, 1, 1, 0], ["a", "a", "b", "b"])
+    (spectrum,), curve = step_spectra(rows, "dr_grpo", None, by_group=True)
+    gradient = np.array([-0.5, 0.5, 0.5, -0.5])[:, None] * scores
+    sums = np.stack([gradient[:2].sum(0), gradient[2:].sum(0)])
+    np.testing.assert_allclose(spectrum.singular_values, np.linalg.svd(sums, compute_uv=False), rtol=1e-7)
+    assert spectrum.label.rows == "group"
+    assert spectrum.label.shape == (2, NUM_PARAMETERS)
+    assert curve == []
+
+
+def test_logged_rows_keep_what_the_optimizer_saw() -> None:
+    rows, scores = make_rows([0, 1], ["a", "a"], advantages=[-3.0, 0.25])
+    _, part = step_spectra(rows, LOGGED, None, by_group=False)[0]
+    expected = np.linalg.svd(np.array([-3.0, 0.25])[:, None] * scores, compute_uv=False)
+    np.testing.assert_allclose(part.singular_values, expected, rtol=1e-7)
+
+
+def test_centering_removes_the_mean_row() -> None:
+    rows, scores = make_rows([1, 1, 1, 1], ["a"] * 4)
+    _, part = step_spectra(rows, "reinforce", None, by_group=False, centered=True)[0]
+    expected = np.linalg.svd(scores - scores.mean(0), compute_uv=False)
+    np.testing.assert_allclose(part.singular_values[:3], expected[:3], rtol=1e-6)
+    assert part.label.centered
+    assert part.ranks.numerical_rank.value == 3
+    assert 0 <= (part.ranks.frac_energy_below_floor.value or 0.0) < 1e-14
+
+
+def test_groups_that_are_too_small_give_nothing() -> None:
+    rows, _ = make_rows([0, 1], ["a", "a"])
+    assert step_spectra(rows, "dr_grpo", 4, by_group=False) == ([], [])
+
+
+def test_a_missing_reward_is_named() -> None:
+    rows, _ = make_rows([0, float("nan")], ["a", "a"])
+    with pytest.raises(InputError, match="group a at step 3 has no reward"):
+        step_spectra(rows, "dr_grpo", None, by_group=False)
+
+
+def test_the_noise_floor_scales_with_the_row_error() -> None:
+    rows, scores = make_rows([1, 1, 1], ["a"] * 3)
+    _, part = step_spectra(rows, "reinforce", None, by_group=False)[0]
+    assert part.noise_floor == pytest.approx(1e-7 * np.linalg.norm(scores), rel=0.9)

@@ -1,0 +1,186 @@
+"""The engine's answer in plain arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from gradscope.advantages.registry import LOGGED
+from gradscope.diagnostics.rank.rollout_spectra import step_spectra
+from gradscope.diagnostics.rank.rows import (
+    advantage_rows,
+    advantages_of,
+    baseline_weights_of,
+    step_rows,
+    sub_groups,
+    write_gram,
+)
+from gradscope.errors import InputError
+from gradscope.rollouts.function_rewards import FunctionRewards
+from gradscope.rollouts.types import Rollout, RolloutGroup, Tokens
+from tests.diagnostics.rank.test_rollout_spectra import make_rows
+from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
+
+
+def test_the_blocks_are_those_of_the_step() -> None:
+    groups = tiny_groups(2, 2)
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    gram = measured_step(tiny_policy("llama_untied_biases"), groups, DAPO)
+    rows = step_rows(gram)
+    advantages = np.array([rollout.advantage for rollout in rollouts])
+    np.testing.assert_array_equal(rows.gram, gram.score_gram)
+    np.testing.assert_allclose(rows.policy_gram, advantages[:, None] * rows.gram * advantages, rtol=1e-9)
+    np.testing.assert_allclose(rows.full_gram, rows.policy_gram)  # no KL term
+    assert rows.group_ids == ("g0", "g0", "g1", "g1")
+    assert rows.samples == (0, 1, 0, 1)
+    assert rows.rewards.tolist() == [rollout.reward for rollout in rollouts]
+    assert rows.lengths.tolist() == [len(rollout.completion_ids) for rollout in rollouts]
+    assert (rows.step, rows.num_parameters) == (1, gram.num_parameters)
+
+
+def test_a_rollout_is_live_where_its_gradient_is_not_zero() -> None:
+    groups = tiny_groups(1, 3)
+    first, *others = groups[0].rollouts
+    dead = [replace(groups[0], rollouts=(replace(first, advantage=0.0), *others))]
+    rows = step_rows(measured_step(tiny_policy("llama_untied_biases"), dead, DAPO))
+    assert rows.is_live.tolist() == [False, True, True]
+    assert replace(rows, policy_gram=None).is_live is None
+
+
+def test_a_group_of_four_splits_into_disjoint_pairs() -> None:
+    rows, _ = make_rows([0, 1, 0, 1, 1, 1, 0], ["a"] * 4 + ["b"] * 3)
+    parts = sub_groups(rows, 2)
+    assert [(part.group_id, part.samples) for part in parts] == [
+        ("a", (0, 1)),
+        ("a", (2, 3)),
+        ("b", (0, 1)),
+    ]
+    assert [part.index.tolist() for part in parts] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_interleaved_groups_are_kept_apart() -> None:
+    rows, _ = make_rows([0, 1, 0, 1], ["a", "b", "a", "b"])
+    assert [part.index.tolist() for part in sub_groups(rows, None)] == [[0, 2], [1, 3]]
+
+
+def test_lengths_weigh_the_baseline_of_opo() -> None:
+    rows = replace(
+        make_rows([1, 0, 1, 0, 0], ["a", "a", "b", "b", "b"])[0], lengths=np.array([1.0, 3.0, 2.0, 2.0, 2.0])
+    )
+    first, second = advantages_of(rows, sub_groups(rows, None), "opo")
+    assert first.tolist() == [0.75, -0.25]  # (1 x 1 + 3 x 0) / 4
+    np.testing.assert_allclose(second, [2 / 3, -1 / 3, -1 / 3])
+    assert baseline_weights_of(rows, "opo").tolist() == [1.0, 3.0, 2.0, 2.0, 2.0]
+    assert baseline_weights_of(rows, "grpo").tolist() == [1.0] * 5
+
+
+def test_each_function_is_scaled_by_itself() -> None:
+    functions = FunctionRewards(table=np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 7.0], [0.0, 0.0]]), weights=np.ones(2))
+    rows = replace(make_rows([1, 0, 7, 0], ["a", "a", "b", "b"])[0], functions=functions)
+    first, second = advantages_of(rows, sub_groups(rows, None), "gdpo")
+    np.testing.assert_allclose(first, second, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "message"),
+    [
+        ("opo", "opo depends on the lengths of completions, which are not known here"),
+        ("gdpo", "gdpo needs the rewards of each function at step 3"),
+    ],
+)
+def test_what_a_formulation_lacks_is_named(advantage: str, message: str) -> None:
+    rows, _ = make_rows([1, 0], ["a", "a"])
+    with pytest.raises(InputError, match=message):
+        advantages_of(rows, sub_groups(rows, None), advantage)
+
+
+def test_a_missing_advantage_is_named() -> None:
+    rows, _ = make_rows([0, 1], ["a", "a"])
+    with pytest.raises(InputError, match="No advantages were logged at step 3"):
+        advantages_of(rows, sub_groups(rows, None), LOGGED)
+
+
+EMPTY = {"group_id": "g", "prompt": "", "completion": ""}
+
+
+def group_of(*rollouts: dict[str, object]) -> list[RolloutGroup]:
+    made = [
+        Rollout(**{**EMPTY, "sample": i, "row": i, "reward": float(i % 2), **one}) for i, one in enumerate(rollouts)
+    ]
+    return [RolloutGroup(step=1, group_id="g", prompt_id="p", rollouts=tuple(made))]
+
+
+def rank_of(groups: list[RolloutGroup], advantage: str = "logged") -> float | None:
+    (point,) = step_spectra(advantage_rows(1, groups), advantage, None, by_group=False)[1]
+    return point.effective_rank.value
+
+
+def test_one_advantage_a_rollout_has_rank_one_where_lengths_are_equal() -> None:
+    rollouts = [{"completion_ids": (1, 2, 3), "advantage": a} for a in (1.0, -1.0, 0.5)]
+    assert rank_of(group_of(*rollouts)) == pytest.approx(1.0)
+    assert rank_of(group_of(*rollouts), "sign") == pytest.approx(1.0)
+
+
+def test_other_lengths_and_masks_raise_it() -> None:
+    ragged = group_of({"completion_ids": (1, 2, 3), "advantage": 1.0}, {"completion_ids": (1,), "advantage": -1.0})
+    values = np.linalg.svd([[1.0, 1.0, 1.0], [-1.0, 0.0, 0.0]], compute_uv=False)
+    share = values / values.sum()
+    assert rank_of(ragged) == pytest.approx(np.exp(-np.sum(share * np.log(share))))
+    masked = group_of(
+        {"completion_ids": (1, 2), "mask": (True, False), "advantage": 1.0},
+        {"completion_ids": (1, 2), "mask": (False, True), "advantage": 1.0},
+    )
+    assert rank_of(masked) == pytest.approx(2.0)
+
+
+def test_advantages_of_tokens_have_their_own_rank() -> None:
+    groups = group_of({"token_advantages": (1.0, 0.0)}, {"token_advantages": (0.0, 1.0)})
+    rows = advantage_rows(1, groups)
+    assert rows.advantages is None
+    assert rank_of(groups) == pytest.approx(2.0)
+    assert rank_of(groups, "sign") == pytest.approx(1.0)  # one advantage a rollout again
+
+
+def test_without_logged_advantages_only_formulations_remain() -> None:
+    rows = advantage_rows(1, group_of({"completion_ids": (1, 2)}, {"logprobs": (-0.1, -0.2)}))
+    assert rows.policy_gram is None
+    assert rows.advantages is None
+
+
+def test_a_formulation_of_gradients_has_no_such_matrix() -> None:
+    rows = advantage_rows(1, group_of({"completion_ids": (1, 2)}, {"completion_ids": (1,)}))
+    with pytest.raises(InputError, match="optimal_baseline depends on the norms of gradients"):
+        step_spectra(rows, "optimal_baseline", None, by_group=False)
+
+
+def test_a_rollout_of_unknown_length_is_named() -> None:
+    with pytest.raises(InputError, match="Rollout 1 of group g has no token ids"):
+        advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0}, {"advantage": 1.0}))
+
+
+def test_a_rollout_of_several_sequences_is_no_row() -> None:
+    before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
+    with pytest.raises(InputError, match="Rollout 0 of group g is several sequences") as raised:
+        advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0, "earlier": (before,)}))
+    assert raised.value.cause == "several_sequences"
+
+
+def test_everything_that_is_known_is_written(tmp_path: Path) -> None:
+    rows, scores = make_rows([0.0, 1.0, 1.0], ["b", "a", "b"], advantages=[-1.0, 2.0, 0.5])
+    assert write_gram(tmp_path / "out", rows) == "gram_step_00003.safetensors"
+    arrays = load_file(tmp_path / "out" / "gram_step_00003.safetensors")
+    np.testing.assert_allclose(arrays["score_gram"], scores @ scores.T)
+    np.testing.assert_array_equal(arrays["gradient_gram"], rows.full_gram)
+    assert arrays["rewards"].tolist() == [0.0, 1.0, 1.0]
+    assert arrays["advantages"].tolist() == [-1.0, 2.0, 0.5]
+    assert arrays["group_index"].tolist() == [1, 0, 1]  # groups by name
+
+
+def test_what_was_not_logged_is_left_out(tmp_path: Path) -> None:
+    rows, _ = make_rows([0.0, 1.0], ["a", "a"])
+    name = write_gram(tmp_path, replace(rows, step=12))
+    assert set(load_file(tmp_path / name)) == {"score_gram", "rewards", "group_index"}

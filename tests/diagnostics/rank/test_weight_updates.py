@@ -1,0 +1,225 @@
+"""Whether an adapter does anything yet."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from gradscope.diagnostics.rank.spectrum import ranks_of
+from gradscope.diagnostics.rank.weight_updates import _adapter_states, _measure_weight_updates, gradients_and_updates
+from gradscope.errors import InputError
+from gradscope.estimate import Estimate
+from gradscope.findings.rank_weights import gradient_update_findings
+from gradscope.gradients.model.checkpoint import Checkpoint
+from gradscope.progress import no_progress
+from gradscope.results.rank import GradientSpectrum, SpectrumLabel
+from gradscope.rollouts.run import Run, WeightsRef
+from tests.diagnostics.made_up_runs import run_of as made_up
+
+RNG = np.random.default_rng(0)
+DOWN, UP = RNG.normal(size=(3, 40)), RNG.normal(size=(30, 3))
+
+
+def checkpoint(num_updates: int, up: np.ndarray) -> Checkpoint:
+    return Checkpoint(num_updates=num_updates, matrices={}, factors={"q": lambda: (DOWN, up)})
+
+
+def test_a_fresh_adapter_and_one_that_was_trained() -> None:
+    checkpoints = [checkpoint(0, 0 * UP), checkpoint(5, UP)]
+    fresh, trained = _adapter_states("q", checkpoints, [np.zeros((30, 40)), 2 * UP @ DOWN], Estimate.exact(4.0))
+    assert fresh.b_norm.value == 0.0
+    assert "zero" in str(fresh.effective_rank.undefined)
+    assert fresh.alignment.undefined == "one of the two factors is still zero"
+    assert fresh.product_size.value == 0.0
+    product = UP @ DOWN
+    shares = np.linalg.svd(product, compute_uv=False)[:3] / np.linalg.svd(product, compute_uv=False).sum()
+    assert trained.effective_rank.value == pytest.approx(np.exp(-np.sum(shares * np.log(shares))))
+    assert trained.alignment.value == pytest.approx(np.linalg.norm(product) / np.linalg.norm(UP) / np.linalg.norm(DOWN))
+    assert trained.product_size.value == pytest.approx(np.linalg.norm(2 * product) / 4)
+    assert trained.a_norm.value == pytest.approx(np.linalg.norm(DOWN))
+    assert trained.b_norm.value == pytest.approx(np.linalg.norm(UP))
+    assert (trained.tensor, trained.num_updates, trained.rank) == ("q", 5, 3)
+    # these factors are unrelated, and so are those of the null
+    assert trained.unrelated_rank.value == pytest.approx(trained.effective_rank.value, rel=0.1)
+    assert trained.unrelated_alignment.value == pytest.approx(trained.alignment.value, rel=0.1)
+
+
+def test_a_whole_model_has_none() -> None:
+    assert _adapter_states("q", [Checkpoint(num_updates=0, matrices={})], [UP], Estimate.exact(1.0)) == []
+
+
+NAME = "model.layers.0.self_attn.q_proj.weight"
+MODULE = "base_model.model.model.layers.0.self_attn.q_proj"
+
+
+def model(folder: Path, num_updates: int, **tensors: torch.Tensor) -> WeightsRef:
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    save_file({NAME: tensors["matrix"].contiguous(), "model.norm.weight": torch.ones(4)}, folder / "model.safetensors")
+    return WeightsRef(num_updates=num_updates, path=folder, kind="full")
+
+
+def adapter(folder: Path, num_updates: int, up: torch.Tensor, down: torch.Tensor, **config: object) -> WeightsRef:
+    folder.mkdir()
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 8, **config}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    factors = {f"{MODULE}.lora_A.weight": down, f"{MODULE}.lora_B.weight": up}
+    save_file(factors, folder / "adapter_model.safetensors")
+    return WeightsRef(num_updates=num_updates, path=folder, kind="adapter", base=str(folder.parent / "base"))
+
+
+def matrices(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(6, 4, generator=generator), torch.outer(torch.arange(6.0), torch.ones(4))
+
+
+def test_a_straight_rank_one_update_is_seen_as_such(tmp_path: Path) -> None:
+    start, direction = matrices()
+    refs = [model(tmp_path / f"{t}", t, matrix=start + 0.01 * t * direction) for t in (0, 10, 20)]
+    updates, (whole, one), adapters = _measure_weight_updates(refs, no_progress)
+    assert [(update.first, update.last) for update in updates] == [(0, 10), (0, 20), (10, 20)]
+    assert updates[1].effective_rank.value == pytest.approx(1.0, abs=1e-3)
+    assert updates[1].top_energy.value == pytest.approx(1.0)
+    assert updates[1].update_size.value == pytest.approx(float(0.2 * direction.norm() / start.norm()), rel=1e-5)
+    assert updates[1].gaussian.value > 3
+    assert (whole.tensor, one.tensor) == (None, NAME)
+    assert whole.linear_growth.value == pytest.approx(1.0)
+    assert whole.walk_linear_growth.value < 0.95
+    assert whole.num_updates == (10, 20)
+    assert adapters == ()
+
+
+def test_weights_that_stand_still_have_no_direction(tmp_path: Path) -> None:
+    start, _ = matrices()
+    refs = [model(tmp_path / f"{t}", t, matrix=start) for t in (0, 1)]
+    (update,), (whole, _), _ = _measure_weight_updates(refs, no_progress)
+    assert update.update_size.value == 0.0
+    assert update.bfloat16_changed.value == 0.0
+    assert "zero" in str(update.effective_rank.undefined)
+    assert "zero" in str(whole.top_energy.undefined)
+    assert "a single update" in str(whole.linear_growth.undefined)
+
+
+@pytest.mark.parametrize(("rslora", "scale"), [(False, 4.0), (True, 8 / 2**0.5)])
+def test_an_adapter_is_the_product_that_it_adds(tmp_path: Path, *, rslora: bool, scale: float) -> None:
+    start, _ = matrices()
+    model(tmp_path / "base", 0, matrix=start)
+    up, down = torch.randn(6, 2), torch.randn(2, 4)
+    refs = [
+        adapter(tmp_path / "a0", 0, torch.zeros(6, 2), down, use_rslora=rslora),
+        adapter(tmp_path / "a5", 5, up, down, use_rslora=rslora),
+    ]
+    (update,), _, _ = _measure_weight_updates(refs, no_progress)
+    expected = np.linalg.svd(scale * (up @ down).numpy(), compute_uv=False)
+    np.testing.assert_allclose(update.singular_values, expected, atol=1e-5)
+    assert update.tensor == NAME
+    assert update.update_size.value == pytest.approx(float(scale * (up @ down).norm() / start.norm()), rel=1e-5)
+
+
+def test_singular_values_and_directions_are_those_of_the_weights_themselves(tmp_path: Path) -> None:
+    start, direction = matrices()
+    moved = start + 0.1 * direction
+    (update,), _, _ = _measure_weight_updates(
+        [model(tmp_path / "0", 0, matrix=start), model(tmp_path / "1", 1, matrix=moved)], no_progress
+    )
+    before, after = (np.linalg.svd(matrix.double().numpy()) for matrix in (start, moved))
+    drift = np.linalg.norm(after[1] - before[1]) / np.linalg.norm((moved - start).double().numpy())
+    assert update.spectrum_drift.value == pytest.approx(drift, rel=1e-5)
+    k = int(np.searchsorted(np.cumsum(before[1] ** 2) / np.sum(before[1] ** 2), 0.5) + 1)
+    sides = [before[0][:, :k].T @ after[0][:, :k], before[2][:k] @ after[2][:k].T]
+    mean = sum(np.sum(side**2) for side in sides) / (2 * k)
+    assert update.principal_angle.value == pytest.approx(np.degrees(np.arccos(np.sqrt(mean))), rel=1e-5)
+    assert 0 < update.spectrum_drift_null.value < 1
+    assert 0 < update.principal_angle_null.value < 90
+
+
+def test_an_adapters_rank_stands_beside_that_of_unrelated_factors(tmp_path: Path) -> None:
+    start, _ = matrices()
+    model(tmp_path / "base", 0, matrix=start)
+    down = torch.randn(2, 4)
+    refs = [adapter(tmp_path / f"a{t}", t, t * torch.randn(6, 2), down) for t in (0, 1, 2)]
+    updates, _, adapters = _measure_weight_updates(refs, no_progress)
+    nulls = {(one.first, one.last): one.gaussian.value for one in updates}
+    assert 1.0 < nulls[0, 1] < 2.0  # one product of rank 2
+    assert 2.0 < nulls[1, 2] < 4.0  # the difference of two
+    assert [(one.num_updates, one.rank) for one in adapters] == [(0, 2), (1, 2), (2, 2)]
+    assert updates[0].spectrum_drift.is_defined
+
+
+def test_an_adapter_without_its_base_has_ranks_alone(tmp_path: Path) -> None:
+    refs = [adapter(tmp_path / f"a{t}", t, t * torch.ones(6, 2), torch.ones(2, 4)) for t in (0, 5)]
+    (update,), _, adapters = _measure_weight_updates(refs, no_progress)
+    assert update.effective_rank.value == pytest.approx(1.0, abs=1e-3)
+    assert "base model" in str(update.principal_overlap.undefined)
+    assert "base model" in str(update.bfloat16_changed.undefined)
+    assert "base model" in str(update.spectrum_drift.undefined)
+    assert "base model" in str(adapters[0].product_size.undefined)
+
+
+def test_one_checkpoint_is_no_update(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="needs two checkpoints of one kind, and there are 1"):
+        _measure_weight_updates([model(tmp_path / "0", 0, matrix=matrices()[0])], no_progress)
+
+
+def test_checkpoints_of_different_models_share_nothing(tmp_path: Path) -> None:
+    first = model(tmp_path / "0", 0, matrix=matrices()[0])
+    second = model(tmp_path / "1", 1, matrix=matrices()[0])
+    save_file({"other.weight": torch.ones(2, 2)}, second.path / "model.safetensors")
+    with pytest.raises(InputError, match="The checkpoints share no weight matrix"):
+        _measure_weight_updates([first, second], no_progress)
+
+
+def spectrum(step: int, tensor: str = NAME) -> GradientSpectrum:
+    values = np.array([1.0, 1.0, 0.0, 0.0])
+    return GradientSpectrum(
+        label=SpectrumLabel(step=step, rows="weight", advantage="logged", group_size=4, tensor=tensor, shape=(6, 4)),
+        singular_values=tuple(values),
+        noise_floor=0.0,
+        ranks=ranks_of(values, 0.0),
+        nulls={"gaussian": Estimate.exact(3.5)},
+    )
+
+
+def run_of(path: Path, *times: int) -> Run:
+    """Checkpoints that move along one direction."""
+    start, direction = matrices()
+    weights = tuple(model(path / f"{t}", t, matrix=start + 0.01 * t * direction) for t in times)
+    return replace(made_up(), weights=weights)
+
+
+def test_a_gradient_meets_the_change_up_to_the_next_checkpoint(tmp_path: Path) -> None:
+    run = run_of(tmp_path, 0, 10, 25)
+    first, second = gradients_and_updates(run, [spectrum(1), spectrum(11), spectrum(26), spectrum(1, "lm_head.weight")])
+    assert [(one.step, one.first, one.last) for one in (first, second)] == [(1, 0, 10), (11, 10, 25)]
+    assert first.gradient_rank.value == pytest.approx(2.0)
+    assert first.gradient_top_energy.value == pytest.approx(0.5)
+    assert first.update_rank.value == pytest.approx(1.0, abs=1e-3)
+    assert first.update_top_energy.value == pytest.approx(1.0)
+    assert first.gaussian.value == 3.5
+    (sentence,) = gradient_update_findings((first, second))
+    assert "step 11 has effective rank 2.0 on average over 1 weights" in sentence
+    assert "their change from 10 to 25 updates 1.0" in sentence
+
+
+def test_weights_that_stand_still_have_no_rank_beside_the_gradient(tmp_path: Path) -> None:
+    still = torch.ones(6, 4)
+    weights = (model(tmp_path / "0", 0, matrix=still), model(tmp_path / "9", 9, matrix=still))
+    run = replace(run_of(tmp_path), weights=weights)
+    (one,) = gradients_and_updates(run, [spectrum(1)])
+    assert one.update_rank.undefined is not None
+    assert one.update_top_energy.undefined is not None
+    assert gradient_update_findings((one,)) == ()
+    assert gradient_update_findings(()) == ()
+
+
+def test_adapters_and_absent_weights_have_no_pairs(tmp_path: Path) -> None:
+    run = run_of(tmp_path, 0, 10)
+    adapters = tuple(replace(weights, kind="adapter") for weights in run.weights)
+    assert gradients_and_updates(replace(run, weights=adapters), [spectrum(1)]) == ()
+    assert gradients_and_updates(run, [spectrum(5)]) == ()

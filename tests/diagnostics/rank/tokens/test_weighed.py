@@ -1,0 +1,209 @@
+"""The whole way from a model to the parts of its gradient, against one plain backward pass a token."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradscope.diagnostics.rank.tokens.corrections import correction_effects
+from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
+from gradscope.diagnostics.rank.tokens.weighed import (
+    KINDS,
+    UNDECIDED,
+    UNLIKELY,
+    EnergyQuestion,
+    PartsQuestion,
+    WeighedTokens,
+    by_group,
+    kind_energies,
+    token_energy,
+    weigh_step,
+)
+from gradscope.errors import VerificationError
+from gradscope.gradients.plan.losses import SamplerCorrection
+from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.tokens import sums as sums_module
+from gradscope.gradients.tokens.sums import counted_tokens
+from gradscope.metrics.sampler.token_cells import TokenCell
+from tests.diagnostics.rank.tokens.made_up_parts import made_up
+from tests.gradients.models import DAPO, naive_token_rows, tiny_groups, tiny_policy, weight_of
+from tests.gradients.tokens.test_sums import changed
+
+ROWS = SimpleNamespace(measure=lambda prepared, gram, progress: ("rows",))
+
+
+def prepared_of(groups: list[Any], *, lora: bool = False, **objective: Any) -> PreparedStep:
+    policy = tiny_policy("llama_untied_biases", lora=lora)
+    return prepare_step(policy, groups, dataclasses.replace(DAPO, **objective))
+
+
+def found_of(prepared: PreparedStep) -> WeighedTokens:
+    rows, found = PartsQuestion(rows=ROWS).measure(prepared, measure_step(prepared))
+    assert rows == ("rows",)
+    assert found is not None
+    return found
+
+
+def off_policy(size: float = 1.0) -> list[Any]:
+    rng = np.random.default_rng(1)
+    return changed(
+        tiny_groups(4, 3), logprobs=lambda one: tuple(rng.normal(-3.0, size, len(one.completion_ids)).tolist())
+    )
+
+
+def test_a_step_that_another_engine_sampled() -> None:
+    groups = off_policy()
+    prepared = prepared_of(groups)
+    found, rows = found_of(prepared), naive_token_rows(prepared.policy, groups)
+    rollouts = [one for group in groups for one in group.rollouts]
+    advantages = np.concatenate([np.full(len(one.completion_ids), one.advantage) for one in rollouts])
+    plain = -weight_of(groups) * advantages
+    ratio = np.exp(found.tokens.logprobs - np.concatenate([one.logprobs for one in rollouts]))
+    uncorrected = plain @ rows
+    effects = {effect.correction: effect for effect in correction_effects(1, found)}
+    for name, factors in (
+        ("tis", np.minimum(ratio, 2.0)),
+        ("icepop", np.where((ratio < 0.5) | (ratio > 5), 0.0, ratio)),
+    ):
+        own = (factors * plain) @ rows
+        expected = own @ uncorrected / np.linalg.norm(own) / np.linalg.norm(uncorrected)
+        assert effects[name].cosine.value == pytest.approx(expected, abs=1e-5)
+        assert effects[name].norm_ratio.value == pytest.approx(
+            np.linalg.norm(own) / np.linalg.norm(uncorrected), rel=1e-5
+        )
+    kinds = token_kinds(1, found, [])
+    negative = next(kind for kind in kinds if kind.sign == "negative" and not kind.probability)
+    part = plain[advantages < 0] @ rows[advantages < 0]
+    assert negative.gradient_share.value == pytest.approx(part @ uncorrected / (uncorrected @ uncorrected), rel=1e-4)
+
+
+def test_turns_are_taken_apart_and_a_tools_tokens_have_no_part() -> None:
+    groups = changed(
+        tiny_groups(4, 2),
+        completion_ids=lambda one: (3, 4, 5, 6, 7 + one.sample),
+        mask=lambda one: (True, True, False, True, True),
+    )
+    prepared = prepared_of(groups)
+    rows = naive_token_rows(prepared.policy, groups)
+    turn = np.tile([0, 0, -1, 1, 1], 8)
+    advantages = np.repeat([one.advantage for group in groups for one in group.rollouts], 5)
+    gradient = advantages[turn >= 0] @ rows[turn >= 0]
+    for share, number in zip(turn_shares(1, found_of(prepared)), (0, 1), strict=True):
+        part = advantages[turn == number] @ rows[turn == number]
+        assert share.gradient_share.value == pytest.approx(part @ gradient / (gradient @ gradient), rel=1e-4)
+        assert share.num_rollouts == 8
+
+
+def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
+    groups = changed(
+        tiny_groups(4, 2),
+        completion_ids=lambda one: (3, 4, 5, 6, 7 + one.sample),
+        mask=lambda one: (True, True, False, True, True),
+    )
+    prepared = prepared_of(groups)
+    gram = measure_step(prepared)
+    found, all_of_it = weigh_step(prepared, gram), found_of(prepared)
+    assert found is not None
+    assert found.labels == (("cell", TokenCell()), ("turn", 1), ("turn", 2), ("entropy", None))
+    assert found.factors == {}
+    assert [share.gradient_share.value for share in turn_shares(1, found)] == pytest.approx(
+        [share.gradient_share.value for share in turn_shares(1, all_of_it)]
+    )
+    one, other = (entropy_change(1, weighed, {}) for weighed in (found, all_of_it))
+    assert one.rate.value == pytest.approx(other.rate.value, rel=1e-5)
+    assert one.cosine.ends == pytest.approx(other.cosine.ends, rel=1e-4)
+    no_gradient = prepared_of(changed(groups, advantage=lambda one: 0.0))
+    assert weigh_step(no_gradient, measure_step(no_gradient)) is None
+
+
+def test_the_runs_own_correction_is_among_them_where_it_is_another() -> None:
+    own = SamplerCorrection(mode="sequence_mask", low=0.1, high=9.0)
+    effects = correction_effects(1, found_of(prepared_of(off_policy(0.1), correction=own, needs_sampler=True)))
+    assert [(effect.correction, effect.units) for effect in effects][-1] == ("trained", "sequences")
+    usual = SamplerCorrection(mode="sequence_mask", low=None, high=3.0)
+    effects = correction_effects(1, found_of(prepared_of(off_policy(0.1), correction=usual, needs_sampler=True)))
+    assert [effect.correction for effect in effects][-1] == "sequence_ratio"
+
+
+def test_factors_beyond_single_precision_are_not_computed() -> None:
+    groups = changed(tiny_groups(3, 2), logprobs=lambda one: (-90.0,) * len(one.completion_ids))
+    effects = {effect.correction: effect for effect in correction_effects(1, found_of(prepared_of(groups)))}
+    assert effects["token_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
+    assert effects["tis"].cosine.value == pytest.approx(1.0)
+    assert math.isfinite(effects["tis"].chi2.value or math.nan)
+
+
+def test_tokens_far_from_the_reference_have_their_text() -> None:
+    groups = tiny_groups(3, 2)
+    kl = token_kl(1, found_of(prepared_of(groups, lora=True, beta=0.1)), groups)
+    assert kl is not None
+    rollouts = {(one.group_id, one.sample): one for group in groups for one in group.rollouts}
+    for token in kl.top:
+        assert token.text == f"[{rollouts[token.group_id, token.sample].completion_ids[token.position]}]"
+        assert token.k1 == pytest.approx(token.logprob - token.reference)
+
+
+@pytest.mark.parametrize("advantage", [None, 0.0])
+def test_a_step_without_a_gradient_has_no_parts(advantage: float | None) -> None:
+    prepared = prepared_of(changed(tiny_groups(2, 2), advantage=lambda one: advantage))
+    assert PartsQuestion(rows=ROWS).measure(prepared, measure_step(prepared)) == (("rows",), None)
+
+
+def test_sums_that_do_not_add_up_to_the_step_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = sums_module.measure_token_sums
+    monkeypatch.setattr(sums_module, "measure_token_sums", lambda *args, **options: 1.01 * right(*args, **options))
+    prepared = prepared_of(tiny_groups(2, 2))
+    with pytest.raises(VerificationError, match="sums of tokens disagree"):
+        PartsQuestion(rows=ROWS).measure(prepared, measure_step(prepared))
+
+
+def test_each_kind_has_the_energy_of_its_tokens_by_group() -> None:
+    made = made_up()
+    tokens = made.found.tokens
+    energy = np.square(tokens.weights[:, None] * made.rows).sum(axis=1)
+    np.testing.assert_allclose(token_energy(tokens, made.grams), energy)
+    masks = {
+        UNDECIDED: tokens.entropies >= np.quantile(tokens.entropies, 0.8),
+        UNLIKELY: np.exp(tokens.logprobs) < 0.25,
+    }
+    for one in kind_energies(7, tokens, made.grams):
+        mask = masks[one.kind] & (tokens.advantages != 0)
+        np.testing.assert_allclose(one.energy, by_group(tokens, energy * mask))
+        np.testing.assert_allclose(one.tokens, by_group(tokens, np.where(mask, 1.0, 0.0)))
+        assert one.all_energy.sum() == pytest.approx(energy.sum())
+        assert (one.step, one.all_tokens.tolist()) == (7, [18.0] * 4)
+
+
+def test_shares_are_those_of_the_tables_where_tokens_were_drawn_too() -> None:
+    made = made_up(most=9)
+    found = {one.kind: one for one in kind_energies(7, made.found.tokens, made.grams)}
+    tables = [one for one in token_kinds(7, made.found, made.grams) if one.sign is None]
+    (undecided,) = [one for one in tables if one.entropy == "top_fifth"]
+    (unlikely,) = [one for one in tables if one.probability is not None and one.probability[0] == 0.0]
+    for kind, table in zip(KINDS, (undecided, unlikely), strict=True):
+        share = found[kind].energy.sum() / found[kind].all_energy.sum()
+        assert share == pytest.approx(table.energy_share.value)
+        assert found[kind].tokens.sum() / found[kind].all_tokens.sum() == pytest.approx(table.frac_tokens.value)
+
+
+def test_the_question_weighs_the_whole_step_beside_the_rows() -> None:
+    prepared = prepared_of(off_policy())
+    gram = measure_step(prepared)
+    rows, found = EnergyQuestion(rows=ROWS).measure(prepared, gram)
+    assert rows == ("rows",)
+    assert found is not None
+    assert list(found.cells) == [TokenCell()]
+    expected = counted_tokens(prepared, gram)
+    np.testing.assert_array_equal(found.tokens.entropies, expected.entropies)
+
+
+@pytest.mark.parametrize("whole", [None, np.zeros((2, 2))])
+def test_without_a_gradient_there_are_no_tokens(whole: object) -> None:
+    answer = EnergyQuestion(rows=ROWS).measure(None, SimpleNamespace(policy_gram=whole))
+    assert answer == (("rows",), None)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from gradscope.estimate import Estimate
+from gradscope.findings.logged import (
+    broken_sentences,
+    clipped_sentence,
+    course_named,
+    dead_sentence,
+    logprob_findings,
+    metric_findings,
+    norm_sentence,
+    reward_sentence,
+)
+from gradscope.results.logged import MetricCourse
+from gradscope.results.replay import LogprobDifference, StepReplay
+from tests.render.examples import replay_report
+
+STEPS = replay_report().steps
+
+
+def step(index: int, *, frac_beyond: float, largest: float) -> StepReplay:
+    difference = LogprobDifference(num_tokens=1500, mean=0.01, max=largest, frac_beyond=frac_beyond, bound=0.1)
+    return replace(STEPS[index], logprob_difference=difference)
+
+
+def test_small_differences_are_of_these_weights() -> None:
+    (sentence,) = logprob_findings([step(0, frac_beyond=0.0, largest=0.02), step(1, frac_beyond=0.0, largest=0.05)])
+    assert sentence.endswith("the largest difference of a token is 0.05 at 2 steps.")
+    assert logprob_findings([step(0, frac_beyond=0.0, largest=0.02)])[0].endswith("0.02 at 1 step.")
+
+
+def test_the_step_with_most_tokens_beyond_the_bound_is_named() -> None:
+    steps = [step(0, frac_beyond=0.01, largest=9.0), step(4, frac_beyond=0.25, largest=2.0)]
+    assert logprob_findings(steps) == (
+        "At step 5 the sampler's logged log-probabilities differ from these weights' by more than 0.1 at 25.0% of "
+        "1,500 tokens (mean 0.01, largest 2): other weights, another temperature or other kernels sampled them.",
+    )
+
+
+def test_without_logged_probabilities_nothing_is_said() -> None:
+    assert logprob_findings(STEPS) == ()
+
+
+def course(name: str, *values: float) -> MetricCourse:
+    finite = [value for value in values if math.isfinite(value)]
+    mean = Estimate.undefined_because("NaN")
+    if len(finite) == len(values):
+        mean = Estimate.exact(sum(values) / len(values))
+    return MetricCourse(
+        name=name,
+        title=name,
+        style="share",
+        mean=mean,
+        largest_step=10 * (values.index(max(finite or values)) + 1),
+        smallest_step=10 * (values.index(min(finite or values)) + 1),
+        steps=tuple(10 * (place + 1) for place in range(len(values))),
+        values=values,
+    )
+
+
+DEAD = "of a step's groups gave no gradient, by the trainer's log of"
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ((0.5, 0.7), f"60.0 % {DEAD} 2 logged steps."),
+        (
+            (1.0, 1.0),
+            f"100.0 % {DEAD} 2 logged steps, all of them at 2.",
+        ),
+        ((0.0,), f"0.0 % {DEAD} the one logged step."),
+        ((math.nan, 0.5), "How many groups gave no gradient is not known: NaN."),
+    ],
+)
+def test_dead_groups(values: tuple[float, ...], sentence: str) -> None:
+    assert dead_sentence([course("frac_reward_zero_std", *values)]) == sentence
+    assert dead_sentence([]).startswith("These metrics do not tell")
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ((1.0, 1.0), "Every completion was cut off at the length limit, at each of 2 logged steps."),
+        ((0.1, 0.3), "20.0 % of completions were cut off at the length limit (at most 30.0 %, at step 20)."),
+        ((0.2, 0.2), "20.0 % of completions were cut off at the length limit."),
+        ((0.1, 0.1), ""),
+        ((math.nan, 1.0), ""),
+    ],
+)
+def test_completions_that_were_cut_off(values: tuple[float, ...], sentence: str) -> None:
+    assert clipped_sentence([course("completions/clipped_ratio", *values)]) == sentence
+    assert clipped_sentence([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ((1.0, 1.0, 6.0), "The gradient norm was largest at step 30: 6, 6 times its median."),
+        ((1.0, 1.0, 2.9), ""),
+        ((0.0, 0.0, 1.0), ""),
+        ((math.nan, math.nan), ""),
+        ((1.0, 1.0, math.inf, 9.0), "The gradient norm was largest at step 40: 9, 9 times its median."),
+    ],
+)
+def test_the_largest_norm(values: tuple[float, ...], sentence: str) -> None:
+    assert norm_sentence([course("grad_norm", *values)]) == sentence
+    assert norm_sentence([]) == ""
+
+
+def test_rewards_and_what_is_no_number() -> None:
+    courses = [course("reward", 0.25, 0.5), course("kl", 0.1, math.nan, math.inf)]
+    assert reward_sentence(courses) == "The mean reward was 0.25 at step 10 and 0.5 at step 20."
+    assert reward_sentence(courses[1:]) == reward_sentence([course("reward", 0.5)]) == ""
+    assert list(broken_sentences(courses)) == ["kl was logged as NaN at step 20, and at 1 steps more."]
+    assert course_named(courses, "kl") is courses[1]
+    assert [sentence.split()[0] for sentence in metric_findings(courses)] == ["These", "kl", "The"]

@@ -1,0 +1,480 @@
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import pytest
+
+from gradscope.diagnostics.inputs.tolerance import GRAD_NORM_TOLERANCE
+from gradscope.diagnostics.rank.spectrum import ranks_of
+from gradscope.estimate import Estimate
+from gradscope.findings.rank import (
+    MOST_FINDINGS,
+    NORM_MATCHES,
+    _norm_findings,
+    heldout_findings,
+    interference_findings,
+    rank_findings,
+    rank_headline,
+    reliability_findings,
+    size_findings,
+    sparsity_findings,
+    update_findings,
+)
+from gradscope.results.rank import (
+    BaselineNoise,
+    FormulationUpdate,
+    GradientSpectrum,
+    HeldoutTransfer,
+    Interference,
+    RankComparison,
+    RankCurvePoint,
+    RankReport,
+    SizeChange,
+    SpectrumLabel,
+)
+from gradscope.results.replay import LogprobDifference
+from gradscope.results.tokens import GradientSparsity
+from tests.render.examples import rank_report, weight_report
+
+REPORT = rank_report()
+FIRST = next(p for p in REPORT.curve if (p.advantage, p.group_size, p.step) == ("logged", 8, 1))
+
+
+def point(rank: Estimate, step: int = 1, *, difference: Estimate | None = None, num_dead: int = 5) -> RankCurvePoint:
+    nulls = dict(FIRST.nulls)
+    if difference is not None:
+        nulls["unweighted"] = replace(nulls["unweighted"], difference=difference)
+    return replace(FIRST, effective_rank=rank, step=step, nulls=nulls, num_dead=num_dead)
+
+
+def around(value: float, half: float = 0.25) -> Estimate:
+    return Estimate(value=value, low=value - half, high=value + half, num_units=9)
+
+
+def test_a_rank_stands_beside_the_rows_that_bound_it() -> None:
+    sentence = rank_findings([point(around(2.5))], [], [])[0]
+    assert sentence == (
+        "At step 1 the gradient matrix of a live group has effective rank 2.50 [2.25, 2.75] of at most 8 rows "
+        "(advantage logged, mean over 11 live groups)."
+    )
+
+
+def test_advantages_change_the_rank_where_the_interval_says_so() -> None:
+    changed = " ".join(rank_findings([point(around(2.5), difference=around(-1.0))], [], []))
+    assert "The advantages change the rank by -1.00 [-1.25, -0.75]; the rest is the policy's own geometry." in changed
+    same = " ".join(rank_findings([point(around(2.5), difference=around(-0.1))], [], []))
+    assert "What the advantages change (-0.10 [-0.35, +0.15]) cannot be told from nothing." in same
+    few = " ".join(rank_findings([point(around(2.5), difference=Estimate.exact(-1.0))], [], []))
+    assert "these groups are too few to say whether the advantages change the rank." in few
+
+
+def test_steps_are_told_apart_where_their_difference_is() -> None:
+    def over_time(last: float) -> str:
+        return " ".join(rank_findings([point(around(2.0)), point(around(last), step=9)], [], []))
+
+    assert "went from 2.00 [1.75, 2.25] to 4.00 [3.75, 4.25]: it rose by 2.00 [1.65, 2.35]." in over_time(4.0)
+    assert "it fell by -1.00 [-1.35, -0.65]." in over_time(1.0)
+    assert "the difference 0.20 [-0.15, 0.55] may be zero, so these steps cannot be told apart." in over_time(2.2)
+
+
+def test_a_rank_without_an_interval_is_compared_with_no_other_step() -> None:
+    text = " ".join(rank_findings([point(Estimate.exact(2.0)), point(around(4.0), step=9)], [], []))
+    assert "went from" not in text
+
+
+def test_other_rollouts_of_the_same_prompts_have_their_own_interval() -> None:
+    given = replace(point(around(2.5)), given_prompts=around(2.5, 0.125))
+    text = " ".join(rank_findings([given], [], []))
+    assert "Other rollouts of these very prompts would leave it within [2.38, 2.62];" in text
+    other = replace(given, given_prompts=around(2.6, 0.125))
+    assert "very prompts" not in " ".join(rank_findings([other], [], []))
+
+
+def test_formulations_are_told_apart_by_their_paired_difference() -> None:
+    comparisons = [
+        RankComparison(step=9, group_size=8, first="logged", second=name, difference=difference)
+        for name, difference in (
+            ("sign", around(1.0)),
+            ("rloo", around(0.1)),
+            ("tasa", Estimate.undefined_because("dead")),
+        )
+    ]
+    apart, alike = rank_findings([], [], [], comparisons)
+    assert apart == (
+        "Paired by group, the rank under logged differs from that under sign (+1.00), each at 95 %. A rank of rows "
+        "sees how unequal the advantages are, never their signs."
+    )
+    assert alike == "The ranks under logged and under rloo cannot be told apart at step 9."
+
+
+def test_dead_groups_of_the_logged_advantage_are_counted() -> None:
+    text = " ".join(rank_findings([point(around(2.5), num_dead=5)], [], []))
+    assert "5 of 16 groups have zero advantage throughout: their gradient is zero and has no rank." in text
+    assert "zero advantage" not in " ".join(rank_findings([point(around(2.5), num_dead=0)], [], []))
+
+
+def test_the_trainers_norm_is_what_the_spectra_rest_on() -> None:
+    first, second, third = REPORT.steps
+    shifted = replace(second, logged_grad_norm=0.4)
+    sentences = rank_findings([], [first, shifted, third], [])
+    assert sentences[0] == "On average 31% of the summed row norms survives in the step's gradient; the rest cancels."
+    assert sentences[1].endswith("by at most 3.1e-02 (relative) at these 2 steps.")
+    assert rank_findings([], [shifted], [])[1].endswith("at this step.")
+    broken = rank_findings([], [first, replace(second, logged_grad_norm=float("inf"))], [])[1]
+    assert broken == f"At 1 of 2 steps the trainer logged no finite grad_norm, first at step {second.step}: Infinity."
+    assert "checked against nothing outside" in rank_findings([], [first], [])[1]
+
+
+def test_matrices_of_weights_have_a_range() -> None:
+    report = weight_report()
+    text = rank_findings([], [], report.spectra)[0]
+    ranks = [spectrum.ranks.effective_rank.value for spectrum in report.spectra]
+    assert text.startswith(f"Effective ranks run from {min(ranks):.2f} (model.layers.")
+    assert f"to {max(ranks):.2f} (model." in text
+    dead = [
+        replace(spectrum, ranks=replace(spectrum.ranks, effective_rank=Estimate.undefined_because("zero")))
+        for spectrum in report.spectra
+    ]
+    assert rank_findings([], [], dead) == ("Every gradient matrix is zero: no rank can be stated.",)
+
+
+def change(matrix: str, second: int = 8, step: int = 2) -> SizeChange:
+    return SizeChange(step=step, advantage="grpo", matrix=matrix, first=2, second=second, difference=around(1.5))
+
+
+def test_the_change_with_the_group_size_is_said_of_kinds_of_rows_and_of_all_weights_together() -> None:
+    """Not of each weight, whose numbers stand in a table; and at the last step and the largest size."""
+    changes = [change("rollout", 4, 1), change("rollout"), change("lm_head.weight"), change("all weights")]
+    rollouts, weights = size_findings(changes)
+    assert rollouts == (
+        "On the same 9 prompts at step 2 the rank of rollout rows at R = 8 is +1.50 [+1.25, +1.75] above that at R = 2 "
+        "(advantage grpo)."
+    )
+    assert "the rank of dL/dW, mean over weights, at R = 8" in weights
+    undefined = replace(change("token"), difference=Estimate.undefined_because("no group lives at both sizes"))
+    assert size_findings([undefined]) == ()
+
+
+NINE_TENTHS = Estimate.exact(0.9)
+
+
+def test_what_rollouts_share_adds_up_or_cancels_where_the_interval_says_so() -> None:
+    def said(shared: Estimate, rest: Estimate = NINE_TENTHS) -> str:
+        return " ".join(rank_findings([replace(FIRST, shared_kept=shared, residual_kept=rest)], [], []))
+
+    assert (
+        "What the rollouts of a live group share adds up: on directions of several of them their sum has 2.00 [1.50, "
+        "2.50] times the energy of the rows, and 0.90 times on all others (1 for random signs)."
+        in said(around(2.0, 0.5))
+    )
+    assert "share cancels: on directions" in said(around(0.5))
+    assert "0.50 [0.25, 0.75] times the energy of the rows (1 for" in said(
+        around(0.5), Estimate.undefined_because("none")
+    )
+    for nothing in (around(1.1), Estimate.exact(0.5), Estimate.undefined_because("none")):
+        assert "random signs" not in said(nothing)
+
+
+REDUCED = {"precision": "reduced", "tf32": False, "dtype": "bfloat16"}
+
+
+def spectrum(*values: float):
+    label = SpectrumLabel(step=1, rows="rollout", advantage="logged", group_size=len(values), shape=(len(values), 100))
+    return GradientSpectrum(label=label, singular_values=values, noise_floor=0.1, ranks=ranks_of(values, 0.1))
+
+
+def test_a_rank_near_the_floor_is_to_be_confirmed():
+    spectra = [spectrum(3.0, 0.05, 0.05), spectrum(3.0, 1.0), spectrum(0.0, 0.0)]
+    assert spectra[0].ranks.numerical_rank.value == 1
+    assert spectra[0].ranks.frac_energy_below_floor.value == pytest.approx(0.005 / 9.005)
+    (sentence,) = reliability_findings(spectra, (), REDUCED)
+    assert sentence.startswith("At 1 of 2 spectra singular values lie under the noise floor of bfloat16, up to 3% of")
+    assert sentence.endswith("use --precision high.")
+    (sentence,) = reliability_findings(spectra, (), {**REDUCED, "dtype": "float32", "tf32": True})
+    assert "the noise floor of TF32" in sentence
+
+
+def test_nothing_is_advised_where_nothing_is_hidden_or_nothing_is_left_to_do():
+    assert reliability_findings([spectrum(3.0, 1.0), spectrum(3.0, 1e-3)], (), REDUCED) == ()
+    assert reliability_findings([spectrum(3.0, 0.05)], (), {**REDUCED, "precision": "high"}) == ()
+
+
+def test_the_samplers_log_probabilities_are_held_against_the_weights():
+    difference = LogprobDifference(num_tokens=10, mean=0.3, max=1.0, frac_beyond=0.5, bound=0.1)
+    steps = [dataclasses.replace(step, logprob_difference=difference) for step in rank_report().steps]
+    (sentence,) = reliability_findings((), steps, REDUCED)
+    assert "differ from these weights' by more than 0.1 at 50.0% of 10 tokens" in sentence
+
+
+def sparsity(step: int, gini: float, tensor: str | None = None, small: Estimate | None = None) -> GradientSparsity:
+    return GradientSparsity(
+        step=step,
+        parts="tokens" if tensor is None else "entries",
+        tensor=tensor,
+        num_parts=100,
+        frac_seen=1.0,
+        zero=Estimate.exact(0.25),
+        small=small or Estimate.exact(0.5),
+        hoyer=Estimate.exact(0.5),
+        gini=Estimate.exact(gini),
+    )
+
+
+def test_tokens_of_the_last_step_are_counted() -> None:
+    assert sparsity_findings([sparsity(1, 0.1), sparsity(9, 0.7)]) == (
+        "At step 9 50% of the tokens have a row below 1 % of the largest, 25% exactly zero (Gini 0.70).",
+    )
+
+
+def test_the_most_and_the_least_even_weight_are_named() -> None:
+    weights = [sparsity(9, 0.7, "mlp"), sparsity(9, 0.2, "attn", Estimate.exact(0.1)), sparsity(1, 0.9, "lm_head")]
+    assert sparsity_findings([weights[2], *weights[:2]]) == (
+        "At step 9 the entries of the weights' gradients are most even in attn (Gini 0.20, 10% below 1 % of the "
+        "largest) and least in mlp (0.70, 50%).",
+    )
+
+
+def test_a_last_step_without_a_gradient_says_nothing() -> None:
+    assert (
+        sparsity_findings([sparsity(1, 0.1), sparsity(9, 0.7, small=Estimate.undefined_because("every row is zero"))])
+        == ()
+    )
+    assert sparsity_findings([]) == ()
+
+
+def update(advantage: str, step: int, ratio: float | None, cosine: Estimate | None = None) -> FormulationUpdate:
+    unused = Estimate.undefined_because("not needed here")
+    return FormulationUpdate(
+        step=step,
+        advantage=advantage,
+        update_norm=unused,
+        cancellation=unused,
+        between_groups=unused,
+        class_subspace_energy=unused,
+        signal_to_noise=unused if ratio is None else Estimate.exact(ratio),
+        critical_batch_size=unused,
+        group_cosine=unused,
+        noise_within=unused,
+        alignment={} if cosine is None else {"pass@8": cosine},
+        cosines={},
+    )
+
+
+def noise(optimum: Estimate, **ratios: Estimate) -> BaselineNoise:
+    return BaselineNoise(
+        step=None,
+        group_id=None,
+        num_groups=9,
+        pass_rate=0.75,
+        optimal_baseline=optimum,
+        reward_norm_correlation=Estimate.exact(0.0),
+        relative_noise=ratios,
+    )
+
+
+def between(low: float, high: float) -> Estimate:
+    return Estimate(value=(low + high) / 2, low=low, high=high)
+
+
+def test_signal_to_noise_is_that_of_the_logged_advantage() -> None:
+    updates = [update("sign", 1, 9.0), *(update("logged", step, ratio) for step, ratio in ((1, 0.5), (2, 1.5), (3, 4)))]
+    (sentence,) = update_findings(updates, [])
+    assert sentence == (
+        "The expected update under logged exceeds its own noise (signal to noise above 1) at 2 of 3 steps; median 1.50."
+    )
+
+
+def test_an_update_leaves_pass_at_k_only_where_its_interval_says_so() -> None:
+    apart, maybe = between(0.5, 0.7), between(0.5, 0.95)
+    updates = [update("sign", 2, None, apart), update("grpo", 2, None, maybe), update("rloo", 1, None, apart)]
+    assert update_findings(updates, []) == (
+        "At step 2 the expected update does not follow the gradient of pass@8 under sign (0.60).",
+    )
+
+
+def test_the_quietest_baseline_that_differs_measurably_is_named() -> None:
+    ratios = {"zero": between(1.2, 1.8), "shrinkage": between(0.5, 0.75), "optimal": between(0.1, 0.2)}
+    assert update_findings([], [noise(Estimate.exact(0.25), **ratios)]) == (
+        "The optimal baseline of a mixed group is 0.25 on average, at a mean reward of 0.75; of the baselines that "
+        "differ measurably, shrinkage has 38% less gradient noise than leave_one_out (ratio 0.62 [0.50, 0.75]).",
+    )
+
+
+def test_a_baseline_whose_interval_holds_one_cannot_be_told_apart() -> None:
+    ratios = {"zero": between(0.8, 1.2), "shrinkage": Estimate.exact(0.3)}
+    assert update_findings([], [noise(Estimate.undefined_because("no group is mixed"), **ratios)]) == (
+        "No group shows an optimal baseline; no baseline can be told from leave_one_out by the noise of its gradient.",
+    )
+
+
+def test_nothing_measured_is_nothing_said() -> None:
+    assert update_findings([], []) == ()
+
+
+UP, DOWN = Estimate(value=0.4, low=0.1, high=0.7), Estimate(value=-0.4, low=-0.7, high=-0.1)
+OPEN = Estimate(value=0.1, low=-0.4, high=0.6)
+NONE = Estimate.undefined_because("fewer than 3 groups have a gradient")
+
+
+def of_step(step: int, transfer: Estimate, cosine: Estimate = OPEN, hurt: float | None = 0.25) -> HeldoutTransfer:
+    share = NONE if hurt is None else Estimate.exact(hurt)
+    numbers = {"frac_hurt": share, "cosine": cosine, "transfer": transfer}
+    return HeldoutTransfer(step=step, advantage="logged", num_groups=5, num_heldout=62, **numbers)
+
+
+def test_the_last_step_is_told_where_its_interval_leaves_zero_out() -> None:
+    (said,) = heldout_findings([of_step(1, DOWN), of_step(2, UP), of_step(2, DOWN)])
+    assert said == (
+        "Step 2 raises the correct answers of the 62 held-out prompts by 0.40 [0.10, 0.70] of what it does to the "
+        "answers that it was trained on; 25.0 % of the pairs of a training and a held-out prompt hurt (advantage "
+        "logged, to first order)."
+    )
+    assert "Step 2 lowers" in heldout_findings([of_step(2, DOWN)])[0]
+
+
+def test_the_cosine_tells_where_the_transfer_does_not() -> None:
+    (said,) = heldout_findings([of_step(2, NONE, DOWN)])
+    assert said == (
+        "The prompts of step 2, each counted alike, point away from the correct answers of the 62 held-out prompts: "
+        "mean cosine -0.400 [-0.700, -0.100]; 25.0 % of the pairs of a training and a held-out prompt hurt (advantage "
+        "logged, to first order)."
+    )
+    assert "point towards" in heldout_findings([of_step(2, OPEN, UP)])[0]
+
+
+def test_nothing_is_said_of_what_is_open() -> None:
+    assert heldout_findings([]) == ()
+    assert heldout_findings([of_step(2, OPEN)]) == ()
+    assert heldout_findings([of_step(2, NONE, NONE, None)]) == ()
+
+
+def interference_of(step: int, transfer: Estimate, advantage: str = "logged") -> Interference:
+    hurt = Estimate(value=0.75, low=0.6, high=0.9)
+    return Interference(step=step, advantage=advantage, frac_hurt=hurt, cosine=Estimate.exact(-0.1), transfer=transfer)
+
+
+AGAINST, FOR = Estimate(value=-0.4, low=-0.7, high=-0.1), Estimate(value=1.5, low=0.2, high=2.8)
+INTERFERENCE_OPEN = Estimate(value=-0.4, low=-0.9, high=0.1)
+
+
+def test_interference_is_told_where_its_interval_leaves_zero_out() -> None:
+    (said,) = interference_findings(
+        [interference_of(1, FOR), interference_of(2, AGAINST), interference_of(2, FOR, "sign")]
+    )
+    assert said == (
+        "At step 2 the gradients of the other prompts undo a part of what a prompt's own does for its correct "
+        "answers: transfer -0.40 [-0.70, -0.10], and 75.0 % of the pairs of prompts hurt (advantage logged, to first "
+        "order)."
+    )
+    assert "add to what" in interference_findings([interference_of(2, FOR)])[0]
+
+
+def test_nothing_is_said_of_open_interference() -> None:
+    assert interference_findings([]) == ()
+    assert interference_findings([interference_of(1, FOR), interference_of(2, INTERFERENCE_OPEN)]) == ()
+    assert interference_findings([interference_of(2, Estimate.undefined_because("2 groups are too few"))]) == ()
+
+
+HEADLINE_REPORT = rank_report()
+HEADLINE_FIRST = next(p for p in HEADLINE_REPORT.curve if (p.advantage, p.group_size, p.step) == ("logged", 8, 1))
+RANK = Estimate(value=2.5, low=2.25, high=2.75, num_units=9)
+STEP = replace(HEADLINE_REPORT.steps[0], grad_norm=Estimate.exact(0.5), logged_grad_norm=0.5)
+
+
+def curve_at(step: int = 1, difference: Estimate | None = None, rank: Estimate = RANK) -> RankCurvePoint:
+    scores = HEADLINE_FIRST.nulls["unweighted"]
+    nulls = HEADLINE_FIRST.nulls | {"unweighted": replace(scores, difference=difference or scores.difference)}
+    return replace(HEADLINE_FIRST, step=step, effective_rank=rank, nulls=nulls)
+
+
+def report(*curve: RankCurvePoint, norm: float | None = 0.5) -> RankReport:
+    return replace(HEADLINE_REPORT, curve=curve, steps=(replace(STEP, logged_grad_norm=norm),))
+
+
+def test_a_norm_matches_where_replay_says_so() -> None:
+    assert NORM_MATCHES == GRAD_NORM_TOLERANCE
+
+
+def test_the_verdict_has_the_rank_beside_both_ceilings() -> None:
+    verdict, *_ = rank_headline(report(curve_at(1), curve_at(9)))
+    assert verdict.startswith(
+        "At step 9 a group's gradient spans 2.50 [2.25, 2.75] of at most 8 directions, 0.80 [0.70, 0.95] of what "
+        "unrelated rows of the same norms would span (advantage logged, 11 live groups). Without advantages the same "
+        "rollouts span 5.90; "
+    )
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        (Estimate.exact(-1.0), "; the groups are too few to say whether the advantages change that."),
+        (Estimate(value=-0.1, low=-0.4, high=0.2), "what the advantages change (-0.10 [-0.40, +0.20]) cannot be told"),
+        (Estimate(value=-1.0, low=-1.4, high=-0.5), "; the advantages change that by -1.00 [-1.40, -0.50]."),
+    ],
+)
+def test_the_verdict_says_whose_doing_the_rank_is(difference: Estimate, words: str) -> None:
+    assert words in rank_headline(report(curve_at(difference=difference)))[0]
+
+
+def test_one_live_group_is_one() -> None:
+    assert "1 live group)" in rank_headline(report(replace(curve_at(), num_dead=15)))[0]
+
+
+def test_a_run_of_dead_groups_has_a_verdict_too() -> None:
+    dead = replace(curve_at(rank=Estimate.undefined_because("dead")), num_dead=16, nulls={})
+    verdict, *findings = rank_headline(report(dead))
+    assert verdict == "No group of these steps has a gradient under the advantage, so there is no rank."
+    assert findings == ["16 of 16 groups have zero advantage throughout: their gradient is zero and has no rank."]
+
+
+def test_what_makes_the_ranks_doubtful_comes_before_the_rest() -> None:
+    def first_finding(found: RankReport) -> str:
+        return rank_headline(found)[1]
+
+    two = (curve_at(1), curve_at(9))
+    assert "10 of 32 groups have zero advantage" in first_finding(report(*two))
+    assert "10 of 32 groups have zero advantage" in first_finding(report(*two, norm=0.5 * (1 + 5e-6)))
+    assert "by at most 2.0e-02" in first_finding(report(*two, norm=0.5 / 0.98))
+    assert "logged no grad_norm" in first_finding(report(*two, norm=None))
+    assert "no finite grad_norm" in first_finding(report(*two, norm=float("nan")))
+
+
+def test_other_weights_are_a_problem_and_the_right_ones_are_no_news() -> None:
+    fits = LogprobDifference(num_tokens=100, mean=0.0, max=1e-6, bound=0.1, frac_beyond=0.0)
+    off = replace(fits, max=2.0, frac_beyond=0.25)
+    said = {
+        name: " ".join(rank_headline(replace(report(curve_at()), steps=(replace(STEP, logprob_difference=found),))))
+        for name, found in (("fits", fits), ("off", off))
+    }
+    assert "differ from these weights' by more than 0.1 at 25.0% of 100 tokens" in said["off"]
+    assert "log-probabilities" not in said["fits"]
+
+
+def test_held_out_prompts_that_were_asked_for_come_before_what_is_always_there() -> None:
+    numbers = {"frac_hurt": Estimate.exact(0.25), "cosine": Estimate.exact(0.1)}
+    transfer = Estimate(value=0.4, low=0.1, high=0.7)
+    row = HeldoutTransfer(step=9, advantage="logged", num_groups=5, num_heldout=62, transfer=transfer, **numbers)
+    plain, asked = (
+        report(curve_at(1), curve_at(9)),
+        replace(report(curve_at(1), curve_at(9)), heldout=(row,)),
+    )
+    verdict, first, *others = rank_headline(asked)
+    assert first.startswith("Step 9 raises the correct answers of the 62 held-out prompts")
+    assert rank_headline(plain)[: 1 + len(others)] == (verdict, *others)
+
+
+def test_no_more_than_three_findings_follow() -> None:
+    broken = replace(HEADLINE_REPORT.steps[0], logged_grad_norm=float("inf"))
+    assert len(rank_headline(replace(HEADLINE_REPORT, steps=(broken,)))) <= 1 + MOST_FINDINGS
+
+
+def test_other_rows_lead_with_their_own_findings() -> None:
+    assert rank_headline(replace(weight_report(), findings=tuple("ABCDEF"))) == tuple("ABCD")
+    assert rank_headline(weight_report()) == ()
+
+
+def test_a_problem_of_other_rows_is_the_first_finding_and_said_once() -> None:
+    off = replace(weight_report(), steps=(replace(STEP, logged_grad_norm=0.25),))
+    (problem,) = _norm_findings(off.steps)
+    assert rank_headline(replace(off, findings=(*"ABCDEF", problem))) == ("A", problem, "B", "C")

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import dataclasses
+
+from gradscope.estimate import Estimate
+from gradscope.findings.rank_tokens import (
+    correction_findings,
+    entropy_findings,
+    kind_findings,
+    kl_findings,
+    logprob_change_findings,
+    token_findings,
+    turn_findings,
+)
+from gradscope.results.rank import TokenRankPoint
+from gradscope.results.tokens import CorrectionEffect, TokenMethod
+from tests.render.rank_examples import correction, entropy_change, kl, logprob_change, token_kind, turn
+
+
+def point(
+    step: int,
+    rank: float | None,
+    *,
+    advantage: str = "logged",
+    method: TokenMethod = "exact",
+    energy_error: float | None = None,
+) -> TokenRankPoint:
+    known = Estimate.undefined_because("no weight") if rank is None else Estimate.exact(rank)
+    return TokenRankPoint(
+        step=step,
+        advantage=advantage,
+        group_size=8,
+        method=method,
+        num_groups=16,
+        num_dead=6,
+        num_rows=Estimate.exact(120.0),
+        frac_seen=0.25,
+        effective_rank=known,
+        stable_rank=known,
+        participation_ratio=known,
+        two_direction_energy=known,
+        energy_error=energy_error,
+    )
+
+
+def test_a_rank_of_tokens_stands_beside_their_number() -> None:
+    assert token_findings([point(1, 90.0), point(9, 30.0), point(9, 60.0, advantage="sign")]) == (
+        "At step 9 the 120 tokens of a live group span 30.0 directions by effective rank (advantage logged, mean over "
+        "10 live groups).",
+    )
+
+
+def test_without_a_logged_advantage_another_is_named() -> None:
+    assert "(advantage sign, mean over" in token_findings([point(1, 60.0, advantage="sign")])[0]
+
+
+def test_a_sample_and_a_sketch_say_what_they_cost() -> None:
+    sampled = token_findings([point(1, 30.0, method="sampled")])
+    assert sampled[1].startswith("Only 25% of the tokens were measured, drawn at random;")
+    assert sampled[1].endswith("--max-tokens N takes more, --sketch K all.")
+    sketched = token_findings([point(1, 30.0, method="sketch", energy_error=0.0313)])
+    assert sketched[1].startswith("Rows were sketched: each squared singular value is known to 3.1% of their sum")
+
+
+def test_steps_without_a_weighted_token_have_no_rank() -> None:
+    expected = "No token of these steps has a weight under these advantages: their matrices are zero."
+    assert token_findings([point(1, None)]) == token_findings([]) == (expected,)
+
+
+def effects(*cosines: float, ess: float = 0.9) -> list[CorrectionEffect]:
+    names = ("none", "tis", "sequence_ratio")
+    return [
+        dataclasses.replace(correction(name), cosine=Estimate.exact(cosine), ess=Estimate.exact(ess))
+        for name, cosine in zip(names, (1.0, *cosines), strict=False)
+    ]
+
+
+def test_corrections_that_change_nothing_are_said_to() -> None:
+    assert correction_findings(effects(0.999, 0.998)) == (
+        "No correction for the sampler turns the gradient of step 41: its cosine with the uncorrected one is at least "
+        "0.9980.",
+    )
+
+
+def test_some_of_the_corrections_are_not_said_to_be_all() -> None:
+    (sentence,) = correction_findings(effects(0.999), " by sequence")
+    assert sentence.startswith("No correction for the sampler by sequence turns the gradient")
+    (sentence,) = correction_findings(effects(0.9), " by sequence")
+    assert sentence.startswith("Corrections for the sampler by sequence turn the gradient")
+
+
+def test_the_correction_that_turns_the_gradient_most_is_named() -> None:
+    (sentence,) = correction_findings(effects(0.9, 0.4))
+    assert sentence.startswith(
+        "Corrections for the sampler turn the gradient of step 41: sequence_ratio has cosine 0.40"
+    )
+    assert sentence.endswith("of its norm.")
+    (sentence,) = correction_findings(effects(0.9, 0.4, ess=0.03))
+    assert sentence.endswith("whole sequence ratios are worth 3.0 % of the sequences.")
+
+
+def test_without_corrections_there_is_nothing_to_say() -> None:
+    none = Estimate.undefined_because("a ratio of this step is beyond 1e30")
+    assert correction_findings([]) == ()
+    assert correction_findings([dataclasses.replace(correction("tis"), cosine=none)]) == ()
+
+
+def test_tokens_of_high_entropy_and_unlikely_ones_have_a_sentence() -> None:
+    sentences = kind_findings(
+        [
+            token_kind(probability=(0.0, 0.25)),
+            token_kind(probability=(0.25, 0.75)),
+            token_kind(entropy="top_fifth"),
+            token_kind(sign="positive"),
+        ]
+    )
+    assert [sentence.split(",")[0] for sentence in sentences] == [
+        "At step 41 tokens of probability below 0.25",
+        "At step 41 the tokens of the top fifth by entropy",
+    ]
+    assert "61.0 % [40.0 %, 82.0 %] of the energy" in sentences[0]
+    everything = dataclasses.replace(token_kind(probability=(0.0, 0.25)), frac_tokens=Estimate.exact(1.0))
+    assert kind_findings([everything]) == kind_findings([]) == ()
+
+
+def test_the_way_of_the_entropy_is_said_where_it_is_known() -> None:
+    assert entropy_findings([entropy_change(41)]) == (
+        "To first order the gradient of step 41 lowers the entropy of its own tokens (cosine -0.36 [-0.66, -0.06]); "
+        "the trainer logged 0.104 there and 0.0917 at the next step.",
+    )
+    rising = Estimate(value=0.5, low=0.2, high=0.8)
+    alone = dataclasses.replace(entropy_change(41), cosine=rising, logged=None)
+    assert entropy_findings([alone]) == (
+        "To first order the gradient of step 41 raises the entropy of its own tokens (cosine +0.50 [+0.20, +0.80]).",
+    )
+    unsure = dataclasses.replace(alone, cosine=Estimate(value=0.1, low=-0.2, high=0.4))
+    assert entropy_findings([unsure]) == entropy_findings([]) == ()
+
+
+def test_the_largest_turn_is_named() -> None:
+    second = dataclasses.replace(turn(8), and_later=True, gradient_share=Estimate.exact(0.7))
+    assert turn_findings([turn(1), second]) == (
+        "Turns from 8 on have 70.0 % of the gradient of step 41 along its own direction, with 25.0 % of the tokens.",
+    )
+    assert turn_findings([turn(1)])[0].startswith("Turn 1 has 40.0 %")
+    assert turn_findings([]) == ()
+
+
+def test_how_far_tokens_are_from_the_reference_is_said_of_the_last_step() -> None:
+    assert kl_findings([kl(1), kl(6)]) == (
+        "At step 6 the policy is 0.0123 [0.001, 0.0236] nats a token from the reference by k3, +0.0123 [+0.001, "
+        "+0.0236] by k1; the furthest hundredth of the tokens holds 83.0 % of the former.",
+    )
+    unknown = dataclasses.replace(kl(6), top_share=Estimate.undefined_because("all are zero"))
+    assert kl_findings([]) == kl_findings([unknown]) == ()
+
+
+def test_whether_tokens_moved_as_their_advantages_ask_is_said_with_the_difference() -> None:
+    (sentence,) = logprob_change_findings([logprob_change(1), logprob_change(41)])
+    assert sentence == (
+        "From 40 to 50 updates the log-probability of the tokens of step 41 changed by +0.012 [-0.001, +0.025] a token "
+        "where the advantage is positive and by -0.130 [-0.210, -0.050] where it is negative; among tokens of like "
+        "probability the difference is +0.111 [+0.031, +0.191]: as the advantages ask."
+    )
+    for low, high, words in ((-0.3, -0.1, "against the advantages."), (-0.1, 0.3, "this may be chance.")):
+        matched = Estimate(value=(low + high) / 2, low=low, high=high, num_units=16)
+        (sentence,) = logprob_change_findings([dataclasses.replace(logprob_change(41), matched=matched)])
+        assert sentence.endswith(words)
+    assert logprob_change_findings([]) == logprob_change_findings([logprob_change(1)]) == ()
