@@ -1,4 +1,4 @@
-"""Claims about gradients: sparsity, the best baseline, and Sign's parts, held to all outcomes of a tiny policy."""
+"""Claims about gradients, their ranks and the change of weights, held to all outcomes of a tiny policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.claims import gradients as ranks
+from gradscope.diagnostics.claims import gradients
 from gradscope.diagnostics.claims.claim import Judgement
 from gradscope.diagnostics.claims.evidence import ADVANTAGE
 from gradscope.diagnostics.claims.gradients import (
@@ -449,10 +449,10 @@ CURVE = [point(8, around(2.0), step=2), point(2, around(2.0), step=2), point(8, 
 
 def test_rollouts_are_looked_at_at_the_last_step_and_by_size() -> None:
     evidence = Given(found={"gradients": {"hidden": collected(CURVE, "rollout", curve=[])}})
-    found = ranks.of_rollouts("hidden")(evidence)
+    found = gradients.of_rollouts("hidden")(evidence)
     assert [(one.step, one.group_size) for one in found.points] == [(2, 2), (2, 8)]
     assert found.change.value == pytest.approx(np.mean([0.01 * group for group in range(12)]))
-    assert two_whatever_the_size(ranks.of_rollouts("hidden"), evidence).steps == (2,)
+    assert two_whatever_the_size(gradients.of_rollouts("hidden"), evidence).steps == (2,)
 
 
 def test_drawn_tokens_have_no_change() -> None:
@@ -461,7 +461,7 @@ def test_drawn_tokens_have_no_change() -> None:
             point(size, around(2.0), step=2, kind=TokenRankPoint, method="exact", num_rows=around(9), frac_seen=share)
             for size, share in zip((2, 8), seen, strict=True)
         ]
-        return ranks.of_tokens("token")(
+        return gradients.of_tokens("token")(
             Given(found={"gradients": {"token": collected([], "token", token_curve=tokens)}})
         )
 
@@ -469,7 +469,7 @@ def test_drawn_tokens_have_no_change() -> None:
     drawn = found(1.0, 0.25)
     assert (drawn.change, drawn.frac_seen) == (None, 0.25)
     assert judge_ranks(drawn.points, drawn.change, drawn.frac_seen).why.endswith("25.0 % of the tokens are rows.")
-    assert ranks.of_tokens("token")(Given(found={"gradients": {"token": Collected()}})).points == []
+    assert gradients.of_tokens("token")(Given(found={"gradients": {"token": Collected()}})).points == []
 
 
 def weights(*names: str) -> Given:
@@ -483,17 +483,17 @@ def weights(*names: str) -> Given:
 
 def test_weights_are_all_of_them_or_the_head() -> None:
     evidence = weights("model.embed_tokens.weight", "lm_head.weight", "model.layers.0.mlp.down_proj.weight")
-    everything, head = ranks.of_weights(evidence), ranks.of_head(evidence)
+    everything, head = gradients.of_weights(evidence), gradients.of_head(evidence)
     assert [one.tensor for one in everything.points] == [None, None]
     assert everything.change is not None
     assert [one.tensor for one in head.points] == ["lm_head.weight"] * 2
-    assert ranks.of_head(weights("gpt_neox.layers.0", "embed_out.weight")).points[0].tensor == "embed_out.weight"
+    assert gradients.of_head(weights("gpt_neox.layers.0", "embed_out.weight")).points[0].tensor == "embed_out.weight"
 
 
 @pytest.mark.parametrize("names", [(), ("model.embed_tokens.weight", "model.layers.0.mlp.down_proj.weight")])
 def test_a_tied_head_is_no_matrix_of_its_own(names: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="No weight is the output head alone: it is tied to the embedding"):
-        ranks.of_head(weights(*names))
+        gradients.of_head(weights(*names))
 
 
 def advantage_run(lengths: tuple[int, ...], num_groups: int = 12, size: int = 4) -> Given:
@@ -509,14 +509,14 @@ def advantage_run(lengths: tuple[int, ...], num_groups: int = 12, size: int = 4)
 
 
 def test_advantages_of_equal_lengths_have_rank_one_at_every_size() -> None:
-    found = ranks.of_advantages(advantage_run((3,)))
+    found = gradients.of_advantages(advantage_run((3,)))
     assert [one.group_size for one in found.points] == [2, 4]
     assert [one.effective_rank.value for one in found.points] == pytest.approx([1.0, 1.0])
     assert found.change.value == pytest.approx(0.0, abs=1e-6)
 
 
 def test_advantages_of_two_lengths_have_the_rank_of_their_matrix() -> None:
-    found = ranks.of_advantages(advantage_run((3, 1)))
+    found = gradients.of_advantages(advantage_run((3, 1)))
     values = np.linalg.svd(0.5 * np.array([[1, 1, 1], [-1, -1, -1], [1, 0, 0], [-1, 0, 0]]), compute_uv=False)[:2]
     share = values / values.sum()
     assert found.points[-1].effective_rank.value == pytest.approx(np.exp(-np.sum(share * np.log(share))))
@@ -525,8 +525,8 @@ def test_advantages_of_two_lengths_have_the_rank_of_their_matrix() -> None:
 
 def test_advantages_need_tokens_and_groups_of_two() -> None:
     with pytest.raises(InputError, match="number of tokens is not known"):
-        ranks.of_advantages(Given())
-    alone = two_whatever_the_size(ranks.of_advantages, advantage_run((3,), size=1))
+        gradients.of_advantages(Given())
+    alone = two_whatever_the_size(gradients.of_advantages, advantage_run((3,), size=1))
     assert alone.verdict == "cannot_tell"
 
 

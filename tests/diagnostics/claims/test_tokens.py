@@ -1,4 +1,4 @@
-"""What moves the entropy, from made-up tokens whose gradients are known."""
+"""Claims about tokens, from made-up tokens whose gradients are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of other readers, and runs trained on the answer's probability beside those trained on the outcome."""
+"""Runs as they are read for a comparison: of other readers, trained on other rewards, and told apart."""
 
 from __future__ import annotations
 

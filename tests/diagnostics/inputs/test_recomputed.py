@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from gradscope.diagnostics.inputs import recomputed as longest_batch
+from gradscope.diagnostics.inputs import recomputed as module
 from gradscope.diagnostics.inputs.recomputed import (
     Longest,
     Recomputer,
@@ -153,7 +153,7 @@ def test_the_longest_batch_since_frequencies_went_back(
     monkeypatch: pytest.MonkeyPatch, widths: list, generates: bool, expected: Longest
 ) -> None:
     run = SimpleNamespace(groups_at=lambda step: widths[step - 1])
-    monkeypatch.setattr(longest_batch, "_widths", lambda run, step, policy, objective: widths[step - 1])
+    monkeypatch.setattr(module, "_widths", lambda run, step, policy, objective: widths[step - 1])
     policy = SimpleNamespace(model=scaled_model())
     assert _longest_before(run, len(widths), policy, None, generates=generates) == expected
 
@@ -163,7 +163,7 @@ def test_policy_and_reference_get_the_frequencies_of_the_longest(monkeypatch: py
     ids = torch.arange(12)[None] % 16
     fresh, trained, *models = (scaled_model() for _ in range(4))
     widths = [(9, 11), (9, 3)]
-    monkeypatch.setattr(longest_batch, "_widths", lambda run, step, policy, objective: widths[step - 1])
+    monkeypatch.setattr(module, "_widths", lambda run, step, policy, objective: widths[step - 1])
     run = SimpleNamespace(groups_at=lambda step: True, trained_by_trl=True)
     _remember_longest(run, 2, SimpleNamespace(model=models[0], reference=models[1]), None)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Sparsity of token rows and of the entries of weights' gradients, on sizes that are known."""
+"""What is collected of each step, of one kind of rows and of several, and its sparsity, on sizes that are known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.rank import collected as several
+from gradscope.diagnostics.rank import collected as module
 from gradscope.diagnostics.rank.collected import (
     Collected,
     SeveralQuestions,
@@ -190,8 +190,8 @@ def test_what_a_model_does_not_answer_leaves_the_other_kinds(monkeypatch: pytest
     assert answer[1] == ()
     examined = []
     step = MeasuredStep(step=1, groups=(), weights=None, gram=None, reason=None, answer=answer)
-    monkeypatch.setattr(several, "measure_steps", lambda *_, **__: iter([step]))
-    monkeypatch.setattr(several, "examine_step", lambda run, measured, asked, found: examined.append(asked.rows))
+    monkeypatch.setattr(module, "measure_steps", lambda *_, **__: iter([step]))
+    monkeypatch.setattr(module, "examine_step", lambda run, measured, asked, found: examined.append(asked.rows))
     requests = [request(rows="token"), request(rows="rollout")]
     found = collect_kinds(two_steps(), [1], requests, EngineOptions(), no_progress, most=8)
     assert found["token"].skipped == {1: Reason("unusable", "Rows of tokens are measured by one process")}
@@ -214,7 +214,7 @@ def test_a_step_that_cannot_be_recomputed_is_skipped_by_every_kind(monkeypatch: 
         for step in steps:
             yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=f"no weights of {step}")
 
-    monkeypatch.setattr(several, "measure_steps", measured)
+    monkeypatch.setattr(module, "measure_steps", measured)
     requests = [request(rows="rollout"), request(rows="token")]
     found = collect_kinds(two_steps(), (1, 2), requests, EngineOptions(), no_progress, most=64)
     assert list(found) == ["rollout", "token"]
@@ -231,8 +231,8 @@ def test_kinds_of_tokens_are_kept_and_rows_alone_are_examined(monkeypatch: pytes
         for step, answer in zip(steps, answers, strict=True):
             yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=None, answer=(answer,))
 
-    monkeypatch.setattr(several, "measure_steps", measured)
-    monkeypatch.setattr(several, "examine_step", lambda run, step, asked, found: examined.append(step.answer))
+    monkeypatch.setattr(module, "measure_steps", measured)
+    monkeypatch.setattr(module, "examine_step", lambda run, step, asked, found: examined.append(step.answer))
     found = collect_kinds(two_steps(), (1, 2), [request(rows="token")], EngineOptions(), no_progress, most=64)
     assert examined == [tuple(made.grams)] * 2
     assert [(one.step, one.kind) for one in found["token"].energies] == [(1, kind) for kind in KINDS]
@@ -249,8 +249,8 @@ def test_steps_of_optimizers_are_asked_beside_rows_of_weights(monkeypatch: pytes
         )
         yield MeasuredStep(step=1, groups=(), weights=None, gram=None, reason=None, answer=(("ranks", None),))
 
-    monkeypatch.setattr(several, "measure_steps", measured)
-    monkeypatch.setattr(several, "examine_step", lambda run, step, asked, found: examined.append(step.answer))
+    monkeypatch.setattr(module, "measure_steps", measured)
+    monkeypatch.setattr(module, "examine_step", lambda run, step, asked, found: examined.append(step.answer))
     found = collect_kinds(two_steps(), (1,), [request(rows="weight")], EngineOptions(), no_progress, most=64)
     assert examined == ["ranks"]
     assert found["weight"].optimizers == []

@@ -1,4 +1,4 @@
-"""The geometry of one step's gradient, of rows whose norms and angles are known."""
+"""What formulations make of one step, of rows whose norms and angles are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Correct answers to held-out prompts, from files as people have them."""
+"""Correct answers to held-out prompts: from files as people have them to their cosines with a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.diagnostics.rank import heldout as heldout_file
+from gradscope.diagnostics.rank import heldout as module
 from gradscope.diagnostics.rank.heldout import HeldoutAnswers, HeldoutQuestion, measure_heldout, read_heldout
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
@@ -94,7 +94,7 @@ def test_conversations_and_ids_tell_prompts_apart(tmp_path: Path) -> None:
 
 
 def test_of_many_answers_some_are_drawn_from_every_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heldout_file, "MOST_ANSWERS", 6)
+    monkeypatch.setattr(module, "MOST_ANSWERS", 6)
     rows = [sample(f"p{prompt}", f"{answer}", 1.0) for prompt in range(4) for answer in range(5 if prompt else 1)]
     path = write(tmp_path / "many.jsonl", rows + rows[:1])
     once, again, other = (read_heldout(path, seed=seed) for seed in (1, 1, 2))
@@ -105,7 +105,7 @@ def test_of_many_answers_some_are_drawn_from_every_prompt(tmp_path: Path, monkey
     assert answers_of(once) == answers_of(again)
     assert answers_of(once) != answers_of(other)
     assert once.notes[-1] == "6 distinct answers of 4 prompts were drawn at random (seed 1)."
-    monkeypatch.setattr(heldout_file, "MOST_ANSWERS", 3)
+    monkeypatch.setattr(module, "MOST_ANSWERS", 3)
     assert len(read_heldout(path).prompts) == 3
 
 
@@ -132,7 +132,7 @@ def test_what_holds_no_answer_is_refused(rows: list[dict[str, Any]], message: st
 
 
 def test_samples_without_any_verdict_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heldout_file, "read_run", lambda *_, **__: run_of(group_of([None, None])))
+    monkeypatch.setattr(module, "read_run", lambda *_, **__: run_of(group_of([None, None])))
     with pytest.raises(InputError, match="no sample with a reward"):
         read_heldout(tmp_path)
 

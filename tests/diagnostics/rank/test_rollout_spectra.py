@@ -1,4 +1,4 @@
-"""Parts of one size as arrays, against the rows that they stand for."""
+"""Spectra of rollouts and their averages, against the rows that they stand for."""
 
 from __future__ import annotations
 

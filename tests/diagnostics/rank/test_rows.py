@@ -1,4 +1,4 @@
-"""The engine's answer in plain arrays."""
+"""The rollouts of a step as rows, their groups and parts of groups, and their advantages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a Gram matrix to singular values, noise floor and ranks, worked by hand."""
+"""From a Gram matrix to ranks, their means, nulls and differences, worked by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spectra of dL/dW as the engine measured them."""
+"""Spectra of dL/dW as the engine measured them, where the gradient is, and what optimizers make of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sums of a group's gradients are asked for."""
+"""Which sums of a group's gradients are asked for, and their ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an adapter does anything yet."""
+"""What training did to each weight, to an adapter, and beside the gradient before."""
 
 from __future__ import annotations
 

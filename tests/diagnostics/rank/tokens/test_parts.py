@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.rank.tokens import parts as gathered_parts
+from gradscope.diagnostics.rank.tokens import parts as token_parts
 from gradscope.diagnostics.rank.tokens.changes import TokenChange
 from gradscope.diagnostics.rank.tokens.parts import (
     TokenTables,
@@ -206,7 +206,7 @@ def test_what_became_of_the_tokens_joins_their_parts(monkeypatch: pytest.MonkeyP
     gathered.take_tokens(run_of(*GROUPS), dataclasses.replace(STEP, answer=(tuple(made.grams), made.found)))
     ones = np.ones(len(made.found.tokens.groups))
     later = TokenChange(first=6, last=9, logprobs=0.5 * ones, entropies=-0.25 * ones)
-    monkeypatch.setattr(gathered_parts, "token_changes", lambda run, tokens, options: ({7: later}, {}))
+    monkeypatch.setattr(token_parts, "token_changes", lambda run, tokens, options: ({7: later}, {}))
     gathered.look_later(run_of(*GROUPS), EngineOptions())
     assert [(one.step, one.last) for one in gathered.logprob_changes] == [(7, 9)]
     assert [(one.last, one.measured.value) for one in gathered.entropy_changes] == [(9, -0.25)]
