@@ -1,6 +1,7 @@
 """How often the 95 % intervals contain the truth, by simulation from known distributions of pass rates.
 
-`python benchmarks/coverage.py` prints the table of docs/degeneracy.md; `--trials 200` takes a minute and is rougher.
+`python benchmarks/coverage.py` prints the table of docs/research/degeneracy_intervals.csv; `--trials 200` takes a
+minute and is rougher.
 """
 
 from __future__ import annotations

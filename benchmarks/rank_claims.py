@@ -1,7 +1,7 @@
 """Is the gradient of a group of rank 2? Outcome and per-step rewards of the same rollouts, R = 2, 4, 8, with nulls.
 
 Run `python benchmarks/rank_claims.py RUN [RUN ...]` on runs of `gradscope train` that logged per-token rewards. It
-prints the Markdown tables of docs/rank.md. Groups of all runs are pooled; intervals resample groups.
+prints the Markdown tables of docs/research/rank_*.csv. Groups of all runs are pooled; intervals resample groups.
 
 Outcome: one advantage a rollout, its reward minus the mean of its R rollouts. Per step: one advantage a token, the
 rewards from that token on minus the mean of that over the R rollouts. The score vectors are the same.

@@ -1,7 +1,8 @@
-"""Five changes to GRPO, each against what is said of it: docs/study_five.md.
+"""Five changes to GRPO, each against what is said of it: docs/research/study_five.md.
 
 A learned token-level critic, probability compensation, re-allocation of the budget, a negative advantage for groups
-without a success, and a dense reward. Run ``python benchmarks/study_five.py --output DIR --page docs/study_five.md
+without a success, and a dense reward. Run ``python benchmarks/study_five.py --output DIR --page
+docs/research/study_five.md
 --images docs/images``, first with ``--pilot``; ``--quick`` is the smoke test. A study that is there goes on where it
 stopped, and no number on the page is typed.
 """

@@ -1,10 +1,10 @@
-"""How many directions a group's gradient has by its size and by its labels, on the same rollouts: docs/study_rank.md.
+"""How many directions a group's gradient has by its size and by its labels (docs/research/study_rank.md).
 
 One prompt set with 64 rollouts a prompt, cut into sub-groups of R = 2 to 64. Four kinds of labels: the outcome's, those
 of single steps, and both dealt anew, so that they say nothing of what was written. Every matrix that "the gradient of a
 group" could mean, beside unrelated rows of the same norms and beside the scores alone.
 
-Run ``python benchmarks/study_rank.py --output DIR --page docs/study_rank.md --images docs/images``, first with
+Run ``python benchmarks/study_rank.py --output DIR --page docs/research/study_rank.md --images docs/images``, first with
 ``--pilot``, whose prompts are others; ``--quick`` is the smoke test. No number on the page is typed.
 """
 

@@ -1,6 +1,6 @@
-"""Sign against the baseline of its own source, where starvation is: docs/study_sign.md.
+"""Sign against the baseline of its own source, where starvation is: docs/research/study_sign.md.
 
-Run ``python benchmarks/study_sign.py --output DIR --page docs/study_sign.md --images docs/images``, first with
+Run ``python benchmarks/study_sign.py --output DIR --page docs/research/study_sign.md --images docs/images``, first with
 ``--pilot``; ``--quick`` is the smoke test. A study that is there goes on where it stopped, and no number on the page is
 typed.
 """

@@ -1,6 +1,7 @@
-"""Outcome rewards against rewards of single steps: docs/study_steps.md.
+"""Outcome rewards against rewards of single steps: docs/research/study_steps.md.
 
-Run ``python benchmarks/study_steps.py --output DIR --page docs/study_steps.md --images docs/images``, first with
+Run ``python benchmarks/study_steps.py --output DIR --page docs/research/study_steps.md --images docs/images``, first
+with
 ``--pilot``; ``--quick`` is the smoke test. A study that is there goes on where it stopped, and no number on the page is
 typed.
 """

@@ -1,6 +1,7 @@
 """Is a low-rank update made of low-rank gradients? Both from the same checkpoints, matrix by matrix, with their nulls.
 
-Run `python benchmarks/update_claims.py RUN [RUN ...]`. It prints the Markdown tables of docs/update.md: the gradient
+Run `python benchmarks/update_claims.py RUN [RUN ...]`. It prints the Markdown tables of docs/research/update_*.csv:
+the gradient
 dL/dW of the step after each checkpoint, the change of the weights from there to the next checkpoint, the trajectory.
 """
 

@@ -40,6 +40,8 @@ _HINTS = {
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.EMFILE: "Raise the number of open files: ulimit -n 4096",
 }
+_FOR_GRADIENTS = {"torch", "transformers", "peft"}
+_GRADIENTS = "pip install 'gradscope[gradients]'"
 _ANY_OTHER = "Look at the path and at the space on its disk, and run the same command again."
 
 
@@ -77,6 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         _say_error(f"{error.strerror or error}{where}", _HINTS.get(error.errno or 0, _ANY_OTHER))
+        return 2
+    except ModuleNotFoundError as error:
+        if error.name not in _FOR_GRADIENTS:
+            return _say_bug(error)
+        without = " (or look at the log alone: --no-gradients)" if arguments[:1] == ["report"] else ""
+        _say_error(f"Gradients need {error.name}, which is not installed.", f"{_GRADIENTS}{without}")
         return 2
     except Exception as error:
         return _say_bug(error)

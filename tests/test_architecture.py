@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from docs.hooks.reference import package_page
 from tests.conftest import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "architecture.md"
 LINKS = re.findall(r"\[`(\w+)`\]\(\.\./([\w/.]+)\)", PAGE.read_text(encoding="utf-8"))
-DIFFS = re.findall(r"```diff\n(.*?\n)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+DIFFS = sorted((REPOSITORY / "docs" / "recipes").glob("*.diff"))
 
 
 def names_in(file: Path) -> set[str]:
@@ -31,18 +32,20 @@ def test_a_function_is_where_the_page_says(name: str, file: str) -> None:
     assert name in names_in(REPOSITORY / file)
 
 
-def test_every_folder_is_in_the_tree_with_its_own_caption() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    for package in (REPOSITORY / "gradscope").rglob("__init__.py"):
-        if package.parent.name != "gradscope":
-            first = ast.get_docstring(ast.parse(package.read_text(encoding="utf-8"))).splitlines()[0]
-            assert f"`{package.parent.name}/` | {first.rstrip('.')} |" in page
+def test_every_folder_is_on_the_page_of_the_package() -> None:
+    folders = sorted(path.parent for path in (REPOSITORY / "gradscope").rglob("__init__.py"))[1:]
+    rows = re.findall(r"^\| `(.+)/` \| .+ \|$", package_page(), flags=re.MULTILINE)
+    assert rows == [str(folder.relative_to(REPOSITORY / "gradscope")) for folder in folders]
+
+
+def test_the_page_links_every_recipe() -> None:
+    assert [diff.name for diff in DIFFS] == sorted(re.findall(r"recipes/(\w+\.diff)", PAGE.read_text(encoding="utf-8")))
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git, which applies the diffs")
-@pytest.mark.parametrize("diff", DIFFS, ids=["metric", "reader", "formulation", "loss", "command"])
-def test_a_recipe_applies_to_the_code_as_it_is(diff: str) -> None:
+@pytest.mark.parametrize("diff", DIFFS, ids=lambda diff: diff.stem)
+def test_a_recipe_applies_to_the_code_as_it_is(diff: Path) -> None:
     done = subprocess.run(
-        ["git", "apply", "--check", "-"], input=diff, cwd=REPOSITORY, capture_output=True, text=True, check=False
+        ["git", "apply", "--check", diff], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -38,6 +38,7 @@ OF_THE_WHOLE = {
         "test_replay_page.py",
         "test_site.py",
         "test_verdicts.py",
+        "test_wheel.py",
     )
 }
 """Tests of no module: this one, those of the docs, and the commands of the README. Tests of several modules at once, of

@@ -96,7 +96,7 @@ def test_the_notebook_runs_and_shows_what_it_shows(desk: Path, monkeypatch: pyte
 def test_the_readme_has_commands_and_snippets() -> None:
     assert len(COMMANDS) >= 10
     assert len(PYTHON) >= 5
-    assert README.count("\n") < 150
+    assert README.count("\n") < 130
 
 
 def test_the_install_commands_are_the_ones_that_ci_runs() -> None:

@@ -31,7 +31,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 
 def test_every_command_has_a_page_of_reference() -> None:
     nav = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
-    assert re.findall(r"reference/(\w+)\.md", nav) == list(COMMANDS)
+    assert re.findall(r"reference/(\w+)\.md", nav) == [*COMMANDS, "formulations", "package"]
 
 
 def test_a_command_that_is_none_is_told() -> None:
@@ -39,7 +39,7 @@ def test_a_command_that_is_none_is_told() -> None:
         page_of("nothing")
 
 
-@pytest.mark.parametrize("page", [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))], ids=str)
+@pytest.mark.parametrize("page", [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))], ids=str)
 def test_every_link_within_the_repository_leads_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8"))
-    assert [one for one in targets if not (page.parent / one).exists() and not one.startswith("reference/")] == []
+    assert [one for one in targets if not (page.parent / one).exists() and "reference/" not in one] == []

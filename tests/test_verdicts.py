@@ -1,4 +1,4 @@
-"""The page of verdicts: its thresholds are the code's, and its tests are there."""
+"""The table of verdicts: its thresholds are the code's, and its tests are there."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "verdicts.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "research" / "verdicts.csv").read_text(encoding="utf-8")
 THRESHOLD = re.compile(r"`(?P<module>[a-z_.]+)\.(?P<name>_?[A-Z_]+)` = (?P<value>\([^)]*\)|-?[\d.]+(?:e-?\d+)?)")
 FOUND = [(found["module"], found["name"], found["value"]) for found in THRESHOLD.finditer(PAGE)]
 
 
 @pytest.mark.parametrize(("module", "name", "value"), sorted(set(FOUND)))
-def test_a_threshold_of_the_page_is_that_of_the_code(module: str, name: str, value: str) -> None:
+def test_a_threshold_of_the_table_is_that_of_the_code(module: str, name: str, value: str) -> None:
     assert getattr(import_module(f"gradscope.{module}"), name) == ast.literal_eval(value)
 
 
@@ -25,7 +25,7 @@ def test_every_threshold_is_written_so_that_it_can_be_held() -> None:
     assert len(FOUND) == len(re.findall(r"`[a-z_.]+\._?[A-Z_]+`", PAGE))
 
 
-def test_every_test_of_the_page_is_there() -> None:
+def test_every_test_of_the_table_is_there() -> None:
     files = {path.stem for path in (REPOSITORY / "tests").rglob("test_*.py")}
     scripts = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "benchmarks").rglob("*.py")}
     assert set(re.findall(r"`(test_\w+)`", PAGE)) <= files

@@ -1,6 +1,7 @@
 """How often the interval of the Jensen gap holds the truth at the logged group size, by groups, size and pass rates.
 
-`python benchmarks/referee/gap_coverage.py` prints the table of docs/validation.md; a prompt has one group. A minute.
+`python benchmarks/referee/gap_coverage.py` prints docs/research/validation_coverage_of_the_gap.csv; a prompt has one
+group. A minute.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How often each verdict is false on populations that nobody tuned it to.
 
-`python benchmarks/referee/verdicts.py` prints a row a verdict and a population; docs/verdicts.md has them by verdict.
+`python benchmarks/referee/verdicts.py` prints a row a verdict and a population; docs/trust.md has them by verdict.
 Some populations are a referee's, the others were written down before any of them was run. Logs and truths are made
 here; of the package nothing but what is judged is imported. A quarter of an hour.
 """

@@ -1,14 +1,18 @@
-"""The reference of the site: a page a command, made of its own ``--help-all`` and of the numbers that it computes."""
+"""The reference of the site: commands with their help and numbers, formulations, and the folders of the package."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gradscope
 from gradscope.__main__ import main
+from gradscope.advantages.registry import ALL_FORMULATIONS
 from gradscope.catalog.lookup import CATALOG
 from gradscope.render.markdown import metric_table
 
@@ -20,6 +24,8 @@ COMMANDS = (
     *("degeneracy", "replay", "report", "rank", "spike", "passk", "compare", "claims", "check", "train", "explain"),
     "demo",
 )
+_BELOW_GUIDES = "---\nsearch:\n  boost: 0.5\n---\n\n"
+"""A search leads to the written page of a command before its list of options."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -30,8 +36,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """
     from mkdocs.structure.files import File
 
-    for name in COMMANDS:
-        files.append(File.generated(config, f"reference/{name}.md", content=page_of(name)))
+    pages = {name: page_of(name) for name in COMMANDS}
+    for name, text in (pages | {"formulations": formulations_page(), "package": package_page()}).items():
+        files.append(File.generated(config, f"reference/{name}.md", content=f"{_BELOW_GUIDES}{text}"))
     return files
 
 
@@ -44,6 +51,36 @@ def page_of(name: str) -> str:
     metrics = [entry for entry in CATALOG.values() if entry.command == name]
     numbers = f"\n## What it computes\n\n{metric_table(metrics)}" if metrics else ""
     return f"# gradscope {name}\n\n```text\n{_help_of(name)}\n```\n{numbers}"
+
+
+def formulations_page() -> str:
+    """Every advantage formulation: r is a rollout's reward, G the rollouts of a group, c its passes.
+
+    Returns:
+        Markdown.
+    """
+    rows = [
+        f"| `{name}` | {entry.formula} | {'tokens' if entry.scope == 'token' else entry.scope} | "
+        f"{'0 and 1 only' if entry.needs_binary else 'any'} | {'yes' if entry.zero_sum else 'no'} | {entry.source} |"
+        for name, entry in ALL_FORMULATIONS.items()
+    ]
+    head = "| name | advantage | needs | rewards | zero sum | source |\n|---|---|---|---|---|---|\n"
+    words = "r is a rollout's reward, G the rollouts of a group, N the groups of a step, c the passes of a group.\n\n"
+    return f"# Advantage formulations, all\n\n{words}{head}" + "\n".join(rows) + "\n"
+
+
+def package_page() -> str:
+    """Every folder of the package with the first line of its docstring.
+
+    Returns:
+        Markdown.
+    """
+    root = Path(gradscope.__path__[0])
+    rows = []
+    for package in sorted(path.parent for path in root.rglob("__init__.py"))[1:]:
+        text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+        rows.append(f"| `{package.relative_to(root)}/` | {text.splitlines()[0]} |")
+    return "# The package, folder by folder\n\n| folder | what it holds |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def _help_of(name: str) -> str:

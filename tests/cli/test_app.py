@@ -98,7 +98,7 @@ def test_brackets_in_help_are_not_markup(cli: Cli) -> None:
     assert "[default: grpo]" in " ".join(cli("train", "--help-all").out.split())
 
 
-PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((REPOSITORY / "docs").glob("*.md"))
+PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((REPOSITORY / "docs").rglob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

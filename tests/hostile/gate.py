@@ -236,7 +236,7 @@ def codes() -> dict[str, int]:
 
 
 def table_of(found: Mapping[str, int]) -> str:
-    """The codes as they stand in docs/security.md."""
+    """The codes as they stand in docs/research/security.md."""
     meaning = {0: "pass", 1: "fail or unknown", 2: "unusable"}
     rows = "".join(f"| {name} | {code} | {meaning[code]} |\n" for name, code in found.items())
     return f"| damage | exit code | |\n|---|---|---|\n{rows}"

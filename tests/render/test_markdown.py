@@ -1,36 +1,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import pytest
-
+from docs.hooks.reference import COMMANDS, page_of
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG, FAMILIES
 from gradscope.render.markdown import catalog_markdown, metric_table
-from tests.conftest import REPOSITORY
 
-TABLE = re.compile(r"<!-- catalogue: (?P<family>[^>]*?) -->\n(?P<text>.*?)<!-- end -->", re.DOTALL)
-TABLES = [
-    (page, found["family"], found["text"])
-    for page in sorted((REPOSITORY / "docs").glob("*.md"))
-    for found in TABLE.finditer(page.read_text(encoding="utf-8"))
-]
+PAGES = "".join(page_of(name) for name in COMMANDS)
 
 
-@pytest.mark.parametrize(("page", "family", "text"), TABLES, ids=[f"{page.stem}-{name}" for page, name, _ in TABLES])
-def test_a_table_of_the_docs_is_what_explain_prints(page: Path, family: str, text: str) -> None:
-    assert text == metric_table(FAMILIES[family]), f"copy it from gradscope explain --markdown into {page.name}"
-
-
-def test_the_docs_have_tables_to_hold() -> None:
-    assert {(page.name, family) for page, family, _ in TABLES} == {
-        ("compare.md", "comparisons"),
-        ("rank.md", "held-out prompts"),
-        ("rank.md", "interference"),
-        ("rank.md", "nulls"),
-        ("update.md", "weight updates"),
-    }
+def test_every_metric_of_a_command_is_in_the_reference() -> None:
+    assert [name for name, entry in CATALOG.items() if entry.command in COMMANDS and f"| `{name}` |" not in PAGES] == []
 
 
 def test_every_metric_has_one_line_of_five_cells() -> None:

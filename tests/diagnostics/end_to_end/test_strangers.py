@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.strangers.case import Folders
-from tests.conftest import REPOSITORY
 
 SAMPLE = {
     "gpt2": "exact",
@@ -50,4 +49,3 @@ def test_every_case_has_a_name_of_its_own() -> None:
 
     names = [case.name for case in CASES]
     assert len(names) == len(set(names)) >= 120
-    assert (REPOSITORY / "docs" / "strangers.md").is_file()

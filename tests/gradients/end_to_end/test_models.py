@@ -1,4 +1,4 @@
-"""A sample of the tables of docs/architectures.md: models with positions, states, experts or selected tokens."""
+"""A sample of docs/research/architectures*.csv: models with positions, states, experts or selected tokens."""
 
 from __future__ import annotations
 

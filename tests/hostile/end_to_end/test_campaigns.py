@@ -1,4 +1,4 @@
-"""A small part of each campaign, whose whole is run by hand; docs/security.md has what that came to."""
+"""A small part of each campaign, whose whole is run by hand; docs/research/security.md has what that came to."""
 
 from __future__ import annotations
 
@@ -98,11 +98,11 @@ def test_what_is_written_is_whole_whatever_happens() -> None:
 
 
 def test_each_defect_of_the_attack_has_its_tests() -> None:
-    page = (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "research" / "security.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([0-9]+) \| [^|]+ \| (.+) \|$", page, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, 17))
     for _, cells in rows:
-        named = re.findall(r"\[`(test_\w+)`\]\(\.\./(tests/\S+\.py)\)", cells)
+        named = re.findall(r"\[`(test_\w+)`\]\(\.\./\.\./(tests/\S+\.py)\)", cells)
         assert named
         for test, file in named:
             assert f"def {test}(" in (REPOSITORY / file).read_text(encoding="utf-8"), test
@@ -110,7 +110,7 @@ def test_each_defect_of_the_attack_has_its_tests() -> None:
 
 def test_the_page_has_the_gate_as_it_is() -> None:
     codes = gate.codes()
-    assert gate.table_of(codes) in (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8")
+    assert gate.table_of(codes) in (REPOSITORY / "docs" / "research" / "security.md").read_text(encoding="utf-8")
     passed = {name for name, code in codes.items() if code == 0}
     assert passed == {
         "none, and the requirement holds",

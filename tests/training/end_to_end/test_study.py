@@ -54,10 +54,14 @@ def test_every_run_of_a_plan_can_be_made(scripts: Any, tmp_path: Path, name: str
 
 @pytest.mark.parametrize("name", [*STUDIES, "study_rank"])
 def test_the_page_of_a_study_has_its_plan_and_takes_its_tables(name: str) -> None:
-    page = (REPOSITORY / "docs" / f"{name}.md").read_text()
+    page = (REPOSITORY / "docs" / "research" / f"{name}.md").read_text()
     assert page.index("## The plan") < page.index(begin(name, "pilot")) < page.index(PARTS["pilot"])
     assert page.index("## What came out") < page.index(begin(name, "tables")) < page.index(PARTS["tables"])
-    assert all((REPOSITORY / "docs" / file.split(")")[0]).is_file() for file in page.split("](")[1:] if ".csv" in file)
+    assert all(
+        (REPOSITORY / "docs" / "research" / file.split(")")[0]).is_file()
+        for file in page.split("](")[1:]
+        if ".csv" in file
+    )
 
 
 def small(study: Any) -> Any:

@@ -12,7 +12,7 @@ from scipy.stats import t as student
 
 from tests.conftest import REPOSITORY
 
-DOCS = REPOSITORY / "docs"
+DOCS = REPOSITORY / "docs" / "research"
 BY_SEED = sorted(DOCS.glob("study_*_by_seed.csv"))
 PAIR = re.compile(r"(?P<value>[+-][\d.]+)(?: \[(?P<low>[+-][\d.]+), (?P<high>[+-][\d.]+)\])?$")
 MARGIN = re.compile(r"within ([\d.]+) of it|the margin is ([\d.]+)")
