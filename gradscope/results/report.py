@@ -186,7 +186,8 @@ class ReadGroup:
     group_id: str
     """Its name."""
     kind: str
-    """``all fail``, ``all pass``, ``tied``, ``mixed``, or ``not known`` where a reward is missing."""
+    """``all fail``, ``all pass``, ``tied``, ``side reward`` where it alone differs, ``mixed``, or ``not known`` where a
+    reward is missing."""
     prompt: str
     """The text of its prompt, as of completions."""
     rollouts: tuple[ReadRollout, ...]

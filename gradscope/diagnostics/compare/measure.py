@@ -42,8 +42,7 @@ from gradscope.progress import Progress, ProgressCallback, no_progress, part, re
 from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, CompareVerdict, Comparison
 from gradscope.results.rank import RankReport
 from gradscope.results.source import Source
-from gradscope.rollouts.places.fetch import fetched
-from gradscope.rollouts.places.naming import names_of
+from gradscope.rollouts.places.fetch import fetched, names_of
 from gradscope.rollouts.read_options import ReadOptions
 
 FEWEST_PAIRS = 8

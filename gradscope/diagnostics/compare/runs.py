@@ -31,8 +31,7 @@ from gradscope.results.compare import ComparedPair
 from gradscope.results.signal import SideRewards
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import reward_table, sizes_of
-from gradscope.rollouts.places.fetch import fetched
-from gradscope.rollouts.places.naming import names_of
+from gradscope.rollouts.places.fetch import fetched, names_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.reward_table import RewardTable

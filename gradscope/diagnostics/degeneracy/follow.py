@@ -15,7 +15,7 @@ from pathlib import Path
 from gradscope.diagnostics.degeneracy.course import KnownEstimates, course_of_run
 from gradscope.errors import InputError, UsageError
 from gradscope.results.degeneracy import StepDegeneracy
-from gradscope.rollouts.growth import log_extent
+from gradscope.rollouts.places.fetch import log_extent
 from gradscope.rollouts.places.urls import shown
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run

@@ -34,8 +34,7 @@ from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, R
 from gradscope.results.signal import SideRewards
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import groups_of_steps, reward_table, sizes_of
-from gradscope.rollouts.places.fetch import fetched
-from gradscope.rollouts.places.naming import names_of
+from gradscope.rollouts.places.fetch import fetched, names_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable

@@ -174,7 +174,7 @@ def report_run(
         sections=tuple(section(inputs) for section in _SECTIONS),
         recomputed=tuple(gram.step for gram in grams),
         strip=key_numbers(inputs),
-        rollouts=read_groups(run, grams, _threshold(inputs.degeneracy)),
+        rollouts=read_groups(run, grams, _threshold(inputs.degeneracy), _main_reward(inputs.degeneracy)),
         logged=inputs.logged,
     )
 
@@ -185,6 +185,11 @@ def _name(run: Run) -> str:
 
 def _threshold(report: DegeneracyReport | Unavailable) -> float | None:
     return None if isinstance(report, Unavailable) else report.success_threshold
+
+
+def _main_reward(report: DegeneracyReport | Unavailable) -> str | None:
+    """The reward function beside which others decide groups, where the log has several."""
+    return None if isinstance(report, Unavailable) or not report.by_reward else report.prompts.reward
 
 
 def _spelled(read: ReadOptions, success_threshold: float | None) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,12 +29,15 @@ LEAST_CHARACTERS = 400
 _Shares = Mapping[tuple[str, int], float]
 
 
-def read_groups(run: Run, grams: Sequence[StepGram], threshold: float | None) -> tuple[ReadGroup, ...]:
+def read_groups(
+    run: Run, grams: Sequence[StepGram], threshold: float | None, main: str | None = None
+) -> tuple[ReadGroup, ...]:
     """Groups of the recomputed steps, or where there are none of the first, the middle and the last.
 
     Args:
         grams: The recomputed steps.
         threshold: A rollout passes when its reward reaches this; None: not known, and equal rewards are ``tied``.
+        main: The reward function beside which others decide groups; None: none does.
 
     Returns:
         By step, then as logged: of each step one group of each kind, then those with the largest parts of its gradient
@@ -41,30 +45,33 @@ def read_groups(run: Run, grams: Sequence[StepGram], threshold: float | None) ->
     """
     if holds_rewards_alone(run.groups):
         return ()
+    kind = partial(kind_of, threshold=threshold, main=main)
     parts = {gram.step: _shares(gram) for gram in grams} or {step: {} for step in _ends(run.steps)}
     allowed = MOST_ROLLOUTS // max(len(parts), 1)
     chosen = [
         (group, shares)
         for step, shares in parts.items()
-        for group in _chosen(run.groups_at(step), shares, threshold, allowed)
+        for group in _chosen(run.groups_at(step), shares, kind, allowed)
         if any(rollout.prompt or rollout.completion for rollout in group.rollouts)
     ]
     texts = sum(1 + group.size for group, _ in chosen)
     limit = max(LEAST_CHARACTERS, MOST_CHARACTERS // max(texts, 1))
-    return tuple(_read(group, shares, threshold, limit) for group, shares in chosen)
+    return tuple(_read(group, shares, kind(group), limit) for group, shares in chosen)
 
 
-def kind_of(group: RolloutGroup, threshold: float | None) -> str:
+def kind_of(group: RolloutGroup, threshold: float | None, main: str | None = None) -> str:
     """What the rewards of a group are alike in.
 
     Returns:
-        ``all fail``, ``all pass``, ``tied`` where they are equal and neither, ``mixed``, or ``not known``.
+        ``all fail``, ``all pass``, ``tied`` where they are equal and neither, ``side reward`` where they differ and
+        those of ``main`` do not, ``mixed``, or ``not known``.
     """
     rewards = [reward for reward in group.rewards if reward is not None]
     if len(rewards) < group.size:
         return "not known"
     if max(rewards) - min(rewards) > EQUAL_REWARDS:
-        return "mixed"
+        of_main = {rollout.rewards.get(main) for rollout in group.rollouts} if main is not None else set()
+        return "side reward" if len(of_main) == 1 and None not in of_main else "mixed"
     if threshold is None or group.size < 2:
         return "tied"
     return "all pass" if rewards[0] >= threshold else "all fail"
@@ -83,12 +90,12 @@ def _shares(gram: StepGram) -> _Shares:
 
 
 def _chosen(
-    groups: Sequence[RolloutGroup], shares: _Shares, threshold: float | None, allowed: int
+    groups: Sequence[RolloutGroup], shares: _Shares, kind: Callable[[RolloutGroup], str], allowed: int
 ) -> list[RolloutGroup]:
     """At least one group, then as many as ``allowed`` rollouts leave room for; in the order of the log."""
     order = np.argsort([-_weight(group, shares) for group in groups], kind="stable").tolist()
-    first_of_kind = dict.fromkeys(kind_of(groups[place], threshold) for place in order)
-    firsts = [next(place for place in order if kind_of(groups[place], threshold) == kind) for kind in first_of_kind]
+    first_of_kind = dict.fromkeys(kind(groups[place]) for place in order)
+    firsts = [next(place for place in order if kind(groups[place]) == one) for one in first_of_kind]
     kept: list[int] = []
     room = allowed
     for place in dict.fromkeys((*firsts, *order)):
@@ -102,11 +109,11 @@ def _weight(group: RolloutGroup, shares: _Shares) -> float:
     return max(abs(shares.get((group.group_id, rollout.sample), 0.0)) for rollout in group.rollouts)
 
 
-def _read(group: RolloutGroup, shares: _Shares, threshold: float | None, limit: int) -> ReadGroup:
+def _read(group: RolloutGroup, shares: _Shares, kind: str, limit: int) -> ReadGroup:
     return ReadGroup(
         step=group.step,
         group_id=group.group_id,
-        kind=kind_of(group, threshold),
+        kind=kind,
         prompt=excerpt(group.rollouts[0].prompt, limit),
         rollouts=tuple(
             ReadRollout(

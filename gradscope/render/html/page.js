@@ -1,6 +1,8 @@
 "use strict";
-// Sorting, copying, a cursor over the charts and the choice of rollouts; without this script the page lacks nothing else.
+// Sorting, filters, copying, a cursor and a choice of steps over the charts, and the choice of rollouts; without this script the page lacks nothing else.
 const SVG = "http://www.w3.org/2000/svg";
+let stepsChosen = null;
+let applyRollouts = () => {};
 
 function make(tag, text, parent) {
   const element = document.createElement(tag);
@@ -42,6 +44,40 @@ function sortBy(table, head, column) {
 function key(cell) {
   if (cell.dataset.sort !== undefined) return Number(cell.dataset.sort);
   return cell.classList.contains("text") && cell.textContent ? cell.textContent : null;
+}
+
+// A table of many rows has a filter and its rows as CSV, those that the filter leaves.
+for (const box of document.querySelectorAll(".table")) {
+  const rows = [...box.querySelectorAll("tbody tr")];
+  if (rows.length < 8) continue;
+  const tools = document.createElement("div");
+  tools.className = "tools";
+  box.before(tools);
+  const input = make("input", "", tools);
+  input.type = "search";
+  input.placeholder = "filter " + rows.length + " rows";
+  input.setAttribute("aria-label", "filter rows");
+  input.addEventListener("input", () => {
+    const word = input.value.toLowerCase();
+    for (const row of rows) row.classList.toggle("out", !row.textContent.toLowerCase().includes(word));
+  });
+  button("Save as CSV", tools).addEventListener("click", () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([csv(box)], { type: "text/csv" }));
+    link.download = "table.csv";
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
+}
+
+// Whole numbers where the page rounds; a text that a spreadsheet would take for a formula is led by a quote.
+function csv(box) {
+  const quoted = (text) => '"' + text.replace(/^[=+\-@\t\r](?![\d.])/, "'$&").replaceAll('"', '""') + '"';
+  const heads = [...box.querySelectorAll("thead th")].map((head) => quoted(head.textContent));
+  const rows = [...box.querySelectorAll("tbody tr:not(.out):not([hidden])")].map((row) =>
+    [...row.cells].map((cell) => cell.dataset.sort ?? quoted(cell.textContent)),
+  );
+  return [heads, ...rows].map((row) => row.join(",")).join("\n") + "\n";
 }
 
 // Commands are copied by a click; where the browser has no clipboard, they are selected.
@@ -87,6 +123,48 @@ for (const chart of charts) {
   });
 }
 
+// A drag over a chart chooses steps: all charts mark them, tables over steps and the rollouts show no others.
+for (const chart of charts) {
+  let from = null;
+  const at = (event) => {
+    const box = chart.svg.getBoundingClientRect();
+    return nearest(chart.places, ((event.clientX - box.left) / box.width) * chart.svg.viewBox.baseVal.width);
+  };
+  chart.svg.addEventListener("pointerdown", (event) => { from = at(event); });
+  chart.svg.addEventListener("pointerup", (event) => {
+    if (from === null) return;
+    const ends = [from, at(event)].sort((a, b) => a - b);
+    chooseSteps(chart.over, from === at(event) ? null : [chart.spans[ends[0]][0], chart.spans[ends[1]][1]]);
+    from = null;
+  });
+}
+addEventListener("keydown", (event) => { if (event.key === "Escape" && charts.length) chooseSteps(charts[0].over, null); });
+
+function chooseSteps(over, chosen) {
+  for (const old of document.querySelectorAll(".chosen")) old.remove();
+  const isIn = ([a, b]) => chosen === null || (a <= chosen[1] && b >= chosen[0]);
+  for (const chart of charts) {
+    const inside = chart.places.filter((_, index) => isIn(chart.spans[index]));
+    if (chart.over !== over || chosen === null || !inside.length) continue;
+    const mark = document.createElementNS(SVG, "rect");
+    mark.setAttribute("class", "chosen");
+    mark.setAttribute("x", inside[0] - 2);
+    mark.setAttribute("width", inside[inside.length - 1] - inside[0] + 4);
+    mark.setAttribute("y", chart.top);
+    mark.setAttribute("height", chart.bottom - chart.top);
+    chart.svg.append(mark);
+  }
+  for (const table of document.querySelectorAll(".table table")) {
+    if (table.tHead.rows[0].cells[0].textContent !== over) continue;
+    for (const row of table.tBodies[0].rows) {
+      const ends = row.cells[0].textContent.replaceAll(",", "").split("-").map(Number);
+      row.hidden = !isIn([ends[0], ends[ends.length - 1]]);
+    }
+  }
+  stepsChosen = chosen;
+  applyRollouts();
+}
+
 function nearest(places, x) {
   let best = 0;
   places.forEach((place, index) => {
@@ -97,6 +175,13 @@ function nearest(places, x) {
 
 function clear() {
   for (const element of document.querySelectorAll(".cursor, .tip")) element.remove();
+}
+
+// The rollouts behind a point: of its steps, as many groups as the page holds.
+function behind(chart, index) {
+  const [low, high] = chart.spans[index];
+  const groups = [...document.querySelectorAll(".groups > .group")].filter(({ dataset }) => low <= dataset.step && dataset.step <= high);
+  return groups.slice(0, 3).map((group) => group.querySelector("summary").textContent.slice(0, 60));
 }
 
 function show(chart, index) {
@@ -119,7 +204,8 @@ function show(chart, index) {
     (line) => line.dataset.name + "  " + line.dataset.y.split(" ")[index].replace(/^-$/, "none"),
   );
   const mean = chart.names[index].includes("-") ? ", means" : "";
-  make("p", [chart.over + " " + chart.names[index] + mean, ...numbers].join("\n"), chart.svg.parentNode).className = "tip";
+  const read = chart.over === "step" ? behind(chart, index) : [];
+  make("p", [chart.over + " " + chart.names[index] + mean, ...numbers, ...read].join("\n"), chart.svg.parentNode).className = "tip";
 }
 
 // Rollouts: chosen by step and kind, sorted as logged or by their part of the gradient, tokens colored when opened.
@@ -145,8 +231,9 @@ if (filters) {
 
   function apply() {
     const is = (select, one, name) => select.value === "all" || select.value === one.dataset[name];
+    const isChosen = ({ dataset }) => stepsChosen === null || (stepsChosen[0] <= dataset.step && dataset.step <= stepsChosen[1]);
     const share = (element) => Math.abs(Number(element.dataset.share));
-    for (const one of groups) one.hidden = !(is(step, one, "step") && is(kind, one, "kind") && is(group, one, "group"));
+    for (const one of groups) one.hidden = !(is(step, one, "step") && is(kind, one, "kind") && is(group, one, "group") && isChosen(one));
     const byShare = order.value !== "as logged";
     list.append(...(byShare ? [...groups].sort((a, b) => share(b) - share(a)) : groups));
     for (const one of groups) {
@@ -157,13 +244,15 @@ if (filters) {
     count.textContent = shown + " of " + groups.length + " groups";
   }
   apply();
+  applyRollouts = apply;
 
-  list.addEventListener("toggle", (event) => {
+  document.querySelector("main").addEventListener("toggle", (event) => {
     for (const text of event.target.querySelectorAll("[data-like]")) {
       const like = document.getElementById(text.dataset.like);
       delete text.dataset.like;
       if (!like) continue;
       text.textContent = "";
+      text.className = "text";
       text.append(...[...like.cloneNode(true).childNodes].filter((node) => node.className !== "who"));
     }
   }, true);

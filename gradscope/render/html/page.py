@@ -48,6 +48,7 @@ def render_page(report: RunReport) -> str:
         facts=_facts(report),
         strip=strip_of(report),
         token_texts=token_texts_of(report),
+        to_read=to_read_of(report.rollouts),
         **_answers(report.by_severity),
     )
 
@@ -192,6 +193,38 @@ def token_texts_of(report: RunReport) -> dict[tuple[str, int], str]:
     return {key: shown[title] for key in rollouts if (title := f"{key[0]} #{key[1]}") in shown}
 
 
+_DEAD = ("all fail", "all pass", "tied")
+
+
+def to_read_of(groups: Sequence[ReadGroup]) -> list[tuple[str, ReadGroup]]:
+    """Three groups that show what a run learns from: a dead one, a live one, one that a side reward decides.
+
+    Returns:
+        Each with what is to be seen in it; of a kind the one with the largest part of the gradient, else the last.
+        None where there are only groups of one kind, which the list of all shows as well.
+    """
+    kinds = (
+        (_DEAD, "Dead: its rewards are equal, so relative to the group's mean no rollout has an advantage."),
+        (("mixed",), "Live: its rewards differ, and so do the advantages of its rollouts."),
+        (("side reward",), "Decided by a side reward: the main one is tied, and another makes every advantage."),
+    )
+    chosen = []
+    for names, words in kinds:
+        of_kind = [group for group in groups if group.kind in names]
+        if of_kind:
+            best = max(of_kind, key=lambda group: (float(share_of_group(group) or 0), group.step))
+            chosen.append((words, best))
+    return chosen if len(chosen) > 1 else []
+
+
+def advantage_shade(rollout: ReadRollout, group: ReadGroup) -> str:
+    """The classes of a rollout's text: raised or lowered, and how far beside the largest advantage of its group."""
+    largest = max((abs(one.advantage) for one in group.rollouts if one.advantage is not None), default=0.0)
+    if not rollout.advantage or not math.isfinite(largest):
+        return ""
+    return f" {'up' if rollout.advantage > 0 else 'down'} h{1 + (abs(rollout.advantage) > largest / 2)}"
+
+
 def share_of_group(group: ReadGroup) -> str:
     """What a group sorts by: the largest part of the gradient that one of its rollouts has; empty where none is known.
 
@@ -259,6 +292,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.globals |= {
+        "advantage_shade": advantage_shade,
         "drawing": drawing,
         "legend": legend,
         "num_shades": NUM_SHADES,

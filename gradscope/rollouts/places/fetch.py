@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import glob
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from gradscope.copies import as_named
 from gradscope.errors import UsageError
 from gradscope.machine.processes import num_processes
 from gradscope.progress import ProgressCallback, no_progress
@@ -13,6 +17,7 @@ from gradscope.rollouts.places.kinds import awaited_in
 from gradscope.rollouts.places.listing import list_place
 from gradscope.rollouts.places.mirror import Mirror, in_bytes, mirrored
 from gradscope.rollouts.places.urls import scheme_of
+from gradscope.rollouts.run import Run
 
 _MIRRORS: dict[Path, Mirror] = {}
 """Root of a copy -> the copy, of this process."""
@@ -77,3 +82,74 @@ def place_extent(url: str) -> dict[str, tuple[object, object]]:
     """How far a log at a URL has been written: file -> size and what else tells that it changed."""
     with explaining(url):
         return {entry.name: (entry.size, entry.mark) for entry in list_place(url).entries}
+
+
+Extent = dict[str, tuple[object, object]]
+"""File -> its size in bytes and when it was last written, in nanoseconds; of a URL what the server tells instead."""
+
+
+def log_extent(name: str | Path) -> Extent:
+    """How far a log has been written: a file, a folder with all that is below it, a glob, or the URL of one.
+
+    Returns:
+        Its files; equal extents mean that nothing was written in between.
+    """
+    if scheme_of(name) not in (None, "file"):
+        return place_extent(str(name))
+    path = fetched(name)
+    if path.is_dir():
+        files = [file for file in path.rglob("*") if file.is_file()]
+    else:
+        files = [path] if path.is_file() else [Path(name) for name in glob.glob(str(path))]
+    extent: Extent = {}
+    for file in files:
+        try:
+            stat = file.stat()
+        except FileNotFoundError:  # a writer's file aside, renamed since it was listed
+            continue
+        extent[str(file)] = (stat.st_size, stat.st_mtime_ns)
+    return extent
+
+
+def as_named_run(run: Run) -> Run:
+    """The run, whose source names URLs in place of their copies and says what is not copied yet."""
+    source = run.source
+    quarantined = source.quarantined
+    reasons = tuple(replace(reason, first=as_named(reason.first)) for reason in quarantined.reasons)
+    return replace(
+        run,
+        source=replace(
+            source,
+            path=as_named(source.path),
+            recognized=as_named(source.recognized),
+            files=tuple(map(as_named, source.files)),
+            inferred=(*map(as_named, source.inferred), *awaited_note(run.path)),
+            missing=tuple(map(as_named, source.missing)),
+            quarantined=replace(quarantined, reasons=reasons, lost=tuple(map(as_named, quarantined.lost))),
+        ),
+        unmerged_weights={
+            number: replace(reason, hint=as_named(reason.hint)) for number, reason in run.unmerged_weights.items()
+        },
+    )
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """What runs are called beside each other: as many last parts of their paths as tell them apart.
+
+    Args:
+        paths: Folders or files.
+
+    Returns:
+        A name each, with numbers where the same path stands twice.
+
+    Example:
+        >>> names_of([Path("/data/a/run"), Path("/data/b/run")])
+        ['a/run', 'b/run']
+    """
+    parts = [path.absolute().parts for path in paths]
+    names: list[str] = []
+    for length in range(1, max(map(len, parts), default=0) + 1):
+        names = [as_named("/".join(part[-length:])) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{name} ({place})" for place, name in enumerate(names, start=1)]

@@ -14,8 +14,7 @@ from gradscope.outside.limits import require_regular
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.metrics_alone import log as metrics_log
-from gradscope.rollouts.places.fetch import fetched
-from gradscope.rollouts.places.naming import as_named_run
+from gradscope.rollouts.places.fetch import as_named_run, fetched
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
 from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list

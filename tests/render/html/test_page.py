@@ -19,6 +19,7 @@ from gradscope.estimate import Estimate
 from gradscope.render.html.index_page import render_index
 from gradscope.render.html.page import (
     NUM_SHADES,
+    advantage_shade,
     render,
     render_fragment,
     render_page,
@@ -27,6 +28,7 @@ from gradscope.render.html.page import (
     share_of_group,
     strip_of,
     summary_of,
+    to_read_of,
     token_texts_of,
 )
 from gradscope.results.report import KeyNumber, ShadedToken
@@ -222,6 +224,27 @@ def test_a_rollout_that_was_measured_leads_to_its_tokens() -> None:
     assert 'id="signal-text-1"' in page
     assert '<a href="#signal-text-1">token by token</a>' in page
     assert 'data-like="signal-text-1"' in page
+
+
+def test_one_group_of_each_kind_is_to_be_read_first() -> None:
+    dead, side = replace(NO_GRADIENT, kind="all fail"), replace(MIXED, kind="side reward", step=9)
+    chosen = to_read_of((dead, replace(NO_GRADIENT, kind="mixed"), MIXED, side))
+    assert [group for _, group in chosen] == [dead, MIXED, side]
+    assert [words.partition(":")[0] for words, _ in chosen] == ["Dead", "Live", "Decided by a side reward"]
+    assert to_read_of((MIXED, MIXED)) == []
+    page = render_page(replace(REPORT, rollouts=(dead, MIXED)))
+    assert page.count('id="to-read"') == 1
+    assert 'id="to-read"' not in render_page(replace(REPORT, rollouts=(MIXED,)))
+
+
+@pytest.mark.parametrize(
+    ("advantages", "shades"),
+    [((0.9, -0.3), (" up h2", " down h1")), ((0.0, None), ("", "")), ((-2.0, 1.0), (" down h2", " up h1"))],
+)
+def test_a_completion_is_shaded_by_its_advantage(advantages: tuple[float | None, ...], shades: tuple[str, ...]) -> None:
+    rollouts = tuple(replace(MIXED.rollouts[0], advantage=advantage) for advantage in advantages)
+    group = replace(MIXED, rollouts=rollouts)
+    assert tuple(advantage_shade(rollout, group) for rollout in rollouts) == shades
 
 
 def test_line_breaks_and_spaces_of_a_text_stay() -> None:

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError, MissingDependencyError, UsageError
-from gradscope.rollouts.places.fetch import awaited_note, bring_weights, fetched, place_extent
+from gradscope.results.envelope import build_document
+from gradscope.rollouts.places.fetch import awaited_note, bring_weights, fetched, log_extent, place_extent
+from gradscope.rollouts.readers.detect import read_run, runs_below
+from tests.conftest import REPOSITORY
 
 ROW = b'{"reward": 1}\n'
 WEIGHTS = {
@@ -90,3 +93,111 @@ def test_the_index_holds_names_sizes_and_marks_alone(memory: Any, cache: Path) -
     fetched("memory://run")
     (index,) = cache.rglob("index.json")
     assert json.loads(index.read_bytes())["1.jsonl"][0] == len(ROW)
+
+
+def test_extents_change_with_what_is_written(tmp_path: Path) -> None:
+    log = tmp_path / "completions" / "1.jsonl"
+    log.parent.mkdir()
+    log.write_text("a\n")
+    before = log_extent(tmp_path)
+    assert log_extent(tmp_path) == before
+    assert before.keys() == log_extent(log).keys() == log_extent(log.parent / "*.jsonl").keys()
+    log.write_text("a\nb\n")
+    assert log_extent(tmp_path) != before
+
+
+def test_a_log_at_a_url_has_an_extent_too(memory: Any) -> None:
+    memory.pipe("/run/1.jsonl", b"a\n")
+    before = log_extent("memory://run")
+    assert log_extent("memory://run") == before
+    memory.pipe("/run/1.jsonl", b"a\nb\n")
+    assert log_extent("memory://run") != before
+
+
+def test_a_url_of_a_local_folder_is_that_folder(tmp_path: Path) -> None:
+    (tmp_path / "1.jsonl").write_text("a\n")
+    assert log_extent(tmp_path.as_uri()) == log_extent(tmp_path)
+
+
+def test_a_file_that_vanishes_between_listing_and_looking_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glob.glob", lambda _: [str(tmp_path / "gone.partial")])
+    assert log_extent(tmp_path / "*") == {}
+
+
+LOGS = REPOSITORY / "fixtures" / "logs"
+
+
+def put(memory: Any, name: str, place: str) -> None:
+    memory.put(str(LOGS / name), place, recursive=True)
+
+
+def test_a_run_says_where_it_lies_and_where_each_row_was(memory: Any, cache: Path) -> None:
+    put(memory, "messy.jsonl", "/logs/messy.jsonl")
+    run = read_run("memory://logs/messy.jsonl")
+    local = read_run(LOGS / "messy.jsonl")
+    assert tuple(run.groups) == tuple(local.groups)
+    assert run.source.path == "memory://logs/messy.jsonl"
+    assert run.source.files == ("memory://logs/messy.jsonl",)
+    assert all(reason.first.startswith("memory://logs/messy.jsonl:") for reason in run.source.quarantined.reasons)
+    assert str(cache) not in str(run.source)
+
+
+@pytest.mark.parametrize(
+    "name", ["trl", "verl_v1", "slime", "nemo_rl", "open_instruct", "prime_rl", "inspect_ai", "evalplus", "tinker"]
+)
+def test_each_format_is_read_from_elsewhere_as_from_here(memory: Any, name: str) -> None:
+    put(memory, f"{name}/", f"/logs/{name}")
+    run, local = read_run(f"memory://logs/{name}"), read_run(LOGS / name)
+    assert tuple(run.groups) == tuple(local.groups)
+    assert run.metrics == local.metrics
+    assert run.source.format == local.source.format
+    assert len(run.source.files) == len(local.source.files)
+
+
+def test_a_document_has_the_digests_of_the_copies(memory: Any) -> None:
+    put(memory, "trl/", "/logs/trl")
+    there, here = (
+        build_document("x", {}, files=read_run(path).source.files, definitions={})["inputs"]
+        for path in ("memory://logs/trl", LOGS / "trl")
+    )
+    assert [one["path"] for one in there] == [one["path"].replace(str(LOGS), "memory://logs") for one in here]
+    assert [one["sha256"] for one in there] == [one["sha256"] for one in here]
+
+
+@pytest.mark.parametrize(
+    ("files", "url", "message"),
+    [
+        ({"/run/a.jsonl": b"{}\n"}, "memory://run", "memory://run is not a log that gradscope knows"),
+        ({"/run/a.jsonl": b""}, "memory://run/a.jsonl", "The file memory://run/a.jsonl is empty"),
+        ({"/run/a.pkl": b"x"}, "memory://run/a.pkl", "memory://run/a.pkl looks like a pickle"),
+        ({"/run/val_rollouts_1.pkl": b"x"}, "memory://run", "memory://run/val_rollouts_1.pkl is RAGEN's"),
+    ],
+)
+def test_errors_name_the_url(memory: Any, cache: Path, files: dict[str, bytes], url: str, message: str) -> None:
+    memory.pipe(files)
+    with pytest.raises(InputError, match=message) as caught:
+        read_run(url)
+    assert str(cache) not in f"{caught.value} {caught.value.message} {caught.value.hint}"
+
+
+def test_a_run_further_down_is_named_by_its_url(memory: Any) -> None:
+    put(memory, "trl/", "/logs/trl")
+    with pytest.raises(InputError, match="memory://logs is not a run itself, but memory://logs/trl is") as caught:
+        read_run("memory://logs")
+    assert caught.value.hint == "Name it: memory://logs/trl"
+
+
+def test_runs_below_a_url_are_found(memory: Any) -> None:
+    put(memory, "trl/", "/logs/a")
+    put(memory, "trl/", "/logs/b")
+    assert [run.name for run in runs_below("memory://logs")] == ["a", "b"]
+    assert read_run(runs_below("memory://logs")[1]).source.path == "memory://logs/b"
+
+
+def test_what_to_run_on_shards_names_the_url(memory: Any, cache: Path) -> None:
+    put(memory, "nemo_rl/", "/logs/run")
+    memory.pipe("/logs/run/results/grpo/step_2/policy/weights/a.distcp", b"x")
+    run = read_run("memory://logs/run")
+    assert "--config memory://logs/run/results/grpo/step_2/config.yaml" in run.unmerged_weights[2].advice
