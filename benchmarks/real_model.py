@@ -40,15 +40,16 @@ MEASURED = {
     "replay_lora": ("replay", "lora"),
     "replay_bfloat16": ("replay", "bfloat16"),
     **{
-        f"rank_{rows}": ("rank", "full", "--rows", rows, "--step", "1,16", "--group-size", "2,4,8")
+        f"rank_{rows}": ("rank", "full", "--rows", rows, "--step", "1,13", "--group-size", "2,4,8")
         for rows in ("rollout", "hidden", "token", "weight", "group", "advantage")
     },
     "rank_update": ("rank", "full", "--rows", "update"),
     "spike": ("spike", "full"),
-    "claims": ("claims", "full", "--step", "1,16"),
-    "report": ("report", "full", "--step", "1,16", "-o", "report.html"),
+    "claims": ("claims", "full", "--step", "1,13"),
+    "report": ("report", "full", "--step", "1,13", "-o", "report.html"),
 }
-"""Name -> the command, its paths relative to the output folder."""
+"""Name -> the command, its paths relative to the output folder. Steps 1 and 13 follow a checkpoint: their weights are
+there."""
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ def test_nothing_is_wrong_with_a_page(browser: Browser, page: str, tmp_path: Pat
 
 
 def test_the_script_works(browser: Browser, tmp_path: Path) -> None:
-    """Its own try-out: the cursor under a key, rollouts by kind and share, a table sorted."""
+    """Its own try-out: the cursor under a key, rollouts by kind and share, steps chosen on a chart, a table sorted."""
     with opened(browser, page_of(render_page(run_report()), tmp_path)) as tab:
         found = tab.run((Path(__file__).parent / "trial.js").read_text(encoding="utf-8"))
         assert tab.console() == []
@@ -113,8 +114,30 @@ def test_the_script_works(browser: Browser, tmp_path: Path) -> None:
     assert found["cursors"] == 2
     assert found["shown"] == ["1 of 2 groups", 1]
     assert found["order"] == ["0.4", "0.1"]
+    assert found["chosen"] == [2, 0]
+    assert found["released"] == [0, 2]
     assert found["sorted"] == ["9", "10", "100"]
     assert found["copy"] == ["Copy"]
+
+
+def test_a_table_of_many_rows_has_a_filter(browser: Browser, tmp_path: Path) -> None:
+    report = run_report()
+    section = next(section for section in report.sections if section.tables)
+    table = section.tables[0]
+    many = replace(section, tables=(replace(table, rows=table.rows * 8),))
+    with opened(browser, page_of(render_page(replace(report, sections=(many,))), tmp_path)) as tab:
+        shown = tab.run(
+            """(() => {
+              const filter = document.querySelector(".tools input");
+              const rows = [...document.querySelector(".tools + .table tbody").rows];
+              return ["no such row", ""].map((word) => {
+                filter.value = word;
+                filter.dispatchEvent(new Event("input"));
+                return rows.filter((row) => row.checkVisibility()).length;
+              });
+            })()"""
+        )
+    assert shown == [0, 8 * len(table.rows)]
 
 
 def test_a_hostile_index_does_not_run(tmp_path: Path) -> None:
