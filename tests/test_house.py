@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import gradscope
+from benchmarks.house import BUDGET
 from tests.diagnostics.compared_runs import write_run
 
 PACKAGE = Path(__file__).resolve().parent.parent / "gradscope"
@@ -165,6 +166,14 @@ def test_each_layer_knows_its_own_third_party_names(path: Path) -> None:
     known = THIRD_PARTY[layer_of(path)] | set(sys.stdlib_module_names) | {"gradscope", "__future__"}
     wrong = [f"{path.name}:{line} imports {name}" for name, line in imports_of(path) if name.split(".")[0] not in known]
     assert not wrong
+
+
+@pytest.mark.parametrize("folder", BUDGET)
+def test_the_house_stays_within_its_budget(folder: str) -> None:
+    most_lines, most_modules = BUDGET[folder]
+    files = list((PACKAGE.parent / folder).rglob("*.py"))
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= most_lines
+    assert len(files) <= most_modules
 
 
 def test_every_file_is_in_a_layer_or_at_the_bottom() -> None:
