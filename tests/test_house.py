@@ -86,6 +86,8 @@ ALLOWED = {
         "training",
         "render",
         "results",
+        "catalog",
+        "advantages.registry",
         "rollouts.read_options",
         "gradients.engine_options",
         "gradients.processes",
@@ -94,8 +96,8 @@ ALLOWED = {
     "__main__": {"cli"},
 }
 """Layer -> the layers or single modules of ours that it may import beside the bottom. `cli` makes
-flags of two option records. The recorder of somebody's own script measures
-gradients while they train."""
+flags of two option records, and completes names of metrics and formulations. The recorder of somebody's own script
+measures gradients while they train."""
 
 THIRD_PARTY = {
     "catalog": set(),

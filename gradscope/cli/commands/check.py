@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gradscope.cli.arguments import options
+from gradscope.cli.arguments.completion import complete_metric
 from gradscope.cli.arguments.lists import parse_metrics
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
@@ -52,15 +53,30 @@ SETTINGS_FILES = ("gradscope.toml", "pyproject.toml")
 _GATE = "Gate"
 RequireOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="'METRIC OP NUMBER'", help="A requirement (repeatable).", rich_help_panel=_GATE),
+    typer.Option(
+        metavar="'METRIC OP NUMBER'",
+        help="A requirement (repeatable).",
+        rich_help_panel=_GATE,
+        autocompletion=complete_metric,
+    ),
 ]
 TrackOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="METRIC,...", help="Compare with the baseline, without a limit.", rich_help_panel=_GATE),
+    typer.Option(
+        metavar="METRIC,...",
+        help="Compare with the baseline, without a limit.",
+        rich_help_panel=_GATE,
+        autocompletion=complete_metric,
+    ),
 ]
 AllowUnknownOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="METRIC,...", help="These metrics may be undecided.", rich_help_panel=_GATE),
+    typer.Option(
+        metavar="METRIC,...",
+        help="These metrics may be undecided.",
+        rich_help_panel=_GATE,
+        autocompletion=complete_metric,
+    ),
 ]
 BaselineOption = Annotated[
     Path | None,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
+from gradscope.cli.arguments.completion import complete_formulation
 from gradscope.cli.arguments.lists import parse_files
 from gradscope.cli.arguments.options import GradientsOption, HeldOutOption, StepsOption
 from gradscope.cli.arguments.records import with_records
@@ -39,6 +40,7 @@ AdvantageOption = Annotated[
         metavar="NAME",
         help="The formulation under which ranks are measured; dr_grpo by default, my.py:name for your own.",
         rich_help_panel="Measure",
+        autocompletion=complete_formulation,
     ),
 ]
 ShowOption = Annotated[list[str] | None, options.show_option("claims")]

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gradscope.cli.arguments.completion import complete_metric
 from gradscope.cli.output.streams import show, write_data
 from gradscope.errors import UsageError
 
@@ -23,6 +24,7 @@ MetricArgument = Annotated[
         metavar="[METRIC]",
         help="A metric's name, or words to search for; without one, ten to know first.",
         show_default=False,
+        autocompletion=complete_metric,
     ),
 ]
 MarkdownOption = Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
+from gradscope.cli.arguments.completion import complete_formulation
 from gradscope.cli.arguments.lists import parse_counts, parse_names
 from gradscope.cli.arguments.options import StepsOption
 from gradscope.cli.arguments.records import with_records
@@ -46,6 +47,7 @@ AdvantagesOption = Annotated[
         help="'logged' or formulations, my.py:name for your own: what the same rollouts would give under it; all by "
         "default.",
         rich_help_panel="Measure",
+        autocompletion=complete_formulation,
     ),
 ]
 GroupSizesOption = Annotated[

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
+from gradscope.cli.arguments.completion import complete_formulation
 from gradscope.cli.arguments.options import StepsOption
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
@@ -38,6 +39,7 @@ AdvantageOption = Annotated[
         metavar="NAME",
         help="The formulation to hold the logged advantages to; the folder's by default, my.py:name for your own.",
         rich_help_panel="Measure",
+        autocompletion=complete_formulation,
     ),
 ]
 ShowOption = Annotated[list[str] | None, options.show_option("replay")]
