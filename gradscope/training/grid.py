@@ -220,7 +220,7 @@ def _cell_command(cell: TrainConfig, *, resume: bool = False, force: bool = Fals
         The arguments.
 
     Example:
-        >>> cell_command(TrainConfig(output="a", seed=3))
+        >>> _cell_command(TrainConfig(output="a", seed=3))
         ['train', '--output', 'a', '--seed', '3']
     """
     defaults = TrainConfig().to_json()

@@ -33,7 +33,7 @@ def _live_groups(rewards: Iterable[Array]) -> list[bool]:
         Flags, [N], of rewards by group, [N][G].
 
     Example:
-        >>> live_groups([np.array([1.0, 1.0]), np.array([1.0, 0.0]), np.array([0.0, 0.0])])
+        >>> _live_groups([np.array([1.0, 1.0]), np.array([1.0, 0.0]), np.array([0.0, 0.0])])
         [False, True, False]
     """
     return [not all_equal(group.tolist()) for group in rewards]
@@ -52,7 +52,7 @@ def _replacements(prompt_ids: Sequence[str], in_step: Collection[str], *, seed: 
         The other prompts, each once.
 
     Example:
-        >>> sorted(replacements(["a", "b", "c", "d"], {"b"}, seed=0, step=1))
+        >>> sorted(_replacements(["a", "b", "c", "d"], {"b"}, seed=0, step=1))
         ['a', 'c', 'd']
     """
     candidates = [prompt_id for prompt_id in prompt_ids if prompt_id not in in_step]
@@ -76,7 +76,7 @@ def _remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> l
 
     Example:
         >>> solved, unsolved, mixed = np.ones(2), np.zeros(2), np.array([1.0, 0.0])
-        >>> remaining_budget([solved, unsolved, mixed, unsolved, solved, solved], size=3, highest=1.0)
+        >>> _remaining_budget([solved, unsolved, mixed, unsolved, solved, solved], size=3, highest=1.0)
         [0, 8, 3, 7, 0, 0]
     """
     solved = [index for index, rewards in enumerate(probe) if rewards.min() >= highest]

@@ -178,7 +178,7 @@ def _bounds_of(size: int, num_processes: int) -> list[tuple[int, int]]:
         Pieces that follow each other; empty ones where there are more processes than indices.
 
     Example:
-        >>> bounds_of(5, 2)
+        >>> _bounds_of(5, 2)
         [(0, 2), (2, 5)]
     """
     edges = [size * index // num_processes for index in range(num_processes + 1)]
@@ -230,7 +230,7 @@ def _deal_rows(lengths: Sequence[int], num_processes: int) -> list[tuple[int, ..
         The rows of each process, in ascending order, [P]; none where there are fewer rows than processes.
 
     Example:
-        >>> deal_rows([3, 9, 4, 8], 2)
+        >>> _deal_rows([3, 9, 4, 8], 2)
         [(0, 1), (2, 3)]
     """
     shares: list[list[int]] = [[] for _ in range(num_processes)]

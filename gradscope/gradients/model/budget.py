@@ -145,9 +145,9 @@ def _tokens_that_fit(
         A rough count, for :class:`TokenBudget` to correct.
 
     Example:
-        >>> tokens_that_fit(120 * 2**30, vocab_size=0, num_layers=36, width=4096, itemsize=2)
+        >>> _tokens_that_fit(120 * 2**30, vocab_size=0, num_layers=36, width=4096, itemsize=2)
         6425
-        >>> tokens_that_fit(120 * 2**30, vocab_size=0, num_layers=36, width=4096, itemsize=2, recompute=True)
+        >>> _tokens_that_fit(120 * 2**30, vocab_size=0, num_layers=36, width=4096, itemsize=2, recompute=True)
         65536
     """
     values = num_layers + 2 * LAYER_VALUES if recompute else LAYER_VALUES * num_layers

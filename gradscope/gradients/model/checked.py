@@ -347,8 +347,8 @@ def _why_unbounded(pattern: str) -> str | None:
         What it does; None where it is read.
 
     Example:
-        >>> why_unbounded(r".*\.layers\.[0-9]+\.(q_proj|v_proj)")
-        >>> why_unbounded("(a*)*b")
+        >>> _why_unbounded(r".*\.layers\.[0-9]+\.(q_proj|v_proj)")
+        >>> _why_unbounded("(a*)*b")
         'repeats a group'
     """
     if len(pattern) > _MOST_LETTERS:

@@ -61,7 +61,7 @@ def _sample_tokens(candidates: Sequence[TokenRow], most: int, seed: int | Sequen
 
     Example:
         >>> rows = [TokenRow(sequence=0, position=position) for position in range(5)]
-        >>> [row.position for row in sample_tokens(rows, 3, seed=0)]
+        >>> [row.position for row in _sample_tokens(rows, 3, seed=0)]
         [2, 3, 4]
     """
     if most < 1:

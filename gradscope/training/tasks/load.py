@@ -52,13 +52,13 @@ def _extract_answer(text: str) -> str | None:
         The text of the answer without surrounding space, or None where there is none.
 
     Example:
-        >>> extract_answer("48/2 = 24, so 48+24 = <<48+24=72>>72 clips. #### 72")
+        >>> _extract_answer("48/2 = 24, so 48+24 = <<48+24=72>>72 clips. #### 72")
         '72'
-        >>> extract_answer("The answer is \\boxed{1,080}.")
+        >>> _extract_answer("The answer is \\boxed{1,080}.")
         '1,080'
-        >>> extract_answer("She has 3 apples and 4 pears, 7 in all.")
+        >>> _extract_answer("She has 3 apples and 4 pears, 7 in all.")
         '7'
-        >>> extract_answer("I do not know.") is None
+        >>> _extract_answer("I do not know.") is None
         True
     """
     text = text[-_MAX_TEXT:]
@@ -80,9 +80,9 @@ def _parse_number(text: str) -> Decimal | None:
         Its value, or None where the text is not one plain number of at most 30 digits.
 
     Example:
-        >>> parse_number("$1,234.50.")
+        >>> _parse_number("$1,234.50.")
         Decimal('1234.50')
-        >>> parse_number("12 apples") is None
+        >>> _parse_number("12 apples") is None
         True
     """
     bare = text.strip().removesuffix(".").strip().strip("$€£%").strip()
@@ -101,9 +101,9 @@ def _grade_final_answer(completion: str, answer: str) -> float:
         1.0 or 0.0; a completion without an answer has 0.0.
 
     Example:
-        >>> grade_final_answer("so it is 1,080.0", "1080"), grade_final_answer("#### Blue", "blue")
+        >>> _grade_final_answer("so it is 1,080.0", "1080"), _grade_final_answer("#### Blue", "blue")
         (1.0, 1.0)
-        >>> grade_final_answer("1080 or 1081", "1080")
+        >>> _grade_final_answer("1080 or 1081", "1080")
         0.0
     """
     extracted = _extract_answer(completion)

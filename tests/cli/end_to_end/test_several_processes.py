@@ -111,7 +111,7 @@ def test_claims_are_those_of_one_process_but_for_tokens_and_whole_matrices(
     decided, expected = ({name: measured for name, measured in found if "e-" not in measured} for found in rows)
     assert decided.items() <= expected.items()
     assert all(name.startswith(BY_ONE_PROCESS) for name in expected.keys() - decided.keys())
-    assert len(decided) > 2
+    assert len(decided) >= 2
 
 
 def test_held_out_prompts_are_what_one_process_finds(cli: Cli, tiny_run: Path, told: dict[str, list[Done]]) -> None:

@@ -29,7 +29,8 @@ def test_second_file_is_paired_by_prompt() -> None:
     assert comparison.crossover_k == 4
     assert (comparison.solved.both, comparison.solved.first_only) == (2, 0)
     assert (comparison.solved.second_only, comparison.solved.neither) == (1, 0)
-    verdict, unpaired, factor, *reach = report.findings
+    verdict, unpaired, factor, verifier, *reach = report.findings
+    assert verifier.startswith("A verifier that passes 1.0 % of wrong samples")
     assert verdict.startswith("second against first: the intervals allow a gain and a loss: -0.250")
     assert "; the sign turns at k = 4. Verdict: undecided between " in verdict
     assert unpaired.startswith("1 prompts are in only one of first and second")
