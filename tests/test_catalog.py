@@ -65,6 +65,7 @@ from gradscope.results.degeneracy import (
     StepDegeneracy,
 )
 from gradscope.results.logged import EntropyNumbers, GenerationNumbers, MismatchNumbers, StalenessNumbers
+from gradscope.results.norms import ReplayReport, SpikeReport
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
 from gradscope.results.rank import (
     BaselineNoise,
@@ -77,10 +78,8 @@ from gradscope.results.rank import (
     Ranks,
     StepGeometry,
 )
-from gradscope.results.replay import ReplayReport
 from gradscope.results.report import RunReport
 from gradscope.results.signal import AdvantageMass, PassRateDistribution, SignalCost
-from gradscope.results.spike import SpikeReport
 from gradscope.results.tokens import CorrectionEffect, GradientSparsity, LogprobChange, TokenKind, TokenKl, TurnShare
 from gradscope.results.update import WeightUpdate
 from tests.diagnostics.compare.test_measure import pair_of

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from gradscope.results.logged import MetricCourse
+from gradscope.results.norms import StepReplay
 from gradscope.results.rank import StepGeometry
-from gradscope.results.replay import StepReplay
 from gradscope.say import non_finite_word, percent
 
 LOGPROB_BOUND = 0.1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.results.rank import RankCurvePoint, RowKind, TokenRankPoint
+from gradscope.results.rank import RankCurvePoint, TokenRankPoint
+from gradscope.results.row_kinds import RowKind
 from gradscope.results.tokens import (
     CorrectionEffect,
     EntropyChange,

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gradscope.results.spike import SpikeMetric, SpikeReport, SpikeRollout
+from gradscope.results.norms import SpikeMetric, SpikeReport, SpikeRollout
 
 OTHER_GRADIENT = 1e-3
 """Relative difference from the logged norm from which on the recomputed gradient is another one than the trainer's."""

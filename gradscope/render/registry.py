@@ -171,7 +171,7 @@ SPECS = (
         ),
     ),
     ResultSpec(
-        result="replay:ReplayReport",
+        result="norms:ReplayReport",
         name="replay",
         table="terminal.replay:replay_table",
         figures="figures.norms:draw_replay",
@@ -193,7 +193,7 @@ SPECS = (
         definitions=lambda _: ("frac_reward_zero_std",),
     ),
     ResultSpec(
-        result="spike:SpikeReport",
+        result="norms:SpikeReport",
         name="spike",
         table="terminal.spike:spike_table",
         figures="figures.norms:draw_spike",

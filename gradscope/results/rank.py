@@ -8,7 +8,8 @@ from typing import Literal
 
 from gradscope.estimate import Estimate
 from gradscope.results.envelope import FLATTENED, NOT_IN_DOCUMENT
-from gradscope.results.replay import LogprobDifference
+from gradscope.results.norms import LogprobDifference
+from gradscope.results.row_kinds import RowKind
 from gradscope.results.source import Source
 from gradscope.results.tokens import (
     CorrectionEffect,
@@ -238,12 +239,6 @@ class PromptInfluence:
     """Its mean reward."""
     influence: Estimate
     """Mean change of the log-probability of the others' correct answers, in units of what groups do for their own."""
-
-
-RowKind = Literal["rollout", "group", "token", "weight", "hidden", "logit", "advantage", "update"]
-"""Which matrix: rows of ``rollout``, ``group`` and ``token`` are gradients by all parameters, those of ``weight`` the
-outputs of one matrix's; ``hidden`` and ``logit`` are gradients by the last hidden state and by the logits, of tokens
-and of rollouts; ``advantage`` is the advantages themselves, rollouts by tokens; ``update`` the change of a weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

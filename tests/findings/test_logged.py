@@ -17,7 +17,7 @@ from gradscope.findings.logged import (
     reward_sentence,
 )
 from gradscope.results.logged import MetricCourse
-from gradscope.results.replay import LogprobDifference, StepReplay
+from gradscope.results.norms import LogprobDifference, StepReplay
 from tests.render.examples import replay_report
 
 STEPS = replay_report().steps

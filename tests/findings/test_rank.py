@@ -21,6 +21,7 @@ from gradscope.findings.rank import (
     sparsity_findings,
     update_findings,
 )
+from gradscope.results.norms import LogprobDifference
 from gradscope.results.rank import (
     BaselineNoise,
     FormulationUpdate,
@@ -33,7 +34,6 @@ from gradscope.results.rank import (
     SizeChange,
     SpectrumLabel,
 )
-from gradscope.results.replay import LogprobDifference
 from gradscope.results.tokens import GradientSparsity
 from tests.render.examples import rank_report, weight_report
 

@@ -6,7 +6,7 @@ import pytest
 
 from gradscope.estimate import Estimate
 from gradscope.findings.spike import spike_findings
-from gradscope.results.spike import SpikeReport
+from gradscope.results.norms import SpikeReport
 from tests.render.examples import spike_report
 
 

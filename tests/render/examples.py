@@ -24,6 +24,17 @@ from gradscope.results.degeneracy import (
     StepDegeneracy,
 )
 from gradscope.results.envelope import LazyRows
+from gradscope.results.norms import (
+    Quantity,
+    ReplayReport,
+    SpikeMetric,
+    SpikeRemoval,
+    SpikeReport,
+    SpikeRollout,
+    SpikeTensor,
+    SpikeToken,
+    StepReplay,
+)
 from gradscope.results.passk import (
     Evaluation,
     PassAtK,
@@ -43,7 +54,6 @@ from gradscope.results.rank import (
     SpectrumLabel,
     StepGeometry,
 )
-from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.results.signal import (
     AdvantageMass,
     PassRateDistribution,
@@ -55,14 +65,6 @@ from gradscope.results.signal import (
     TargetPlan,
 )
 from gradscope.results.source import Quarantine, QuarantineReason, Source
-from gradscope.results.spike import (
-    SpikeMetric,
-    SpikeRemoval,
-    SpikeReport,
-    SpikeRollout,
-    SpikeTensor,
-    SpikeToken,
-)
 from gradscope.results.verdicts import CheckReport, ClaimRow, ClaimsReport, Verdict
 
 HOSTILE = "<script>[red]\x1b[31mred\u202egnp"

@@ -16,7 +16,7 @@ from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.results.rank import RowKind
+from gradscope.results.row_kinds import RowKind
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,9 +24,11 @@ from gradscope.errors import OutputExistsError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.machine.processes import process_index
 from gradscope.outside.limits import open_file
-from gradscope.results.report import RunIndex, RunReport
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.writing import atomic_write, one_writer, refuse_existing
+
+if TYPE_CHECKING:
+    from gradscope.results.report import RunIndex, RunReport
 
 _PAGE = b"<!doctype html"
 _START = 64
@@ -180,6 +182,8 @@ def _write_figures(found: RunReport | RunIndex, folder: Path) -> None:
 
 def _closer(found: RunReport | RunIndex) -> list[list[str]]:
     """The words behind ``gradscope`` of commands that look closer: at the first answers, or at the first run."""
+    from gradscope.results.report import RunIndex
+
     if isinstance(found, RunIndex):
         commands = [one.command for one in found.runs[:1]]
     else:
@@ -210,6 +214,7 @@ def _write_page(found: RunReport | RunIndex, path: Path, *, force: bool) -> None
     """A page is whole or not there. Of several processes the main one writes it."""
     from gradscope.render.html.index_page import render_index
     from gradscope.render.html.page import render_page
+    from gradscope.results.report import RunIndex
 
     if process_index() == 0:
         page = render_index(found) if isinstance(found, RunIndex) else render_page(found)

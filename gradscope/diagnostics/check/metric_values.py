@@ -46,8 +46,9 @@ from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
 if TYPE_CHECKING:
-    from gradscope.results.rank import RankReport, RowKind
-    from gradscope.results.replay import ReplayReport, StepReplay
+    from gradscope.results.norms import ReplayReport, StepReplay
+    from gradscope.results.rank import RankReport
+    from gradscope.results.row_kinds import RowKind
 
 
 def _group_metric_by_prompt(run: Run, name: str, *, reward: str | None, threshold: float | None) -> dict[str, float]:

@@ -31,7 +31,8 @@ from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
-from gradscope.results.rank import RankReport, RowKind
+from gradscope.results.rank import RankReport
+from gradscope.results.row_kinds import RowKind
 from gradscope.results.update import WeightUpdate
 from gradscope.rollouts.groups import sizes_of
 from gradscope.rollouts.read_options import ReadOptions

@@ -32,7 +32,8 @@ from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.metrics.uncertainty.paired import student_mean
 from gradscope.metrics.uncertainty.steps import FEWEST_STEPS
 from gradscope.metrics.uncertainty.trend import trend, trend_within
-from gradscope.results.rank import GroupKind, NullRank, RankCurvePoint, RowKind, TokenRankPoint, WeightRankPoint
+from gradscope.results.rank import GroupKind, NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.row_kinds import RowKind
 from gradscope.results.update import WeightUpdate
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.rollouts.groups import reward_table

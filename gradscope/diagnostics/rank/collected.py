@@ -55,11 +55,11 @@ from gradscope.results.rank import (
     PromptInfluence,
     RankCurvePoint,
     RankReport,
-    RowKind,
     StepGeometry,
     TokenRankPoint,
     WeightRankPoint,
 )
+from gradscope.results.row_kinds import RowKind
 from gradscope.results.source import Source
 from gradscope.results.tokens import GradientSparsity
 from gradscope.results.update import ModuleShare, OptimizerStep

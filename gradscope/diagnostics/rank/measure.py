@@ -54,10 +54,8 @@ from gradscope.findings.rank_weights import gradient_update_findings, optimizer_
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
 from gradscope.reason import Reason
-from gradscope.results.rank import (
-    RankReport,
-    RowKind,
-)
+from gradscope.results.rank import RankReport
+from gradscope.results.row_kinds import RowKind
 from gradscope.results.source import Source
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run

@@ -14,7 +14,7 @@ import numpy as np
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED, formulation, named_formulation
 from gradscope.diagnostics.rank.rows import StepRows, paired_groups
 from gradscope.errors import UsageError
-from gradscope.results.rank import RowKind
+from gradscope.results.row_kinds import RowKind
 from gradscope.rollouts.groups import sizes_of
 from gradscope.rollouts.run import Run
 

@@ -43,7 +43,8 @@ from gradscope.metrics.gram.spectrum import (
     singular_values_from_grams,
 )
 from gradscope.metrics.uncertainty.jackknife import jackknife
-from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, RowKind, SpectrumLabel
+from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, SpectrumLabel
+from gradscope.results.row_kinds import RowKind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from gradscope.advantages.registry import compute_step_advantages, formulation, 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, all_equal
 from gradscope.reason import Reason
-from gradscope.results.replay import Quantity
+from gradscope.results.norms import Quantity
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE

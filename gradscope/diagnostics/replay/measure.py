@@ -37,7 +37,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.option import options_of
 from gradscope.progress import Progress, reporter
 from gradscope.reason import Reason
-from gradscope.results.replay import ReplayReport, ReplayVerdict, StepReplay
+from gradscope.results.norms import ReplayReport, ReplayVerdict, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run

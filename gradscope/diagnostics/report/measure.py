@@ -55,7 +55,7 @@ from gradscope.metrics.gram.row_shares import projection_shares
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
 from gradscope.results.degeneracy import DegeneracyReport
-from gradscope.results.replay import ReplayReport
+from gradscope.results.norms import ReplayReport
 from gradscope.results.report import ReportSection, RunReport
 from gradscope.results.tokens import EntropyChange
 from gradscope.rollouts.read_options import ReadOptions

@@ -13,11 +13,10 @@ from gradscope.diagnostics.report.sections.replayed import replay_answer
 from gradscope.diagnostics.report.sections.signal import signal_answer
 from gradscope.results.compare import Comparison
 from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.results.norms import ReplayReport, SpikeReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport
-from gradscope.results.replay import ReplayReport
 from gradscope.results.report import ReportSection, RunIndex, RunReport, Severity
-from gradscope.results.spike import SpikeReport
 from gradscope.results.verdicts import CheckReport, ClaimsReport
 
 _OUTCOMES: dict[str, Severity] = {"pass": "fine", "fail": "problem", "unknown": "unknown"}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.outliers import Deviation, deviation_of
-from gradscope.results.spike import SpikeMetric
+from gradscope.results.norms import SpikeMetric
 from gradscope.rollouts.run import Run
 
 _NAMES: tuple[tuple[str, ...], ...] = (

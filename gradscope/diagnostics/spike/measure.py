@@ -30,7 +30,7 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.outcomes.repeats import NGRAM, repeated_ngrams
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.reason import Reason
-from gradscope.results.spike import SpikeRemoval, SpikeReport, SpikeRollout, SpikeTensor, SpikeToken
+from gradscope.results.norms import SpikeRemoval, SpikeReport, SpikeRollout, SpikeTensor, SpikeToken
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run

@@ -10,8 +10,7 @@ from matplotlib.ticker import NullLocator
 
 from gradscope.catalog.lookup import metric
 from gradscope.render.figures.style import BLUE, MUTED, ORANGE, RED, label_lines, new_figure, power_of_ten, tick_steps
-from gradscope.results.replay import ReplayReport
-from gradscope.results.spike import SpikeReport
+from gradscope.results.norms import ReplayReport, SpikeReport
 
 _FLOOR = 1e-16
 """Where an error of exactly zero is drawn on a logarithmic axis."""

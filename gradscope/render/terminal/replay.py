@@ -18,7 +18,7 @@ from gradscope.render.views.view import Column, Word, digits, evenly
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import Footnotes
 from gradscope.render.words.tones import STYLES, Tone
-from gradscope.results.replay import Quantity, ReplayReport, StepReplay
+from gradscope.results.norms import Quantity, ReplayReport, StepReplay
 from gradscope.say import as_ranges, number
 
 _TONES: Mapping[str, Tone] = {"match": "fine", "mismatch": "problem", "cannot": "unknown", "no_gradient": "unknown"}

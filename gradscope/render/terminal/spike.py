@@ -13,7 +13,7 @@ from gradscope.render.views.view import Column, Selection, View, digits
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import FACTS, Footnotes
 from gradscope.render.words.tones import Tone
-from gradscope.results.spike import SpikeReport
+from gradscope.results.norms import SpikeReport
 
 _MOST_ROLLOUTS = 5
 """Of the answer; all are in ``--show rollouts``."""

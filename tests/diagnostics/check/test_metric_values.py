@@ -9,8 +9,8 @@ from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check.metric_values import MetricValues, _group_metric_by_prompt
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.results.norms import Quantity, ReplayReport, ReplayVerdict, StepReplay
 from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry
-from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, StepReplay
 from gradscope.results.source import Source
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of

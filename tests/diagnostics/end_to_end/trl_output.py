@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gradscope.diagnostics.replay.measure import replay_run
-from gradscope.results.replay import ReplayReport
+from gradscope.results.norms import ReplayReport
 from gradscope.rollouts.read_options import ReadOptions
 from tests.gradients.end_to_end.test_trl_losses import MODEL, tokenizer
 from tests.gradients.models import tiny_model

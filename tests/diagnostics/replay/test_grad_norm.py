@@ -14,7 +14,7 @@ from gradscope.findings.logged import logprob_findings
 from gradscope.gradients.step.step_gram import StepNorm
 from gradscope.gradients.trained.norms import TrainedNorms
 from gradscope.reason import Reason
-from gradscope.results.replay import StepReplay
+from gradscope.results.norms import StepReplay
 from gradscope.rollouts.run import Run, TrainerSettings
 from tests.diagnostics.made_up_runs import group_of, run_of
 

@@ -12,7 +12,7 @@ from gradscope.diagnostics.replay.measure import _replay_measured, equivalent_ch
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.step.step_gram import StepNorm
-from gradscope.results.replay import ReplayReport, StepReplay
+from gradscope.results.norms import ReplayReport, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
 from tests.diagnostics.made_up_runs import group_of, run_of
 

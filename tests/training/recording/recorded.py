@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gradscope.results.replay import ReplayReport
+from gradscope.results.norms import ReplayReport
 from gradscope.training import RolloutRecorder
 from tests.training.stock import stock_trainer, train
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from gradscope.diagnostics.logged.measure import absence_of
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.logged import LoggedPolicy
+from gradscope.results.norms import ReplayReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankCurvePoint
-from gradscope.results.replay import ReplayReport
 from gradscope.results.report import ReportSection
 from gradscope.results.tokens import EntropyChange, LogprobChange, TokenKl, TurnShare
 from gradscope.rollouts.run import Run

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.render.views.view import Column, entry, lines_over, tabulate
-from gradscope.results.replay import ReplayReport, StepReplay
+from gradscope.results.norms import ReplayReport, StepReplay
 from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, SeriesKind, Severity
 
 NAME = "replay"

@@ -6,7 +6,7 @@ import pytest
 
 from gradscope.diagnostics.report.sections.replayed import replay_section
 from gradscope.estimate import Estimate
-from gradscope.results.replay import Quantity, ReplayVerdict
+from gradscope.results.norms import Quantity, ReplayVerdict
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of
 from tests.render.examples import replay_report

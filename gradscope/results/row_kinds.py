@@ -1,0 +1,10 @@
+"""Which matrix `rank` looks at: apart from its records, which no other command needs to load to offer these names."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+RowKind = Literal["rollout", "group", "token", "weight", "hidden", "logit", "advantage", "update"]
+"""Which matrix: rows of ``rollout``, ``group`` and ``token`` are gradients by all parameters, those of ``weight`` the
+outputs of one matrix's; ``hidden`` and ``logit`` are gradients by the last hidden state and by the logits, of tokens
+and of rollouts; ``advantage`` is the advantages themselves, rollouts by tokens; ``update`` the change of a weight."""
