@@ -271,10 +271,10 @@ def settings(setting: Setting) -> Iterator[Case]:
 
     def slices(size: int) -> Callable[[], Iterator[Row]]:
         def run() -> Iterator[Row]:
-            from gradscope.gradients.engines import loop as accumulator
+            from gradscope.gradients.engines import loop
 
             prepared = prepared_step(setting, setting.policy("4B"), 8, 300)
-            with mock.patch.object(accumulator, "CUDA_SLICE_BYTES", size):
+            with mock.patch.object(loop, "CUDA_SLICE_BYTES", size):
                 _, engine, _ = _step(setting, prepared, engine="stream")
             yield replace(engine, name="")
 

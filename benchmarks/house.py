@@ -38,7 +38,7 @@ def main() -> None:
         print(f"| {what} | {number} |")
 
 
-def modules(folder: str) -> list[Path]:
+def modules_of(folder: str) -> list[Path]:
     """The Python files of a folder of the repository."""
     return sorted((ROOT / folder).rglob("*.py"))
 
@@ -51,13 +51,13 @@ def num_lines(path: Path) -> int:
 def sizes() -> Iterator[tuple[str, str]]:
     """Lines and modules of each folder."""
     for folder in BUDGET:
-        files = modules(folder)
+        files = modules_of(folder)
         yield f"`{folder}/`: lines, modules", f"{sum(map(num_lines, files)):,} in {len(files)}"
 
 
 def shares() -> Iterator[tuple[str, str]]:
     """The median module of the package, and which part of its lines imports and comments are."""
-    files = [path for path in modules("gradscope") if path.name != "__init__.py"]
+    files = [path for path in modules_of("gradscope") if path.name != "__init__.py"]
     total = sum(map(num_lines, files))
     imports = sum(
         (node.end_lineno or node.lineno) - node.lineno + 1
@@ -81,7 +81,7 @@ def widest_signature() -> str:
     """The public function with the most parameters; the commands themselves count, `train` does not."""
     functions = [
         (len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]), node.name)
-        for path in modules("gradscope")
+        for path in modules_of("gradscope")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name != "train"
     ]

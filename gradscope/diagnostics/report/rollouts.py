@@ -10,7 +10,7 @@ import numpy as np
 
 from gradscope.diagnostics.report.sections.contributions import excerpt
 from gradscope.metrics.gram.row_shares import projection_shares
-from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
+from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.results.report import ReadGroup, ReadRollout
 from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.run import Run
@@ -69,9 +69,9 @@ def kind_of(group: RolloutGroup, threshold: float | None, main: str | None = Non
     rewards = [reward for reward in group.rewards if reward is not None]
     if len(rewards) < group.size:
         return "not known"
-    if max(rewards) - min(rewards) > EQUAL_REWARDS:
-        of_main = {rollout.rewards.get(main) for rollout in group.rollouts} if main is not None else set()
-        return "side reward" if len(of_main) == 1 and None not in of_main else "mixed"
+    if not all_equal(rewards):
+        of_main = [reward for rollout in group.rollouts if (reward := rollout.rewards.get(main or "")) is not None]
+        return "side reward" if len(of_main) == group.size and all_equal(of_main) else "mixed"
     if threshold is None or group.size < 2:
         return "tied"
     return "all pass" if rewards[0] >= threshold else "all fail"
@@ -94,11 +94,12 @@ def _chosen(
 ) -> list[RolloutGroup]:
     """At least one group, then as many as ``allowed`` rollouts leave room for; in the order of the log."""
     order = np.argsort([-_weight(group, shares) for group in groups], kind="stable").tolist()
-    first_of_kind = dict.fromkeys(kind(groups[place]) for place in order)
-    firsts = [next(place for place in order if kind(groups[place]) == one) for one in first_of_kind]
+    first_of_kind: dict[str, int] = {}
+    for place in order:
+        first_of_kind.setdefault(kind(groups[place]), place)
     kept: list[int] = []
     room = allowed
-    for place in dict.fromkeys((*firsts, *order)):
+    for place in dict.fromkeys((*first_of_kind.values(), *order)):
         if not kept or groups[place].size <= room:
             kept.append(place)
             room -= groups[place].size

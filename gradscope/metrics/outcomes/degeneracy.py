@@ -242,7 +242,7 @@ def estimate_at_size(
     rate = table.num_passing / table.size
     degenerate, pass_rate = _shares([equal, rate], table, resampling)
     sizes = np.full(len(equal), group_size)
-    draws = Draws(step=table.step, prompt=table.prompt, size=sizes, equal=equal, rate=rate)
+    draws = Draws(step=table.step, prompt=table.draws.unit, size=sizes, equal=equal, rate=rate)
     gap = estimate_gap(draws, degenerate, pass_rate, base_pass_rate)
     return SizeEstimates(degeneracy=degenerate, iid_prediction=gap.prediction, jensen_gap=gap.gap)
 
@@ -263,4 +263,4 @@ def _without_pass_rate(zero_std: Estimate) -> DegeneracyEstimates:
 
 def _shares(columns: Sequence[NDArray[np.float64]], table: GroupTable, resampling: Resampling) -> tuple[Estimate, ...]:
     """Means over groups of numbers in [0, 1], a column [J] each, with intervals that resample prompts."""
-    return bootstrap_means(np.column_stack(columns), table.prompt, resampling=resampling)
+    return bootstrap_means(np.column_stack(columns), table.draws.unit, resampling=resampling)

@@ -155,23 +155,6 @@ def level_counts(rewards: ArrayLike) -> NDArray[np.int64]:
     return np.asarray(counts.reshape(*groups, num_levels), dtype=np.int64)
 
 
-def distinct_sizes(sizes: ArrayLike) -> tuple[NDArray[np.int64], Array]:
-    """The distinct group sizes, ascending, and the share of the groups that has each.
-
-    Args:
-        sizes: The size of each group, [J], at least one.
-
-    Returns:
-        Sizes and shares, [distinct] each.
-
-    Example:
-        >>> [column.tolist() for column in distinct_sizes([8, 4, 8, 8])]
-        [[4, 8], [0.25, 0.75]]
-    """
-    distinct, counts = np.unique(np.asarray(sizes), return_counts=True)
-    return distinct, np.asarray(counts / counts.sum(), dtype=np.float64)
-
-
 def iid_prediction(pass_rate: ArrayLike, group_size: ArrayLike) -> Array:
     """Degeneracy of a group of independent coin flips that all have the same p: p^G + (1-p)^G.
 

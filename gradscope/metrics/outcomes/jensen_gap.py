@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.outcomes.groups import distinct_sizes, iid_prediction
+from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.outcomes.own_rates import OwnRates, own_rates
 from gradscope.metrics.uncertainty.bootstrap import correlation_of_means
 from gradscope.metrics.uncertainty.closed_form import image_of_interval
@@ -64,7 +64,8 @@ class Draws:
     @cached_property
     def sizes(self) -> tuple[NDArray[np.int64], Array]:
         """The distinct group sizes, ascending, and the share of the groups that has each."""
-        return distinct_sizes(self.size)
+        distinct, counts = np.unique(self.size, return_counts=True)
+        return distinct, np.asarray(counts / counts.sum(), dtype=np.float64)
 
     @cached_property
     def own_rates(self) -> OwnRates | str:

@@ -125,40 +125,17 @@ _MARK = AnswerMark(text="####", is_last=True, gap=" ")
 Row = Callable[[dict[str, Any], str], tuple[str, str]]
 
 
-def _gsm8k_task(
-    data: Path,
-    heldout_data: Path | None,
-    *,
-    heldout_prompts: int,
-    train_prompts: int | None,
-    grader: Grader = _grade_final_answer,
-) -> Task:
-    """GSM8K: ``question`` and a worked ``answer`` whose number stands after ``####``."""
-    # Returns the task; the prompt is the question, a blank line and a sentence that asks for the form of the answer.
-    return _task("gsm8k", _gsm8k_row, data, heldout_data, heldout_prompts, train_prompts, grader)
-
-
-def _jsonl_task(
-    data: Path,
-    heldout_data: Path | None,
-    *,
-    heldout_prompts: int,
-    train_prompts: int | None,
-    grader: Grader = _grade_final_answer,
-) -> Task:
-    """Any task with one right answer a prompt: rows with ``prompt`` and ``answer``, put to the model as they are."""
-    return _task("jsonl", _plain_row, data, heldout_data, heldout_prompts, train_prompts, grader)
-
-
-def _task(
+def _file_task(
     name: str,
-    row: Row,
     data: Path,
     heldout_data: Path | None,
+    *,
     heldout_prompts: int,
     train_prompts: int | None,
-    grader: Grader,
+    grader: Grader = _grade_final_answer,
 ) -> Task:
+    """``gsm8k`` or ``jsonl``: one right answer a prompt, from a file of that form."""
+    row = _ROWS[name]
     problems = _read(data, row)
     if heldout_data is not None:
         heldout = _read(heldout_data, row)[:heldout_prompts]
@@ -226,10 +203,12 @@ def _text(document: dict[str, Any], key: str, where: str) -> str:
 
 
 def _plain_row(document: dict[str, Any], where: str) -> tuple[str, str]:
+    """Any task: ``prompt`` and ``answer``, put to the model as they are."""
     return _text(document, "prompt", where), _text(document, "answer", where).strip()
 
 
 def _gsm8k_row(document: dict[str, Any], where: str) -> tuple[str, str]:
+    """GSM8K: ``question``, with a sentence that asks for the form of the answer, and a worked ``answer``."""
     solution = _text(document, "answer", where)
     answer = _extract_answer(solution) if "####" in solution else None
     if not answer:
@@ -237,6 +216,9 @@ def _gsm8k_row(document: dict[str, Any], where: str) -> tuple[str, str]:
             f"{where} has no answer after ####.", hint="Use --task jsonl for a file that holds bare answers."
         )
     return f"{_text(document, 'question', where)}\n\n{INSTRUCTION}\n", answer
+
+
+_ROWS: dict[str, Row] = {"gsm8k": _gsm8k_row, "jsonl": _plain_row}
 
 
 # Grading by math-verify: ``\frac{1}{2}`` equals ``0.5``, ``(x+1)^2`` equals ``x^2+2x+1``.
@@ -341,8 +323,8 @@ def _running_sums(config: TrainConfig) -> Task:
 
 
 def _from_files(config: TrainConfig, data: Path) -> Task:
-    read = _gsm8k_task if config.task == "gsm8k" else _jsonl_task
-    return read(
+    return _file_task(
+        config.task,
         data,
         None if config.heldout_data is None else Path(config.heldout_data),
         heldout_prompts=config.heldout_prompts,

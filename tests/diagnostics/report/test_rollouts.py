@@ -36,7 +36,12 @@ def test_kinds_are_told_apart(kind: str, rewards: list[float | None]) -> None:
 
 def test_rewards_that_differ_beside_a_tied_main_one_are_a_side_rewards_doing() -> None:
     group = group_of([0.5, 1.0])
-    for named, kind in (([1.0, 1.0], "side reward"), ([0.0, 1.0], "mixed"), ([None, None], "mixed")):
+    for named, kind in (
+        ([1.0, 1.0], "side reward"),
+        ([0.3, 0.1 + 0.2], "side reward"),
+        ([0.0, 1.0], "mixed"),
+        ([None, None], "mixed"),
+    ):
         rollouts = (replace(r, rewards={"accuracy": one}) for r, one in zip(group.rollouts, named, strict=True))
         assert kind_of(replace(group, rollouts=tuple(rollouts)), 1.0, "accuracy") == kind
     assert kind_of(group, 1.0, "absent") == "mixed"
