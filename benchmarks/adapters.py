@@ -1,9 +1,10 @@
 """Every kind of adapter that PEFT makes, on a tiny model: are gradscope's Gram matrices those of plain autograd?
 
-`python benchmarks/adapters.py` prints the table of adapters (docs/research/architectures_adapters.csv): each adapter
-is made, moved away from where it starts, saved and read back; one step of ragged rollouts goes through the engines `stream` and `loop`, beside
-one float64 backward a rollout through the adapter as it was in memory. With `--train` each also makes three steps of
-TRL's GRPO, and `replay` recomputes the norms that it logged. `--only vera` names kinds; the table goes to `--out`.
+`python benchmarks/adapters.py` prints the table of adapters (docs/research/architectures_adapters.csv): each adapter is
+made, moved away from where it starts, saved and read back; one step of ragged rollouts goes through the engines
+`stream` and `loop`, beside one float64 backward a rollout through the adapter as it was in memory. With `--train` each
+also makes three steps of TRL's GRPO, and `replay` recomputes the norms that it logged. `--only vera` names kinds; the
+table goes to `--out`.
 """
 
 from __future__ import annotations

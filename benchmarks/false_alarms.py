@@ -1,8 +1,9 @@
 """How often `gradscope check --baseline` fails a run that is no worse than its baseline, and one that is, simulated.
 
-`python benchmarks/false_alarms.py` prints the table of docs/research/check_baselines_3.csv. Two runs sample prompts
-of a Beta(0.5, 0.5) distribution of pass rates; paired runs have the same prompts, the others prompts of their own. In a worse run every
-pass rate has moved by a third of its distance to its nearer end, 0 or 1: hard prompts are lost, and groups die.
+`python benchmarks/false_alarms.py` prints the table of docs/research/check_baselines_3.csv. Two runs sample prompts of
+a Beta(0.5, 0.5) distribution of pass rates; paired runs have the same prompts, the others prompts of their own. In a
+worse run every pass rate has moved by a third of its distance to its nearer end, 0 or 1: hard prompts are lost, and
+groups die.
 """
 
 from __future__ import annotations

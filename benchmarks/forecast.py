@@ -1,9 +1,9 @@
 """Forecasts tested by hiding: fit on the first samples of every prompt, forecast what all of them show.
 
 `python benchmarks/forecast.py FOLDER` prints docs/research/degeneracy_the_distribution_of_pass_2.csv. FOLDER holds
-HumanEval's 100 samples of CodeGen-16B (microsoft/CodeT) and the AIME24 and AMC23 samples of open-thought/reasoning-gym-eval, as published. Each
-row hides the rest of the samples 50 times, each time others. The errors are those of the inflated beta-binomial, also
-where the forecast was refused, and of the NPMLE.
+HumanEval's 100 samples of CodeGen-16B (microsoft/CodeT) and the AIME24 and AMC23 samples of
+open-thought/reasoning-gym-eval, as published. Each row hides the rest of the samples 50 times, each time others. The
+errors are those of the inflated beta-binomial, also where the forecast was refused, and of the NPMLE.
 """
 
 from __future__ import annotations
