@@ -29,8 +29,10 @@ from gradscope.rollouts.readers.reduction.columns import (
     Number,
     TableColumns,
     digest_of,
+    digests_of,
     id_texts,
     json_of,
+    jsons_of,
     numbers_of,
     sample_hashes,
     step_numbers,
@@ -117,7 +119,7 @@ def _line_columns(columns: FlatColumns, times: Sequence[str], keys: Keys) -> Lin
 
         return Columns(
             step=np.zeros(len(rows), dtype=np.int64) if step is None else step_numbers(list(map(step, rows))),
-            group=[ids[json_of(cell)] for cell in groups] if columns.by_prompt else id_texts(groups),
+            group=ids.of(jsons_of(groups)) if columns.by_prompt else id_texts(groups),
             prompts=lambda some: list(map(prompt_of, some)),
             texts=None if text is None else lambda some: [text_of(json.loads(json_of(text(rows[at])))) for at in some],
             numbers=numbers,
@@ -128,6 +130,12 @@ def _line_columns(columns: FlatColumns, times: Sequence[str], keys: Keys) -> Lin
 
 class _PromptIds(dict[bytes, str]):
     """The ids of prompts by their JSON texts; "" for one without text."""
+
+    def of(self, texts: Sequence[bytes]) -> list[str]:
+        """Those of some rows, [R]."""
+        plain = [text for text in dict.fromkeys(texts) if text.startswith(b'"') and text not in _EMPTY]
+        self.update(zip(plain, digests_of([(text,) for text in plain]), strict=True))
+        return list(map(self.__getitem__, texts))
 
     def __missing__(self, text: bytes) -> str:
         is_text = text.startswith(b'"')

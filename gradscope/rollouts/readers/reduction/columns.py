@@ -205,6 +205,11 @@ def json_of(cell: Any) -> bytes:
     return b"null" if cell is UNSET else json.dumps(cell).encode()
 
 
+def jsons_of(cells: Sequence[Any]) -> list[bytes]:
+    """:func:`json_of` of each, [R]."""
+    return list(map(bytes if {Raw}.issuperset(map(type, cells)) else json_of, cells))
+
+
 def flat_length(text: bytes) -> int:
     """How many cells a JSON text has that is a flat list without text; -1 where it is anything else."""
     if text.translate(None, _CELLS) != b"[]":

@@ -43,6 +43,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     LineColumns,
     ids_digest,
     json_of,
+    jsons_of,
     numbers_of,
 )
 from gradscope.rollouts.run import Run, TrainerSettings
@@ -222,7 +223,7 @@ def _token_columns() -> LineColumns:
     agent = keys("agent_ref", Any | UnsetType)
 
     def take(rows: Sequence[Any], file: Path) -> Columns:
-        texts = [[json_of(cell(row)) for row in rows] for cell in (ids, mask, logprobs, advantages)]
+        texts = [jsons_of(list(map(cell, rows))) for cell in (ids, mask, logprobs, advantages)]
         lengths, prompts, levels = zip(*map(_plain_tokens, map(length, rows), *texts), strict=True)
         known = {text: ids_digest(text) for text in dict.fromkeys(prompts)}
         groups = [known[text] for text in prompts]

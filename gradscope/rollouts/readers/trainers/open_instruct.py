@@ -32,7 +32,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     Number,
     flat_lengths,
     ids_digest,
-    json_of,
+    jsons_of,
     num_ids,
     numbers_of,
     nums_ids,
@@ -135,10 +135,10 @@ def _line_columns() -> LineColumns:
     logprobs, advantage = keys("logprobs", Raw | UnsetType), keys("advantage", Any | UnsetType)
 
     def take(rows: Sequence[Any], _: Path) -> Columns:
-        prompts = [bytes(prompt(row)) for row in rows]
+        prompts = jsons_of(list(map(prompt, rows)))
         ids = {text: ids_digest(text) if num_ids(text) >= 0 else "" for text in dict.fromkeys(prompts)}
-        lengths = nums_ids([bytes(response(row)) for row in rows])
-        logged = [json_of(logprobs(row)) for row in rows]
+        lengths = nums_ids(jsons_of(list(map(response, rows))))
+        logged = jsons_of(list(map(logprobs, rows)))
         num_logged = flat_lengths(logged)
         is_logged = np.array([text != b"null" for text in logged])
         indices = whole_names_of(list(map(index, rows)))

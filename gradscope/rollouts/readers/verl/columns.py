@@ -35,9 +35,9 @@ from gradscope.rollouts.readers.reduction.columns import (
     Keys,
     LineColumns,
     Number,
-    digest_of,
     digests_of,
     json_of,
+    jsons_of,
     numbers_of,
     sample_hashes,
     step_numbers,
@@ -145,9 +145,14 @@ def line_columns(
         if name not in {*usual, _SOURCE}
     ]
 
+    def ids_of(rows: Sequence[Any]) -> list[str]:
+        pairs = list(zip(*(jsons_of(list(map(text, rows))) for text in texts), strict=True))
+        different = list(dict.fromkeys(pairs))
+        ids = dict(zip(different, digests_of(different), strict=True))
+        return list(map(ids.__getitem__, pairs))
+
     def prompts_of(rows: Sequence[Any]) -> list[str]:
-        of_texts = [[json_of(cell) for cell in map(text, rows)] for text in texts]
-        return list(map(in_environment, map(source, rows), digests_of(list(zip(*of_texts, strict=True)))))
+        return list(map(in_environment, map(source, rows), ids_of(rows)))
 
     def take(rows: Sequence[Any], _: Path) -> Columns:
         rewards = numbers_of(list(map(score, rows)))
@@ -175,11 +180,7 @@ def line_columns(
                 groups = cells
             case None:
                 is_odd |= [cell is not UNSET for cell in cells]
-                ids: dict[tuple[bytes, ...], str] = {}
-                groups = [
-                    ids.get(pair) or ids.setdefault(pair, digest_of(*pair))
-                    for pair in (tuple(json_of(text(row)) for text in texts) for row in rows)
-                ]
+                groups = ids_of(rows)
         return Columns(
             step=step_numbers(list(map(step, rows))),
             group=groups,
