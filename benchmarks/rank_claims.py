@@ -34,8 +34,7 @@ from gradscope.progress import no_progress
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum, RankCurvePoint
 from gradscope.results.tokens import GradientSparsity
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.run import RolloutGroup, Run
 
 SIZES = (2, 4, 8)
 FORMULATIONS = ("dr_grpo", "grpo", "sign", "reinforce", "negative_only")

@@ -33,8 +33,7 @@ from gradscope.metrics.uncertainty.paired import least_detectable_mean, sign_fli
 from gradscope.progress import no_progress
 from gradscope.results.rank import RankCurvePoint, RowKind, TokenRankPoint, WeightRankPoint
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.run import RolloutGroup, Run
 from gradscope.training.config import TrainConfig
 from gradscope.training.grid import train_grid
 

@@ -59,8 +59,9 @@ def parse_json(text: bytes | str) -> Any:
     except ValueError:  # all that is left is what int() says of a number
         raise RefusedJsonError("has a number of more than 4300 digits") from None
     # A text with fewer brackets than that needs no second look, which is nearly every one.
-    opening = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
-    if sum(map(text.count, opening)) > MOST_DEPTH and is_deeper(value, MOST_DEPTH):
+    is_bytes = isinstance(text, bytes)
+    num_opened = text.count(b"[") + text.count(b"{") if is_bytes else text.count("[") + text.count("{")
+    if num_opened > MOST_DEPTH and is_deeper(value, MOST_DEPTH):
         raise RefusedJsonError(_TOO_DEEP)
     return value
 

@@ -12,8 +12,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.rollouts.run import TrainerSettings
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.run import RolloutGroup, TrainerSettings
 
 Array = NDArray[np.float64]
 

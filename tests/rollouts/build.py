@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.run import Rollout, RolloutGroup
 
 
 def group(

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from gradscope.rollouts.function_rewards import adds_up, function_rewards, reward_terms
-from gradscope.rollouts.run import TrainerSettings
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.run import Rollout, RolloutGroup, TrainerSettings
 
 
 def group(*rewards: dict[str, float | None]) -> RolloutGroup:

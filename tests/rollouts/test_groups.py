@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import (
     GroupsOfTable,
     GroupsOnDisk,
+    RewardTable,
     groups_at,
     groups_of_steps,
     holds_rewards_alone,
@@ -14,8 +19,102 @@ from gradscope.rollouts.groups import (
     sizes_of,
     steps_of,
 )
-from gradscope.rollouts.reward_table import RewardTable
-from tests.rollouts.build import three_groups
+from tests.rollouts.build import group, three_groups
+
+
+def test_the_table_of_groups_has_all_of_their_numbers() -> None:
+    table = RewardTable.of_groups(three_groups())
+    assert len(table) == 3
+    assert (table.step.tolist(), table.size.tolist(), table.starts.tolist()) == ([1, 1, 2], [2, 1, 2], [0, 2, 3])
+    assert table.ids() == ("1:a", "1:b", "2:a")
+    assert [table.prompts[at] for at in table.prompt] == ["a", "b", "b"]
+    np.testing.assert_array_equal(table.reward, [1.0, np.nan, 0.5, 0.0, 1.0])
+    np.testing.assert_array_equal(table.rewards["format"], [np.nan, np.nan, np.nan, 0.25, 0.25])
+    assert np.isnan(table.rewards["score"]).all()
+    assert table.num_tokens is not None
+    assert table.num_tokens.tolist() == [-1, -1, 3, -1, -1]
+    assert table.policy is not None
+    assert table.policy.tolist() == [-1, -1, 0, -1, -1]
+    assert table.policies == ("base",)
+    np.testing.assert_array_equal(table.seconds, [np.nan, np.nan, 2.0, np.nan, np.nan])
+
+
+def test_advantages_and_the_texts_of_prompts_are_there_where_they_were_logged() -> None:
+    first, second, third = three_groups()
+    rollouts = tuple(replace(one, advantage=value) for one, value in zip(first.rollouts, (0.5, None), strict=True))
+    table = RewardTable.of_groups([replace(first, rollouts=rollouts), second, third])
+    assert table.advantage is not None
+    np.testing.assert_array_equal(table.advantage, [0.5, np.nan, np.nan, np.nan, np.nan])
+    assert table.prompt_texts == tuple(group.rollouts[0].prompt for group in (first, second))
+    chosen = table.select(np.array([True, False, True]))
+    assert chosen.advantage is not None
+    assert (len(chosen.advantage), chosen.prompt_texts) == (4, table.prompt_texts)
+
+
+def test_what_was_nowhere_logged_is_none() -> None:
+    table = RewardTable.of_groups([group()])
+    assert (table.num_tokens, table.seconds, table.policy, table.policies) == (None, None, None, ())
+    assert table.advantage is None
+
+
+def test_sums_spreads_and_sizes_are_those_of_each_group() -> None:
+    table = RewardTable.of_groups(three_groups())
+    assert table.sums(table.reward == 1.0).tolist() == [1, 0, 1]
+    np.testing.assert_array_equal(table.sums(table.reward), [np.nan, 0.5, 1.0])
+    np.testing.assert_array_equal(table.spread(table.reward), [np.nan, 0.0, 1.0])
+    found = [(places.tolist(), values.tolist()) for places, values in table.by_size(np.arange(5))]
+    assert found == [([0, 2], [[0, 1], [3, 4]]), ([1], [[2]])]
+    even = RewardTable.of_groups(three_groups()[::2])
+    assert [values.tolist() for _, values in even.by_size(np.arange(4))] == [[[0, 1], [2, 3]]]
+
+
+def test_very_many_groups_of_a_size_come_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradscope.rollouts.groups._AT_ONCE", 3)
+    size = np.array([2, 2, 2, 2, 3, 2, 2, 2])
+    values = np.arange(int(size.sum()))
+    table = RewardTable(
+        step=np.zeros(8, dtype=np.int64),
+        names=tuple("abcdefgh"),
+        prompt=np.zeros(8, dtype=np.int64),
+        prompts=("p",),
+        size=size,
+        reward=values.astype(np.float64),
+    )
+    found = list(table.by_size(values))
+    assert [places.tolist() for places, _ in found] == [[0, 1, 2], [3, 5, 6], [7], [4]]
+    assert [block.tolist() for _, block in found] == [
+        [[0, 1], [2, 3], [4, 5]],
+        [[6, 7], [11, 12], [13, 14]],
+        [[15, 16]],
+        [[8, 9, 10]],
+    ]
+    assert [np.shares_memory(block, values) for _, block in found] == [True, False, True, True]
+
+
+def test_no_groups_are_a_table_too() -> None:
+    table = RewardTable.of_groups(())
+    assert (len(table), table.ids(), list(table.by_size(table.reward))) == (0, (), [])
+    assert table.sums(np.zeros(0, dtype=np.bool_)).dtype == np.int64
+    assert table.spread(table.reward).shape == (0,)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_some_of_the_groups_keep_all_of_theirs(by_name: bool) -> None:
+    table = RewardTable.of_groups(three_groups())
+    if by_name:
+        table = replace(table, names=pa.array(["a", "b", "a"]))
+    kept = table.select(np.array([False, True, True]))
+    assert kept.ids() == ("1:b", "2:a")
+    assert kept.reward.tolist() == [0.5, 0.0, 1.0]
+    assert kept.rewards["format"].tolist()[1:] == [0.25, 0.25]
+    assert kept.num_tokens is not None
+    assert kept.num_tokens.tolist() == [3, -1, -1]
+    assert kept.policy is not None
+    assert kept.policy.tolist() == [0, -1, -1]
+    assert kept.seconds is not None
+    assert kept.seconds.tolist()[0] == 2.0
+    assert [kept.prompts[at] for at in kept.prompt] == ["b", "b"]
+    assert table.select(np.ones(3, dtype=np.bool_)) is table
 
 
 def test_groups_of_a_table_have_its_rewards_and_are_made_once() -> None:

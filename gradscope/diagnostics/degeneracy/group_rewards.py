@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
-from gradscope.rollouts.groups import reward_table
-from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.run import Run
 
 TRAINER_REWARD = "reward"

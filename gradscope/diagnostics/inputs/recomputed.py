@@ -51,8 +51,7 @@ from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, t
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
-from gradscope.rollouts.run import Run, WeightsRef
-from gradscope.rollouts.types import Rollout
+from gradscope.rollouts.run import Rollout, Run, WeightsRef
 
 if TYPE_CHECKING:
     from gradscope.gradients.model.batches import TokenSequence

@@ -18,8 +18,7 @@ from gradscope.diagnostics.logged.tokens import (
 )
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.logged import LoggedPolicy, SamplerMismatch, Staleness
-from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.run import RolloutGroup, Run
 
 PARTS: Mapping[str, Callable[[Run, Resampling], Any]] = {
     "sampler": sampler_mismatch,

@@ -32,8 +32,7 @@ from gradscope.results.logged import (
     StalenessNumbers,
     TokenMismatch,
 )
-from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.run import Rollout, RolloutGroup, Run
 
 Result_co = TypeVar("Result_co", covariant=True)
 

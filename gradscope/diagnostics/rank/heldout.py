@@ -24,7 +24,7 @@ from gradscope.reason import Reason
 from gradscope.results.rank import HeldoutInfluence, HeldoutTransfer
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.run import Rollout, RolloutGroup
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep

@@ -14,14 +14,13 @@ from gradscope.advantages.formulation import is_in_file
 from gradscope.advantages.group import TRL_EPSILON, gdpo, optimal_advantages
 from gradscope.advantages.registry import compute_step_advantages, formulation, is_known
 from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.gradients.plan.objective import VERSION_HINT, TrlVersion
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, all_equal
 from gradscope.reason import Reason
 from gradscope.results.norms import Quantity
 from gradscope.rollouts.function_rewards import function_rewards
-from gradscope.rollouts.run import Run, TrainerSettings
+from gradscope.rollouts.run import RolloutGroup, Run, TrainerSettings
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
-from gradscope.rollouts.trl_version import VERSION_HINT, TrlVersion
-from gradscope.rollouts.types import RolloutGroup
 from gradscope.say import non_finite_word
 
 Array = NDArray[np.float64]

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.logged.generation import ENDED
-from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.run import Rollout, RolloutGroup, Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

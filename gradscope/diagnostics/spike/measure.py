@@ -33,8 +33,7 @@ from gradscope.reason import Reason
 from gradscope.results.norms import SpikeRemoval, SpikeReport, SpikeRollout, SpikeTensor, SpikeToken
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.run import Rollout, RolloutGroup, Run
 from gradscope.say import as_ranges
 
 if TYPE_CHECKING:

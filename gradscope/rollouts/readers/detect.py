@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -16,21 +17,82 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.metrics_alone import log as metrics_log
 from gradscope.rollouts.places.fetch import as_named_run, fetched
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers import gradscope_run, reduced
+from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
 from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list
-from gradscope.rollouts.readers.flat import generic
+from gradscope.rollouts.readers.flat import columns as generic
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.format import Format, RowFormat
-from gradscope.rollouts.readers.parsing.assemble import peek
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
+from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
+from gradscope.rollouts.readers.prime_rl import traces
 from gradscope.rollouts.readers.refused import refuse_checkpoint, refuse_folder_of_runs, refuse_unknown
-from gradscope.rollouts.readers.registry import FORMATS, TRAINERS, format_named
+from gradscope.rollouts.readers.slime import miles
+from gradscope.rollouts.readers.slime import rollouts as slime
+from gradscope.rollouts.readers.trainers import ms_swift, nemo_rl, open_instruct, simple, trackio
 from gradscope.rollouts.readers.trl import reader as trl
 from gradscope.rollouts.readers.trl.files import completion_files
+from gradscope.rollouts.readers.verl import rollouts as verl
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
+
+TRAINERS: tuple[Format | RowFormat, ...] = (
+    reduced.FORMAT,
+    gradscope_run.FORMAT,
+    trl.FORMAT,
+    verl.FORMAT,
+    open_instruct.FORMAT,
+    nemo_rl.FORMAT,
+    traces.FORMAT,
+    traces.TOKEN_EXPORT,
+    ms_swift.FORMAT,
+    slime.FORMAT,
+    miles.FORMAT,
+    slime.RELAX,
+    simple.AREAL,
+    simple.ROLL,
+    simple.RLLM,
+    simple.ART,
+    simple.TINKER,
+    simple.RAGEN,
+    simple.RLINF,
+    trackio.FORMAT,
+)
+"""Logs of trainers, whose files have names of their own."""
+
+FORMATS: tuple[Format | RowFormat, ...] = (
+    *TRAINERS,
+    harnesses.EVALPLUS,
+    harnesses.LM_EVAL,
+    harnesses.LIGHTEVAL,
+    inspect_ai.FORMAT,
+    harnesses.VERIFIERS,
+    harnesses.SKYRL,
+    samples.FORMAT,
+    generic.FORMAT,
+)
+"""All of them; what anybody may have written comes last."""
+
+
+def format_named(name: str) -> Format | RowFormat:
+    """A format by its name in ``--reader``.
+
+    Returns:
+        The format.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    names = [format.name for format in FORMATS]
+    if name in names:
+        return FORMATS[names.index(name)]
+    near = difflib.get_close_matches(name, names, n=1)
+    choices = f"The formats are {', '.join(names)}."
+    raise UsageError(f"There is no format {name!r}.", hint=f"Did you mean {near[0]!r}? {choices}" if near else choices)
+
 
 _LARGEST_REWARD = 1e60
 """In size: fourth powers of larger ones, which intervals are made of, are beyond floats."""

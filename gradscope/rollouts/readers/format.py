@@ -14,18 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import GroupsOfTable
-from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
-from gradscope.rollouts.readers.parsing.counted import counted
-from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import usable_reward
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
+from gradscope.rollouts.groups import GroupsOfTable, RewardTable
+from gradscope.rollouts.readers.parsing.cells import usable_reward
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, WatchedLog, counted
+from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
-from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.readers.reduction.columns import LineColumns
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
-from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 
 _NUM_RECOGNIZED = 8

@@ -14,10 +14,9 @@ from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
 from gradscope.rollouts.groups import num_used
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, counted, hidden_by
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings, require_arguments
-from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
+from gradscope.rollouts.run import RolloutGroup, Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import (
     TRL_ADVANTAGE,
     RunManifest,
@@ -31,7 +30,6 @@ from gradscope.rollouts.run_folder import (
     step_path,
 )
 from gradscope.rollouts.store import read_steps, step_files, steps_written
-from gradscope.rollouts.types import RolloutGroup
 
 _NO_WEIGHTS = "No complete checkpoint is in the folder."
 

@@ -30,11 +30,11 @@ from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
 from gradscope.results.source import Quarantine, QuarantineReason, Source
 from gradscope.rollouts.arrays import to_numpy, to_strings, to_texts
-from gradscope.rollouts.groups import GroupsOfTable, reward_table, sizes_of
+from gradscope.rollouts.groups import UNKNOWN, GroupsOfTable, RewardTable, reward_table, sizes_of
 from gradscope.rollouts.readers.evaluations.folders import are_of_one
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.parsing.counted import counted
-from gradscope.rollouts.readers.parsing.grouping import describe_sizes
+from gradscope.rollouts.readers.parsing.quarantine import counted
+from gradscope.rollouts.readers.parsing.records import describe_sizes
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path, read_parquet
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD
@@ -44,12 +44,11 @@ from gradscope.rollouts.readers.reduction.parts import (
     PLACES_A_FILE,
     Counts,
     Part,
+    Whole,
     numbered,
     repeated_samples,
 )
 from gradscope.rollouts.readers.reduction.processes import expanded_size
-from gradscope.rollouts.readers.reduction.whole import Whole
-from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.version import __version__
 from gradscope.writing import atomic_write

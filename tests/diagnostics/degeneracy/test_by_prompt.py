@@ -8,7 +8,7 @@ import pytest
 from gradscope.diagnostics.degeneracy.by_prompt import measure_prompts
 from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.groups import RewardTable
 from tests.diagnostics.made_up_runs import group_of, run_of, with_rewards
 
 RUN = run_of(

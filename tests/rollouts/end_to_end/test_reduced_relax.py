@@ -12,7 +12,7 @@ import pytest
 from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.reduction.so_far import ReadSoFar
+from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.reduced import STRANGE, answers, assert_same, in_small_blocks, mutated, write_lines
 

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import GroupsOnDisk, holds_rewards_alone, reward_table
+from gradscope.rollouts.groups import GroupsOnDisk, RewardTable, holds_rewards_alone, reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction import lines, log, parts, spans
 from gradscope.rollouts.readers.verl import rollouts as verl
-from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 
 STRANGE: tuple[Any, ...] = (

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import GroupsOfTable
+from gradscope.rollouts.groups import GroupsOfTable, RewardTable
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 from tests.rollouts.readers.reduced import read_by_row
 

@@ -17,12 +17,11 @@ import pytest
 
 from gradscope.errors import InputError, OutputExistsError
 from gradscope.rollouts.arrays import to_texts
-from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers import reduced
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduced import SUFFIX, write_part
-from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 
 LOGS = Path(__file__).resolve().parents[3] / "fixtures/logs"

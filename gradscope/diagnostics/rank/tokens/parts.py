@@ -43,8 +43,7 @@ from gradscope.results.tokens import (
     TokenKl,
     TurnShare,
 )
-from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.run import RolloutGroup, Run
 
 if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import TokenGram

@@ -15,10 +15,9 @@ from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.format import Format, RowFormat
-from gradscope.rollouts.readers.parsing.assemble import peek
-from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
+from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, text_of
+from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.scalars import is_number, text_of
 from gradscope.rollouts.readers.parsing.tables import expand, natural, suffix_of
 
 _MOST_DEPTH = 5

@@ -17,11 +17,20 @@ from typing import Any
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.flat.columns import chosen_name, list_names
 from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys, has_row
-from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, counted
-from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, number_in_name, numbers_in
-from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
-from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, parse_reward, text_of
+from gradscope.rollouts.readers.parsing.cells import (
+    ABSENT,
+    digest,
+    finite_or_none,
+    is_number,
+    list_of,
+    mapping_of,
+    number_in_name,
+    numbers_in,
+    parse_reward,
+    text_of,
+)
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, UnusableRowError, counted
+from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.prime_rl.episode import (
     AGENTS,
     group_names,
@@ -30,7 +39,7 @@ from gradscope.rollouts.readers.prime_rl.episode import (
     record_of,
     trained_traces,
 )
-from gradscope.rollouts.types import Status
+from gradscope.rollouts.run import Status
 
 _SUITES = ("base", "plus")
 _PLUS = (

@@ -29,13 +29,20 @@ from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.outside.zips import is_zip
 from gradscope.rollouts.readers.flat.columns import chosen_name
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.parsing.assemble import assemble
-from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, counted
-from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, usable_reward, whole_number
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.cells import (
+    ABSENT,
+    digest,
+    finite_or_none,
+    list_of,
+    mapping_of,
+    parse_messages,
+    text_of,
+    usable_reward,
+    whole_number,
+)
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, counted
+from gradscope.rollouts.readers.parsing.records import Record, assemble
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, parse_messages, text_of
 from gradscope.rollouts.readers.parsing.tables import files_like, natural
 from gradscope.rollouts.run import Run
 

@@ -11,24 +11,29 @@ from typing import Any
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import most, raise_limits
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.flat.columns import SAMPLE_IDS, USUAL, list_names, resolve_columns
-from gradscope.rollouts.readers.flat.generic import columns_in, read_flat
+from gradscope.rollouts.readers.flat.columns import (
+    SAMPLE_IDS,
+    USUAL,
+    columns_in,
+    list_names,
+    read_flat,
+    resolve_columns,
+)
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.parsing.assemble import assemble, peek
-from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import list_of, whole_number
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.scalars import (
+from gradscope.rollouts.readers.parsing.cells import (
     digest,
     finite_or_none,
     is_number,
+    list_of,
     parse_messages,
     parse_reward,
     text_of,
+    whole_number,
 )
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
+from gradscope.rollouts.readers.parsing.records import Record, assemble, peek
+from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
-from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.run import Run
 
 _REWARD_LISTS = ("passed", "scores", "score", "rewards", "reward", "correct", "is_correct", "success")

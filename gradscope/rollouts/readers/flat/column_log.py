@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_filled, to_floats, to_indices, to_strings
 from gradscope.rollouts.readers.flat.columns import FlatColumns, flat_records, prompt_text_id
-from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import generation_seconds, in_environment
+from gradscope.rollouts.readers.parsing.cells import generation_seconds, in_environment, parse_reward, text_of
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.scalars import parse_reward, text_of
+from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
     REWARD,

@@ -1,14 +1,18 @@
-"""Rows that cannot be used are set aside and counted by reason, with the place of the first; never dropped silently."""
+"""Rows that cannot be used are set aside and counted by reason, with the place of the first; never dropped silently.
+
+A watched log also tells whoever waits how many bytes of its files were read.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gradscope.errors import InputError
-from gradscope.results.source import BLANK, CUT_OFF, Quarantine, QuarantineReason, Source
+from gradscope.progress import ProgressCallback
+from gradscope.results.source import BLANK, CUT_OFF, LOWER_BOUND, Quarantine, QuarantineReason, Source
 
 BROKEN_ADVANTAGE = "the advantage is not finite"
 """Of a row whose reward can be used; it stays in its group."""
@@ -161,3 +165,68 @@ def refuse_quarantined(quarantine: Quarantine) -> None:
             f"Rows that cannot be used: {quarantine.num_rows}; first {reason.first}: {reason.reason}.",
             hint="Mend the log, or leave out --strict to set these rows aside and count them.",
         )
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, whose plural takes an s.
+
+    Returns:
+        The words.
+
+    Example:
+        >>> counted(1, "file"), counted(2, "file")
+        ('1 file', '2 files')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def hidden_by(filter: str) -> str:
+    """A sentence for ``Source.missing`` where a trainer's filter may have removed dead groups before it wrote the log.
+
+    Returns:
+        The filter, a clause, with what follows from it.
+
+    Example:
+        >>> hidden_by("dynamic_sample drops groups of equal rewards")
+        'dynamic_sample drops groups of equal rewards; the share of dead groups in this log is then a lower bound.'
+    """
+    return f"{filter}; {LOWER_BOUND}"
+
+
+TEXT_ONLY = "The log holds text without token ids: it serves degeneracy, passk and check, not rank or replay."
+"""For ``Source.missing``."""
+
+SEVERAL = (
+    "Some rollouts are several sequences (branches of a trace, outputs of a session): the reward of each counts once, "
+    "and the tokens of all its sequences."
+)
+"""For ``Source.inferred``."""
+
+
+_MEGABYTE = 1 << 20
+
+
+class WatchedLog(QuarantineLog):
+    """What a reading sets aside, which also tells how far it is."""
+
+    def __init__(self, progress: ProgressCallback, files: Sequence[Path]) -> None:
+        """Nothing is read yet.
+
+        Args:
+            progress: Told after each megabyte how many are done, of how many, and how many rows there were so far.
+            files: What will be read. A file that is read twice does not count twice.
+        """
+        super().__init__()
+        self._progress = progress
+        self._num_bytes = sum(file.stat().st_size for file in files)
+        self._num_rows = self._done = 0
+        self._due = _MEGABYTE
+
+    def passed(self, num_bytes: int, num_rows: int = 1) -> None:
+        """Counts what was read, and tells of it after each megabyte."""
+        self._num_rows += num_rows
+        self._done += num_bytes
+        if self._done >= self._due:
+            self._due = self._done + _MEGABYTE
+            done = min(self._done, self._num_bytes)
+            self._progress(done // _MEGABYTE, self._num_bytes // _MEGABYTE, f"MB read, {self._num_rows:,} rows")

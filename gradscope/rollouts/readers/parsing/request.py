@@ -22,10 +22,9 @@ from gradscope.outside.rules import (
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.config_file import config_format, read_document
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.parsing.nested_cells import whole_number
+from gradscope.rollouts.readers.parsing.cells import token_ids, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.tables import read_rows
-from gradscope.rollouts.readers.parsing.token_lists import token_ids
 from gradscope.rollouts.run import TrainerSettings
 
 

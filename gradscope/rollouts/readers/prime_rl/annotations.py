@@ -19,8 +19,8 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import Decoder
 from numpy.typing import NDArray
 
+from gradscope.rollouts.readers.parsing.cells import list_of, mapping_of, whole_number
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.prime_rl.episode import leaves_of, nodes_of, path_to
 from gradscope.rollouts.readers.reduction.lines import blocks_in

@@ -24,8 +24,7 @@ from msgspec import UNSET, Raw, UnsetType
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_floats
-from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP, whole_number
-from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none
+from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, digest, finite_or_none, whole_number
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -18,15 +18,19 @@ from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_filled
 from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
-from gradscope.rollouts.readers.parsing.conversations import completion_of
-from gradscope.rollouts.readers.parsing.counted import SEVERAL, hidden_by
-from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.readers.parsing.cells import (
+    ABSENT,
+    NOT_ALIGNED,
+    NOT_IDS,
+    NOTHING_SAMPLED,
+    completion_of,
+    digest,
+    whole_number,
+)
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.nested_cells import whole_number
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
-from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest
+from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, UnusableRowError, hidden_by
+from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row, read_parquet
-from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, NOT_IDS, NOTHING_SAMPLED
 from gradscope.rollouts.readers.slime.rollouts import (
     in_one_go,
     logged_tokens,
@@ -34,7 +38,7 @@ from gradscope.rollouts.readers.slime.rollouts import (
     sample_record,
     survey_rewards,
 )
-from gradscope.rollouts.types import Tokens
+from gradscope.rollouts.run import Tokens
 
 _INDEX = "sample_index"
 _LISTS = ("tokens", "loss_mask", "rollout_log_probs")

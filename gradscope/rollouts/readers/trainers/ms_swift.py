@@ -20,28 +20,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk
+from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.parsing.assemble import assemble_groups
-from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, counted, hidden_by
-from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
+from gradscope.rollouts.readers.parsing.cells import (
+    ABSENT,
+    digest,
+    finite_or_none,
+    is_number,
+    text_of,
+    usable_reward,
+    whole_number,
+)
 from gradscope.rollouts.readers.parsing.jsonl import placed_rows, read_jsonl
-from gradscope.rollouts.readers.parsing.nested_cells import usable_reward, whole_number
-from gradscope.rollouts.readers.parsing.quarantine import LinesLog, QuarantineLog
+from gradscope.rollouts.readers.parsing.quarantine import (
+    TEXT_ONLY,
+    LinesLog,
+    QuarantineLog,
+    WatchedLog,
+    counted,
+    hidden_by,
+)
+from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
-from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, text_of
 from gradscope.rollouts.readers.parsing.tables import files_like
-from gradscope.rollouts.readers.parsing.watch import WatchedLog
 from gradscope.rollouts.readers.reduction.columns import numbers_of
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, read_back
 from gradscope.rollouts.readers.reduction.spans import StepSpans
 from gradscope.rollouts.readers.trl.files import RowPrompts
 from gradscope.rollouts.readers.trl.groups import Block, group_size, prompts_of_groups, scalar_rewards
-from gradscope.rollouts.reward_table import RewardTable
-from gradscope.rollouts.run import Run, TrainerSettings
-from gradscope.rollouts.types import RolloutGroup, group_name
+from gradscope.rollouts.run import RolloutGroup, Run, TrainerSettings, group_name
 
 _KEYS = ("step", "prompt", "completion", "advantages")
 """The lists that every line has."""

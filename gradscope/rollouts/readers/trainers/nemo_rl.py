@@ -19,24 +19,31 @@ from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.event_file import event_files, scalars_in
-from gradscope.rollouts.readers.beside.configuration import trainer_settings
-from gradscope.rollouts.readers.beside.metric_lines import Metrics, metric_lines, renamed
-from gradscope.rollouts.readers.beside.step_weights import CheckpointLayout, numbered_folders, saved_weights
+from gradscope.rollouts.readers.beside import (
+    CheckpointLayout,
+    Metrics,
+    metric_lines,
+    numbered_folders,
+    renamed,
+    saved_weights,
+    trainer_settings,
+)
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
-from gradscope.rollouts.readers.parsing.assemble import peek
-from gradscope.rollouts.readers.parsing.counted import hidden_by
-from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import (
+from gradscope.rollouts.readers.parsing.cells import (
+    ABSENT,
+    NOT_ALIGNED,
+    cut_sequence,
+    digest,
     in_environment,
     list_of,
     mapping_of,
     number_in_name,
+    text_of,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, with_set_aside
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, hidden_by, with_set_aside
+from gradscope.rollouts.readers.parsing.records import Record, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, text_of
-from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, cut_sequence
 from gradscope.rollouts.readers.reduction.columns import (
     Columns,
     Keys,
@@ -46,8 +53,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     jsons_of,
     numbers_of,
 )
-from gradscope.rollouts.run import Run, TrainerSettings
-from gradscope.rollouts.types import Tokens
+from gradscope.rollouts.run import Run, Tokens, TrainerSettings
 
 _NAMES = {"train/grad_norm": "grad_norm", "train/reward": "reward"}
 _CHECKPOINTS = ("step_*", "*/step_*", "results/*/step_*")

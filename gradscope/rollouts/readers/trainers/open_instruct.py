@@ -16,14 +16,22 @@ import numpy as np
 from msgspec import Raw, UnsetType
 
 from gradscope.rollouts.arrays import to_strings, to_texts
-from gradscope.rollouts.readers.beside.metric_lines import with_logged_metrics
+from gradscope.rollouts.groups import RewardTable
+from gradscope.rollouts.readers.beside import with_logged_metrics
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
-from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
-from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import required_whole, whole_number
-from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
-from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none
-from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, NOT_IDS, numbers, token_ids
+from gradscope.rollouts.readers.parsing.cells import (
+    ABSENT,
+    NOT_ALIGNED,
+    NOT_IDS,
+    digest,
+    finite_or_none,
+    numbers,
+    required_whole,
+    token_ids,
+    whole_number,
+)
+from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError, counted, hidden_by
+from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.reduction.columns import (
     Columns,
     Keys,
@@ -39,8 +47,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     step_numbers,
     whole_names_of,
 )
-from gradscope.rollouts.reward_table import RewardTable
-from gradscope.rollouts.types import Status, Tokens
+from gradscope.rollouts.run import Status, Tokens
 
 Prompts = defaultdict[tuple[int, str | None], set[str]]
 """Step and ``prompt_idx`` -> ids of its prompts."""

@@ -12,13 +12,18 @@ from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.metrics_alone.files import trackio_rows
 from gradscope.rollouts.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat
-from gradscope.rollouts.readers.parsing.conversations import cut_conversation
-from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY
-from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import mapping_of, numbers_in, required_whole
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.cells import (
+    ABSENT,
+    cut_conversation,
+    finite_or_none,
+    mapping_of,
+    numbers_in,
+    required_whole,
+    text_of,
+)
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.scalars import ABSENT, finite_or_none, text_of
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.run import Run
 

@@ -22,17 +22,17 @@ from gradscope.errors import InputError
 from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
 from gradscope.rollouts.arrays import to_filled, to_floats, to_numpy
-from gradscope.rollouts.readers.parsing.nested_cells import whole_number
-from gradscope.rollouts.readers.parsing.scalars import (
+from gradscope.rollouts.groups import UNKNOWN
+from gradscope.rollouts.readers.parsing.cells import (
     digest,
     finite_or_none,
     is_not_finite,
     logged_numbers,
     parse_messages,
     text_of,
+    whole_number,
 )
 from gradscope.rollouts.readers.parsing.tables import natural, parquet_types, read_parquet
-from gradscope.rollouts.reward_table import UNKNOWN
 from gradscope.rollouts.run import TrainerSettings
 
 _REQUIRED = ("step", "prompt", "completion", "advantage")

@@ -19,12 +19,11 @@ from gradscope.errors import InputError
 from gradscope.machine.threads import in_threads
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
-from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, num_used
+from gradscope.rollouts.groups import UNKNOWN, GroupsOfTable, GroupsOnDisk, RewardTable, num_used
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.parsing.counted import counted
-from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
+from gradscope.rollouts.readers.parsing.cells import finite_or_none, logged_number, parse_messages, text_of
+from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, counted
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_ids, read_trainer_settings
-from gradscope.rollouts.readers.parsing.scalars import finite_or_none, logged_number, parse_messages, text_of
 from gradscope.rollouts.readers.parsing.tables import read_parquet
 from gradscope.rollouts.readers.trl.files import (
     StepFile,
@@ -48,9 +47,7 @@ from gradscope.rollouts.readers.trl.groups import (
     scalar_rewards,
     uncut,
 )
-from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
-from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.run import Rollout, RolloutGroup, Run, TrainerSettings, WeightsRef
 
 NO_REWARD = "no reward function gave a finite number"
 SHARED_NAME = "reward functions share a name, so that their sum is not known"

@@ -19,15 +19,14 @@ from gradscope.metrics.uncertainty.resampling import RESAMPLING
 from gradscope.progress import no_progress
 from gradscope.rollouts.groups import holds_rewards_alone, reward_table
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.counted import SEVERAL
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog
 from gradscope.rollouts.readers.prime_rl.annotations import Annotations
 from gradscope.rollouts.readers.prime_rl.episode import AGENTS
 from gradscope.rollouts.readers.prime_rl.stream import Arrival, arrivals, is_evaluation, is_rounded
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-from tests.rollouts.readers.prime_rl.test_columns import KEYS, OTHER, longer, row, trace
+from tests.rollouts.readers.prime_rl.test_episode import KEYS, OTHER, longer, row, trace
 from tests.rollouts.readers.reduced import STRANGE, assert_same, in_small_blocks, mutated
 from tests.rollouts.readers.reduced import write_lines as write_damaged
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,78 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.prime_rl.traces import TrainedBatches, batches_in
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+from tests.rollouts.readers.test_beside import write_model
+
+LOG = REPOSITORY / "fixtures" / "logs" / "prime_rl"
+
+
+def test_metrics_and_weights_of_the_run_folder(tmp_path: Path) -> None:
+    run_folder = shutil.copytree(LOG, tmp_path / "run")
+    (run_folder / "metrics.jsonl").write_text(json.dumps({"step": 3, "optim/grad_norm": 0.5}) + "\n")
+    write_model(run_folder / "weights" / "step_2")
+    bare = write_model(run_folder / "broadcasts" / "step_3")
+    (bare / "config.json").unlink()
+    for path in (run_folder, run_folder / "rollouts", run_folder / "rollouts" / "step_3" / "train"):
+        run = read_run(path)
+        assert run.metrics == {3: {"grad_norm": 0.5}}
+        assert [weights.num_updates for weights in run.weights] == [2]
+        assert "Copy config.json" in run.unmerged_weights[3].advice
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"rl.json": {"trainer": {"loss": {"kl_tau": 0.5}}, "orchestrator": {"n": 2}}},
+        {"trainer.json": {"loss": {"kl_tau": 0.5}}, "orchestrator.json": {"n": 2}},
+    ],
+)
+def test_configurations_of_the_run_or_of_its_parts(files: dict[str, object], tmp_path: Path) -> None:
+    run_folder = shutil.copytree(LOG, tmp_path / "run")
+    (run_folder / "configs").mkdir()
+    for name, document in files.items():
+        (run_folder / "configs" / name).write_text(json.dumps(document))
+    settings = read_run(run_folder).settings
+    assert (settings.at("trainer.loss.kl_tau"), settings.at("orchestrator.n")) == (0.5, 2)
+    assert (settings.get("trainer"), settings.get("casts_weights")) == ("prime-rl", True)
+    assert settings.origin is not None
+
+
+def test_a_damaged_part_of_the_configuration_is_left_out(tmp_path: Path) -> None:
+    run_folder = shutil.copytree(LOG, tmp_path / "run")
+    (run_folder / "configs").mkdir()
+    (run_folder / "configs" / "trainer.toml").write_text("loss = [")
+    (run_folder / "configs" / "orchestrator.toml").write_text("n = 2\n")
+    settings = read_run(run_folder).settings
+    assert (settings.at("orchestrator.n"), settings.at("trainer.loss.kl_tau")) == (2, None)
+    assert settings.origin == str(run_folder / "configs" / "orchestrator.toml")
+
 
 LOGS = REPOSITORY / "fixtures" / "logs"
+
+
+def test_prime_rl_token_export_has_tokens_and_says_that_rewards_are_elsewhere() -> None:
+    run = read_run(LOGS / "prime_rl_tokens")
+    assert [(group.step, group.rewards) for group in run.groups] == [(3, (None, None))]
+    rollout = run.groups[0].rollouts[1]
+    assert (rollout.completion_ids, rollout.advantage, rollout.logprobs) == ((12, 2), -0.5, (-0.1, -0.01))
+    assert "has no rewards" in run.source.missing[0]
+
+
+def test_prime_rl_token_export_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
+    row = {"step": 1, "token_ids": [1, 2], "loss_mask": [False, True], "advantages": [0.5, 0.5]}
+    rows = [row, {**row, "step": None}, {**row, "loss_mask": [False, False]}]
+    run = read_run(write_lines(tmp_path / "rank_0.jsonl", *rows))
+    assert set_aside(run) == {"the step is not a whole number": 1, "no token of the row was sampled": 1}
+
+
+def test_prime_rl_token_export_has_the_trainers_log_probabilities_and_entropies(tmp_path: Path) -> None:
+    rollout = read_run(LOGS / "prime_rl_tokens").groups[0].rollouts[0]
+    assert (rollout.trainer_logprobs, rollout.entropies) == ((-0.11, -0.01), (0.4, 0.0))
+    row = {"step": 1, "token_ids": [1, 2, 3], "loss_mask": [False, True, True], "advantages": [0.5] * 3}
+    run = read_run(write_lines(tmp_path / "rank_0.jsonl", {**row, "trainer_logprobs": [0, None, -1.0], "entropy": [1]}))
+    found = run.groups[0].rollouts[0]
+    assert found.trainer_logprobs == pytest.approx((math.nan, -1.0), nan_ok=True)
+    assert found.entropies is None
 
 
 def prime_row(**cells: Any) -> dict[str, Any]:

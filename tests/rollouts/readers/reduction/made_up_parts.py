@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.token_lists import Tokens
-from gradscope.rollouts.readers.reduction.parts import Part, part_of_records
-from gradscope.rollouts.readers.reduction.whole import Whole
-from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.groups import RewardTable
+from gradscope.rollouts.readers.parsing.cells import Tokens
+from gradscope.rollouts.readers.parsing.records import Record
+from gradscope.rollouts.readers.reduction.parts import Part, Whole, part_of_records
 
 
 def record(step: int = 1, group: str = "a", reward: float | None = 1.0, prompt: str = "p", **further: float) -> Record:

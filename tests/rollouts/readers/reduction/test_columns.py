@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw, UnsetType
 
-from gradscope.rollouts.readers.parsing.nested_cells import whole_number
-from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none
+from gradscope.rollouts.readers.parsing.cells import digest, finite_or_none, whole_number
 from gradscope.rollouts.readers.reduction.columns import (
     NOT_COMPARED,
     Keys,

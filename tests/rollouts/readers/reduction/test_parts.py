@@ -6,18 +6,22 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gradscope.rollouts.readers.parsing.grouping import build_groups
+from gradscope.rollouts.groups import RewardTable
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.records import Record, build_groups
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED
 from gradscope.rollouts.readers.reduction.parts import (
+    Whole,
     grouped,
     part_of_records,
     part_of_rows,
     repeated_samples,
     replaced_groups,
 )
-from tests.rollouts.readers.reduction.made_up_parts import record, table_of
+from tests.rollouts.readers.reduction.made_up_parts import parts_of, record, table_of, whole_of
 
 
 def test_rows_become_groups_in_the_order_of_their_first_rows() -> None:
@@ -97,3 +101,106 @@ def test_groups_in_which_a_sample_may_return(ids: list[int], expected: list[bool
 def test_rows_of_no_group_are_none() -> None:
     order, size = grouped(np.zeros(0, dtype=np.int64), pa.array([], pa.string()))
     assert (order.tolist(), size.tolist()) == ([], [])
+
+
+ROWS = st.lists(
+    st.builds(
+        record,
+        step=st.integers(0, 2),
+        group=st.sampled_from("abc"),
+        reward=st.sampled_from([0.0, 1.0, None]),
+        prompt=st.sampled_from("pq"),
+        format=st.sampled_from([0.0, 0.5]),
+        length=st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def assert_equal_tables(one: RewardTable, other: RewardTable) -> None:
+    assert (one.ids(), one.prompts) == (other.ids(), other.prompts)
+    for name in ("step", "prompt", "size", "reward", "num_tokens", "seconds"):
+        first, second = getattr(one, name), getattr(other, name)
+        assert (first is None) == (second is None), name
+        assert first is None or first.tobytes() == second.tobytes(), name
+    assert {name: values.tobytes() for name, values in one.rewards.items()} == {
+        name: values.tobytes() for name, values in other.rewards.items()
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=ROWS, cuts=st.lists(st.integers(1, 11), max_size=4), random=st.randoms())
+def test_the_whole_is_the_same_however_the_log_was_cut_and_is_what_the_row_reader_makes(
+    records: list[Record], cuts: list[int], random: st.randoms
+) -> None:
+    parts = parts_of(records, cuts)
+    random.shuffle(parts)
+    table, _ = whole_of(parts).table()
+    whole, sample = whole_of(parts_of(records, ())).table()
+    assert_equal_tables(table, whole)
+    assert sample is None
+    groups = build_groups(records, QuarantineLog())
+    by_row = RewardTable.of_groups(groups)
+    assert table.ids() == by_row.ids()
+    assert [table.prompts[at] for at in table.prompt] == [group.prompt_id for group in groups]
+    np.testing.assert_array_equal(table.reward, by_row.reward)
+    np.testing.assert_array_equal(table.rewards["format"], by_row.rewards["format"])
+    np.testing.assert_array_equal(table.num_tokens, by_row.num_tokens)
+
+
+def test_a_part_may_lack_a_column_that_another_has() -> None:
+    rewards = np.array([0.0, 1.0])
+    plain, _ = part_of_rows(np.array([1, 1]), pa.array(["a", "a"]), {"reward": rewards}, np.array([5, 6]))
+    plain = replace(plain, prompt=["p"])
+    odd = part_of_records([(0, record(reward=0.5, prompt="q", length=2, seconds=1.0))])
+    for parts in ([odd, plain], [plain, odd]):
+        table, sample = whole_of(parts).table()
+        assert table.reward.tolist() == [0.5, 0.0, 1.0]
+        assert [table.prompts[at] for at in table.prompt] == ["q"]
+        assert table.num_tokens is not None
+        assert table.num_tokens.tolist() == [2, -1, -1]
+        np.testing.assert_array_equal(table.seconds, [1.0, math.nan, math.nan])
+        assert sample is None
+
+
+def test_columns_that_are_one_array_stay_one() -> None:
+    rewards = np.array([0.0, 1.0, 0.5])
+    columns = {"reward": rewards, "reward/reward": rewards}
+    part, _ = part_of_rows(np.array([2, 1, 2]), pa.array(["a", "a", "a"]), columns, np.arange(3))
+    part = replace(part, prompt=["p", "p"])
+    table, _ = whole_of([part]).table()
+    assert table.rewards["reward"] is table.reward
+    assert table.reward.tolist() == [1.0, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("format_reward", [1.0, 0.25])
+def test_columns_part_where_the_row_reader_tells_them_apart(format_reward: float) -> None:
+    rewards = np.array([0.0, 1.0])
+    columns = {"reward": rewards, "reward/reward": rewards, "reward/format": rewards}
+    plain, _ = part_of_rows(np.array([1, 1]), pa.array(["a", "a"]), columns, np.array([0, 1]))
+    odd = part_of_records([(2, record(format=format_reward))])
+    table, _ = whole_of([replace(plain, prompt=["p"]), odd]).table()
+    assert table.rewards["reward"] is table.reward
+    assert (table.rewards["format"] is table.reward) == (format_reward == 1.0)
+    assert table.reward.tolist() == [0.0, 1.0, 1.0]
+    assert table.rewards["format"].tolist() == [0.0, 1.0, format_reward]
+
+
+def test_a_log_larger_than_its_first_room_is_kept_whole() -> None:
+    num_rows = 50_000
+    rewards = np.random.default_rng(0).random(num_rows)
+    steps = np.arange(num_rows) // 1000
+    parts = [
+        replace(part_of_rows(steps[rows], pa.array(["a"] * 1000), {"reward": rewards[rows]}, rows)[0], prompt=["p"])
+        for rows in np.split(np.arange(num_rows), num_rows // 1000)
+    ]
+    table, sample = whole_of(parts).table()
+    np.testing.assert_array_equal(table.reward, rewards)
+    assert table.size.tolist() == [1000] * 50
+    assert sample is None
+
+
+def test_nothing_was_seen_of_a_log_without_parts() -> None:
+    assert Whole().is_empty
+    assert not whole_of(parts_of([record()], ())).is_empty

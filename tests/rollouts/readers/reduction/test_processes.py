@@ -2,17 +2,187 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
+import random
+import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.tables import read_csv
 from gradscope.rollouts.readers.reduction import lines, processes
+from gradscope.rollouts.readers.reduction.columns import Columns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import Scanned
-from gradscope.rollouts.readers.reduction.processes import scan_files
-from tests.rollouts.readers.reduction.test_lines import COLUMNS, LINE
+from gradscope.rollouts.readers.reduction.processes import scan_files, scan_table
+from tests.rollouts.readers.reduction.test_lines import COLUMNS as OF_LINES
+from tests.rollouts.readers.reduction.test_lines import LINE
+
+HEAD = "group,text,reward\n"
+
+
+def take(batch: pa.RecordBatch) -> Columns:
+    """Rows whose reward is a number."""
+    cells = [str(cell) for cell in batch["reward"].to_pylist()]
+    rewards = [float(cell) if re.fullmatch(r"[0-9]+([.][0-9]+)?", cell) else None for cell in cells]
+    return Columns(
+        step=np.zeros(len(batch), dtype=np.int64),
+        group=batch["group"].to_pylist(),
+        prompts=lambda some: [str(at) for at in some],
+        numbers={"reward": np.array(rewards, dtype=np.float64)},
+    )
+
+
+COLUMNS = TableColumns(names=("group", "reward"), take=take)
+
+
+def scanned(path: Path, content: str | bytes) -> list[Scanned]:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return list(scan_table(path, 0, COLUMNS))
+
+
+def by_row(path: Path) -> tuple[dict[int, dict[str, str]], list[tuple[str, int, str]]]:
+    quarantine = QuarantineLog()
+    rows = {int(place.rpartition(":")[2]): row for place, row in read_csv(path, quarantine)}
+    return rows, [(one.reason, one.num_rows, one.first.rpartition(":")[2]) for one in quarantine.result().reasons]
+
+
+def assert_as_by_row(path: Path, content: str | bytes) -> list[Scanned]:
+    """Hold a scan to the row reader: the same rows count, with the same rewards, and the same are none."""
+    found = scanned(path, content)
+    rows, reasons = by_row(path)
+    quarantine = QuarantineLog()
+    odd: dict[int, dict[str, str]] = {}
+    num_usual, total, before = 0, 0.0, 0
+    for one in found:
+        for each in one.odd:
+            if isinstance(each.row, str):
+                quarantine.add(each.row, f"{path}:{before + each.at + 1}", each.count)
+            else:
+                odd[before + each.at + 1] = each.row
+        if one.part is not None:
+            num_usual += int(one.part.size.sum())
+            total += float(one.part.columns["reward"].sum())
+            assert all(int(place) + before + 1 in rows for place in one.part.place)
+        before += one.num_rows
+    assert {place: row["reward"] for place, row in odd.items()} == {place: rows[place]["reward"] for place in odd}
+    assert num_usual + len(odd) == len(rows)
+    assert total == sum(float(row["reward"]) for place, row in rows.items() if place not in odd)
+    assert [(one.reason, one.num_rows, one.first.rpartition(":")[2]) for one in quarantine.result().reasons] == reasons
+    return found
+
+
+def num_usual(found: list[Scanned]) -> int:
+    return sum(int(one.part.size.sum()) for one in found if one.part is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "usual"),
+    [
+        (HEAD + "a,x,1\na,y,0\n", 2),
+        (HEAD + "a,x,1\r\na,y,0\r\n", 2),
+        (HEAD + "a,x,1\na,y,0", 2),
+        ("\ufeff" + HEAD + 'a,"x\ny, ""z""",1\nb,"",0.5\n', 2),
+        (HEAD + "a,x,1\na,x,none\na,x,\n", 1),
+        (HEAD + "a,x,1\n,,\na,x,0\n", 2),
+        (HEAD + "a,x,1\n\na,x,0\n", 2),
+        (HEAD + "a,x,1\na,x\na,x,0\n", 0),
+        (HEAD + 'a,x,1\na,"x"y,1\na,x,0\n', 0),
+        (HEAD + 'a,x,1\na,5" pipe,1\na,x,0\n', 1),
+        (HEAD + 'a,x,1\na,"open,1\na,x,0\n', 1),
+        (HEAD + "a,x\ry,1\na,x,0\n", 0),
+        ('"open\n' + HEAD + "a,x,1\n", 1),
+        ("group,reward,reward\na,1,0\nb,1,1\n", 0),
+        (HEAD, 0),
+        ("", 0),
+    ],
+)
+def test_csv_of_any_kind_is_read_as_the_row_reader_reads_it(tmp_path: Path, text: str, usual: int) -> None:
+    assert num_usual(assert_as_by_row(tmp_path / "a.csv", text)) == usual
+
+
+def test_csv_whose_head_is_not_utf_8_is_read_by_row(tmp_path: Path) -> None:
+    assert num_usual(assert_as_by_row(tmp_path / "a.csv", b"group,te\xe6xt,reward\na,x,1\na,y,0\n")) == 0
+
+
+@pytest.mark.parametrize("block", [16, 64, 1 << 20])
+def test_damaged_csv_costs_what_it_costs_the_row_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(processes, "BLOCK", block)
+    found = 0
+    for seed in range(100):
+        draw = random.Random(seed)
+        text = io.StringIO()
+        rows = [
+            [draw.choice("ab"), "".join(draw.choices('a,"\n é', k=draw.randrange(6))), str(at % 2)] for at in range(30)
+        ]
+        csv.writer(text, quoting=draw.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])).writerows(
+            [["group", "text", "reward"], *rows]
+        )
+        data = text.getvalue().encode()
+        for _ in range(seed % 3):
+            cut = draw.randrange(len(HEAD) + 8, len(data))
+            data = (
+                data[:cut]
+                + draw.choice([b'"', b"\n", b"\r", b"\xff", b",", b"", b"x"])
+                + data[cut + draw.randrange(2) :]
+            )
+        found += num_usual(assert_as_by_row(tmp_path / "a.csv", data))
+    assert found > 1000
+
+
+def test_a_compressed_table_that_is_cut_is_read_to_there(tmp_path: Path) -> None:
+    found = scanned(tmp_path / "a.csv.gz", gzip.compress(HEAD.encode() + b"a,x,1\n" * 99)[:-9])
+    assert found[-1].lost is not None
+    assert "a.csv.gz cannot be read" in found[-1].lost.message
+
+
+def parquet(folder: Path, **cells: Any) -> Path:
+    path = folder / "a.parquet"
+    pq.write_table(pa.table({"group": ["a", "b", "a"], "text": ["x"] * 3, "reward": [1.0, 0.0, 2.0]} | cells), path)
+    return path
+
+
+def test_parquet_is_read_some_rows_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = {
+        "group": [f"g{at // 4}" for at in range(5000)],
+        "reward": [at % 2 for at in range(5000)],
+        "text": ["x"] * 5000,
+    }
+    pq.write_table(pa.table(rows), path, row_group_size=1500)
+    found = list(scan_table(path, 7, COLUMNS))
+    assert [(one.file, one.num_rows) for one in found] == [(7, 1500)] * 3 + [(7, 500)]
+    assert found[-1].end == path.stat().st_size
+    assert num_usual(found) == 5000
+
+
+def test_odd_rows_of_parquet_have_their_cells_and_their_numbers(tmp_path: Path) -> None:
+    (found,) = scan_table(parquet(tmp_path, reward=[1.0, None, 2.0]), 0, COLUMNS)
+    assert [(one.at, one.row) for one in found.odd] == [(1, {"group": "b", "reward": None})]
+    assert found.at is not None
+    assert found.at.tolist() == [0, 2]
+
+
+def test_two_columns_of_one_name_and_damage_are_told(tmp_path: Path) -> None:
+    path = parquet(tmp_path)
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("reward", table["reward"]), path)
+    (found,) = scan_table(path, 0, COLUMNS)
+    assert [(one.row, one.count) for one in found.odd] == [("two columns have the name 'reward'", 3)]
+    path.write_bytes(b"PAR1")
+    (found,) = scan_table(path, 0, COLUMNS)
+    assert found.lost is not None
+    assert "is not a readable Parquet file" in found.lost.message
 
 
 def write(folder: Path, *contents: bytes) -> list[Path]:
@@ -23,7 +193,7 @@ def write(folder: Path, *contents: bytes) -> list[Path]:
 
 
 def told(files: list[Path], ends: dict[int, int] | None = None) -> list[tuple[int, int, int] | int]:
-    found = scan_files(files, lambda file: None if file.suffix == ".json" else COLUMNS, ends or {})
+    found = scan_files(files, lambda file: None if file.suffix == ".json" else OF_LINES, ends or {})
     return [(one.file, one.num_rows, one.end) if isinstance(one, Scanned) else one for one in found]
 
 
@@ -76,4 +246,4 @@ def test_a_run_is_the_same_however_many_processes_read_it(tmp_path: Path, monkey
 def test_what_goes_wrong_in_a_process_is_raised(tmp_path: Path) -> None:
     files = write(tmp_path, LINE * 20)
     with pytest.raises(FileNotFoundError):
-        list(scan_files(files, lambda file: file.unlink(missing_ok=True) or COLUMNS, {}))  # type: ignore[func-returns-value]
+        list(scan_files(files, lambda file: file.unlink(missing_ok=True) or OF_LINES, {}))  # type: ignore[func-returns-value]

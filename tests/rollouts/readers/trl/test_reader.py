@@ -15,8 +15,8 @@ from gradscope.errors import InputError
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.cells import digest
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE
-from gradscope.rollouts.readers.parsing.scalars import digest
 from gradscope.rollouts.readers.trl.reader import (
     NO_REWARD,
     SHARED_NAME,

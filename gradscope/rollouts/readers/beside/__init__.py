@@ -1,1 +1,0 @@
-"""What trainers leave beside their logs: their configuration and their checkpoints."""

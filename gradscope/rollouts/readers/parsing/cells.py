@@ -1,0 +1,433 @@
+"""What a cell of a foreign log means: a reward, an identity, a message, a conversation, a list of tokens.
+
+Each is taken as what it ought to be, or as nothing. Text stays raw; output escapes it.
+
+Shapes: S tokens of the whole sequence, P of them the prompt, T = S - P the completion.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from json.encoder import encode_basestring_ascii
+from pathlib import Path
+from typing import Any
+
+from gradscope.outside.numerals import number_from, whole_from
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
+from gradscope.rollouts.run import Tokens
+
+_NOT_FINITE = frozenset({"nan", "inf", "infinity"})
+ABSENT = object()
+"""Stands for a key that a row does not have."""
+
+
+def parse_reward(value: Any, *, from_text: bool = False) -> float | str:
+    """A finite reward, or in a few words the reason why it is none.
+
+    Booleans count 1 and 0. Text is no number, even where it looks like one: a log that mixes both was written by a
+    program that confused something, and guessing would hide it. CSV has nothing but text, so there it is read.
+
+    Args:
+        value: The cell.
+        from_text: The file has no types, so text is parsed.
+
+    Returns:
+        The number, or the reason for the quarantine.
+    """
+    if value is ABSENT:
+        return "the reward is missing"
+    if value is None or (from_text and value == ""):
+        return "the reward is null"
+    if isinstance(value, str) and from_text:
+        word = value.strip().lower()
+        if word in {"true", "false"}:
+            return float(word == "true")
+        try:
+            value = number_from(word)
+        except ValueError:
+            return "the reward is text"
+    if isinstance(value, str):
+        return "the reward is text"
+    if not isinstance(value, (bool, int, float, Decimal)):
+        return f"the reward is a {type(value).__name__}, not a number"
+    try:
+        number = float(value)
+    except OverflowError:
+        return "the reward is not finite"
+    return number if math.isfinite(number) else "the reward is not finite"
+
+
+def finite_or_none(value: Any) -> float | None:
+    """A cell's number; None where it is missing, no number or not finite."""
+    number = parse_reward(value)
+    return None if isinstance(number, str) else number
+
+
+def is_not_finite(value: Any) -> bool:
+    """Whether a cell is NaN or an infinity, as a number."""
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def logged_number(value: Any) -> float | None:
+    """A metric as the trainer logged it.
+
+    Args:
+        value: A cell of its log.
+
+    Returns:
+        The number, NaN and infinity included, as numbers or as words; a whole number beyond all floats is infinite.
+        None where the cell is no number: booleans and other text are none, and null is what was not logged.
+
+    Example:
+        >>> logged_number(2), logged_number("NaN"), logged_number(True), logged_number("cosine")
+        (2.0, nan, None, None)
+    """
+    if isinstance(value, str) and value.lower().strip("+-") in _NOT_FINITE:
+        return float(value)
+    if isinstance(value, (bool, str)) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def logged_numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics among the cells of a row of a trainer's log, by their keys."""
+    found = {name: logged_number(cell) for name, cell in row.items()}
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def is_number(value: Any) -> bool:
+    """Whether a cell is a number, finite or not, or a boolean."""
+    return isinstance(value, (bool, int, float))
+
+
+def digest(*parts: Any) -> str:
+    """A short name for long content of plain JSON values, the same in every file: 16 hexadecimal digits."""
+    if len(parts) == 1 and type(parts[0]) is str:  # what most prompts are, at a third of the cost
+        return hashlib.sha256(f"[{encode_basestring_ascii(parts[0])}]".encode()).hexdigest()[:16]
+    return hashlib.sha256(_json(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _json(value: Any, **how: Any) -> str:
+    try:
+        return json.dumps(value, default=str, **how)
+    except TypeError:  # of a pickle's dictionaries a key may be anything, or of kinds that have no order
+        return json.dumps(repr(value))
+
+
+def parse_messages(value: Any) -> tuple[dict[str, Any], ...] | None:
+    """Chat messages without the null keys that Arrow adds when it unifies structs; None where the cell holds none."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        return None
+    if not all(isinstance(message, Mapping) and "role" in message for message in value):
+        return None
+    return tuple(_without_null(message) for message in value)
+
+
+def text_of(value: Any) -> str:
+    """The text of a prompt or completion: messages' contents joined by newlines, anything else as JSON; null as ""."""
+    if isinstance(value, str):
+        return value
+    if value is None or value is ABSENT:
+        return ""
+    messages = parse_messages(value)
+    if messages is None:
+        return _json(value, ensure_ascii=False)
+    return "\n".join(_content_of(message) for message in messages)
+
+
+def _content_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        return "\n".join(part["text"] for part in content if isinstance(part, Mapping) and part.get("text"))
+    return content if isinstance(content, str) else ""
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_null(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_null(item) for item in value]
+    return value
+
+
+LARGEST_STEP = 1 << 53
+"""Beyond this a float no longer tells whole numbers apart."""
+
+
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """A cell's JSON object; an empty one where the cell is something else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    """A cell's JSON list; an empty one where the cell is something else."""
+    return value if isinstance(value, list) else []
+
+
+def numbers_in(value: Any) -> dict[str, float | None]:
+    """The numbers of a JSON object.
+
+    Returns:
+        Key -> number; None where it is not finite. Keys of anything else are left out.
+
+    Example:
+        >>> numbers_in({"solved": True, "note": "ok"})
+        {'solved': 1.0}
+    """
+    return {name: finite_or_none(cell) for name, cell in mapping_of(value).items() if is_number(cell)}
+
+
+ENVIRONMENTS = ("data_source", "env_id", "env_name", "environment", "env", "agent_name", "agent", "dataset")
+"""Names of columns that tell which environment, data source or agent a row is of, most telling first."""
+
+
+def in_environment(environment: Any, prompt_id: str) -> str:
+    """The id of a prompt within its environment, whose name, where a cell is one, stands before the last slash."""
+    name = text_of(environment) if isinstance(environment, str) else ""
+    return f"{name}/{prompt_id}" if name else prompt_id
+
+
+def generation_seconds(row: Mapping[str, Any]) -> float | None:
+    """How long a rollout took to generate, without its environment and its reward.
+
+    Args:
+        row: A row with ``generation_seconds``, or with a ``timing`` of ``llm_time`` (rLLM, in seconds) or of
+            ``generation_ms`` (verifiers).
+
+    Returns:
+        Seconds; None where the row does not say, or says less than none.
+
+    Example:
+        >>> generation_seconds({"timing": {"generation_ms": 1500.0, "scoring_ms": 20.0}})
+        1.5
+    """
+    timing = mapping_of(row.get("timing"))
+    timings = ((row.get("generation_seconds"), 1.0), (timing.get("llm_time"), 1.0), (timing.get("generation_ms"), 1e-3))
+    seconds = [
+        number * unit for cell, unit in timings if (number := finite_or_none(cell)) is not None and number >= 0.0
+    ]
+    return seconds[0] if seconds else None
+
+
+def whole_number(value: Any) -> int | None:
+    """A step or an index.
+
+    Returns:
+        The number; None where the cell is no whole number from 0 on that a float can tell from its neighbors, nor text
+        of one in digits.
+
+    Example:
+        >>> whole_number("10"), whole_number(3.0), whole_number(True), whole_number("1_0"), whole_number(-1)
+        (10, 3, None, None, None)
+    """
+    if isinstance(value, bool):
+        return None
+    try:
+        number = whole_from(value) if isinstance(value, str) else int(value) if value == int(value) else -1
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if 0 <= number <= LARGEST_STEP else None
+
+
+def required_whole(value: Any, name: str) -> int:
+    """A step or an index that a row is no use without.
+
+    Returns:
+        The number, as :func:`whole_number` reads it.
+
+    Raises:
+        UnusableRowError: The cell is no whole number; the message calls it by its name.
+    """
+    number = whole_number(value)
+    if number is None:
+        raise UnusableRowError(f"{name} is not a whole number")
+    return number
+
+
+def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:
+    """A step that names of files or folders tell: the pattern's first group in the last part of a path that matches."""
+    numbers = [match[1] for part in path.parts if (match := pattern.search(part))]
+    return whole_number(numbers[-1]) if numbers else None
+
+
+def usable_reward(value: Any, location: str, quarantine: QuarantineLog) -> float | None:
+    """A cell's reward; a row without one is set aside, but stays in its group, which cannot be judged without it."""
+    reward = parse_reward(value)
+    if isinstance(reward, str):
+        quarantine.add(reward, location)
+        return None
+    return reward
+
+
+NOT_IDS = "the token ids are not a list of whole numbers"
+NOT_ALIGNED = "the lists of tokens differ in length"
+NOTHING_SAMPLED = "no token of the row was sampled"
+
+
+def token_ids(value: Any) -> tuple[int, ...] | None:
+    """Token ids.
+
+    Returns:
+        The ids; None where the cell is no list of whole numbers.
+
+    Example:
+        >>> token_ids([5, 9]), token_ids([5, True]), token_ids("59")
+        ((5, 9), None, None)
+    """
+    return tuple(value) if isinstance(value, list) and all(type(token) is int for token in value) else None
+
+
+def cut_sequence(
+    ids: Any,
+    mask: Any,
+    *,
+    logprobs: Any = None,
+    advantages: Any = None,
+    trainer_logprobs: Any = None,
+    entropies: Any = None,
+) -> Tokens:
+    """A whole sequence cut where the model starts to write.
+
+    Args:
+        ids: Token ids, [S].
+        mask: Which tokens the model sampled: booleans or 0 and 1, [S].
+        logprobs: Log-probabilities, [S]; None: not logged.
+        advantages: Advantages, [S]; None: not logged.
+        trainer_logprobs: The trainer's log-probabilities, [S]; of another length they count as not logged.
+        entropies: Entropies of the trainer's policy, [S], likewise.
+
+    Returns:
+        The tokens.
+
+    Raises:
+        UnusableRowError: The ids are none, one of the other lists differs in length, or no token was sampled.
+
+    Example:
+        >>> cut_sequence([5, 9, 7], [0, 1, 1], logprobs=[0, -0.5, -0.25]).logprobs
+        (-0.5, -0.25)
+    """
+    sequence = token_ids(ids)
+    if sequence is None:
+        raise UnusableRowError(NOT_IDS)
+    lists = [mask, *(values for values in (logprobs, advantages) if values is not None)]
+    if not all(isinstance(values, list) and len(values) == len(sequence) for values in lists):
+        raise UnusableRowError(NOT_ALIGNED)
+    sampled = tuple(bool(flag) for flag in mask)
+    if not any(sampled):
+        raise UnusableRowError(NOTHING_SAMPLED)
+    start = sampled.index(True)
+    return Tokens(
+        prompt_ids=sequence[:start],
+        completion_ids=sequence[start:],
+        mask=sampled[start:],
+        logprobs=_of_sampled(logprobs, sampled, start),
+        token_advantages=_of_sampled(advantages, sampled, start),
+        trainer_logprobs=_numbers_of_sampled(trainer_logprobs, sampled, start),
+        entropies=_numbers_of_sampled(entropies, sampled, start),
+    )
+
+
+def numbers(value: Any, length: int) -> tuple[float, ...] | None:
+    """A list of finite numbers.
+
+    Returns:
+        The numbers; None where one is missing or not finite, or there are more or fewer than ``length``.
+
+    Example:
+        >>> numbers([1, 0.5], 2), numbers([1, None], 2)
+        ((1.0, 0.5), None)
+    """
+    if not isinstance(value, list) or len(value) != length:
+        return None
+    parsed = tuple(finite_or_none(cell) for cell in value)
+    return tuple(number for number in parsed if number is not None) if None not in parsed else None
+
+
+def numbers_with_gaps(value: Any, length: int) -> tuple[float, ...] | None:
+    """A list of numbers, some of which may be missing.
+
+    Returns:
+        The numbers, NaN for a cell that is no finite number; None where the cell is no list of this length.
+
+    Example:
+        >>> numbers_with_gaps([-0.5, None], 2), numbers_with_gaps([-0.5], 2)
+        ((-0.5, nan), None)
+    """
+    if not isinstance(value, list) or len(value) != length:
+        return None
+    parsed = (finite_or_none(cell) for cell in value)
+    return tuple(math.nan if number is None else number for number in parsed)
+
+
+def _numbers_of_sampled(values: Any, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:
+    parsed = numbers_with_gaps(values, len(sampled))
+    if parsed is None:
+        return None
+    return tuple(number if flag else 0.0 for number, flag in zip(parsed, sampled, strict=True))[start:]
+
+
+def _of_sampled(values: list[Any] | None, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:
+    if values is None:
+        return None
+    cells = [value if flag else 0.0 for value, flag in zip(values, sampled, strict=True)][start:]
+    return numbers(cells, len(cells))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Both parts."""
+
+    prompt: str
+    """Contents of the messages before the first of the policy's, joined by newlines."""
+    messages: tuple[dict[str, Any], ...] | None
+    """Those messages; None where there are none."""
+    completion: str
+    """Contents of the messages from then on."""
+
+
+def cut_conversation(value: Any) -> Conversation:
+    """Cut a conversation before the policy's first message.
+
+    That is the first one marked ``trainable`` where any is (an example in the prompt may be an assistant's too), else
+    the assistant's first.
+
+    Returns:
+        Both parts; empty where the cell is no conversation.
+
+    Example:
+        >>> cut_conversation([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]).completion
+        '4'
+    """
+    messages = parse_messages(value) or ()
+    start = _start(messages)
+    before = tuple({key: cell for key, cell in message.items() if key != "trainable"} for message in messages[:start])
+    return Conversation(
+        prompt=_contents(before),
+        messages=before or None,
+        completion=_contents(messages[start:]),
+    )
+
+
+def completion_of(value: Any) -> str:
+    """The contents of a conversation's messages from the policy's first on; empty where the cell is none."""
+    messages = parse_messages(value) or ()
+    return _contents(messages[_start(messages) :])
+
+
+def _contents(messages: Sequence[Mapping[str, Any]]) -> str:
+    return text_of(list(messages)) if messages else ""
+
+
+def _start(messages: Sequence[Mapping[str, Any]]) -> int:
+    trained = [at for at, message in enumerate(messages) if message.get("trainable") is True]
+    spoken = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
+    return (trained or spoken or [len(messages)])[0]

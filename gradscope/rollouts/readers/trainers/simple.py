@@ -1,0 +1,393 @@
+"""Formats that take no more than a declaration each: a row, and the rollouts that it holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from msgspec import UNSET, Raw, UnsetType
+
+from gradscope.outside.plain_json import parse_json
+from gradscope.rollouts.readers.format import LogColumns, LogRow, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.parsing.cells import (
+    ABSENT,
+    cut_conversation,
+    digest,
+    generation_seconds,
+    list_of,
+    mapping_of,
+    number_in_name,
+    numbers_in,
+    parse_messages,
+    required_whole,
+    text_of,
+    whole_number,
+)
+from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
+from gradscope.rollouts.readers.parsing.records import Record
+from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.reduction.columns import (
+    Columns,
+    Keys,
+    LineColumns,
+    Name,
+    Number,
+    digest_of,
+    id_texts,
+    json_of,
+    numbers_of,
+    rewards_of,
+    sample_hashes,
+    step_numbers,
+    whole_names_of,
+)
+
+_BY_TASK = (
+    "Samples of one task are a group, at the version of the weights that finished it (tail_version); asynchronous "
+    "training may use it at a later step, which lags leave out, or not at all where should_accept_fn rejects it."
+)
+_STALE = "Some samples were begun by an earlier version of the weights than finished them (head_version)."
+_EMPTY = "AReaL writes no sample without completion tokens, so that such a sample is missing from its group."
+
+
+def _areal_records(row: LogRow) -> Iterator[Record]:
+    cells = row.cells
+    step = required_whole(cells.get("tail_version"), "tail_version")
+    if text_of(cells.get("task_id")) == "":
+        raise UnusableRowError("task_id is missing")
+    begun = whole_number(cells.get("head_version"))
+    if begun not in (None, step):
+        row.reading.noted.add(_STALE)
+    index = whole_number(cells.get("sample_idx"))
+    yield Record(
+        step=step,
+        group=text_of(cells["task_id"]),
+        prompt_id=digest(cells.get("prompt")),
+        prompt=text_of(cells.get("prompt")),
+        completion=text_of(cells.get("completion")),
+        reward=row.reward(cells.get("reward", ABSENT)),
+        sample_id=None if index is None else str(index),
+        location=row.location,
+        policy_versions=None if begun is None or not 0 <= begun <= step else (begun, step),
+    )
+
+
+def _areal_columns() -> LineColumns:
+    keys = Keys()
+    whole = Name | float | None | UnsetType
+    finished, begun, index = keys("tail_version", Name | float), keys("head_version", whole), keys("sample_idx", whole)
+    task, reward, prompt = keys("task_id", Name), keys("reward", Number), keys("prompt", Raw | UnsetType)
+
+    def take(rows: Sequence[Any], _: Path) -> Columns:
+        steps, first = (step_numbers(list(map(cell, rows))) for cell in (finished, begun))
+        indices = step_numbers(list(map(index, rows))).tolist()
+        return Columns(
+            step=steps,
+            group=id_texts(list(map(task, rows))),
+            prompts=lambda some: [digest_of(json_of(prompt(rows[at]))) for at in some],
+            texts=lambda some: [text_of(json.loads(json_of(prompt(rows[at])))) for at in some],
+            numbers={
+                "reward": numbers_of(list(map(reward, rows))),
+                "sample": sample_hashes(None if number < 0 else str(number) for number in indices),
+            },
+            noted={_STALE: (first >= 0) & (first != steps)},
+        )
+
+    return LineColumns(row=keys.struct(), take=take)
+
+
+AREAL = RowFormat(
+    name="areal",
+    looks_for="rollout/<version>/<task>.jsonl with task_id and tail_version (AReaL)",
+    title="AReaL trajectories",
+    patterns=("rollout/[0-9]*/*.jsonl", "[0-9]*/*.jsonl", "*.jsonl"),
+    recognizes_file=has_keys("task_id", "sample_idx", "tail_version", "reward"),
+    records=_areal_records,
+    columns=lambda _: LogColumns(lines=_areal_columns()),
+    inferred=(_BY_TASK, _STALE),
+    missing=(_EMPTY, TEXT_ONLY),
+    if_noted=frozenset({_STALE}),
+)
+"""AReaL's dumps of trajectories: a folder for each version of the weights, a file a task, a row a sample."""
+
+
+_STEP_FILE = re.compile(r"^([0-9]+)\.parquet$")
+
+
+def _art_records(row: LogRow) -> Iterator[Record]:
+    step, group = number_in_name(_STEP_FILE, row.file), row.cells.get("group_index")
+    if step is None:
+        raise UnusableRowError("the file's name is no step")
+    if group is None:
+        raise UnusableRowError("group_index is missing")
+    conversation = cut_conversation(row.cells.get("messages"))
+    yield Record(
+        step=step,
+        group=text_of(group),
+        prompt_id=digest(conversation.messages, row.cells.get("group_metadata")),
+        prompt=conversation.prompt,
+        completion=conversation.completion,
+        messages=conversation.messages,
+        reward=row.reward(row.cells.get("reward", ABSENT)),
+        rewards=numbers_in(_document(row.cells.get("metrics"))),
+    )
+
+
+def _document(text: Any) -> Mapping[str, Any] | None:
+    """The JSON object that ART keeps its metrics as, within a cell; None where the cell holds none."""
+    try:
+        document = parse_json(text)
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _is_step(file: Path) -> bool:
+    return _STEP_FILE.search(file.name) is not None
+
+
+ART = RowFormat(
+    name="art",
+    looks_for="trajectories/train/<step>.parquet (ART)",
+    title="ART trajectories",
+    patterns=("trajectories/train/[0-9]*.parquet", "train/[0-9]*.parquet", "[0-9]*.parquet"),
+    keeps_file=_is_step,
+    recognizes_file=has_keys("group_index", "reward", "messages"),
+    records=_art_records,
+    inferred=("Steps are the names of the files.",),
+    missing=(TEXT_ONLY,),
+)
+"""ART's trajectories of training: a Parquet file a step, with group index, reward and messages."""
+
+
+def _ragen_records(row: LogRow) -> Iterator[Record]:
+    metadata = mapping_of(row.cells.get("metadata"))
+    group = text_of(metadata.get("group_id"))
+    if not group:
+        raise UnusableRowError("metadata.group_id is missing")
+    conversation = cut_conversation(row.cells.get("messages"))
+    yield Record(
+        step=0,
+        group=group if len(row.reading.files) == 1 else f"{row.file.stem}/{group}",
+        prompt_id=group,
+        prompt=conversation.prompt,
+        completion=conversation.completion,
+        messages=conversation.messages,
+        reward=row.reward(metadata.get("total_reward", ABSENT)),
+        rewards={name: value for name, value in numbers_in(metadata).items() if name == "success"},
+    )
+
+
+RAGEN = RowFormat(
+    name="ragen",
+    looks_for="val_rollouts_*.jsonl with metadata.group_id (RAGEN)",
+    title="RAGEN evaluation rollouts",
+    patterns=("val_rollouts*.jsonl",),
+    recognizes_file=has_row(lambda row: mapping_of(row.get("metadata")).keys() >= {"group_id", "total_reward"}),
+    records=_ragen_records,
+    missing=(
+        "These are evaluation rollouts; RAGEN writes those of training with trainer.rollout_data_dir, as verl does.",
+        TEXT_ONLY,
+    ),
+)
+"""RAGEN's evaluation rollouts as JSON lines: a conversation a row, its group and reward in the metadata."""
+
+
+def _rlinf_records(row: LogRow) -> Iterator[Record]:
+    data = mapping_of(row.cells.get("data"))
+    prompt = text_of(data.get("prompt"))
+    if not prompt:
+        raise UnusableRowError("data.prompt is missing")
+    yield Record(
+        step=0,
+        group=digest(prompt),
+        prompt_id=digest(prompt),
+        prompt=prompt,
+        completion=text_of(data.get("completion")),
+        reward=row.reward(data.get("accepted", ABSENT)),
+    )
+
+
+RLINF = RowFormat(
+    name="rlinf",
+    looks_for="training_data_*.jsonl[.gz] with data.prompt, data.completion and data.accepted (RLinf)",
+    title="RLinf training data",
+    patterns=("training_data_*.jsonl*", "training_data/training_data_*.jsonl*"),
+    recognizes_file=has_row(lambda row: mapping_of(row.get("data")).keys() >= {"prompt", "completion", "accepted"}),
+    records=_rlinf_records,
+    inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
+    missing=(TEXT_ONLY,),
+)
+"""RLinf's store of feedback in ``training_data_*.jsonl[.gz]``: a completion a row, accepted by its user or not."""
+
+
+_BY_TASK_HASH = "Rollouts of one task_hash at one step are a group; equal tasks at one step merge."
+_SEVERAL = "Episodes with several trajectories: those of one name form a group."
+
+
+def _rllm_records(row: LogRow) -> Iterator[Record]:
+    step = required_whole(row.cells.get("training_step"), "the step")
+    trajectories = [mapping_of(trajectory) for trajectory in list_of(row.cells.get("trajectories"))]
+    if not row.cells.get("task_hash"):
+        raise UnusableRowError("task_hash is missing")
+    if not trajectories:
+        raise UnusableRowError("the episode has no trajectory")
+    if len(trajectories) > 1:
+        row.reading.noted.add(_SEVERAL)
+    for trajectory in trajectories:
+        yield _trajectory(row, trajectory, step, is_one_of_several=len(trajectories) > 1)
+
+
+def _trajectory(row: LogRow, trajectory: Mapping[str, Any], step: int, *, is_one_of_several: bool) -> Record:
+    task = text_of(row.cells["task_hash"])
+    steps = list_of(trajectory.get("steps"))
+    conversation = cut_conversation(mapping_of(steps[-1]).get("chat_completions") if steps else None)
+    return Record(
+        step=step,
+        group=f"{task}/{text_of(trajectory.get('name'))}" if is_one_of_several else task,
+        prompt_id=task,
+        prompt=conversation.prompt or text_of(row.cells.get("task")),
+        completion=conversation.completion,
+        messages=conversation.messages,
+        reward=row.reward(trajectory.get("reward", ABSENT)),
+        rewards=numbers_in({"is_correct": row.cells.get("is_correct")}),
+        # The episode's time: where it holds several trajectories, each repeats it.
+        seconds=None if is_one_of_several else generation_seconds(row.cells),
+    )
+
+
+RLLM = RowFormat(
+    name="rllm",
+    looks_for="episodes/train_step_*/episode_*.json (rLLM)",
+    title="rLLM training episodes",
+    patterns=("episodes/train_step_*/episode_*.json", "train_step_*/episode_*.json", "episode_*.json"),
+    recognizes_file=has_keys("training_step", "task_hash", "trajectories"),
+    records=_rllm_records,
+    inferred=(_BY_TASK_HASH, _SEVERAL),
+    if_noted=frozenset({_SEVERAL}),
+    missing=(TEXT_ONLY,),
+)
+"""rLLM's episodes of training: a JSON file each, in a folder a step."""
+
+
+_OF_A_BATCH = ("global_step", "responses", "scores")
+_QUERIES_FILTERED = hidden_by("ROLL's query_filter_config drops groups by their rewards before it logs")
+_BY_ID = "Rollouts of one id and prompt at one step are a group."
+_BY_PROMPT = "Some rollouts have no id: those of equal prompts at one step are a group; equal prompts merge."
+_digest_of_text = lru_cache(maxsize=256)(digest)  # rollouts of one prompt stand side by side
+
+
+def _roll_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    """The rollouts of a file's lines, each with the elements of all lists that are as long as that of responses."""
+    lines = quarantine.of_lines()
+    for location, line in read_jsonl(file, lines):
+        if not _is_batch(line):
+            lines.add("global_step, responses and scores are not lists of one length", location)
+            continue
+        size = len(line["responses"])
+        lines.held(size)
+        columns = {name: cells for name, cells in line.items() if isinstance(cells, list) and len(cells) == size}
+        yield from ((location, {name: cells[at] for name, cells in columns.items()}) for at in range(size))
+
+
+def _is_batch(line: Mapping[str, Any]) -> bool:
+    sizes = {len(list_of(line.get(key))) for key in _OF_A_BATCH}
+    return len(sizes) == 1 and 0 not in sizes
+
+
+def _roll_records(row: LogRow) -> Iterator[Record]:
+    cells = row.cells
+    prompt, name = cells.get("prompt", cells.get("messages")), text_of(cells.get("id"))
+    row.reading.noted.add(_BY_ID if name else _BY_PROMPT)
+    step = required_whole(cells["global_step"], "the step")
+    if not prompt and not name:
+        raise UnusableRowError("the row has neither an id nor a prompt")
+    prompt_id = _digest_of_text(prompt) if type(prompt) is str else digest(prompt)
+    group = "/".join(filter(None, (text_of(cells.get("domain")), name, prompt_id)))
+    yield Record(
+        step=step,
+        group=group,
+        prompt_id=group,
+        prompt=text_of(prompt),
+        completion=text_of(cells["responses"]),
+        messages=parse_messages(prompt),
+        reward=row.reward(cells.get("scores", ABSENT)),
+    )
+
+
+ROLL = RowFormat(
+    name="roll",
+    looks_for="rollout_dump_data.step_*.jsonl with a list a column (ROLL)",
+    title="ROLL rollouts",
+    patterns=("rollout_dump_data.step_*.jsonl",),
+    recognizes_file=Path.is_file,  # nobody else has the name, and a damaged first line is no sample file's
+    rows_of=_roll_rows,
+    records=_roll_records,
+    inferred=(_BY_ID, _BY_PROMPT),
+    if_noted=frozenset({_BY_ID, _BY_PROMPT}),
+    missing=(_QUERIES_FILTERED, TEXT_ONLY),
+)
+"""ROLL's dumps of rollouts: one line a step, every value a list with an element a rollout."""
+
+
+_ITERATION = re.compile(r"^iteration_([0-9]+)$")
+
+
+def _tinker_records(row: LogRow) -> Iterator[Record]:
+    rewards = numbers_in(row.cells.get("trajectory_metrics"))
+    step = required_whole(row.cells.get("iteration", number_in_name(_ITERATION, row.file)), "iteration")
+    group = required_whole(row.cells.get("group_idx"), "group_idx")
+    version = whole_number(row.cells.get("sampling_client_step"))
+    yield Record(
+        step=step,
+        group=str(group),
+        prompt_id=f"{step}/{group}",
+        prompt="",
+        completion="",
+        reward=row.reward(row.cells.get("total_reward", ABSENT)),
+        rewards=rewards,
+        policy_versions=None if version is None or version < 0 else (version, version),
+    )
+
+
+def _tinker_columns() -> LineColumns:
+    keys = Keys()
+    step, group = keys("iteration", Name | float | None | UnsetType), keys("group_idx", Name | float)
+    reward, metrics = keys("total_reward", Number), keys("trajectory_metrics", Any | UnsetType)
+
+    def take(rows: Sequence[Any], file: Path) -> Columns:
+        in_name = number_in_name(_ITERATION, file)
+        steps = step_numbers([in_name if cell is UNSET else cell for cell in map(step, rows)])
+        groups = whole_names_of(list(map(group, rows)))
+        rewards = rewards_of(list(map(metrics, rows)))
+        return Columns(
+            step=steps,
+            group=groups,
+            prompts=lambda some: [f"{steps[at]}/{groups[at]}" for at in some],
+            numbers={"reward": numbers_of(list(map(reward, rows))), **rewards},
+        )
+
+    return LineColumns(row=keys.struct(), take=take)
+
+
+TINKER = RowFormat(
+    name="tinker",
+    looks_for="iteration_*/train_rollout_summaries.jsonl (Tinker cookbook)",
+    title="Tinker cookbook rollout summaries",
+    patterns=("iteration_*/train_rollout_summaries.jsonl", "train_rollout_summaries.jsonl"),
+    recognizes_file=has_keys("group_idx", "traj_idx", "total_reward"),
+    records=_tinker_records,
+    columns=lambda _: LogColumns(lines=_tinker_columns()),
+    inferred=("Prompts are not named: each group counts as a prompt of its own, although prompts return over epochs.",),
+    missing=(
+        hidden_by("remove_constant_reward_groups, where it was on, removes groups of equal rewards"),
+        "Summaries hold lengths instead of text and tokens: they serve degeneracy, passk and check, not rank or "
+        "replay.",
+    ),
+)
+"""The Tinker cookbook's summaries of training rollouts: rewards and lengths, no text."""

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradscope.rollouts.readers.parsing.cells import (
+    ABSENT,
+    LARGEST_STEP,
+    NOT_ALIGNED,
+    NOT_IDS,
+    NOTHING_SAMPLED,
+    Conversation,
+    completion_of,
+    cut_conversation,
+    cut_sequence,
+    digest,
+    finite_or_none,
+    generation_seconds,
+    list_of,
+    mapping_of,
+    number_in_name,
+    numbers_in,
+    parse_messages,
+    parse_reward,
+    required_whole,
+    text_of,
+    usable_reward,
+    whole_number,
+)
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
+from gradscope.rollouts.run import Tokens
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1, 1.0),
+        (0.25, 0.25),
+        (True, 1.0),
+        (Decimal("0.5"), 0.5),
+        (ABSENT, "the reward is missing"),
+        (None, "the reward is null"),
+        (float("nan"), "the reward is not finite"),
+        (float("-inf"), "the reward is not finite"),
+        (10**400, "the reward is not finite"),
+        ("1.0", "the reward is text"),
+        ("", "the reward is text"),
+        ({}, "the reward is a dict, not a number"),
+    ],
+)
+def test_a_reward_is_a_finite_number_or_says_why_not(value: Any, expected: float | str) -> None:
+    assert parse_reward(value) == expected
+    assert finite_or_none(value) == (None if isinstance(expected, str) else expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("1", 1.0),
+        (" -0.5 ", -0.5),
+        ("True", 1.0),
+        ("false", 0.0),
+        ("", "the reward is null"),
+        ("nan", "the reward is not finite"),
+        ("ok", "the reward is text"),
+    ],
+)
+def test_where_all_is_text_text_is_read(value: str, expected: float | str) -> None:
+    assert parse_reward(value, from_text=True) == expected
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=5))
+def test_any_cell_has_a_text_and_a_verdict(value: Any) -> None:
+    assert isinstance(text_of(value), str)
+    assert isinstance(parse_reward(value), (float, str))
+    assert len(digest(value)) == 16
+
+
+def test_messages_lose_the_keys_that_arrow_added() -> None:
+    call = {"id": "1", "index": None}
+    cell = [
+        {"role": "user", "content": "q", "name": None},
+        {"role": "assistant", "tool_calls": [call], "content": None},
+    ]
+    assert parse_messages(cell) == (
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "tool_calls": [{"id": "1"}]},
+    )
+    assert text_of(cell) == "q\n"
+
+
+@pytest.mark.parametrize("cell", ["text", [], None, [1], [{"content": "no role"}]])
+def test_other_cells_are_no_messages(cell: Any) -> None:
+    assert parse_messages(cell) is None
+
+
+def test_the_text_of_content_parts() -> None:
+    parts = [{"type": "image"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert text_of([{"role": "user", "content": parts}]) == "a\nb"
+
+
+@pytest.mark.parametrize("cell", [None, "text", 3, ("a",), {1, 2}])
+def test_other_cells_are_nothing(cell: Any) -> None:
+    assert mapping_of(cell) == {}
+    assert list_of(cell) == []
+    assert numbers_in(cell) == {}
+
+
+def test_cells_of_the_right_kind_are_themselves() -> None:
+    assert mapping_of({"a": 1}) == {"a": 1}
+    assert list_of([1, None]) == [1, None]
+
+
+def test_numbers_that_are_not_finite_are_known_to_be_missing() -> None:
+    cells = {"a": 1, "b": True, "c": float("nan"), "d": float("inf"), "e": "2", "f": None, "g": [1]}
+    assert numbers_in(cells) == {"a": 1.0, "b": 1.0, "c": None, "d": None}
+
+
+@pytest.mark.parametrize(
+    ("cell", "number"),
+    [
+        (7, 7),
+        (7.0, 7),
+        ("7", 7),
+        (" 7.0 ", 7),
+        (-3, None),
+        (LARGEST_STEP, 1 << 53),
+        (LARGEST_STEP * 2, None),
+        (7.5, None),
+        ("seven", None),
+        (True, None),
+        (None, None),
+        ([7], None),
+        (float("nan"), None),
+        (float("inf"), None),
+    ],
+)
+def test_a_whole_number_or_nothing(cell: Any, number: int | None) -> None:
+    assert whole_number(cell) == number
+    if number is None:
+        with pytest.raises(UnusableRowError, match=r"^the step is not a whole number$"):
+            required_whole(cell, "the step")
+    else:
+        assert required_whole(cell, "the step") == number
+
+
+def test_the_last_part_of_the_path_that_has_a_number_tells_it() -> None:
+    step = re.compile(r"^step_(\d+)$")
+    assert number_in_name(step, Path("step_1/old/step_12/rank_0.jsonl")) == 12
+    assert number_in_name(step, Path("step_x/rank_0.jsonl")) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "seconds"),
+    [
+        ({"generation_seconds": 2}, 2.0),
+        ({"timing": {"llm_time": 0.5}}, 0.5),
+        ({"timing": {"generation_ms": 250.0}}, 0.25),
+        ({"generation_seconds": None, "timing": {"llm_time": -1.0, "generation_ms": 0}}, 0.0),
+        ({"generation_seconds": "2", "timing": 3}, None),
+        ({}, None),
+    ],
+)
+def test_time_is_in_seconds_whoever_logged_it(row: dict[str, Any], seconds: float | None) -> None:
+    assert generation_seconds(row) == seconds
+
+
+def test_a_row_without_a_reward_is_set_aside_with_its_location() -> None:
+    quarantine = QuarantineLog()
+    assert usable_reward(0.5, "log:1", quarantine) == 0.5
+    assert usable_reward("high", "log:2", quarantine) is None
+    (reason,) = quarantine.result().reasons
+    assert (reason.reason, reason.num_rows, reason.first) == ("the reward is text", 1, "log:2")
+
+
+def test_a_sequence_is_cut_before_the_first_sampled_token_and_keeps_what_lies_between_turns() -> None:
+    cut = cut_sequence(
+        [1, 2, 3, 4, 5], [0, 0, 1, 0, 1], logprobs=[9, 9, -0.5, 9, -0.25], advantages=[7, 7, 0.5, 7, 0.5]
+    )
+    assert cut == Tokens(
+        prompt_ids=(1, 2),
+        completion_ids=(3, 4, 5),
+        mask=(True, False, True),
+        logprobs=(-0.5, 0.0, -0.25),
+        token_advantages=(0.5, 0.0, 0.5),
+    )
+    assert cut.advantage == 0.5
+
+
+def test_advantages_that_differ_between_tokens_are_no_one_number() -> None:
+    cut = cut_sequence([1, 2], [1, 1], advantages=[0.5, -0.5])
+    assert (cut.advantage, cut.token_advantages) == (None, (0.5, -0.5))
+
+
+def test_a_log_probability_that_is_missing_voids_all_of_them() -> None:
+    cut = cut_sequence([1, 2], [1, 1], logprobs=[-0.5, None])
+    assert cut.logprobs is None
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "more", "reason"),
+    [
+        ("12", [1, 1], {}, NOT_IDS),
+        ([1, 2.5], [1, 1], {}, NOT_IDS),
+        ([1, 2], [1], {}, NOT_ALIGNED),
+        ([1, 2], None, {}, NOT_ALIGNED),
+        ([1, 2], [1, 1], {"logprobs": [0.0]}, NOT_ALIGNED),
+        ([1, 2], [1, 1], {"advantages": 0.5}, NOT_ALIGNED),
+        ([1, 2], [0, 0], {}, NOTHING_SAMPLED),
+    ],
+)
+def test_lists_that_contradict_each_other_say_why(ids: Any, mask: Any, more: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnusableRowError, match=f"^{reason}$"):
+        cut_sequence(ids, mask, **more)
+
+
+def test_the_trainers_numbers_keep_their_gaps_where_tokens_were_sampled() -> None:
+    tokens = cut_sequence([1, 2, 3], [0, 1, 0], trainer_logprobs=[None, -0.5, None], entropies=[1, "high", 2])
+    assert tokens.trainer_logprobs == (-0.5, 0.0)
+    assert tokens.entropies == pytest.approx((math.nan, 0.0), nan_ok=True)
+
+
+@pytest.mark.parametrize("cell", [None, [], [-0.5], "text"])
+def test_trainers_numbers_of_another_length_cost_no_row(cell: Any) -> None:
+    tokens = cut_sequence([1, 2], [0, 1], trainer_logprobs=cell, entropies=cell)
+    assert (tokens.trainer_logprobs, tokens.entropies) == (None, None)
+
+
+def said(role: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+def test_the_cut_is_before_the_first_assistant() -> None:
+    messages = [said("system", "be brief"), said("user", "2+2?"), said("assistant", "4"), said("tool", "ok")]
+    assert cut_conversation(messages) == Conversation(
+        prompt="be brief\n2+2?", messages=tuple(messages[:2]), completion="4\nok"
+    )
+
+
+def test_a_trainable_message_wins_over_an_example_of_the_assistants() -> None:
+    messages = [
+        said("assistant", "an example", trainable=False),
+        said("user", "go"),
+        said("user", "on", trainable=True),
+    ]
+    conversation = cut_conversation(messages)
+    assert (conversation.prompt, conversation.completion) == ("an example\ngo", "on")
+    assert conversation.messages == (said("assistant", "an example"), said("user", "go"))
+
+
+def test_without_an_answer_all_of_it_is_the_prompt() -> None:
+    conversation = cut_conversation([said("user", "hello?")])
+    assert (conversation.prompt, conversation.completion) == ("hello?", "")
+
+
+def test_one_that_begins_with_the_answer_has_no_prompt() -> None:
+    assert cut_conversation([said("assistant", "hi")]) == Conversation(prompt="", messages=None, completion="hi")
+
+
+@pytest.mark.parametrize("cell", [None, "text", [], [{"content": "no role"}], {"role": "user"}])
+def test_what_is_no_conversation_is_empty(cell: Any) -> None:
+    assert cut_conversation(cell) == Conversation(prompt="", messages=None, completion="")
+    assert completion_of(cell) == ""
+
+
+def test_a_message_whose_role_is_null_is_nobodys() -> None:
+    messages = [{"role": None, "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert cut_conversation(messages).completion == completion_of(messages) == "b"
+    assert cut_conversation(messages[:1]).completion == ""

@@ -1,0 +1,377 @@
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gradscope.diagnostics.logged.tokens import staleness
+from gradscope.errors import InputError
+from gradscope.metrics.uncertainty.resampling import RESAMPLING
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.run import Run
+from tests.conftest import REPOSITORY
+from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+from tests.rollouts.readers.reduced import STRANGE, mutated
+from tests.rollouts.readers.reduced import write_lines as write_damaged
+from tests.rollouts.readers.same_table import assert_reduced_alike
+
+LOG = REPOSITORY / "fixtures/logs/areal"
+ALL = {"0": (1.0, 0.0), "1": (0.0, 0.0), "10:2": (1.0, 1.0)}
+
+
+def row(sample: Any = 0, **cells: Any) -> dict[str, Any]:
+    cells = {"task_id": 7, "head_version": 3, "tail_version": 3, "reward": 1.0, "prompt": "p", **cells}
+    return {"sample_idx": sample, "completion": f"c{sample}", **cells}
+
+
+@pytest.mark.parametrize(
+    ("below", "expected"),
+    [
+        ("", ALL),
+        ("rollout", ALL),
+        ("rollout/0", {name: ALL[name] for name in ("0", "1")}),
+        ("rollout/10/2.jsonl", {"10:2": ALL["10:2"]}),
+        ("eval-rollout", {"10:0": (1.0,)}),
+    ],
+)
+def test_a_task_is_a_group_at_the_version_that_finished_it(below: str, expected: dict[str, tuple[float, ...]]) -> None:
+    run = read_run(LOG / below)
+    assert (run.source.format, rewards_of(run)) == ("areal", expected)
+    assert run.source.quarantined.num_rows == 0
+
+
+def test_samples_of_several_versions_are_said() -> None:
+    assert any("begun by an earlier version" in sentence for sentence in read_run(LOG).source.inferred)
+    assert len(read_run(LOG / "rollout/0").source.inferred) == 1
+
+
+def test_lags_are_from_the_first_token_to_the_last() -> None:
+    run = read_run(LOG)
+    assert {rollout.policy_versions for rollout in run.groups_at(10)[0].rollouts} == {(9, 10)}
+    (fresh, stale) = staleness(run, RESAMPLING).by_lag
+    assert (fresh.lag, fresh.num_rollouts, stale.lag, stale.num_rollouts) == (0, 4, 1, 2)
+
+
+@pytest.mark.parametrize("version", [4, -1, None, "x", [3], 2.5])
+def test_a_version_that_none_can_have_begun_with_tells_no_lag(tmp_path: Path, version: Any) -> None:
+    run = read_run(write_lines(tmp_path / "7.jsonl", row(0, head_version=version), row(1)))
+    assert [rollout.policy_versions for rollout in run.groups[0].rollouts] == [None, (3, 3)]
+
+
+def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
+    rows = [
+        row(0),
+        row(1, reward=None),
+        row(2, reward="1"),
+        row(0, reward=0.0),
+        row(3, tail_version=None),
+        row(4, tail_version=[3]),
+        row(5, task_id=None),
+        row(None, head_version="x", prompt=None, completion=4),
+    ]
+    path = write_lines(tmp_path / "7.jsonl", *rows)
+    path.write_text(path.read_text() + '{"task_id": 7, "samp')
+    write_lines(tmp_path / "8.jsonl", [])
+    run = read_run(tmp_path)
+    assert rewards_of(run) == {"3:7": (None, None, None, 1.0)}
+    assert set_aside(run) == {
+        "the reward is null": 1,
+        "the reward is text": 1,
+        "the row contradicts an earlier one of the same sample, so that neither counts": 2,
+        "tail_version is not a whole number": 2,
+        "task_id is missing": 1,
+        "the last line is cut off": 1,
+        "the line is not a JSON object": 1,
+    }
+
+
+LOGS = REPOSITORY / "fixtures" / "logs"
+
+
+def test_art_groups_by_index_within_the_step_of_the_file() -> None:
+    run = read_run(LOGS / "art")
+    assert rewards_of(run) == {"0": (1.0, 0.0), "1": (0.5, 0.5), "1:0": (0.0, 0.0)}
+    rollout = run.groups[0].rollouts[0]
+    assert (rollout.prompt, rollout.completion, rollout.rewards) == ("0?", "yes", {"won": 1.0})
+    assert rollout.messages == ({"role": "user", "content": "0?"},)
+    assert read_run(LOGS / "art/trajectories/val").steps == (1,)
+
+
+def test_art_rows_without_a_group_are_set_aside(tmp_path: Path) -> None:
+    rows = [{"group_index": index, "reward": 1.0, "messages": "", "metrics": "{"} for index in (0, None)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "0003.parquet")
+    run = read_run(tmp_path)
+    assert rewards_of(run) == {"3:0": (1.0,)}
+    assert set_aside(run) == {"group_index is missing": 1}
+
+
+def test_metrics_that_are_no_text_are_none(tmp_path: Path) -> None:
+    rows = [{"group_index": 0, "reward": 1.0, "messages": "", "metrics": 1 << 62}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "0003.parquet")
+    assert read_run(tmp_path).groups[0].rollouts[0].rewards == {}
+
+
+def test_ragen_groups_by_the_metadata() -> None:
+    run = read_run(LOGS / "ragen")
+    assert rewards_of(run) == {"0": (1.5, -0.2), "1": (-0.2, -0.2)}
+    rollout = run.groups[0].rollouts[0]
+    assert (rollout.prompt, rollout.completion, rollout.rewards) == ("maze 0", "up\nwall\nleft", {"success": 1.0})
+    assert "evaluation rollouts" in run.source.missing[0]
+
+
+def test_ragen_rows_without_a_group_are_set_aside(tmp_path: Path) -> None:
+    row = {"messages": [], "metadata": {"group_id": 3, "total_reward": 1.0}}
+    run = read_run(write_lines(tmp_path / "val_rollouts_1.jsonl", row, {**row, "metadata": []}))
+    assert set_aside(run) == {"metadata.group_id is missing": 1}
+
+
+RLINF_LOG = REPOSITORY / "fixtures/logs/rlinf"
+
+
+def test_completions_of_a_prompt_are_a_group_with_what_users_accepted() -> None:
+    run = read_run(RLINF_LOG)
+    assert (run.source.format, run.steps) == ("rlinf", (0,))
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.0, 0.0)]
+    assert run.groups[0].rollouts[0].completion == "return a + b"
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_a_name_in_gz_is_plain_json_or_compressed(tmp_path: Path, is_packed: bool) -> None:
+    (data,) = (file.read_bytes() for file in RLINF_LOG.iterdir())
+    path = tmp_path / "training_data_20260801_100000_000.jsonl.gz"
+    path.write_bytes(gzip.compress(data) if is_packed else data)
+    assert read_run(tmp_path).source.num_rows == 4
+
+
+def test_feedback_that_cannot_be_used_is_set_aside(tmp_path: Path) -> None:
+    row = json.loads(next(RLINF_LOG.iterdir()).read_text().splitlines()[0])
+    rows = [{**row, "data": {**row["data"], **cells}} for cells in ({}, {"prompt": None}, {"accepted": "yes"})]
+    assert set_aside(read_run(write_lines(tmp_path / "training_data_1.jsonl", *rows))) == {
+        "data.prompt is missing": 1,
+        "the reward is text": 1,
+    }
+
+
+def episode(folder: Path, name: str, **cells: Any) -> None:
+    trajectory = {"name": "solver", "reward": 1.0}
+    row = {"training_step": 1, "task_hash": "t", "task": {"q": 1}, "trajectories": [trajectory], **cells}
+    (folder / f"episode_{name}.json").write_text(json.dumps(row))
+
+
+def test_rllm_groups_by_task_and_leaves_validation_out() -> None:
+    run = read_run(LOGS / "rllm")
+    assert rewards_of(run) == {"3:1f0c9a2b": (1.0, 0.0), "4:2a0c9a2b": (0.0, 0.0)}
+    rollout = run.groups[0].rollouts[0]
+    assert (rollout.prompt, rollout.completion, rollout.rewards) == ("2+2=?", "4", {"is_correct": 1.0})
+    assert rollout.seconds == 2.0
+    assert "equal tasks at one step merge" in run.source.inferred[0]
+
+
+def test_rllm_trajectories_of_one_name_form_a_group(tmp_path: Path) -> None:
+    for name in "ab":
+        both = [{"name": who, "reward": 1.0} for who in ("solver", "judge")]
+        episode(tmp_path, name, trajectories=both, timing={"llm_time": 1.0})
+    run = read_run(tmp_path)
+    assert rewards_of(run) == {"1:t/solver": (1.0, 1.0), "1:t/judge": (1.0, 1.0)}
+    assert "several trajectories" in run.source.inferred[1]
+    # Each trajectory would repeat the time of the whole episode.
+    assert {rollout.seconds for group in run.groups for rollout in group.rollouts} == {None}
+
+
+def test_rllm_episodes_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
+    episode(tmp_path, "a")
+    episode(tmp_path, "b", training_step=None)
+    episode(tmp_path, "c", task_hash="")
+    episode(tmp_path, "d", trajectories=[])
+    episode(tmp_path, "e", trajectories=[{}])
+    run = read_run(tmp_path)
+    assert rewards_of(run) == {"1:t": (1.0, None)}
+    assert set_aside(run) == {
+        "the step is not a whole number": 1,
+        "task_hash is missing": 1,
+        "the episode has no trajectory": 1,
+        "the reward is missing": 1,
+    }
+
+
+def test_rllm_a_number_beyond_all_floats_is_not_known(tmp_path: Path) -> None:
+    episode(tmp_path, "a", is_correct=int("9" * 400))
+    assert read_run(tmp_path).groups[0].rollouts[0].rewards == {"is_correct": None}
+
+
+ROLL_LOG = REPOSITORY / "fixtures/logs/roll"
+
+
+def line(**cells: Any) -> dict[str, Any]:
+    columns = {"global_step": [3] * 4, "id": ["a", "a", "b", "b"], "prompt": ["p", "p", "q", "q"]}
+    return {**columns, "responses": ["1", "2", "3", "4"], "scores": [1.0, 0.0, 0.0, 0.0], **cells}
+
+
+def read(tmp_path: Path, *rows: Any) -> Run:
+    return read_run(write_lines(tmp_path / "rollout_dump_data.step_3.jsonl", *rows))
+
+
+def test_a_line_is_a_step_of_several_groups() -> None:
+    run = read_run(ROLL_LOG)
+    assert [(group.step, group.rewards) for group in run.groups] == [
+        (0, (1.0, 0.0)),
+        (0, (0.0, 0.0)),
+        (1, (1.0, 1.0)),
+        (1, (0.0, 1.0)),
+    ]
+    assert "lower bound" in run.source.missing[0]
+    one = read_run(ROLL_LOG / "rollout_dump_data.step_1.jsonl")
+    assert [group.rewards for group in one.groups] == [(1.0, 1.0), (0.0, 1.0)]
+
+
+def test_prompts_of_one_id_stay_apart_and_rows_without_ids_go_by_their_prompts(tmp_path: Path) -> None:
+    assert [group.size for group in read(tmp_path, line(id=["a"] * 4)).groups] == [2, 2]
+    run = read(tmp_path, line(id=["a", None, "b", "b"]))
+    assert [group.size for group in run.groups] == [1, 1, 2]
+    assert "equal prompts merge" in run.source.inferred[1]
+    bare = {name: cells for name, cells in line().items() if name not in ("id", "prompt")}
+    with pytest.raises(InputError, match="neither an id nor a prompt"):
+        read(tmp_path, bare)
+
+
+def test_what_cannot_be_used_is_set_aside(tmp_path: Path) -> None:
+    rows = [
+        line(scores=[1.0, None, "x", float("inf")]),
+        line(scores=[1.0]),
+        line(scores=None),
+        line(responses=[]),
+        line(global_step=3),
+        line(global_step=[3, "x", None, 1.5]),
+    ]
+    run = read(tmp_path, *rows)
+    assert [group.rewards for group in run.groups] == [(1.0, None, 1.0), (None, None)]
+    assert set_aside(run) == {
+        "the reward is null": 1,
+        "the reward is text": 1,
+        "the reward is not finite": 1,
+        "global_step, responses and scores are not lists of one length": 4,
+        "the step is not a whole number": 3,
+    }
+
+
+def test_a_dump_whose_first_file_is_damaged_is_still_rolls(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rollout_dump_data.step_2.jsonl", line(prompt=None, id=None, global_step=None))
+    run = read(tmp_path, line())
+    assert len(read_run(tmp_path).groups) == len(run.groups) == 2
+    assert read_run(tmp_path).source.format == "roll"
+
+
+def test_a_dump_under_another_name_is_refused_and_not_taken_for_samples_of_one_prompt(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a list of several prompts each"):
+        read_run(write_lines(tmp_path / "dump.jsonl", line()))
+
+
+def step_line(step: Any = 3, **cells: Any) -> dict[str, Any]:
+    usual = {"global_step": [step] * 4, "id": ["a", "a", "b", "b"], "prompt": ["p", "p", "é", "é"]}
+    usual |= {"domain": ["math"] * 4, "responses": ["1", "2", "3", "4"], "scores": [1.0, 0.0, 0.0, 0.5]}
+    return usual | cells
+
+
+def write(folder: Path, *files: Sequence[Any]) -> Path:
+    for step, rows in enumerate(files):
+        lines = [cells if isinstance(cells, str) else json.dumps(cells) for cells in rows]
+        write_damaged(folder / f"rollout_dump_data.step_{step}.jsonl", lines, ended=step % 2 == 0)
+    return folder
+
+
+MESSAGES = [[{"role": "user", "content": "q"}]] * 2 + [[], None]
+LINES = [
+    *(step_line(step) for step in (2, 1, 1)),
+    step_line(4, id=["a", None, "", "b"]),
+    step_line(prompt=MESSAGES),
+    {name: cells for name, cells in step_line(messages=MESSAGES).items() if name != "prompt"},
+]
+
+
+@pytest.mark.slow
+def test_damaged_dumps_have_the_answers_of_the_row_reader(tmp_path: Path) -> None:
+    for seed in range(300):
+        chance = random.Random(seed)
+        files = [mutated(LINES, 2 * seed + at) for at in range(1 + seed % 2)]
+        for lines in files:
+            for at, found in enumerate(lines):
+                if chance.random() < 0.5:
+                    lines[at] = with_an_odd_element(found, chance)
+        assert_reduced_alike(write(tmp_path / str(seed), *files))
+
+
+def with_an_odd_element(found: str, chance: random.Random) -> str:
+    try:
+        cells = json.loads(found)
+    except ValueError:
+        return found
+    lists = [value for value in cells.values() if isinstance(value, list) and value] if isinstance(cells, dict) else []
+    for chosen in lists[:1] and [chance.choice(lists)]:
+        chosen[chance.randrange(len(chosen))] = chance.choice(STRANGE)
+    return json.dumps(cells)
+
+
+def test_the_sample_of_the_format() -> None:
+    run = assert_reduced_alike(REPOSITORY / "fixtures/logs/roll")
+    assert isinstance(run, Run)
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.0, 0.0), (1.0, 1.0), (0.0, 1.0)]
+
+
+@pytest.mark.parametrize("key", sorted(step_line()))
+def test_an_odd_element_has_the_answer_of_the_row_reader(tmp_path: Path, key: str) -> None:
+    for at, value in enumerate(STRANGE):
+        cells = step_line()
+        cells[key] = [value, *cells[key][1:]]
+        assert_reduced_alike(write(tmp_path / str(at), [step_line(), cells], [cells]))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [[step_line(1)], [step_line(1)]],
+        [[step_line(2)], [step_line(1)]],
+        [[step_line(1, id=["c", "a", "b", "b"])], [step_line(1, domain=["code"] * 4), step_line(1)]],
+        [[step_line(scores=[None] * 4)]],
+        [[step_line(scores=[1.0, "x", float("nan"), 10**400])]],
+        [[step_line(global_step=["3", 3.0, 1 << 60, True])]],
+        [["{", step_line(responses=[]), step_line(), "null"], [""]],
+        [[step_line(scores=[1.0]), step_line(id=None)]],
+    ],
+)
+def test_lines_of_other_settings(tmp_path: Path, files: Sequence[Sequence[Any]]) -> None:
+    assert_reduced_alike(write(tmp_path, *files))
+
+
+def test_tinker_summaries_hold_rewards_only() -> None:
+    run = read_run(LOGS / "tinker")
+    assert rewards_of(run) == {"0": (1.0, 0.0), "1": (0.0, 0.0), "1:0": (1.0, 0.0), "1:1": (1.0, 1.0)}
+    assert len({group.prompt_id for group in run.groups}) == 4
+    assert "remove_constant_reward_groups" in run.source.missing[0]
+
+
+def test_tinker_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
+    row = {"iteration": 2, "group_idx": 0, "traj_idx": 0, "total_reward": 1.0}
+    rows = [row, {**row, "iteration": "x"}, {**row, "group_idx": None}, {**row, "total_reward": [1.0]}]
+    run = read_run(write_lines(tmp_path / "train_rollout_summaries.jsonl", *rows))
+    assert rewards_of(run) == {"2:0": (1.0, None)}
+    assert set_aside(run) == {
+        "iteration is not a whole number": 1,
+        "group_idx is not a whole number": 1,
+        "the reward is a list, not a number": 1,
+    }
+
+
+def test_tinker_names_the_weights_that_sampled(tmp_path: Path) -> None:
+    rollouts = [rollout for group in read_run(LOGS / "tinker").groups for rollout in group.rollouts]
+    assert {rollout.policy_versions for rollout in rollouts} == {(0, 0), (1, 1)}
+    row = {"iteration": 1, "group_idx": 0, "traj_idx": 0, "total_reward": 1.0}
+    rows = [{**row, "sampling_client_step": cell} for cell in (None, -1, "new", 1)]
+    run = read_run(write_lines(tmp_path / "train_rollout_summaries.jsonl", *rows))
+    assert [rollout.policy_versions for rollout in run.groups[0].rollouts] == [None, None, None, (1, 1)]
