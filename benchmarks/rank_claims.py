@@ -33,8 +33,9 @@ from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.progress import no_progress
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum, RankCurvePoint
 from gradscope.results.tokens import GradientSparsity
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import RolloutGroup, Run
+from gradscope.rollouts.run import Run
 
 SIZES = (2, 4, 8)
 FORMULATIONS = ("dr_grpo", "grpo", "sign", "reinforce", "negative_only")

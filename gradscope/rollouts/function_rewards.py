@@ -12,7 +12,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.rollouts.run import RolloutGroup, TrainerSettings
+from gradscope.rollouts.groups import RolloutGroup
+from gradscope.rollouts.run import TrainerSettings
 
 Array = NDArray[np.float64]
 

@@ -23,7 +23,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import open_file, read_whole
 from gradscope.outside.plain_json import parse_json
 from gradscope.results.envelope import sha256_of
-from gradscope.rollouts.run import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run_folder import SetAside, rollouts_path, step_path
 from gradscope.writing import atomic_write
 

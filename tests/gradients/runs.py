@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from gradscope.rollouts.run import Rollout, RolloutGroup, TrainerSettings, WeightsRef
+from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.run import TrainerSettings, WeightsRef
 
 GROUP_SIZE = {"trl_full": 8, "trl_lora": 4}
 

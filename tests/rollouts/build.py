@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradscope.rollouts.run import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 
 
 def group(

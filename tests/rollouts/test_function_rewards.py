@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from gradscope.rollouts.function_rewards import adds_up, function_rewards, reward_terms
-from gradscope.rollouts.run import Rollout, RolloutGroup, TrainerSettings
+from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.run import TrainerSettings
 
 
 def group(*rewards: dict[str, float | None]) -> RolloutGroup:

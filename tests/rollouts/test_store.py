@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.errors import InputError, OutputExistsError
-from gradscope.rollouts.run import Rollout, RolloutGroup, Tokens
+from gradscope.rollouts.groups import Rollout, RolloutGroup, Tokens
 from gradscope.rollouts.run_folder import step_path
 from gradscope.rollouts.store import checksum_path, read_step_rollouts, read_steps, step_files, write_step_rollouts
 from tests.rollouts.build import group

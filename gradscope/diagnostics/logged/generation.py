@@ -14,7 +14,8 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.results.logged import Generation, GenerationNumbers
-from gradscope.rollouts.run import RolloutGroup, Run, Status
+from gradscope.rollouts.groups import RolloutGroup, Status
+from gradscope.rollouts.run import Run
 
 ENDED: tuple[Status, ...] = ("completed", "truncated")
 """How a completion ends that did not fail."""

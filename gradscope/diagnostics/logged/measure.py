@@ -18,7 +18,8 @@ from gradscope.diagnostics.logged.tokens import (
 )
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.logged import LoggedPolicy, SamplerMismatch, Staleness
-from gradscope.rollouts.run import RolloutGroup, Run
+from gradscope.rollouts.groups import RolloutGroup
+from gradscope.rollouts.run import Run
 
 PARTS: Mapping[str, Callable[[Run, Resampling], Any]] = {
     "sampler": sampler_mismatch,

@@ -32,7 +32,8 @@ from gradscope.results.logged import (
     StalenessNumbers,
     TokenMismatch,
 )
-from gradscope.rollouts.run import Rollout, RolloutGroup, Run
+from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.run import Run
 
 Result_co = TypeVar("Result_co", covariant=True)
 

@@ -14,12 +14,12 @@ from gradscope.advantages.formulation import is_in_file
 from gradscope.advantages.group import TRL_EPSILON, gdpo, optimal_advantages
 from gradscope.advantages.registry import compute_step_advantages, formulation, is_known
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.gradients.plan.objective import VERSION_HINT, TrlVersion
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, all_equal
 from gradscope.reason import Reason
 from gradscope.results.norms import Quantity
 from gradscope.rollouts.function_rewards import function_rewards
-from gradscope.rollouts.run import RolloutGroup, Run, TrainerSettings
+from gradscope.rollouts.groups import RolloutGroup
+from gradscope.rollouts.run import VERSION_HINT, Run, TrainerSettings, TrlVersion
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
 from gradscope.say import non_finite_word
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.logged.generation import ENDED
-from gradscope.rollouts.run import Rollout, RolloutGroup, Run
+from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.run import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

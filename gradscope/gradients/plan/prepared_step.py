@@ -23,10 +23,11 @@ from gradscope.gradients.model.batches import BATCH_COST, PaddedBatch, PaddingSi
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.passes import completion_entropies, completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy, token_sequences
-from gradscope.gradients.plan.objective import VERSION_HINT, Objective
+from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan, plan_rows
 from gradscope.gradients.processes import num_connected
-from gradscope.rollouts.run import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.run import VERSION_HINT
 
 # Whether a model's output depends on the padding around its rows, and if so the sequences in the trainer's padding.
 #

@@ -21,7 +21,7 @@ from gradscope.rollouts.readers import gradscope_run, reduced
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
 from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list
-from gradscope.rollouts.readers.flat import columns as generic
+from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined

@@ -12,11 +12,11 @@ from typing import Any
 from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
-from gradscope.rollouts.groups import num_used
+from gradscope.rollouts.groups import RolloutGroup, num_used
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, counted, hidden_by
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings, require_arguments
-from gradscope.rollouts.run import RolloutGroup, Run, TrainerSettings, WeightsRef
+from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import (
     TRL_ADVANTAGE,
     RunManifest,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gradscope.metrics.outcomes.groups import all_equal
-from gradscope.rollouts.run import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run_folder import append_metrics
 from gradscope.rollouts.store import write_step_rollouts
 from gradscope.training.grpo.policy import TrainedPolicy

@@ -38,7 +38,8 @@ from gradscope.gradients.plan.objective import Objective
 from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, classify_group
 from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.checkpoint_folders import find_base, weights_at
-from gradscope.rollouts.run import RolloutGroup, TrainerSettings, WeightsRef
+from gradscope.rollouts.groups import RolloutGroup
+from gradscope.rollouts.run import TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import (
     CUSTOM_ADVANTAGE,
     TRL_ADVANTAGE,

@@ -26,8 +26,9 @@ from gradscope.diagnostics.logged.tokens import (
     staleness,
 )
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.rollouts.groups import RolloutGroup, Tokens
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import RolloutGroup, Run, Tokens
+from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of

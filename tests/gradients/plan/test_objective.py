@@ -8,31 +8,9 @@ from hypothesis import strategies as st
 from trl import GRPOConfig
 
 from gradscope.gradients.plan.losses import LossParameters
-from gradscope.gradients.plan.objective import (
-    UNKNOWN,
-    Objective,
-    TrlVersion,
-    _is_reused,
-    reason_against,
-    several_sequences,
-)
-from gradscope.rollouts.run import Rollout, Tokens, TrainerSettings
-
-
-@pytest.mark.parametrize(("text", "numbers"), [("1.16.0", (1, 16)), ("0.28.0.dev0", (0, 28)), ("1", ()), (None, ())])
-def test_a_version_is_read_as_far_as_it_matters(text, numbers):
-    assert TrlVersion.parse(text).numbers == numbers
-
-
-def test_versions_are_compared_by_number():
-    assert TrlVersion((1, 9)).is_before(1, 10)
-    assert not TrlVersion((1, 10)).is_before(1, 10)
-
-
-def test_no_version_is_before_none():
-    assert not UNKNOWN.known
-    assert not UNKNOWN.is_before(99)
-
+from gradscope.gradients.plan.objective import Objective, _is_reused, reason_against, several_sequences
+from gradscope.rollouts.groups import Rollout, Tokens
+from gradscope.rollouts.run import TrainerSettings
 
 ROLLOUT = Rollout(group_id="g", sample=0, row=0, prompt="p", completion="c", reward=1.0)
 TRUNCATED = dataclasses.replace(ROLLOUT, status="truncated")

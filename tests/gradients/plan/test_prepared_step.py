@@ -15,7 +15,7 @@ from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget
 from gradscope.gradients.model.head import plain_head
 from gradscope.gradients.model.policy import MeasuredPolicy
-from gradscope.gradients.plan.objective import Objective, TrlVersion
+from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import (
     _in_frames,
     _padding_id_of,
@@ -29,7 +29,8 @@ from gradscope.gradients.plan.prepared_step import (
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.measure import measure_rollout_tokens
 from gradscope.reason import Reason
-from gradscope.rollouts.run import Rollout
+from gradscope.rollouts.groups import Rollout
+from gradscope.rollouts.run import TrlVersion
 from tests.diagnostics.inputs.test_recomputed import scaled_model
 from tests.gradients.models import DAPO, VOCAB, policy_of, prepared, tiny_groups, tiny_model, tiny_policy
 

@@ -11,7 +11,7 @@ import pytest
 
 from gradscope import measure_degeneracy, measure_rank, replay_run
 from gradscope.advantages.registry import compute_step_advantages
-from gradscope.rollouts.run import RolloutGroup
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run_folder import checkpoint_path, read_manifest, read_metrics, step_path
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradscope.rollouts.run import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run_folder import checkpoint_path, metrics_path, read_metrics
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig

@@ -18,7 +18,8 @@ from gradscope.metrics.gram.part_sums import norm_ratio, products_without, sum_c
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.sampler.weight_estimates import usable, weight_estimates
 from gradscope.results.tokens import CorrectionEffect
-from gradscope.rollouts.run import Rollout, Run
+from gradscope.rollouts.groups import Rollout
+from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram

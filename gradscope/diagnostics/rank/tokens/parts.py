@@ -43,7 +43,8 @@ from gradscope.results.tokens import (
     TokenKl,
     TurnShare,
 )
-from gradscope.rollouts.run import RolloutGroup, Run
+from gradscope.rollouts.groups import RolloutGroup
+from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import TokenGram

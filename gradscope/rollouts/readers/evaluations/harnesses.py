@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.rollouts.groups import Status
 from gradscope.rollouts.readers.flat.columns import chosen_name, list_names
 from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing.cells import (
@@ -39,7 +40,6 @@ from gradscope.rollouts.readers.prime_rl.episode import (
     record_of,
     trained_traces,
 )
-from gradscope.rollouts.run import Status
 
 _SUITES = ("base", "plus")
 _PLUS = (

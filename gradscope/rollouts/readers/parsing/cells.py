@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.outside.numerals import number_from, whole_from
+from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
-from gradscope.rollouts.run import Tokens
 
 _NOT_FINITE = frozenset({"nan", "inf", "infinity"})
 ABSENT = object()

@@ -13,11 +13,11 @@ from typing import Any
 from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
-from gradscope.rollouts.groups import num_used, sizes_of
+from gradscope.rollouts.groups import Rollout, RolloutGroup, Status, Tokens, group_name, num_used, sizes_of
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
-from gradscope.rollouts.run import Rollout, RolloutGroup, Run, Status, Tokens, group_name
+from gradscope.rollouts.run import Run
 
 REPEATED = "the row repeats an earlier one of the same sample"
 CONTRADICTED = "the row contradicts an earlier one of the same sample, so that neither counts"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gradscope.reason import Reason
 from gradscope.rollouts.arrays import to_strings, to_texts
-from gradscope.rollouts.groups import GroupsOfTable, RewardTable
+from gradscope.rollouts.groups import GroupsOfTable, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.parsing.cells import finite_or_none, mapping_of, text_of
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, WatchedLog, counted
@@ -38,23 +38,20 @@ from gradscope.rollouts.readers.prime_rl.annotations import (
     ship_step,
     step_in,
 )
+from gradscope.rollouts.readers.prime_rl.columns import SENT, named_in, stream_columns, stream_group
 from gradscope.rollouts.readers.prime_rl.episode import (
     AGENTS,
-    SENT,
     group_names,
     in_no_loss,
-    named_in,
     read_trace,
     record_of,
-    stream_columns,
-    stream_group,
     trained_traces,
 )
-from gradscope.rollouts.readers.prime_rl.traces import with_prime_rls
+from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.reduction.columns import REWARD, LineColumns
 from gradscope.rollouts.readers.reduction.log import ColumnLog, keeps_texts, reduce_log
 from gradscope.rollouts.readers.reduction.parts import Part, table_of
-from gradscope.rollouts.run import RolloutGroup, Run
+from gradscope.rollouts.run import Run
 
 DECIMALS = 4
 """Those that prime-rl keeps of log-probabilities by default."""

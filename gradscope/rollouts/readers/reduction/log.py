@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.outside.limits import most, raise_limits
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable
+from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, group_name
 from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED, MOST_FLAWED
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record, build_groups
@@ -38,7 +38,6 @@ from gradscope.rollouts.readers.reduction.parts import (
 )
 from gradscope.rollouts.readers.reduction.processes import expanded_size, scan_files
 from gradscope.rollouts.readers.reduction.spans import NoSpans, StepSpans
-from gradscope.rollouts.run import RolloutGroup, group_name
 
 _MARK = 256
 """Bytes at the start of a file, and before the place where reading stopped, by which it is known again."""

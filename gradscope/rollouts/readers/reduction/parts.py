@@ -15,10 +15,9 @@ import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
 from gradscope.rollouts.arrays import to_indices, to_numpy, to_strings
-from gradscope.rollouts.groups import UNKNOWN, RewardTable
+from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD, Columns, sample_hashes
-from gradscope.rollouts.run import RolloutGroup
 
 Counts = NDArray[np.int64]
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_filled
+from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -38,7 +39,6 @@ from gradscope.rollouts.readers.slime.rollouts import (
     sample_record,
     survey_rewards,
 )
-from gradscope.rollouts.run import Tokens
 
 _INDEX = "sample_index"
 _LISTS = ("tokens", "loss_mask", "rollout_log_probs")

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Raw, UnsetType
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import RewardTable
+from gradscope.rollouts.groups import RewardTable, Status, Tokens
 from gradscope.rollouts.readers.beside import with_logged_metrics
 from gradscope.rollouts.readers.flat.columns import chosen_name
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
@@ -55,7 +55,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     whole_names_of,
 )
 from gradscope.rollouts.readers.slime.torch_archive import is_archive, read_archive
-from gradscope.rollouts.run import Status, Tokens
 
 _digest_of_text = lru_cache(maxsize=256)(digest)  # samples of one prompt stand side by side
 _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}

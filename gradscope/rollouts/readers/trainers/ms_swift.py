@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable
+from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, group_name
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
@@ -50,7 +50,7 @@ from gradscope.rollouts.readers.reduction.log import FileRow, read_back
 from gradscope.rollouts.readers.reduction.spans import StepSpans
 from gradscope.rollouts.readers.trl.files import RowPrompts
 from gradscope.rollouts.readers.trl.groups import Block, group_size, prompts_of_groups, scalar_rewards
-from gradscope.rollouts.run import RolloutGroup, Run, TrainerSettings, group_name
+from gradscope.rollouts.run import Run, TrainerSettings
 
 _KEYS = ("step", "prompt", "completion", "advantages")
 """The lists that every line has."""

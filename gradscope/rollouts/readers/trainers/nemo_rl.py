@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.event_file import event_files, scalars_in
+from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.beside import (
     CheckpointLayout,
     Metrics,
@@ -53,7 +54,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     jsons_of,
     numbers_of,
 )
-from gradscope.rollouts.run import Run, Tokens, TrainerSettings
+from gradscope.rollouts.run import Run, TrainerSettings
 
 _NAMES = {"train/grad_norm": "grad_norm", "train/reward": "reward"}
 _CHECKPOINTS = ("step_*", "*/step_*", "results/*/step_*")

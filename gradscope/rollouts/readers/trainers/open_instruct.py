@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Raw, UnsetType
 
 from gradscope.rollouts.arrays import to_strings, to_texts
-from gradscope.rollouts.groups import RewardTable
+from gradscope.rollouts.groups import RewardTable, Status, Tokens
 from gradscope.rollouts.readers.beside import with_logged_metrics
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import (
@@ -47,7 +47,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     step_numbers,
     whole_names_of,
 )
-from gradscope.rollouts.run import Status, Tokens
 
 Prompts = defaultdict[tuple[int, str | None], set[str]]
 """Step and ``prompt_idx`` -> ids of its prompts."""

@@ -19,7 +19,7 @@ from gradscope.errors import InputError
 from gradscope.machine.threads import in_threads
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
-from gradscope.rollouts.groups import UNKNOWN, GroupsOfTable, GroupsOnDisk, RewardTable, num_used
+from gradscope.rollouts.groups import UNKNOWN, GroupsOfTable, GroupsOnDisk, RewardTable, Rollout, RolloutGroup, num_used
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import finite_or_none, logged_number, parse_messages, text_of
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, counted
@@ -47,7 +47,7 @@ from gradscope.rollouts.readers.trl.groups import (
     scalar_rewards,
     uncut,
 )
-from gradscope.rollouts.run import Rollout, RolloutGroup, Run, TrainerSettings, WeightsRef
+from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 
 NO_REWARD = "no reward function gave a finite number"
 SHARED_NAME = "reward functions share a name, so that their sum is not known"

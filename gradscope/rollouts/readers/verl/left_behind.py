@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.groups import RolloutGroup, reward_table
 from gradscope.rollouts.readers.beside import CheckpointLayout, SavedWeights, saved_weights, trainer_settings
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.run import RolloutGroup, TrainerSettings
+from gradscope.rollouts.run import TrainerSettings
 
 SWITCH_ON = (
     'No file of verl\'s metrics lies in or beside the folder: add "file" to trainer.logger and put it there '

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.reason import Reason
 from gradscope.rollouts.arrays import bytes_of, cut_strings, to_floats, to_numpy, to_strings, to_texts
-from gradscope.rollouts.groups import UNKNOWN, RewardTable
+from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, Tokens
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -63,7 +63,7 @@ from gradscope.rollouts.readers.reduction.columns import (
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
 from gradscope.rollouts.readers.verl.left_behind import SWITCH_ON, is_metrics, verl_metrics, verl_settings, verl_weights
-from gradscope.rollouts.run import RolloutGroup, Run, Tokens
+from gradscope.rollouts.run import Run
 
 COLUMNS = frozenset(
     {"prompts", "responses", "prompt_ids", "response_ids", "attention_mask", "response_mask", "rollout_log_probs"}

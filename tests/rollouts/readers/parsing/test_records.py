@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError
+from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record, assemble, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.run import Run, Tokens
+from gradscope.rollouts.run import Run
 from tests.rollouts.build import adapter_folder, group, model_folder
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 

@@ -26,7 +26,7 @@ from gradscope.rollouts.readers.prime_rl.stream import Arrival, arrivals, is_eva
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-from tests.rollouts.readers.prime_rl.test_episode import KEYS, OTHER, longer, row, trace
+from tests.rollouts.readers.prime_rl.test_columns import KEYS, OTHER, longer, row, trace
 from tests.rollouts.readers.reduced import STRANGE, assert_same, in_small_blocks, mutated
 from tests.rollouts.readers.reduced import write_lines as write_damaged
 

@@ -30,12 +30,6 @@ from gradscope.rollouts.run import Run
 from tests.rollouts.readers.reduced import assert_same_rollouts, read_by_row
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reduction_lines, "BLOCK", 200)
-    monkeypatch.setattr(reduction_log, "_MARK", 16)
-
-
 def line(step: int, group: str, reward: Any, **cells: Any) -> str:
     return json.dumps({"step": step, "group_id": group, "reward": reward, **cells}) + "\n"
 
@@ -76,7 +70,9 @@ class Log:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Log:
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
+    monkeypatch.setattr(reduction_lines, "BLOCK", 200)
+    monkeypatch.setattr(reduction_log, "_MARK", 16)
     made = Log(tmp_path)
     made.append("".join(line(1, f"g{at // 4}", at % 2) for at in range(40)))
     return made

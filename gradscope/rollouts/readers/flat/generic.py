@@ -1,10 +1,11 @@
-"""A log with a row a rollout as columns, for a reduction."""
+"""Any log with a row a rollout: JSON lines, JSON, Parquet or CSV with a reward and something to group by."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,32 @@ import pyarrow as pa
 from msgspec import UNSET, Raw, UnsetType
 from numpy.typing import NDArray
 
+from gradscope.errors import InputError
 from gradscope.rollouts.arrays import to_filled, to_floats, to_indices, to_strings
-from gradscope.rollouts.readers.flat.columns import FlatColumns, flat_records, prompt_text_id
-from gradscope.rollouts.readers.parsing.cells import generation_seconds, in_environment, parse_reward, text_of
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, read_rows, suffix_of
+from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers.flat.columns import (
+    FlatColumns,
+    flat_records,
+    key_of,
+    list_names,
+    prompt_text_id,
+    resolve_columns,
+    reward_columns,
+    sample_column,
+    summed_columns,
+)
+from gradscope.rollouts.readers.format import Format
+from gradscope.rollouts.readers.parsing.cells import (
+    ENVIRONMENTS,
+    generation_seconds,
+    in_environment,
+    parse_reward,
+    text_of,
+)
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog, counted
+from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.tables import Row, expand, is_untyped, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
     REWARD,
     Columns,
@@ -36,7 +57,8 @@ from gradscope.rollouts.readers.reduction.columns import (
     sample_hashes,
     step_numbers,
 )
-from gradscope.rollouts.readers.reduction.log import ColumnLog
+from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
+from gradscope.rollouts.run import Run
 
 _TIMES = ("generation_seconds", "timing")
 """What ``generation_seconds`` looks at."""
@@ -240,3 +262,113 @@ def _is_broken(column: pa.Array) -> NDArray[np.bool_] | None:
         return None
     found = to_filled(column.cast(pa.float64()), 0.0)
     return np.asarray(~np.isfinite(found))
+
+
+def _recognizes(request: ReadRequest) -> bool:
+    """Whether the path holds rows with a reward and something to group by, under usual names."""
+    columns = resolve_columns(columns_in(peek(request.path)), request.columns)
+    return columns.reward is not None and key_of(columns) is not None
+
+
+def _read(request: ReadRequest) -> Run:
+    """Read a log with a row a rollout."""
+    return read_flat(request, format="generic", with_steps=True)
+
+
+def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
+    """Read rows that are rollouts.
+
+    Args:
+        request: What to read.
+        format: The format's name.
+        with_steps: Whether a column of steps splits groups; without, all rows of a prompt are one group.
+
+    Returns:
+        The run.
+    """
+    first = peek(request.path)
+    names = columns_in(first)
+    columns = _require(resolve_columns(names, request.columns), names, request.path)
+    columns = columns if with_steps else dataclasses.replace(columns, step=None)
+    files = expand(request.path)
+    quarantine = WatchedLog(request.progress, files)
+    sample = sample_column(first, columns)
+    named = reward_columns(names, columns.reward or "")
+    total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
+    roles = set(dataclasses.astuple(columns))
+    environment = next((name for name in ENVIRONMENTS if name in names and name not in roles), None)
+    rewards = tuple(dict.fromkeys([*named, *terms]))
+    flat = FlatColumns(names=columns, rewards=rewards, sample=sample, environment=environment)
+    return assemble_groups(
+        request,
+        groups=reduced_groups(column_log(files, flat, names, quarantine), request) or (),
+        quarantine=quarantine,
+        format=format,
+        recognized=_describe(files),
+        inferred=[*_inferred(columns, request.columns, sample), *_sum_inferred(total, terms)],
+    )
+
+
+def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Every key of some rows, in order of first appearance."""
+    return tuple({name: None for row in rows for name in row})
+
+
+def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> ColumnNames:
+    if columns.reward is None:
+        raise InputError(
+            f"{path} has no column that is known to be a reward; its columns are {list_names(names)}.",
+            hint="Name it: --reward-column NAME.",
+        )
+    if key_of(columns) is None:
+        raise InputError(
+            f"{path} has no column to group rollouts by; its columns are {list_names(names)}.",
+            hint="Name one: --group-column NAME, or --prompt-column NAME.",
+        )
+    return columns
+
+
+def _describe(files: tuple[Path, ...]) -> str:
+    kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
+    return f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
+
+
+def _inferred(columns: ColumnNames, given: ColumnNames, sample: str | None) -> Iterator[str]:
+    roles = [("reward", columns.reward, given.reward), ("step", columns.step, given.step)]
+    guessed = [f"{role} from {name!r}" for role, name, named in roles if name is not None and named is None]
+    key = key_of(columns)
+    if key not in {given.group, given.prompt_id, given.prompt}:
+        guessed.append(f"groups from {key!r}")
+    if guessed:
+        yield f"Columns were guessed by their names: {', '.join(guessed)}."
+    if sample is not None:
+        yield f"Rollouts of a group are told apart by {sample!r}: a row of the same sample again does not count."
+    if key == columns.prompt:
+        yield "Rollouts were grouped by the prompt's text; two groups of one prompt at one step would merge."
+
+
+def _terms(
+    rows: Sequence[Mapping[str, Any]], columns: ColumnNames, names: Sequence[str]
+) -> tuple[str | None, Mapping[str, float]]:
+    """A reward that is a weighted sum of columns, and these: the reward, or one of which the reward is a part."""
+    usual = resolve_columns(names, ColumnNames()).reward
+    if usual not in (None, columns.reward):
+        terms = summed_columns(rows, dataclasses.replace(columns, reward=usual), names)
+        if columns.reward in terms:
+            return usual, terms
+    return columns.reward, summed_columns(rows, columns, names)
+
+
+def _sum_inferred(total: str | None, terms: Mapping[str, float]) -> Iterator[str]:
+    if terms:
+        text = " + ".join(f"{weight:g} {name}" for name, weight in terms.items()).replace("+ -", "- ")
+        yield f"{total!r} is the weighted sum of other columns, its reward functions: {text}."
+
+
+FORMAT = Format(
+    name="generic",
+    looks_for="rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)",
+    recognizes=_recognizes,
+    read=_read,
+    takes=frozenset({"columns"}),
+)
