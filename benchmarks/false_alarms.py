@@ -18,7 +18,7 @@ from gradscope.diagnostics.check.baseline import baseline_verdicts
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.verdicts import BaselineMetric, BaselineRule
 
 Array = NDArray[np.float64]

@@ -29,7 +29,7 @@ from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import gradient_gram, row_norms
 from gradscope.metrics.gram.sparsity import row_sparsity
-from gradscope.metrics.uncertainty.bounded import bounded_means
+from gradscope.metrics.uncertainty.bootstrap import bounded_means
 from gradscope.progress import no_progress
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum, RankCurvePoint
 from gradscope.results.tokens import GradientSparsity

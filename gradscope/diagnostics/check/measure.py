@@ -35,7 +35,7 @@ from gradscope.errors import UsageError
 from gradscope.findings.degeneracy_signal import conflict_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.machine.processes import process_index
-from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.progress import Progress, reporter
 from gradscope.results.source import Source
 from gradscope.results.verdicts import (

@@ -37,8 +37,8 @@ from gradscope.findings.degeneracy_signal import conflict_advice
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
-from gradscope.metrics.uncertainty.clusters import cluster_sums
-from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.studentized import cluster_sums
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.rollouts.groups import groups_of_steps
 from gradscope.rollouts.read_options import ReadOptions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gradscope.catalog.entry import Metric
 from gradscope.diagnostics.spike.logged_course import courses_of, metric_at, outstanding_step
 from gradscope.estimate import Estimate
-from gradscope.metrics.sampler.token_cells import TokenCell
+from gradscope.metrics.sampler import TokenCell
 from gradscope.results.tokens import CorrectionEffect, TokenKind
 from gradscope.rollouts.run import Run
 

@@ -27,11 +27,9 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
 from gradscope.metrics.gram.reward_baselines import optimal_baseline_of_group
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
-from gradscope.metrics.uncertainty.bounded import bounded_means
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means
 from gradscope.metrics.uncertainty.paired import student_mean
-from gradscope.metrics.uncertainty.steps import FEWEST_STEPS
-from gradscope.metrics.uncertainty.trend import trend, trend_within
+from gradscope.metrics.uncertainty.steps import FEWEST_STEPS, trend, trend_within
 from gradscope.results.rank import GroupKind, NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.results.row_kinds import RowKind
 from gradscope.results.update import WeightUpdate

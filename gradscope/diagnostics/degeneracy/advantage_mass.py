@@ -13,8 +13,8 @@ from gradscope.advantages.registry import FORMULATIONS, compute_advantages
 from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
-from gradscope.metrics.uncertainty.clusters import cluster_counts, cluster_sums
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
+from gradscope.metrics.uncertainty.studentized import cluster_counts, cluster_sums
 from gradscope.results.signal import AdvantageMass
 
 Array = NDArray[np.float64]

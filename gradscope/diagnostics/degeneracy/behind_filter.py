@@ -14,7 +14,7 @@ import numpy as np
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.degeneracy import BehindFilter, StepBehindFilter
 from gradscope.rollouts.run import Run
 

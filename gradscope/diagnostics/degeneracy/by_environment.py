@@ -10,7 +10,7 @@ from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.degeneracy import EnvironmentDegeneracy
 
 

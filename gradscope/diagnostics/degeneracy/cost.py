@@ -11,8 +11,8 @@ from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
-from gradscope.metrics.uncertainty.clusters import cluster_sums
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
+from gradscope.metrics.uncertainty.studentized import cluster_sums
 from gradscope.results.signal import SignalCost
 
 Array = NDArray[np.float64]

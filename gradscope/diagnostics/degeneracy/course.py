@@ -20,7 +20,7 @@ from gradscope.metrics.outcomes.degeneracy import (
 )
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
-from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.degeneracy import StepDegeneracy
 from gradscope.rollouts.run import Run
 

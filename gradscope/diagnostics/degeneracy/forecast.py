@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
-from gradscope.metrics.outcomes.pass_rates.forecast import MOST_TIMES, PassRates, fit_pass_rates
-from gradscope.metrics.outcomes.pass_rates.mixture import binomial_chances
+from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, fit_pass_rates
+from gradscope.metrics.outcomes.mixture import binomial_chances
 from gradscope.results.degeneracy import GroupSizeDegeneracy
 from gradscope.results.signal import PassRateDistribution, RateBin, TargetDegeneracy, TargetPlan
 

@@ -11,9 +11,9 @@ import numpy as np
 from gradscope.diagnostics.degeneracy.forecast import forecast_at_size, plan_for_target
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_at_size
+from gradscope.metrics.outcomes.forecast import PassRates
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
-from gradscope.metrics.outcomes.pass_rates.forecast import PassRates
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.degeneracy import GroupSizeDegeneracy
 from gradscope.results.signal import TargetDegeneracy
 

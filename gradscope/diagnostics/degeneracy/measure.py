@@ -27,7 +27,7 @@ from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, split_gap
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
-from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.progress import Progress, reporter
 from gradscope.results.degeneracy import (
     DegeneracyReport,

@@ -9,9 +9,9 @@ from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
 from gradscope.metrics.outcomes.groups import passes
-from gradscope.metrics.outcomes.pooled_policies import estimate_policy_gap
+from gradscope.metrics.outcomes.own_rates import estimate_policy_gap
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.degeneracy import PolicyDegeneracy, PolicyGap
 
 Counts = NDArray[np.int64]

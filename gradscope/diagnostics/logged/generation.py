@@ -11,7 +11,7 @@ from gradscope.diagnostics.logged.as_logged import first_logged, logged_estimate
 from gradscope.diagnostics.logged.tokens import gathered
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.results.logged import Generation, GenerationNumbers
 from gradscope.rollouts.run import Run

@@ -16,7 +16,7 @@ from gradscope.diagnostics.logged.tokens import (
     sampler_mismatch,
     staleness,
 )
-from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.logged import LoggedPolicy, SamplerMismatch, Staleness
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup

@@ -11,15 +11,16 @@ from gradscope.diagnostics.passk.reach_verdict import judge_reach, verifier_caut
 from gradscope.diagnostics.passk.samples import Samples
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.metrics.outcomes.pass_rates.sharpening import (
+from gradscope.metrics.outcomes.passk import (
     CompressionFactor,
     Counts,
     compression_factors,
     least_sharpening,
+    pass_at_k,
+    why_k_too_large,
 )
-from gradscope.metrics.outcomes.passk import pass_at_k, why_k_too_large
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference, bootstrap_means
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.passk import PassAtKComparison, PassAtKDifference, Solved
 
 _EQUAL = 1e-12

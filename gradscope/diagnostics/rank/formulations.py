@@ -16,24 +16,30 @@ from gradscope.diagnostics.inputs.steps import describe_weights
 from gradscope.diagnostics.rank.rows import WEIGHED, StepRows, SubGroup, advantages_of, by_size, sub_groups
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.alignment import ExpectedUpdates, expected_updates, pass_at_k_weights
+from gradscope.metrics.gram.alignment import (
+    ExpectedUpdates,
+    expected_updates,
+    group_cosine,
+    noise_within,
+    pass_at_k_weights,
+)
 from gradscope.metrics.gram.geometry import (
     batch_norm,
     between_groups,
     cancellation,
     class_subspace_energy,
+    cosine_of_updates,
     cosines,
     gradient_gram,
     group_sums,
+    projection_shares,
     row_norms,
     update_gram,
 )
 from gradscope.metrics.gram.interference import prompt_effects
-from gradscope.metrics.gram.prompt_noise import group_cosine, noise_within
-from gradscope.metrics.gram.row_shares import cosine_of_updates, projection_shares
 from gradscope.metrics.gram.sparsity import row_sparsity, zero_groups
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.bounded import bounded_means
+from gradscope.metrics.uncertainty.bootstrap import bounded_means
 from gradscope.results.rank import (
     FormulationUpdate,
     GroupKind,

@@ -18,8 +18,7 @@ from gradscope.metrics.gram.reward_baselines import (
     second_moment,
 )
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
-from gradscope.metrics.uncertainty.bounded import bounded_means
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means
 from gradscope.results.rank import BaselineNoise
 
 _SHRINKAGE = "shrinkage"

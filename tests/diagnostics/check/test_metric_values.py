@@ -8,7 +8,7 @@ import pytest
 from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check.metric_values import MetricValues, _group_metric_by_prompt
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.norms import Quantity, ReplayReport, ReplayVerdict, StepReplay
 from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry
 from gradscope.results.source import Source

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gradscope.diagnostics.logged.generation import TRUNCATED, generation
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from tests.diagnostics.logged.made_up_tokens import drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 

@@ -12,7 +12,7 @@ from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.passk import PassAtKDifference
 from tests.diagnostics.made_up_runs import FIRST, SECOND, samples
 

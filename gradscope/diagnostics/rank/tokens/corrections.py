@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.rank.tokens.weighed import WeighedTokens
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.part_sums import norm_ratio, products_without, sum_cosine
+from gradscope.metrics.gram.part_sums import norm_ratio, products_without, sum_cosine, usable, weight_estimates
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.sampler.weight_estimates import usable, weight_estimates
 from gradscope.results.tokens import CorrectionEffect
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import Rollout

@@ -30,10 +30,10 @@ from gradscope.diagnostics.rank.tokens.weighed import (
 )
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.metrics.gram.geometry import share_of_largest
 from gradscope.metrics.gram.part_sums import ANY, POSITIVE, over_steps, ratio_over_groups, sum_cosine, sum_share
-from gradscope.metrics.gram.row_shares import share_of_largest
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.sampler.token_cells import ENTROPIES, PROBABILITIES, SIGNS, TokenCell
+from gradscope.metrics.sampler import ENTROPIES, PROBABILITIES, SIGNS, TokenCell
 from gradscope.results.tokens import (
     CorrectionEffect,
     EntropyChange,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gradscope.diagnostics.logged.tokens import staleness
-from gradscope.metrics.uncertainty.resampling import RESAMPLING
+from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines

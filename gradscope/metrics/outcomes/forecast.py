@@ -19,15 +19,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.outcomes.pass_rates.mixture import (
+from gradscope.metrics.outcomes.mixture import (
     GridMixture,
     InflatedBeta,
     PassCounts,
+    RateBounds,
     fit_inflated_beta,
     fit_npmle,
 )
-from gradscope.metrics.outcomes.pass_rates.rate_bounds import RateBounds
-from gradscope.metrics.uncertainty.clusters import cluster_numbers
+from gradscope.metrics.uncertainty.studentized import cluster_numbers
 
 Array = NDArray[np.float64]
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradscope.metrics.outcomes.pass_rates.forecast import PassRates, fit_pass_rates, goodness_of_fit
-from gradscope.metrics.outcomes.pass_rates.mixture import InflatedBeta, PassCounts, fit_inflated_beta
+from gradscope.metrics.outcomes.forecast import PassRates, fit_pass_rates, goodness_of_fit
+from gradscope.metrics.outcomes.mixture import InflatedBeta, PassCounts, fit_inflated_beta
 
 
 def drawn(
