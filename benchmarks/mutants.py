@@ -39,6 +39,7 @@ FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 OTHER_ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div},
 }
+ORIGINAL = ".original"
 NO_CODE = ast.Raise | ast.JoinedStr | ast.Import
 
 
@@ -71,6 +72,8 @@ def main() -> None:
     copy, results = arguments.folder.resolve() / "copy", arguments.folder.resolve() / "results.jsonl"
     if not copy.is_dir():
         copy_checkout(copy)
+    for left in copy.rglob(f"*{ORIGINAL}"):  # a run that was killed left its mutant behind
+        left.replace(left.with_suffix(""))
     known = (
         {row["mutant"]: row for row in map(json.loads, results.read_text().splitlines())} if results.exists() else {}
     )
@@ -179,13 +182,13 @@ def replaced(node: ast.AST, **fields: object) -> ast.AST:
 def killer_of(mutant: Mutant, copy: Path, limit: float) -> str | None:
     """The first test that fails on a mutant, but not without it; None where none does."""
     path = copy / mutant.module
-    original = path.read_text(encoding="utf-8")
+    original = path.rename(f"{path}{ORIGINAL}")
     near, far = tests_of(mutant.module, copy)
     try:
         path.write_text(mutant.source, encoding="utf-8")
         failed = first_failure(near, copy, 300.0) or first_failure(far, copy, limit)
     finally:
-        path.write_text(original, encoding="utf-8")
+        original.replace(path)
     if failed and not failed.startswith("time") and first_failure([failed.partition(" - ")[0]], copy, 300.0):
         raise SystemExit(f"{failed} fails without a mutant as well")
     return failed
