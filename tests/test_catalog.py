@@ -24,18 +24,25 @@ from gradscope.diagnostics.logged.measure import PARTS
 from gradscope.diagnostics.passk.comparison import compare_samples
 from gradscope.diagnostics.rank.formulations import (
     _class_energy,
+    baseline_groups,
+    measure_baselines,
     measure_formulations,
     measure_interference,
     measure_kinds,
     measure_shares,
 )
 from gradscope.diagnostics.rank.heldout import measure_heldout
-from gradscope.diagnostics.rank.reward_baselines import baseline_groups, measure_baselines
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.diagnostics.rank.tokens.changes import TokenChange, logprob_change
-from gradscope.diagnostics.rank.tokens.corrections import correction_effects
-from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares, with_later
+from gradscope.diagnostics.rank.tokens.parts import (
+    correction_effects,
+    entropy_change,
+    token_kinds,
+    token_kl,
+    turn_shares,
+    with_later,
+)
 from gradscope.diagnostics.rank.weight_gradients import module_shares, optimizer_steps
 from gradscope.diagnostics.rank.weight_updates import _adapter_states
 from gradscope.diagnostics.spike.measure import _tensors_of, repeated_ngrams

@@ -19,8 +19,7 @@ from gradscope.diagnostics.check.baseline import (
     refuse_other,
     write_baseline,
 )
-from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues, needs_only_rewards
-from gradscope.diagnostics.check.recomputed_numbers import look_closer
+from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues, look_closer, needs_only_rewards
 from gradscope.diagnostics.check.requirements import (
     COMPARE,
     SELECTOR_HINT,

@@ -15,9 +15,8 @@ from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, on_side, rises, together
 from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.diagnostics.rank.collected import Collected
-from gradscope.diagnostics.rank.formulations import group_index, kinds_of
+from gradscope.diagnostics.rank.formulations import group_index, kinds_of, measure_baselines
 from gradscope.diagnostics.rank.request import RankRequest
-from gradscope.diagnostics.rank.reward_baselines import measure_baselines
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import StepRows, advantage_rows
 from gradscope.diagnostics.rank.spectrum import GroupRank, compare_sizes, ranks_of_groups

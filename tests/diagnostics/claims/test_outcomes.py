@@ -19,8 +19,7 @@ from gradscope.diagnostics.claims.outcomes import (
     excess_from_prompts,
     search_not_capacity,
 )
-from gradscope.diagnostics.degeneracy.course import EstimateOptions, chosen_threshold, group_table
-from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
+from gradscope.diagnostics.degeneracy.group_rewards import EstimateOptions, chosen_threshold, group_rewards, group_table
 from gradscope.diagnostics.passk.comparison import compare_samples
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import split_gap

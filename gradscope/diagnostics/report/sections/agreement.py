@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.logged.tokens import NO_SAMPLER
-from gradscope.diagnostics.rank.tokens.corrections import sequence_corrections
+from gradscope.diagnostics.rank.tokens.parts import sequence_corrections
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_part, missing_section
 from gradscope.findings.rank_tokens import correction_findings
 from gradscope.metrics.sampler import NAMES

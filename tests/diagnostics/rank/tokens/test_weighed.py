@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.rank.tokens.corrections import correction_effects
-from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
+from gradscope.diagnostics.rank.tokens.parts import (
+    correction_effects,
+    entropy_change,
+    token_kinds,
+    token_kl,
+    turn_shares,
+)
 from gradscope.diagnostics.rank.tokens.weighed import (
     KINDS,
     UNDECIDED,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 from gradscope.diagnostics.logged.tokens import staleness
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.rollouts.readers.detect import read_run
@@ -39,6 +40,7 @@ def test_a_task_is_a_group_at_the_version_that_finished_it(below: str, expected:
 def test_samples_of_several_versions_are_said() -> None:
     assert any("begun by an earlier version" in sentence for sentence in read_run(LOG).source.inferred)
     assert len(read_run(LOG / "rollout/0").source.inferred) == 1
+    assert len(measure_degeneracy(LOG / "rollout/0").source.inferred) == 1  # from arrays, several files at a time
 
 
 def test_lags_are_from_the_first_token_to_the_last() -> None:
