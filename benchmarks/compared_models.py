@@ -134,7 +134,7 @@ def our_grams(folder: Path, rollouts: list[Sampled]) -> tuple[list[np.ndarray], 
 
 def groups_of(rollouts: list[Sampled]) -> list[Any]:
     """The rollouts as a log would give them, two of a group."""
-    from gradscope.rollouts.types import Rollout, RolloutGroup
+    from gradscope.rollouts.groups import Rollout, RolloutGroup
 
     rows = [
         Rollout(

@@ -243,7 +243,7 @@ def groups_of(policy: Any, size: int, length: int, prompt: int) -> list[Any]:
     """Groups of random rollouts, each of so many tokens, behind random prompts."""
     import numpy as np
 
-    from gradscope.rollouts.types import Rollout, RolloutGroup
+    from gradscope.rollouts.groups import Rollout, RolloutGroup
 
     rng, vocab = np.random.default_rng(0), policy.vocab_size
 

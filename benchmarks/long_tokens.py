@@ -32,7 +32,7 @@ from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.measure import measure_tokens
 from gradscope.results.rank import GradientSpectrum
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.training.grpo.policy import EMBEDDED_FOLDER
 
 VOCAB, PROMPT = 128, 8

@@ -50,7 +50,7 @@ def build_plan(lengths: str, size: int) -> Any:
     from gradscope.gradients.model.batches import TokenSequence
     from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.plan.rows import plan_rows
-    from gradscope.rollouts.types import Rollout
+    from gradscope.rollouts.groups import Rollout
 
     generator = torch.Generator().manual_seed(0)
 

@@ -12,8 +12,8 @@ import numpy as np
 from gradscope.diagnostics.passk.samples import Samples, samples_of_run
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.source import Source
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import Run, TrainerSettings
-from gradscope.rollouts.types import Rollout, RolloutGroup
 
 Rewards = Sequence[float | None]
 

@@ -36,7 +36,7 @@ from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.progress import no_notice
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 
 VOCAB = 23
 ARCHITECTURES = ("llama_untied_biases", "gpt2_tied_conv1d", "qwen3_gqa_norms", "gemma3_scaled")

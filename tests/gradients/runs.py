@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import TrainerSettings, WeightsRef
-from gradscope.rollouts.types import Rollout, RolloutGroup
 
 GROUP_SIZE = {"trl_full": 8, "trl_lora": 4}
 

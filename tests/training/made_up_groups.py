@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 
 
 def group_of(prompt: str, rollouts: Sequence[tuple[str, float]]) -> RolloutGroup:

@@ -19,7 +19,7 @@ from gradscope.rollouts.places.fetch import log_extent
 from gradscope.rollouts.places.urls import shown
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.reduction.so_far import ReadSoFar
+from gradscope.rollouts.readers.reduction.log import ReadSoFar
 
 Notice = Callable[[str], None]
 """Told in a sentence why a look at the log gave nothing."""

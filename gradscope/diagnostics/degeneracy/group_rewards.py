@@ -24,8 +24,7 @@ from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, l
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.degeneracy import StepDegeneracy
-from gradscope.rollouts.groups import reward_table
-from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.run import Run
 
 TRAINER_REWARD = "reward"

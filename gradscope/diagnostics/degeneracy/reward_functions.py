@@ -29,7 +29,7 @@ from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.studentized import cluster_sums
 from gradscope.results.signal import RewardConflict, RewardFunction, SideRewards
 from gradscope.rollouts.function_rewards import adds_up, reward_terms
-from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.groups import RewardTable
 from gradscope.rollouts.run import Run, TrainerSettings
 
 Array = NDArray[np.float64]

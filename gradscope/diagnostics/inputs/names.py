@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from gradscope.advantages.formulation import is_in_file
 from gradscope.advantages.registry import ALL_FORMULATIONS
-from gradscope.rollouts.readers.registry import FORMATS
+from gradscope.rollouts.readers.detect import FORMATS
 
 
 def _advantage_names() -> tuple[str, ...]:

@@ -51,8 +51,8 @@ from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, t
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
+from gradscope.rollouts.groups import Rollout
 from gradscope.rollouts.run import Run, WeightsRef
-from gradscope.rollouts.types import Rollout
 
 if TYPE_CHECKING:
     from gradscope.gradients.model.batches import TokenSequence

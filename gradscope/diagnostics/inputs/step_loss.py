@@ -17,7 +17,7 @@ from gradscope.errors import InputError
 from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
 from gradscope.rollouts.checkpoint_folders import REFERENCE_ADAPTER
-from gradscope.rollouts.readers.parsing.scalars import logged_number
+from gradscope.rollouts.readers.parsing.cells import logged_number
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 
 if TYPE_CHECKING:

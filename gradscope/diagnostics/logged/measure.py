@@ -24,8 +24,8 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.results.logged import Generation, GenerationNumbers, LoggedPolicy, SamplerMismatch, Staleness
+from gradscope.rollouts.groups import RolloutGroup, Status
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup, Status
 
 ENDED: tuple[Status, ...] = ("completed", "truncated")
 """How a completion ends that did not fail."""

@@ -37,8 +37,8 @@ from gradscope.results.logged import (
     StalenessNumbers,
     TokenMismatch,
 )
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import Rollout, RolloutGroup
 
 Result_co = TypeVar("Result_co", covariant=True)
 

@@ -22,9 +22,9 @@ from gradscope.metrics.outcomes.groups import binary_threshold
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
 from gradscope.results.rank import HeldoutInfluence, HeldoutTransfer
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.types import Rollout, RolloutGroup
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep

@@ -20,7 +20,7 @@ from gradscope.advantages.registry import LOGGED, compute_advantages, compute_st
 from gradscope.errors import InputError
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.rollouts.function_rewards import FunctionRewards
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.writing import atomic_write
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from gradscope.diagnostics.replay.log_arithmetic import Outcome, refused
 from gradscope.findings.logged import LOGPROB_BOUND
 from gradscope.reason import Reason
 from gradscope.results.norms import LogprobDifference, Quantity
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
 from gradscope.say import non_finite_word
 
 if TYPE_CHECKING:

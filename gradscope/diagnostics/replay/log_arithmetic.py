@@ -18,10 +18,9 @@ from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, all_equal
 from gradscope.reason import Reason
 from gradscope.results.norms import Quantity
 from gradscope.rollouts.function_rewards import function_rewards
-from gradscope.rollouts.run import Run, TrainerSettings
+from gradscope.rollouts.groups import RolloutGroup
+from gradscope.rollouts.run import VERSION_HINT, Run, TrainerSettings, TrlVersion
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
-from gradscope.rollouts.trl_version import VERSION_HINT, TrlVersion
-from gradscope.rollouts.types import RolloutGroup
 from gradscope.say import non_finite_word
 
 Array = NDArray[np.float64]

@@ -12,9 +12,8 @@ from gradscope.diagnostics.report.sections.contributions import excerpt
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.results.report import ReadGroup, ReadRollout
-from gradscope.rollouts.groups import holds_rewards_alone
+from gradscope.rollouts.groups import RolloutGroup, holds_rewards_alone
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram

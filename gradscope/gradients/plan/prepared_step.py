@@ -26,8 +26,8 @@ from gradscope.gradients.model.policy import MeasuredPolicy, token_sequences
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan, plan_rows
 from gradscope.gradients.processes import num_connected
-from gradscope.rollouts.trl_version import VERSION_HINT
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.run import VERSION_HINT
 
 # Whether a model's output depends on the padding around its rows, and if so the sequences in the trainer's padding.
 #

@@ -19,7 +19,7 @@ from gradscope.errors import InputError
 from gradscope.gradients.model.batches import TokenSequence
 from gradscope.gradients.plan.losses import Completion, factors_out, kl_slope, reward_slope, sent
 from gradscope.gradients.plan.objective import Objective
-from gradscope.rollouts.types import Rollout
+from gradscope.rollouts.groups import Rollout
 
 Channel = Literal["score", "kl", "logged", "entropy"]
 BESIDE: tuple[Channel, ...] = ("kl", "entropy")

@@ -29,7 +29,7 @@ from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.step.verify import require_agreement, tolerance
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 
 # Correct answers of held-out prompts as token ids, beside a step that they were not trained on.
 #

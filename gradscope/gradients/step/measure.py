@@ -39,7 +39,7 @@ from gradscope.gradients.step.verify import verify_gram
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import CAUSES
-from gradscope.rollouts.types import Rollout
+from gradscope.rollouts.groups import Rollout
 
 # How far a gradient row is from its exact value: the floor below which singular values are arithmetic, not signal.
 #

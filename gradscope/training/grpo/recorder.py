@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from gradscope.metrics.outcomes.groups import all_equal
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run_folder import append_metrics
 from gradscope.rollouts.store import write_step_rollouts
-from gradscope.rollouts.types import Rollout, RolloutGroup
 from gradscope.training.grpo.policy import TrainedPolicy
 from gradscope.training.tasks.task import Problem, Task, incoherence_metrics
 

@@ -27,8 +27,8 @@ from gradscope.gradients.step.measure import measure_step
 from gradscope.metrics.gram.alignment import expected_updates
 from gradscope.metrics.gram.geometry import batch_norm, cancellation
 from gradscope.metrics.gram.spectrum import effective_rank, singular_values_from_gram
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import WeightsRef
-from gradscope.rollouts.types import RolloutGroup
 from gradscope.training.protocols import Trainer
 
 Array = NDArray[np.float64]

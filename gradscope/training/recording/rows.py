@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.training.protocols import Tokenizer
 
 Row = dict[str, Any]

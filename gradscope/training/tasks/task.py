@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from gradscope.metrics.outcomes.reward_shares import REWARDED, count_incoherent, frac_incoherent
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run_folder import read_metrics
-from gradscope.rollouts.types import RolloutGroup
 
 Grader = Callable[[str, str], float]
 """Called with (completion, answer); the reward."""

@@ -13,7 +13,7 @@ from gradscope.diagnostics.claims import evidence as module
 from gradscope.diagnostics.claims.evidence import AtHand, Evidence, NotAtHand, token_credit
 from gradscope.diagnostics.rank.collected import Collected
 from gradscope.errors import InputError
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.groups import RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of, two_steps
 
 

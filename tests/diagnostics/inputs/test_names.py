@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from gradscope.advantages.registry import formulation
 from gradscope.diagnostics.inputs.names import NAMES
-from gradscope.rollouts.readers.registry import format_named
+from gradscope.rollouts.readers.detect import format_named
 
 
 def test_every_name_is_one_that_its_option_takes() -> None:

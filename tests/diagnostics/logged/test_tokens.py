@@ -26,9 +26,9 @@ from gradscope.diagnostics.logged.tokens import (
     staleness,
 )
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
+from gradscope.rollouts.groups import RolloutGroup, Tokens
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup, Tokens
 from tests.conftest import REPOSITORY
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of

@@ -21,7 +21,7 @@ from gradscope.diagnostics.rank.rows import (
 )
 from gradscope.errors import InputError
 from gradscope.rollouts.function_rewards import FunctionRewards
-from gradscope.rollouts.types import Rollout, RolloutGroup, Tokens
+from gradscope.rollouts.groups import Rollout, RolloutGroup, Tokens
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
 from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
 

@@ -21,7 +21,7 @@ from gradscope.diagnostics.rank.weight_groups import (
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.group_weights import Combinations, GroupWeightRanks
 from gradscope.gradients.step.measure import measure_step
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.groups import RolloutGroup
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 

@@ -23,8 +23,8 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     replay_zero_std,
 )
 from gradscope.reason import Reason
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import Run, TrainerSettings
-from gradscope.rollouts.types import Rollout, RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of
 
 G, WEIGHTS = 4, [1.0, 0.3]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gradscope.diagnostics.report.lengths import Ends, lengths_of
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.groups import RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of
 
 

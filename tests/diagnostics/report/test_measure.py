@@ -23,9 +23,9 @@ from gradscope.gradients.tokens import measure as measure_module
 from gradscope.progress import no_progress
 from gradscope.results.report import ReportSection, RunReport
 from gradscope.results.source import Source
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run, WeightsRef
-from gradscope.rollouts.types import Rollout, RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.diagnostics.rank.tokens.test_changes import ON_CPU, plain_outputs, run_on, tokens_of

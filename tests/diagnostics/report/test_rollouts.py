@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gradscope.diagnostics.report.rollouts import LEAST_CHARACTERS, MOST_ROLLOUTS, kind_of, read_groups
-from gradscope.rollouts.groups import GroupsOfTable, reward_table
+from gradscope.rollouts.groups import GroupsOfTable, RolloutGroup, reward_table
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of
 

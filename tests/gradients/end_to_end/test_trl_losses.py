@@ -18,8 +18,8 @@ from gradscope.gradients.plan.losses import clipped as clipped_term
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.trained.norms import TrainerArithmetic, trained_norms
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import TrainerSettings
-from gradscope.rollouts.types import Rollout, RolloutGroup
 from tests.gradients.models import VOCAB, measured_step, policy_of, prepared, tiny_experts, tiny_model
 
 MODEL = "llama_untied_biases"

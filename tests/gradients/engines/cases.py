@@ -30,8 +30,8 @@ from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.processes import all_reduce_sum, connected_index, connected_processes
 from gradscope.gradients.trained.assumptions import unchanged
 from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import WeightsRef
-from gradscope.rollouts.types import RolloutGroup
 from tests.gradients.adapters import KINDS, adapt_with, adapted, adapted_experts
 from tests.gradients.heads import Largest, model_of
 from tests.gradients.models import ARCHITECTURES, DAPO, VOCAB, measured_step, tiny_groups, tiny_model

@@ -16,7 +16,7 @@ from gradscope.gradients.plan.rows import RowPlan, plan_rows
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import measure_norm
 from gradscope.metrics.gram.geometry import batch_norm
-from gradscope.rollouts.types import Rollout
+from gradscope.rollouts.groups import Rollout
 from tests.gradients.adapters import adapt
 from tests.gradients.models import (
     ARCHITECTURES,

@@ -9,8 +9,8 @@ from trl import GRPOConfig
 
 from gradscope.gradients.plan.losses import LossParameters
 from gradscope.gradients.plan.objective import Objective, _is_reused, reason_against, several_sequences
+from gradscope.rollouts.groups import Rollout, Tokens
 from gradscope.rollouts.run import TrainerSettings
-from gradscope.rollouts.types import Rollout, Tokens
 
 ROLLOUT = Rollout(group_id="g", sample=0, row=0, prompt="p", completion="c", reward=1.0)
 TRUNCATED = dataclasses.replace(ROLLOUT, status="truncated")

@@ -29,8 +29,8 @@ from gradscope.gradients.plan.prepared_step import (
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.measure import measure_rollout_tokens
 from gradscope.reason import Reason
-from gradscope.rollouts.trl_version import TrlVersion
-from gradscope.rollouts.types import Rollout
+from gradscope.rollouts.groups import Rollout
+from gradscope.rollouts.run import TrlVersion
 from tests.diagnostics.inputs.test_recomputed import scaled_model
 from tests.gradients.models import DAPO, VOCAB, policy_of, prepared, tiny_groups, tiny_model, tiny_policy
 

@@ -11,8 +11,8 @@ from gradscope.gradients.model.batches import TokenSequence
 from gradscope.gradients.plan.losses import SamplerCorrection
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import ForwardPasses, Row, high_entropy, plan_rows
-from gradscope.rollouts.trl_version import TrlVersion
-from gradscope.rollouts.types import Rollout
+from gradscope.rollouts.groups import Rollout
+from gradscope.rollouts.run import TrlVersion
 
 ROLLOUT = Rollout(group_id="g", sample=0, row=0, prompt="", completion="", reward=1.0, advantage=2.0)
 SEQUENCE = TokenSequence(

@@ -11,9 +11,9 @@ import pytest
 
 from gradscope import measure_degeneracy, measure_rank, replay_run
 from gradscope.advantages.registry import compute_step_advantages
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run_folder import checkpoint_path, read_manifest, read_metrics, step_path
 from gradscope.rollouts.store import read_steps
-from gradscope.rollouts.types import RolloutGroup
 from gradscope.training.config import TrainConfig
 from gradscope.training.train import train
 from tests.training.conftest import SHORT

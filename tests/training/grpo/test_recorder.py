@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run_folder import checkpoint_path, metrics_path, read_metrics
 from gradscope.rollouts.store import read_steps
-from gradscope.rollouts.types import Rollout, RolloutGroup
 from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.recorder import _batch_numbers
 

@@ -55,8 +55,8 @@ from gradscope.results.tokens import (
     TokenKl,
     TurnShare,
 )
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import Rollout, RolloutGroup
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram

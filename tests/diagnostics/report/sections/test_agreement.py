@@ -10,8 +10,8 @@ import pytest
 
 from gradscope.diagnostics.report.sections.agreement import agreement_section, logged_agreement
 from gradscope.results.report import ReportSection
+from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.run import Run, TrainerSettings
-from gradscope.rollouts.types import Tokens
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of

@@ -6,7 +6,7 @@ import pytest
 
 from gradscope.diagnostics.report.sections.length import length_section
 from gradscope.estimate import Estimate
-from gradscope.rollouts.types import RolloutGroup, Status, Tokens
+from gradscope.rollouts.groups import RolloutGroup, Status, Tokens
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 
