@@ -17,7 +17,7 @@ from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_at_size
 from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.outcomes.passk import estimate_pass_table, pass_at_k
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 
 Array = NDArray[np.float64]
 Sampler = Callable[[np.random.Generator, int], Array]

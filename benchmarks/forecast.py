@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.metrics.outcomes.forecast import PassRates, fit_pass_rates
 from gradscope.metrics.outcomes.groups import all_equal_unbiased
-from gradscope.metrics.outcomes.pass_rates.forecast import PassRates, fit_pass_rates
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.rollouts.readers.detect import read_run
 

@@ -38,9 +38,9 @@ def main() -> None:
         print(f"| {what} | {number} |")
 
 
-def modules_of(folder: str) -> list[Path]:
+def modules_of(folder: str, root: Path = ROOT) -> list[Path]:
     """The Python files of a folder of the repository."""
-    return sorted((ROOT / folder).rglob("*.py"))
+    return sorted((root / folder).rglob("*.py"))
 
 
 def num_lines(path: Path) -> int:

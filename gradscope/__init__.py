@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.report.measure import report_run
     from gradscope.diagnostics.spike.measure import measure_spike
     from gradscope.gradients.engine_options import EngineOptions
-    from gradscope.metrics.uncertainty.resampling import Resampling
+    from gradscope.metrics.uncertainty.intervals import Resampling
     from gradscope.rollouts.read_options import ColumnNames, ReadOptions
     from gradscope.rollouts.readers.detect import read_run
     from gradscope.shown import Views
@@ -68,7 +68,7 @@ _HOMES = {
     "EngineOptions": "gradscope.gradients.engine_options",
     "RankOptions": "gradscope.diagnostics.rank.request",
     "ReadOptions": "gradscope.rollouts.read_options",
-    "Resampling": "gradscope.metrics.uncertainty.resampling",
+    "Resampling": "gradscope.metrics.uncertainty.intervals",
     "TrainConfig": "gradscope.training.config",
     "advantage_formulation": "gradscope.advantages.formulation",
     "check_run": "gradscope.diagnostics.check.measure",

@@ -24,37 +24,53 @@ from gradscope.diagnostics.logged.measure import PARTS
 from gradscope.diagnostics.passk.comparison import compare_samples
 from gradscope.diagnostics.rank.formulations import (
     _class_energy,
+    baseline_groups,
+    measure_baselines,
     measure_formulations,
     measure_interference,
     measure_kinds,
     measure_shares,
 )
 from gradscope.diagnostics.rank.heldout import measure_heldout
-from gradscope.diagnostics.rank.reward_baselines import baseline_groups, measure_baselines
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.diagnostics.rank.tokens.changes import TokenChange, logprob_change
-from gradscope.diagnostics.rank.tokens.corrections import correction_effects
-from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares, with_later
+from gradscope.diagnostics.rank.tokens.parts import (
+    correction_effects,
+    entropy_change,
+    token_kinds,
+    token_kl,
+    turn_shares,
+    with_later,
+)
 from gradscope.diagnostics.rank.weight_gradients import module_shares, optimizer_steps
 from gradscope.diagnostics.rank.weight_updates import _adapter_states
-from gradscope.diagnostics.spike.measure import _tensors_of
+from gradscope.diagnostics.spike.measure import _tensors_of, repeated_ngrams
 from gradscope.estimate import Estimate
 from gradscope.gradients.model.checkpoint import Checkpoint
 from gradscope.gradients.step.directions import MatrixSteps, TensorNorm
 from gradscope.gradients.step.heldout import HeldoutGram
 from gradscope.metrics.gram.alignment import expected_updates
-from gradscope.metrics.gram.geometry import batch_norm, cancellation
-from gradscope.metrics.gram.matrix_frames import frame_of, principal_angle, spectrum_drift
-from gradscope.metrics.gram.removal import norms_without
-from gradscope.metrics.gram.row_shares import cosine_of_updates, cosines_to_sum, top_share
+from gradscope.metrics.gram.geometry import (
+    batch_norm,
+    cancellation,
+    cosine_of_updates,
+    cosines_to_sum,
+    norms_without,
+    top_share,
+)
 from gradscope.metrics.gram.sparsity import row_sparsity, zero_groups
-from gradscope.metrics.gram.weight_update import linear_growth, principal_overlap
-from gradscope.metrics.outcomes.incoherence import frac_incoherent
-from gradscope.metrics.outcomes.outliers import Deviation, deviation_of
+from gradscope.metrics.gram.weight_update import (
+    frame_of,
+    linear_growth,
+    principal_angle,
+    principal_overlap,
+    spectrum_drift,
+)
 from gradscope.metrics.outcomes.passk import estimate_pass_table
-from gradscope.metrics.outcomes.repeats import repeated_ngrams
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.outcomes.reward_shares import frac_incoherent
+from gradscope.metrics.uncertainty.intervals import Resampling
+from gradscope.metrics.uncertainty.steps import Deviation, deviation_of
 from gradscope.results.degeneracy import (
     BehindFilter,
     DegeneracyReport,

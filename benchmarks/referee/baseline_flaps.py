@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.check.baseline import baseline_verdicts
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.results.verdicts import BaselineMetric, Verdict
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from gradscope.metrics.uncertainty.bounded import bounded_means
-from gradscope.metrics.uncertainty.closed_form import wilson_interval
+from gradscope.metrics.uncertainty.bootstrap import bounded_means
+from gradscope.metrics.uncertainty.intervals import wilson_interval
 
 Array = NDArray[np.float64]
 ROWS = 16

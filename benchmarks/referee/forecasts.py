@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.metrics.outcomes.pass_rates.forecast import PassRates, fit_pass_rates
+from gradscope.metrics.outcomes.forecast import PassRates, fit_pass_rates
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Array]

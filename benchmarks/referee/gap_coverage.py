@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracies
 from gradscope.metrics.outcomes.groups import iid_prediction
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 
 Rates = Callable[[np.random.Generator, int], NDArray[np.float64]]
 

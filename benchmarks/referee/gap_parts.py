@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracy, split_gap
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 
 Array = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 import numpy as np
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.heldout import HeldoutEffects, heldout_effects
+from gradscope.metrics.gram.interference import HeldoutEffects, heldout_effects
 
 SIZES = ((8, 8), (8, 32), (16, 16), (16, 64), (32, 64))
 """Training and held-out prompts."""

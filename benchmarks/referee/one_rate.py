@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_variance
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 
 Rates = Callable[[np.random.Generator, int], NDArray[np.float64]]
 LEVELS = (0.05, 0.01, 0.001)

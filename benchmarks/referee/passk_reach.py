@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.passk.comparison import compare_samples
 from gradscope.diagnostics.passk.samples import Samples
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.source import Source
 
 Array = NDArray[np.float64]

@@ -12,7 +12,7 @@ import argparse
 import numpy as np
 from scipy.stats import linregress
 
-from gradscope.metrics.uncertainty.trend import trend
+from gradscope.metrics.uncertainty.steps import trend
 
 LENGTHS = (6, 10, 20, 50, 100)
 CORRELATIONS = (0.0, 0.5, 0.8, 0.9)

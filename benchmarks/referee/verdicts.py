@@ -24,8 +24,8 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
 from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracy, split_gap
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts
-from gradscope.metrics.uncertainty.resampling import Resampling
-from gradscope.metrics.uncertainty.trend import trend
+from gradscope.metrics.uncertainty.intervals import Resampling
+from gradscope.metrics.uncertainty.steps import trend
 from gradscope.results.source import Source
 
 Array = NDArray[np.float64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.difference import difference_of
+from gradscope.metrics.uncertainty.intervals import difference_of
 from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
 from gradscope.results.signal import RewardConflict, RewardFunction, SideRewards, TargetDegeneracy, TargetPlan
 from gradscope.say import amount, chance, percent, points, with_interval

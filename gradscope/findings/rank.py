@@ -11,7 +11,7 @@ from gradscope.advantages.registry import LOGGED
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import logprob_findings
 from gradscope.metrics.gram.reward_baselines import REFERENCE
-from gradscope.metrics.uncertainty.difference import difference_of
+from gradscope.metrics.uncertainty.intervals import difference_of
 from gradscope.results.rank import (
     BaselineNoise,
     FormulationUpdate,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.sampler.mismatch import NAMES
+from gradscope.metrics.sampler import NAMES
 from gradscope.results.logged import LagShare, LoggedPolicy, MismatchNumbers, SamplerMismatch, Staleness, TokenMismatch
 from gradscope.results.report import (
     Chart,

@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.entry import Direction
 from gradscope.catalog.lookup import CATALOG, catalog_name
-from gradscope.diagnostics.check.recomputed_numbers import look_closer
+from gradscope.diagnostics.check.metric_values import look_closer
 from gradscope.diagnostics.check.requirements import split_metric
 from gradscope.errors import InputError, OutputExistsError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
-from gradscope.metrics.uncertainty.difference import difference_of
-from gradscope.metrics.uncertainty.one_sided import rise_by_flips, rise_by_interval
-from gradscope.metrics.uncertainty.paired import holm
-from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling, difference_of
+from gradscope.metrics.uncertainty.paired import holm, rise_by_flips, rise_by_interval
 from gradscope.outside.limits import open_file
 from gradscope.outside.plain_json import read_json
 from gradscope.outside.rules import is_finite

@@ -19,8 +19,7 @@ from gradscope.diagnostics.check.baseline import (
     refuse_other,
     write_baseline,
 )
-from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues, needs_only_rewards
-from gradscope.diagnostics.check.recomputed_numbers import look_closer
+from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues, look_closer, needs_only_rewards
 from gradscope.diagnostics.check.requirements import (
     COMPARE,
     SELECTOR_HINT,
@@ -35,7 +34,7 @@ from gradscope.errors import UsageError
 from gradscope.findings.degeneracy_signal import conflict_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.machine.processes import process_index
-from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.progress import Progress, reporter
 from gradscope.results.source import Source
 from gradscope.results.verdicts import (

@@ -17,8 +17,7 @@ import numpy as np
 from gradscope.diagnostics.inputs.toml_file import read_toml
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.steps import mean_of_steps
-from gradscope.metrics.uncertainty.trend import trend
+from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.outside.numerals import number_from
 from gradscope.outside.rules import is_finite
 from gradscope.results.verdicts import BaselineRule, Operator, Requirement

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.closed_form import bonferroni
+from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.results.verdicts import ClaimVerdict
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradscope.advantages.token import return_to_go
-from gradscope.diagnostics.degeneracy.course import group_table
-from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
+from gradscope.diagnostics.degeneracy.group_rewards import group_rewards, group_table
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
@@ -27,7 +26,7 @@ from gradscope.diagnostics.rank.weight_updates import update_report
 from gradscope.errors import GradscopeError, InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.degeneracy import GroupTable
-from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport

@@ -15,9 +15,8 @@ from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, on_side, rises, together
 from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.diagnostics.rank.collected import Collected
-from gradscope.diagnostics.rank.formulations import group_index, kinds_of
+from gradscope.diagnostics.rank.formulations import group_index, kinds_of, measure_baselines
 from gradscope.diagnostics.rank.request import RankRequest
-from gradscope.diagnostics.rank.reward_baselines import measure_baselines
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import StepRows, advantage_rows
 from gradscope.diagnostics.rank.spectrum import GroupRank, compare_sizes, ranks_of_groups
@@ -27,11 +26,9 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
 from gradscope.metrics.gram.reward_baselines import optimal_baseline_of_group
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
-from gradscope.metrics.uncertainty.bounded import bounded_means
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means
 from gradscope.metrics.uncertainty.paired import student_mean
-from gradscope.metrics.uncertainty.steps import FEWEST_STEPS
-from gradscope.metrics.uncertainty.trend import trend, trend_within
+from gradscope.metrics.uncertainty.steps import FEWEST_STEPS, trend, trend_within
 from gradscope.results.rank import GroupKind, NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.results.row_kinds import RowKind
 from gradscope.results.update import WeightUpdate

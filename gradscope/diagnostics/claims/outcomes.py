@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, rises, together
 from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.estimate import Estimate
-from gradscope.metrics.outcomes.persistence import dead_persistence
+from gradscope.metrics.outcomes.degeneracy import dead_persistence
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.say import percent, points, with_interval
 

@@ -15,7 +15,7 @@ from gradscope.diagnostics.rank.tokens.weighed import UNDECIDED, UNLIKELY
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.part_sums import ratio_over_groups
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.sampler.token_cells import PROBABILITIES, TokenCell
+from gradscope.metrics.sampler import PROBABILITIES, TokenCell
 from gradscope.say import percent, with_interval
 
 NO_TOKENS = "No step has a gradient and a logged advantage of every token"

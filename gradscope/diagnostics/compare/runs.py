@@ -21,11 +21,11 @@ from gradscope.diagnostics.passk.samples import Samples, read_samples
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
-from gradscope.metrics.outcomes.incoherence import frac_incoherent
 from gradscope.metrics.outcomes.passk import pass_at_k
+from gradscope.metrics.outcomes.reward_shares import frac_incoherent
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
-from gradscope.metrics.uncertainty.clusters import cluster_sums
-from gradscope.metrics.uncertainty.difference import difference_of
+from gradscope.metrics.uncertainty.intervals import difference_of
+from gradscope.metrics.uncertainty.studentized import cluster_sums
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.compare import ComparedPair
 from gradscope.results.signal import SideRewards

@@ -1,18 +1,25 @@
-"""Degeneracy of a log of metrics alone: the share as it was logged, and nothing that needs rollouts."""
+"""What the rollouts of a log do not tell: a share that was logged alone, and dead groups dropped before the log.
+
+Each counter of a trainer's filter was read in its trainer's source (August 2026): what it counts, and when it is
+written. A step at which something else was dropped too, dead or not, is left out.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from gradscope.diagnostics.degeneracy.course import NUM_WINDOWS, By
-from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD
+from gradscope.diagnostics.degeneracy.group_rewards import NUM_WINDOWS, TRAINER_REWARD, By
 from gradscope.diagnostics.logged.as_logged import NO_ROLLOUTS, logged_estimate, metric_courses
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import course_named, metric_findings
+from gradscope.metrics.outcomes.degeneracy import GroupTable
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.degeneracy import (
     BehindFilter,
     DegeneracyReport,
@@ -20,6 +27,7 @@ from gradscope.results.degeneracy import (
     GroupSizeDegeneracy,
     Overdispersion,
     PromptCounts,
+    StepBehindFilter,
     StepDegeneracy,
 )
 from gradscope.results.envelope import LazyRows
@@ -163,3 +171,148 @@ def _rows(
 def _mean_at(course: Mapping[int, float], steps: Sequence[int]) -> Estimate:
     values = [course[step] for step in steps if step in course]
     return logged_estimate(math.fsum(values) / len(values)) if values else _NONE
+
+
+NO_COUNTER = "the log has no counter of groups that a filter dropped"
+NOT_THE_REWARD = "a filter looks at the trainer's reward, not at one reward function"
+NOT_WHOLE = "the counter of dropped groups is not a whole number"
+NO_LINE = "nothing was logged at this step"
+OTHER_STEPS = "the metrics are not of the steps of the rollouts"
+STALE = "groups that had grown stale were dropped too, dead or not"
+ANOTHER_FILTER = "groups were dropped for another reason too, dead or not"
+NOT_ALL_KEPT = "the log does not hold all groups that were kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """The groups of a step that are in the log."""
+
+    num: int
+    dead: int
+
+
+class _Unusable(Exception):
+    """A step whose groups cannot be told; the message is the reason."""
+
+
+Sampled = tuple[int, int]
+"""Groups of a step that gave no gradient, and all that were sampled."""
+Values = Mapping[str, float]
+
+_VERL = "training/filter_groups/"
+_SLIME = "rollout/dynamic_filter/drop_"
+_OPEN_INSTRUCT = "batch/"
+
+
+def _verl(values: Values, kept: _Kept) -> Sampled:
+    """Its counters are of groups, whatever their names say, summed over a step; one of none is not written."""
+    if _count(values, "training/off_policy/evicted_samples"):
+        raise _Unusable(STALE)
+    dropped = _count(values, f"{_VERL}evicted_samples")
+    live = _count(values, f"{_VERL}discarded_surplus_samples")
+    return kept.dead + dropped, kept.num + dropped + live
+
+
+def _slime(values: Values, kept: _Kept) -> Sampled:
+    """A counter a reason, of groups; those of equal rewards are named after the reward, others are of own filters."""
+    names = [name for name in values if name.startswith(_SLIME)]
+    if any(_count(values, name) for name in names if not name.startswith(f"{_SLIME}zero_std_")):
+        raise _Unusable(ANOTHER_FILTER)
+    dropped = sum(_count(values, name) for name in names)
+    return kept.dead + dropped, kept.num + dropped
+
+
+def _open_instruct(values: Values, kept: _Kept) -> Sampled:
+    """Prompts of one batch whose rewards were equal; truncated completions may have been taken out after counting."""
+    if f"{_OPEN_INSTRUCT}filtered_prompts" not in values:
+        raise _Unusable(NO_LINE)
+    if _count(values, f"{_OPEN_INSTRUCT}total_prompts") != kept.num:
+        raise _Unusable(NOT_ALL_KEPT)
+    dropped = _count(values, f"{_OPEN_INSTRUCT}filtered_prompts")
+    return kept.dead + dropped, kept.num + dropped
+
+
+def _gradscope(values: Values, kept: _Kept) -> Sampled:
+    """Our own dynamic sampling counts all groups that it sampled, and the dead among them."""
+    dead, sampled = (_count(values, f"num_sampled_{of}groups") for of in ("degenerate_", ""))
+    if not kept.num <= sampled or not kept.dead <= dead <= sampled:
+        raise _Unusable(NOT_ALL_KEPT)
+    return dead, sampled
+
+
+_RULES: dict[str, tuple[str, Callable[[Values, _Kept], Sampled]]] = {
+    "verl": (_VERL, _verl),
+    "slime": (_SLIME, _slime),
+    "open-instruct": (f"{_OPEN_INSTRUCT}filtered_prompts", _open_instruct),
+    "gradscope": ("num_sampled_degenerate_groups", _gradscope),
+}
+"""Reader -> how the names of its counters begin, and what they say of a step."""
+
+
+def measure_behind_filter(run: Run, table: GroupTable, reward: str | None, resampling: Resampling) -> BehindFilter:
+    """The share of dead groups among all that were sampled, those included that never reached the log.
+
+    Args:
+        run: The run, with what its trainer logged.
+        table: Its groups.
+        reward: One reward function by name, of which the table is; None: the trainer's scalar.
+        resampling: How often, and from which seed.
+
+    Returns:
+        The share, with an interval over steps; undefined with the reason where no counter was logged.
+    """
+    begins, rule = _RULES.get(run.source.format, ("", None))
+    counted = rule is not None and any(name.startswith(begins) for values in run.metrics.values() for name in values)
+    numbers, place = np.unique(table.step, return_inverse=True)
+    of_step = zip(np.bincount(place), np.bincount(place, weights=table.dead), strict=True)
+    steps = {int(step): _Kept(num=int(num), dead=int(dead)) for step, (num, dead) in zip(numbers, of_step, strict=True)}
+    if rule is None or not counted:
+        return _nothing(NO_COUNTER)
+    if reward is not None:
+        return _nothing(NOT_THE_REWARD)
+    if run.source.format == "slime" and any(step < max(run.metrics) for step in steps.keys() - run.metrics.keys()):
+        return _nothing(OTHER_STEPS)  # with --wandb-always-use-train-step a step is another number
+    rows = [_dropped_at(step, kept, run.metrics.get(step), rule) for step, kept in steps.items()]
+    return _overall(rows, resampling)
+
+
+def _dropped_at(
+    step: int, kept: _Kept, values: Values | None, rule: Callable[[Values, _Kept], Sampled]
+) -> StepBehindFilter:
+    try:
+        if values is None:
+            raise _Unusable(NO_LINE)
+        dead, sampled = rule(values, kept)
+    except _Unusable as error:
+        return StepBehindFilter(
+            step=step, num_sampled=None, num_dead=None, frac_zero_std_sampled=Estimate.undefined_because(str(error))
+        )
+    share = Estimate.exact(dead / sampled, num_units=sampled)
+    return StepBehindFilter(step=step, num_sampled=sampled, num_dead=dead, frac_zero_std_sampled=share)
+
+
+def _overall(rows: list[StepBehindFilter], resampling: Resampling) -> BehindFilter:
+    known = [(row.num_dead, row.num_sampled) for row in rows if row.num_dead is not None]
+    if not known:
+        share = Estimate.undefined_because(rows[0].frac_zero_std_sampled.undefined or NO_COUNTER)
+        return BehindFilter(frac_zero_std_sampled=share, num_sampled=None, num_dead=None, by_step=tuple(rows))
+    units = np.array(known, dtype=np.float64)
+    (share,) = bootstrap_statistics(
+        lambda sums: sums[..., :1] / sums[..., 1:], units, within=(0.0, 1.0), resampling=resampling
+    )
+    dead, sampled = (int(total) for total in units.sum(axis=0))
+    return BehindFilter(frac_zero_std_sampled=share, num_sampled=sampled, num_dead=dead, by_step=tuple(rows))
+
+
+def _nothing(reason: str) -> BehindFilter:
+    return BehindFilter(
+        frac_zero_std_sampled=Estimate.undefined_because(reason), num_sampled=None, num_dead=None, by_step=()
+    )
+
+
+def _count(values: Values, name: str) -> int:
+    """A counter; 0 where it was not written."""
+    value = values.get(name, 0.0)
+    if not (np.isfinite(value) and value >= 0 and value == int(value)):
+        raise _Unusable(NOT_WHOLE)
+    return int(value)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradscope.diagnostics.degeneracy.course import KnownEstimates, course_of_run
+from gradscope.diagnostics.degeneracy.group_rewards import KnownEstimates, course_of_run
 from gradscope.errors import InputError, UsageError
 from gradscope.results.degeneracy import StepDegeneracy
 from gradscope.rollouts.places.fetch import log_extent

@@ -1,15 +1,29 @@
-"""Which reward of each rollout a command looks at, and which groups can be judged by it."""
+"""Which groups a command judges, by which reward, and their degeneracy over time: a row a step or window of steps."""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
+from gradscope.metrics.outcomes.degeneracy import (
+    DegeneracyEstimates,
+    GroupTable,
+    estimate_degeneracies,
+    estimate_degeneracy,
+)
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
+from gradscope.results.degeneracy import StepDegeneracy
 from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.run import Run
 
@@ -93,4 +107,148 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
         values=values if kept.all() else values[np.repeat(kept, table.size)],
         num_singletons=num_singletons,
         num_incomplete=num_incomplete,
+    )
+
+
+By = Literal["step", "window"]
+KnownEstimates = dict[bytes, DegeneracyEstimates]
+"""A digest of some groups -> their estimates."""
+_STEPS_AT_ONCE = 1 << 13
+"""Steps whose groups are tables of their own at once."""
+NUM_WINDOWS = 10
+"""Windows that a course over time is cut into: few enough to read, and with more groups each than a step has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateOptions:
+    """The options that every estimate of a report shares."""
+
+    base_pass_rate: BasePassRate = None
+    """The p of the i.i.d. prediction."""
+    resampling: Resampling = RESAMPLING
+    """How often, and from which seed."""
+
+    def estimate(self, table: GroupTable) -> DegeneracyEstimates:
+        """The estimates of a table under these options."""
+        return estimate_degeneracy(table, base_pass_rate=self.base_pass_rate, resampling=self.resampling)
+
+    def estimates(self, tables: Sequence[GroupTable]) -> list[DegeneracyEstimates]:
+        """The estimates of several tables under these options."""
+        return estimate_degeneracies(tables, base_pass_rate=self.base_pass_rate, resampling=self.resampling)
+
+
+def course_of_run(
+    run: Run,
+    *,
+    success_threshold: float | None = None,
+    reward: str | None = None,
+    known: KnownEstimates | None = None,
+) -> tuple[StepDegeneracy, ...]:
+    """One row for each step of a run that was already read, and nothing else of it.
+
+    Args:
+        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        reward: One reward function by name; None: the trainer's scalar.
+        known: Estimates from earlier calls with the same options; takes in those of this one.
+
+    Returns:
+        The rows.
+    """
+    chosen = group_rewards(run, reward)
+    table = group_table(chosen, chosen_threshold(chosen, success_threshold))
+    return course(run, table, "step", reward, EstimateOptions(), known)
+
+
+def chosen_threshold(chosen: GroupRewards, success_threshold: float | None) -> float | None:
+    """The reward at which a rollout passes: as asked, else 1 for rewards of 0/1 or -1/1, else None: not known."""
+    if success_threshold is not None:
+        return success_threshold
+    return binary_threshold(chosen.levels)
+
+
+def group_table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
+    """The groups as the estimates take them, a row each; the threshold is None where passing is not known."""
+    groups = chosen.table
+    return GroupTable(
+        step=groups.step,
+        prompt=groups.prompt,
+        size=groups.size,
+        dead=groups.spread(chosen.values) <= EQUAL_REWARDS,
+        num_passing=None if threshold is None else groups.sums(passes(chosen.values, threshold)),
+        level_counts=_level_counts(chosen),
+    )
+
+
+def _level_counts(chosen: GroupRewards) -> NDArray[np.int64]:
+    levels = chosen.levels
+    if len(levels) == 2 and np.ptp(levels) > EQUAL_REWARDS:
+        high = chosen.table.sums(chosen.values == levels[1])
+        return np.column_stack([chosen.table.size - high, high])
+    counted = [(places, level_counts(rewards)) for places, rewards in chosen.table.by_size(chosen.values)]
+    counts = np.zeros((len(chosen.table), max(found.shape[1] for _, found in counted)), dtype=np.int64)
+    for places, found in counted:
+        counts[places, : found.shape[1]] = found
+    return counts
+
+
+def course(
+    run: Run,
+    table: GroupTable,
+    by: By,
+    reward: str | None,
+    options: EstimateOptions,
+    known: KnownEstimates | None = None,
+) -> tuple[StepDegeneracy, ...]:
+    """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names what the table is of."""
+    is_ordered = bool(np.all(np.diff(table.step) >= 0))
+    ordered = table if is_ordered else table.take(np.argsort(table.step, kind="stable"))
+    ends = np.flatnonzero(np.diff(ordered.step, append=ordered.step[-1] + 1)) + 1
+    if by == "window":
+        ends = np.array([part[-1] for part in np.array_split(ends, min(NUM_WINDOWS, len(ends)))])
+    bounds = [0, *ends.tolist()]
+
+    def rows() -> Iterator[StepDegeneracy]:
+        for first in range(0, len(ends), _STEPS_AT_ONCE):
+            spans = [ordered.take(slice(*ends)) for ends in pairwise(bounds[first : first + _STEPS_AT_ONCE + 1])]
+            estimates = options.estimates(spans) if known is None else _estimates(spans, options, known)
+            yield from (_row(run, groups, reward, found) for groups, found in zip(spans, estimates, strict=True))
+
+    return tuple(rows())
+
+
+def _estimates(
+    spans: Sequence[GroupTable], options: EstimateOptions, known: KnownEstimates
+) -> list[DegeneracyEstimates]:
+    keys = [_digest(groups) for groups in spans]
+    new = {key: groups for key, groups in zip(keys, spans, strict=True) if key not in known}
+    known.update(zip(new, options.estimates(list(new.values())), strict=True))
+    return [known[key] for key in keys]
+
+
+def _digest(groups: GroupTable) -> bytes:
+    digest = hashlib.sha256()
+    for column in (groups.step, groups.prompt, groups.size, groups.dead, groups.num_passing):
+        digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
+    return digest.digest()
+
+
+def _row(run: Run, groups: GroupTable, reward: str | None, estimates: DegeneracyEstimates) -> StepDegeneracy:
+    """The row of the groups of one step, or of neighboring ones."""
+    step = last = int(groups.step[0])
+    if groups.step[-1] != step:
+        last = int(groups.step[-1])
+    # One reward function's share is another number than the trainer's; so is a share of other rollouts.
+    comparable = reward is None and step == last and not run.is_means(step)
+    return StepDegeneracy(
+        step=step,
+        last_step=last,
+        num_groups=len(groups.size),
+        frac_reward_zero_std=estimates.frac_reward_zero_std,
+        frac_all_pass=estimates.frac_all_pass,
+        frac_all_fail=estimates.frac_all_fail,
+        frac_tied=estimates.frac_tied,
+        pass_rate=estimates.pass_rate,
+        iid_prediction=estimates.iid_prediction,
+        jensen_gap=estimates.jensen_gap,
+        logged=run.metrics.get(step, {}).get("frac_reward_zero_std") if comparable else None,
     )

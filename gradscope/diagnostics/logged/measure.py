@@ -1,11 +1,14 @@
-"""What a log alone says of its policy, all parts together."""
+"""What a log alone says of its policy, all parts together; how its completions ended and how long they took."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gradscope.diagnostics.logged.generation import GatheredGeneration, generation
+import numpy as np
+
+from gradscope.diagnostics.logged.as_logged import first_logged, logged_estimate, mean_as_logged
 from gradscope.diagnostics.logged.tokens import (
     Gathered,
     GatheredEntropy,
@@ -16,10 +19,123 @@ from gradscope.diagnostics.logged.tokens import (
     sampler_mismatch,
     staleness,
 )
-from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
-from gradscope.results.logged import LoggedPolicy, SamplerMismatch, Staleness
-from gradscope.rollouts.groups import RolloutGroup
+from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.steps import mean_of_steps
+from gradscope.results.logged import Generation, GenerationNumbers, LoggedPolicy, SamplerMismatch, Staleness
+from gradscope.rollouts.groups import RolloutGroup, Status
 from gradscope.rollouts.run import Run
+
+ENDED: tuple[Status, ...] = ("completed", "truncated")
+"""How a completion ends that did not fail."""
+TRUNCATED = ("completions/clipped_ratio", "response_length/clip_ratio")
+"""What trainers call the share of completions that were cut off."""
+_LONGEST = 1e9
+"""Thirty years in seconds: no time of a rollout."""
+_NO_ENDS = "the log does not say which completions were cut off"
+_NO_TIMES = "rollouts were not timed"
+_ONE_TIMED = "no step has two timed rollouts"
+
+
+def generation(run: Run, resampling: Resampling) -> Generation:
+    """Truncation and time of the whole log and of each step."""
+    return gathered(GatheredGeneration(), run, resampling)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Rollouts whose end or time is known."""
+
+    ends: list[tuple[str, float]]
+    """The prompt, and 1 where the completion was cut off."""
+    times: list[tuple[int, str, float]]
+    """The step, the prompt, and the seconds."""
+
+    @classmethod
+    def of(cls, groups: Sequence[RolloutGroup]) -> _Rows:
+        rows = [(group.step, group.prompt_id, rollout) for group in groups for rollout in group.rollouts]
+        return cls(
+            ends=[(prompt, float(one.status == "truncated")) for _, prompt, one in rows if one.status in ENDED],
+            times=[
+                (at, prompt, one.seconds)
+                for at, prompt, one in rows
+                if one.seconds is not None and one.seconds < _LONGEST
+            ],
+        )
+
+
+class GatheredGeneration:
+    """How the completions of each step ended, and how long they took."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, _Rows] = {}
+
+    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Take in the rollouts of the next step."""
+        self._steps[step] = _Rows.of(groups)
+
+    def result(self, run: Run, resampling: Resampling) -> Generation:
+        """The whole log and each step; of ends that are known nowhere what the trainer logged."""
+        found = None if any(rows.ends for rows in self._steps.values()) else first_logged(run, TRUNCATED)
+        logged = {} if found is None else found[1]
+        by_step = tuple(
+            row for step, rows in self._steps.items() if _has_any(row := _numbers(step, rows, logged, resampling))
+        )
+        if not by_step:
+            return Generation()
+        whole = _Rows(
+            ends=[end for rows in self._steps.values() for end in rows.ends],
+            times=[time for rows in self._steps.values() for time in rows.times],
+        )
+        return Generation(overall=_numbers(None, whole, logged, resampling), by_step=by_step)
+
+
+def _has_any(row: GenerationNumbers) -> bool:
+    return row.frac_truncated.undefined != _NO_ENDS or row.seconds.is_defined
+
+
+def _numbers(step: int | None, rows: _Rows, logged: Mapping[int, float], resampling: Resampling) -> GenerationNumbers:
+    return GenerationNumbers(
+        step=step,
+        frac_truncated=_truncated(step, rows.ends, logged, resampling),
+        seconds=_seconds(rows.times, resampling),
+        slowest_over_mean=_slowest(rows.times),
+    )
+
+
+def _truncated(
+    step: int | None, ends: Sequence[tuple[str, float]], logged: Mapping[int, float], resampling: Resampling
+) -> Estimate:
+    if ends:
+        return bootstrap_mean([cut for _, cut in ends], [prompt for prompt, _ in ends], resampling=resampling)
+    if step is None and logged:
+        return mean_as_logged(logged).within(0.0, 1.0)
+    if step is not None and step in logged:
+        return logged_estimate(logged[step]).within(0.0, 1.0)
+    return Estimate.undefined_because(_NO_ENDS)
+
+
+def _seconds(times: Sequence[tuple[int, str, float]], resampling: Resampling) -> Estimate:
+    if not times:
+        return Estimate.undefined_because(_NO_TIMES)
+    prompts = [prompt for _, prompt, _ in times]
+    mean = bootstrap_mean([seconds for *_, seconds in times], prompts, share=False, resampling=resampling)
+    return mean.within(0.0, np.inf)
+
+
+def _slowest(times: Sequence[tuple[int, str, float]]) -> Estimate:
+    """The mean over steps of slowest over mean; steps with one timed rollout, or none that took time, have none."""
+    if not times:
+        return Estimate.undefined_because(_NO_TIMES)
+    by_step: dict[int, list[float]] = {}
+    for step, _, seconds in times:
+        by_step.setdefault(step, []).append(seconds)
+    ratios = [max(found) / np.mean(found) for found in by_step.values() if len(found) > 1 and max(found) > 0]
+    if not ratios:
+        return Estimate.undefined_because(_ONE_TIMED)
+    return mean_of_steps(ratios, ratios).within(1.0, np.inf)
+
 
 PARTS: Mapping[str, Callable[[Run, Resampling], Any]] = {
     "sampler": sampler_mismatch,

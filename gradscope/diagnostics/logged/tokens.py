@@ -15,13 +15,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.diagnostics.logged.as_logged import first_logged, logged_estimate, mean_as_logged
 from gradscope.estimate import Estimate
-from gradscope.metrics.sampler.lags import first_step, lag_estimates
-from gradscope.metrics.sampler.mismatch import mismatch_estimates
-from gradscope.metrics.sampler.sequence_sums import SequenceSums, joined_sums, sequence_sums
-from gradscope.metrics.sampler.token_means import token_mean
+from gradscope.metrics.sampler import (
+    SequenceSums,
+    first_step,
+    joined_sums,
+    lag_estimates,
+    mismatch_estimates,
+    sequence_sums,
+    token_mean,
+)
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
-from gradscope.metrics.uncertainty.resampling import Resampling
-from gradscope.metrics.uncertainty.trend import trend
+from gradscope.metrics.uncertainty.intervals import Resampling
+from gradscope.metrics.uncertainty.steps import trend
 from gradscope.results.logged import (
     EntropyNumbers,
     LagShare,

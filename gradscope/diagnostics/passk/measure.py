@@ -17,11 +17,11 @@ from gradscope.diagnostics.passk.samples import Counts, Samples, read_samples, s
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.findings.passk import evaluation_findings, passk_findings
+from gradscope.metrics.outcomes.forecast import fit_pass_rates
 from gradscope.metrics.outcomes.groups import binary_threshold
-from gradscope.metrics.outcomes.pass_rates.forecast import fit_pass_rates
 from gradscope.metrics.outcomes.passk import estimate_pass_table
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
-from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.results.passk import Evaluation, PassAtK, PassAtKForecast, PassAtKReport, PassAtKTable
 from gradscope.results.source import Source

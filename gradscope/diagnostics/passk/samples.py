@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import binary_threshold, passes
-from gradscope.metrics.uncertainty.clusters import cluster_sums
+from gradscope.metrics.uncertainty.studentized import cluster_sums
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import reward_table

@@ -14,6 +14,8 @@ import numpy as np
 from gradscope.diagnostics.inputs.row_questions import RowQuestion, SignalQuestion, TokenQuestion
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps
 from gradscope.diagnostics.rank.formulations import (
+    BaselineGroup,
+    baseline_groups,
     measure_formulations,
     measure_geometry,
     measure_interference,
@@ -22,7 +24,6 @@ from gradscope.diagnostics.rank.formulations import (
 )
 from gradscope.diagnostics.rank.heldout import measure_heldout
 from gradscope.diagnostics.rank.request import WHOLE_ROLLOUTS, RankRequest
-from gradscope.diagnostics.rank.reward_baselines import BaselineGroup, baseline_groups
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import StepRows, advantage_rows, step_rows, write_gram
 from gradscope.diagnostics.rank.spectrum import GroupRank, ranks_of_groups

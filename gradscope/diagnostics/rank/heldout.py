@@ -16,7 +16,7 @@ from gradscope.diagnostics.rank.formulations import group_index, weights_by_name
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.metrics.gram.heldout import HeldoutEffects, heldout_effects
+from gradscope.metrics.gram.interference import HeldoutEffects, heldout_effects
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.outcomes.groups import binary_threshold
 from gradscope.progress import ProgressCallback, no_progress

@@ -34,15 +34,15 @@ from gradscope.diagnostics.rank.spectrum import (
 )
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import CHANNELS, channels, row_norms
-from gradscope.metrics.gram.null_models import NULLS
 from gradscope.metrics.gram.spectrum import (
+    NULLS,
     Array,
     center_grams,
     effective_ranks,
     rank_counts,
     singular_values_from_grams,
 )
-from gradscope.metrics.uncertainty.jackknife import jackknife
+from gradscope.metrics.uncertainty.intervals import jackknife
 from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, SpectrumLabel
 from gradscope.results.row_kinds import RowKind
 

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.null_models import NULLS, gaussian_cosines, num_draws, shuffled_within
 from gradscope.metrics.gram.spectrum import (
+    NULLS,
     ZERO_MATRIX,
     Array,
     center_gram,
@@ -27,18 +27,20 @@ from gradscope.metrics.gram.spectrum import (
     effective_ranks,
     energy_rank,
     frac_energy_below,
+    gaussian_cosines,
     noise_floor,
+    num_draws,
     numerical_rank,
     participation_ratio,
     rank_counts,
+    shuffled_within,
     singular_values_from_gram,
     singular_values_from_grams,
     spectral_entropy_rank,
     stable_rank,
 )
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means, bootstrap_statistics
-from gradscope.metrics.uncertainty.bounded import bounded_means
-from gradscope.metrics.uncertainty.clusters import cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means, bootstrap_statistics, bounded_means
+from gradscope.metrics.uncertainty.studentized import cluster_sums
 from gradscope.results.rank import GradientSpectrum, NullRank, RankComparison, Ranks, SizeChange, SpectrumLabel
 from gradscope.results.tokens import TokenRows
 

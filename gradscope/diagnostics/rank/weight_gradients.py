@@ -17,8 +17,7 @@ from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import cosines
-from gradscope.metrics.gram.null_models import gaussian_matrix_values
-from gradscope.metrics.gram.spectrum import effective_rank
+from gradscope.metrics.gram.spectrum import effective_rank, gaussian_matrix_values
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.rank import GradientSpectrum, SpectrumLabel
 from gradscope.results.update import ModuleShare, OptimizerStep

@@ -20,8 +20,7 @@ from gradscope.diagnostics.rank.request import RankRequest
 from gradscope.diagnostics.rank.rows import StepRows, SubGroup, advantages_of, step_rows, sub_groups
 from gradscope.diagnostics.rank.spectrum import GroupRank, MeanRanks
 from gradscope.errors import GradscopeError
-from gradscope.metrics.gram.null_models import NULLS, shuffled_within
-from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.gram.spectrum import NULLS, Array, shuffled_within
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.rank import WeightRankPoint
 

@@ -16,18 +16,26 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.rank import rank_headline
 from gradscope.findings.rank_weights import adapter_findings, idle_adapter_findings, weight_update_findings
-from gradscope.metrics.gram.matrix_frames import (
+from gradscope.metrics.gram.spectrum import (
+    ZERO_MATRIX,
+    Array,
+    effective_rank,
+    gaussian_matrix_values,
+    singular_values_from_gram,
+    stable_rank,
+)
+from gradscope.metrics.gram.weight_update import (
     SingularFrame,
     factor_alignment,
     frame_of,
+    linear_growth,
     principal_angle,
+    principal_overlap,
+    random_walk_gram,
     spectrum_drift,
     unrelated_factors,
     unrelated_matrix,
 )
-from gradscope.metrics.gram.null_models import gaussian_matrix_values
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array, effective_rank, singular_values_from_gram, stable_rank
-from gradscope.metrics.gram.weight_update import linear_growth, principal_overlap, random_walk_gram
 from gradscope.progress import ProgressCallback
 from gradscope.results.rank import GradientSpectrum, RankReport
 from gradscope.results.update import AdapterState, GradientAndUpdate, UpdateTrajectory, WeightUpdate

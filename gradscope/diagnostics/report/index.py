@@ -25,10 +25,8 @@ from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy_signal import conflicts_of_runs
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
-from gradscope.metrics.uncertainty.closed_form import bonferroni
-from gradscope.metrics.uncertainty.difference import difference_of
-from gradscope.metrics.uncertainty.steps import mean_of_steps
-from gradscope.metrics.uncertainty.trend import trend
+from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
+from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, RunIndex, RunSummary, Series
 from gradscope.results.signal import SideRewards

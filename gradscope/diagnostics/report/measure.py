@@ -50,8 +50,7 @@ from gradscope.diagnostics.report.strip import key_numbers
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.metrics.gram.geometry import batch_norm
-from gradscope.metrics.gram.row_shares import projection_shares
+from gradscope.metrics.gram.geometry import batch_norm, projection_shares
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
 from gradscope.results.degeneracy import DegeneracyReport

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.diagnostics.report.sections.contributions import excerpt
-from gradscope.metrics.gram.row_shares import projection_shares
+from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.results.report import ReadGroup, ReadRollout
 from gradscope.rollouts.groups import RolloutGroup, holds_rewards_alone

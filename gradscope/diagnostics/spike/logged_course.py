@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.metrics.outcomes.outliers import Deviation, deviation_of
+from gradscope.metrics.uncertainty.steps import Deviation, deviation_of
 from gradscope.results.norms import SpikeMetric
 from gradscope.rollouts.run import Run
 

@@ -1,4 +1,7 @@
-"""`gradscope spike`: the step that stands out, and what its gradient is made of."""
+"""`gradscope spike`: the step that stands out, and what its gradient is made of.
+
+How much of a completion repeats itself. Shapes: T tokens or words of a completion.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,8 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.spike import spike_findings
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.metrics.gram.geometry import batch_norm
-from gradscope.metrics.gram.removal import norms_without, removal_order
-from gradscope.metrics.gram.row_shares import projection_shares
+from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.outcomes.repeats import NGRAM, repeated_ngrams
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.reason import Reason
 from gradscope.results.norms import SpikeRemoval, SpikeReport, SpikeRollout, SpikeTensor, SpikeToken
@@ -276,3 +276,25 @@ def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str,
         engine=describe_engine(gram.describe(), {}) if gram is not None else {},
     )
     return spike_findings(report)
+
+
+NGRAM = 4
+"""Length of the runs that are counted, as in the source: shorter ones repeat in any text."""
+
+
+def repeated_ngrams(items: Sequence[Hashable], *, length: int = NGRAM) -> float | None:
+    """Share of the runs of a few items that stood there before: 1 - distinct runs / runs (seq-rep-n, 1908.04319).
+
+    Args:
+        items: Token ids, or words, [T].
+        length: Items of a run.
+
+    Returns:
+        A number from 0 (no run twice) to almost 1 (one run over and over); None where there is no run.
+
+    Example:
+        >>> repeated_ngrams("a b c d a b c d".split()), repeated_ngrams("a b c d e f g h".split())
+        (0.19999999999999996, 0.0)
+    """
+    runs = [tuple(items[at : at + length]) for at in range(len(items) - length + 1)]
+    return 1 - len(set(runs)) / len(runs) if runs else None

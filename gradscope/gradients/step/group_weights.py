@@ -27,8 +27,7 @@ from gradscope.gradients.plan.rows import Row
 from gradscope.gradients.processes import num_connected
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.step.verify import require_agreement, tolerance
-from gradscope.metrics.gram.null_models import gaussian_cosines
-from gradscope.metrics.gram.spectrum import Array, rank_counts
+from gradscope.metrics.gram.spectrum import Array, gaussian_cosines, rank_counts
 from gradscope.progress import ProgressCallback, no_progress
 
 _CHUNK_BYTES = 2**28

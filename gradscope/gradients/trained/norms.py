@@ -27,7 +27,7 @@ from gradscope.gradients.model.sharding import full_tensor, local_tensor, origin
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan
 from gradscope.gradients.processes import num_connected, true_in_all_processes
-from gradscope.metrics.uncertainty.prediction import prediction_interval
+from gradscope.metrics.uncertainty.intervals import prediction_interval
 from gradscope.rollouts.run import TrainerSettings
 
 

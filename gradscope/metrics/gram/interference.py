@@ -1,15 +1,19 @@
-"""What a step along the gradient of one prompt does to the correct answers of the others, to first order.
+"""What a step along the gradient of one prompt does to the correct answers of others, trained or held out.
 
-A small step t S_j changes the log-probability of an answer with the score vector s by t S_j . s. The correct answers of
-another prompt did not enter S_j, so the sign of the product is not the noise that both share. Predicting interference
-by products of scores is in arXiv 2510.02230.
+To first order a small step t S_j changes the log-probability of an answer with the score vector s by t S_j . s. The
+correct answers of another prompt did not enter S_j, so the sign of the product is not the noise that both share.
+Predicting interference by products of scores is in arXiv 2510.02230, ranking training prompts by products with held-out
+ones in 2602.21492. Where the answers of a held-out prompt are samples of the measured policy itself, the mean score of
+the correct ones is in expectation the gradient of the log of its pass@1 (the score-function identity), so the same
+product is the relative change of success.
 
-Legend: R rollouts, J groups, one a prompt, S_j the summed gradient of group j, C_k the mean score vector of the correct
-rollouts of group k, e_jk = S_j . C_k.
+Legend: R rollouts, J groups, one a prompt, M held-out prompts, S_j the summed gradient of group j, C_k the mean score
+vector of the correct answers of prompt k, trained or held out, D_j that of group j's own, e_jk = S_j . C_k.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import MIN_GROUPS, jackknifed
 from gradscope.metrics.gram.spectrum import Array, checked_gram
+from gradscope.metrics.uncertainty.intervals import crossed_jackknife
 from gradscope.metrics.uncertainty.paired import student_mean
 
 NO_OWN = "the step does not raise the correct answers of its own prompts"
@@ -152,3 +157,160 @@ def _without_each(pairs: Array, kept: NDArray[np.bool_]) -> Array:
 
 def _too_few(num: int) -> Estimate:
     return Estimate.undefined_because(f"{num} groups with a gradient or a correct answer are too few", num_units=num)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutEffects:
+    """How the gradient of each of J groups that have one changes the correct answers of each held-out prompt."""
+
+    effect: Array
+    """e_jk = S_j . C_k per unit of step, [J, M]."""
+    cosine: Array
+    """That over |S_j| |C_k|, [J, M]."""
+    norms: tuple[float, float]
+    """Mean |S_j| and mean |C_k|."""
+    own: Array | None
+    """S_i . D_j, [J, J]; 0 for a group j without a correct answer. None where it is not known."""
+    unknown: str
+    """Why it is not known."""
+    is_solved: NDArray[np.bool_]
+    """Whether a group has a correct answer that it was trained on, [J]."""
+    pulls: NDArray[np.bool_]
+    """Which groups of the step have a gradient; J of them do."""
+
+    def frac_hurt(self) -> Estimate:
+        """Share of pairs of a training and a held-out prompt of which the first lowers the second's correct answers.
+
+        Returns:
+            From 0 to 1, jackknifed over prompts of both kinds; undefined for fewer than three of either.
+        """
+        return self._mean_over_pairs((self.effect < 0).astype(np.float64), (0.0, 1.0))
+
+    def mean_cosine(self) -> Estimate:
+        """Mean cosine of a training prompt's gradient with the correct answers of a held-out one.
+
+        Returns:
+            From -1 to 1, jackknifed over prompts of both kinds; undefined for fewer than three of either.
+        """
+        return self._mean_over_pairs(self.cosine, (-1.0, 1.0))
+
+    def transfer(self) -> Estimate:
+        """What the step does to a held-out prompt's correct answers over what it does to those that it was trained on.
+
+        Returns:
+            A ratio of means, 1 where held-out answers gain as much; jackknifed over prompts of both kinds. Undefined
+            for fewer than three of either, or where the step does not raise its own prompts' correct answers.
+        """
+        if (few := self._too_few()) is not None:
+            return few
+        if self.own is None:
+            return Estimate.undefined_because(self.unknown, num_units=self._num_units)
+        # a training prompt leaves both sides: as one that pulls, and as one whose answers are looked at
+        pulled = self.effect.mean(axis=1)
+        held = np.concatenate([[pulled.sum()], pulled.sum() - pulled])
+        total, solved = self.own.sum(), self.is_solved.astype(np.float64)
+        leaving = self.own.sum(axis=0) + self.own.sum(axis=1) - np.diag(self.own)
+        counts = np.concatenate([[solved.sum()], solved.sum() - solved])
+        own = np.concatenate([[total], total - leaving]) / np.maximum(counts, 1.0)
+        if own[0] <= 0:
+            return Estimate.undefined_because(NO_OWN, num_units=self._num_units)
+        if np.any(own <= 0):
+            return Estimate.undefined_because(HANGS_ON_ONE, num_units=self._num_units)
+        without_heldout = _means_without_each(self.effect.sum(axis=0)) / own[0]
+        ratios = held / own
+        return crossed_jackknife(float(ratios[0]), [ratios[1:], without_heldout], low=-np.inf, high=np.inf)
+
+    def influences(self) -> list[Estimate]:
+        """The mean of e_jk over k, in units of the mean |S_j| times the mean |C_k|, [J].
+
+        Returns:
+            A cosine weighed by sizes: 1 for a gradient of average norm along all held-out answers. Student's interval
+            over held-out prompts: for others of these and this very step.
+        """
+        unit = math.prod(self.norms)
+        if unit <= 0:
+            return [Estimate.undefined_because("no held-out answer has a gradient")] * len(self.effect)
+        return [student_mean(row / unit) for row in self.effect]
+
+    @property
+    def _num_units(self) -> int:
+        return sum(self.effect.shape)
+
+    def _too_few(self) -> Estimate | None:
+        whats = ("groups have a gradient", "held-out prompts have a correct answer")
+        for num, what in zip(self.effect.shape, whats, strict=True):
+            if num < MIN_GROUPS:
+                return Estimate.undefined_because(f"fewer than {MIN_GROUPS} {what}", num_units=num)
+        return None
+
+    def _mean_over_pairs(self, values: Array, bounds: tuple[float, float]) -> Estimate:
+        if (few := self._too_few()) is not None:
+            return few
+        left_out = [_means_without_each(values.mean(axis=axis)) for axis in (1, 0)]
+        return crossed_jackknife(float(values.mean()), left_out, low=bounds[0], high=bounds[1])
+
+
+def heldout_effects(
+    gram: ArrayLike,
+    weights: ArrayLike,
+    groups: ArrayLike,
+    is_correct: ArrayLike,
+    cross: ArrayLike,
+    norms: ArrayLike,
+    own: ArrayLike | None,
+    unknown: str = "",
+) -> HeldoutEffects:
+    """How the groups of a step change the correct answers of held-out prompts, from inner products.
+
+    Args:
+        gram: Gram matrix K of the score vectors, [R, R].
+        weights: The advantage of each rollout, [R].
+        groups: Its group as a number from 0 to J - 1, [R].
+        is_correct: Whether it was trained on and its answer is right, [R].
+        cross: Score vectors times C_k, [R, M].
+        norms: |C_k|, [M].
+        own: Score vectors times the gradient of each correct rollout's log-probability, [R, R]; None where not known.
+        unknown: Why it is not.
+
+    Returns:
+        The effects of the groups that have a gradient, in order.
+
+    Example:
+        >>> scores = np.array([[1.0, 0.0], [0.0, 1.0]])
+        >>> found = heldout_effects(
+        ...     np.eye(2), [1.0, -1.0], [0, 1], [True, False], scores @ [[3.0], [4.0]], [5.0], None
+        ... )
+        >>> found.effect.tolist(), found.cosine.round(2).tolist()
+        ([[3.0], [-4.0]], [[0.6], [-0.8]])
+    """
+    matrix = checked_gram(gram)
+    of_group = np.equal.outer(np.arange(int(np.max(groups)) + 1), np.asarray(groups)).astype(np.float64)
+    pulling = of_group * np.asarray(weights, dtype=np.float64)
+    lengths = np.sqrt(np.clip(np.diag(pulling @ matrix @ pulling.T), 0.0, None))
+    pulls = lengths > 0
+    effect = (pulling @ np.asarray(cross, dtype=np.float64))[pulls]
+    scale = np.outer(lengths[pulls], np.asarray(norms, dtype=np.float64))
+    cosine = np.clip(np.divide(effect, scale, out=np.zeros_like(effect), where=scale > 0), -1.0, 1.0)
+    right = of_group * np.asarray(is_correct, dtype=np.float64)
+    num_right = right.sum(axis=1, keepdims=True)
+    at_home = None
+    if own is not None:
+        at_home = pulling @ np.asarray(own, dtype=np.float64) @ (right / np.maximum(num_right, 1.0)).T
+    return HeldoutEffects(
+        effect=effect,
+        cosine=cosine,
+        norms=(_mean(lengths[pulls]), _mean(np.asarray(norms, dtype=np.float64))),
+        own=None if at_home is None else at_home[np.ix_(pulls, pulls)],
+        unknown=unknown,
+        is_solved=(num_right[:, 0] > 0)[pulls],
+        pulls=pulls,
+    )
+
+
+def _mean(values: Array) -> float:
+    return float(values.mean()) if len(values) else 0.0
+
+
+def _means_without_each(values: Array) -> Array:
+    """The mean of all values but one, for each of them."""
+    return np.asarray((values.sum() - values) / (len(values) - 1))

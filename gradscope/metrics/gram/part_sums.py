@@ -8,13 +8,16 @@ cosine), with Student's quantile; a few groups of large norm decide the variance
 Satterthwaite's (1946). ``benchmarks/referee/token_parts.py`` measures what they cover: in steps of 8 to 64 groups whose
 norms differ by orders of magnitude nominal 95 % held the truth 92 to 98 % of times, of an energy's share 85 to 94 %.
 
-Legend: V sums, J groups, K their Gram matrix by group.
+What the weights themselves leave of a sample (its effective share, their variance, what is masked) has intervals of
+the same kind.
+
+Legend: V sums, J groups, K the Gram matrix of the sums by group, M units of a weight: tokens or whole sequences.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +27,7 @@ from scipy.special import expit, logit
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import MIN_GROUPS
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.level import student_quantile
+from gradscope.metrics.uncertainty.intervals import student_quantile
 
 _LEAST = 1e-200
 """Norms and squares below are zero: their ratios would leave floating point."""
@@ -234,3 +237,67 @@ def _jackknifed(above: Array, below: Array, scale: OpenScale) -> Estimate:
     if not np.all(below > _LEAST):
         return Estimate.exact(float(above[0] / below[0]), num_units=len(above) - 1)
     return jackknifed_on(above / below, scale)
+
+
+LARGEST = 1e30
+"""Weights from here on would leave single precision in a gradient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightEstimates:
+    """Some weights f of M units."""
+
+    kept: Estimate
+    """Share of the units with f > 0."""
+    ess: Estimate
+    """(sum of f)^2 / (M sum of f^2)."""
+    chi2: Estimate
+    """Mean of f^2 - 1."""
+
+
+def weight_estimates(weights: ArrayLike, groups: ArrayLike) -> WeightEstimates:
+    """The three numbers of some weights, each with its interval over groups.
+
+    Args:
+        weights: Finite and not negative, one a unit, [M].
+        groups: The group of each unit, from 0 to J - 1, [M].
+
+    Returns:
+        The estimates; the effective share is undefined where every weight is zero.
+
+    Example:
+        >>> found = weight_estimates([1.0, 3.0, 0.0, 0.0], [0, 0, 1, 1])
+        >>> found.kept.value, found.ess.value, found.chi2.value
+        (0.5, 0.4, 1.5)
+    """
+    f, index = np.asarray(weights, dtype=np.float64), np.asarray(groups, dtype=np.int64)
+    number, positive, total, square = (
+        np.bincount(index, values) for values in (np.ones(len(f)), (f > 0).astype(np.float64), f, f**2)
+    )
+    return WeightEstimates(
+        kept=ratio_over_groups(positive, number),
+        ess=_effective_share(total, square, number),
+        chi2=ratio_over_groups(square, number, POSITIVE).map(lambda moment: moment - 1.0),
+    )
+
+
+def usable(weights: Mapping[str, Array]) -> dict[str, Array]:
+    """Those of some weights that a gradient can be multiplied by.
+
+    Returns:
+        Name -> weights, of those that are all below :data:`LARGEST`.
+
+    Example:
+        >>> list(usable({"small": np.array([1.0, 2.0]), "large": np.array([1.0, np.inf])}))
+        ['small']
+    """
+    return {name: values for name, values in weights.items() if np.all(values < LARGEST)}
+
+
+def _effective_share(total: ArrayLike, square: ArrayLike, number: ArrayLike) -> Estimate:
+    sums, squares, numbers = (left_out_sums(values) for values in (total, square, number))
+    below = numbers * squares
+    if below[0] <= 0:
+        return Estimate.undefined_because("every weight is zero", num_units=len(below) - 1)
+    with np.errstate(invalid="ignore"):  # a group without which every weight is zero leaves no interval
+        return jackknifed_on(np.minimum(sums**2 / below, 1.0), SHARE)

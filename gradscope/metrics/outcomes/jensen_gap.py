@@ -25,11 +25,14 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.outcomes.own_rates import OwnRates, own_rates
 from gradscope.metrics.uncertainty.bootstrap import correlation_of_means
-from gradscope.metrics.uncertainty.closed_form import image_of_interval
-from gradscope.metrics.uncertainty.clusters import cluster_numbers
-from gradscope.metrics.uncertainty.difference import difference_of, ratio_of
-from gradscope.metrics.uncertainty.jackknife import jackknife
-from gradscope.metrics.uncertainty.level import student_quantile
+from gradscope.metrics.uncertainty.intervals import (
+    difference_of,
+    image_of_interval,
+    jackknife,
+    ratio_of,
+    student_quantile,
+)
+from gradscope.metrics.uncertainty.studentized import cluster_numbers
 
 Array = NDArray[np.float64]
 BasePassRate = float | Literal["step"] | None

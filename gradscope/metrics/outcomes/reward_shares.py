@@ -1,18 +1,20 @@
-"""What goes together within groups.
+"""What goes together within groups, and how often a reward goes to reasoning that does not hold.
 
 Shapes: R rollouts of all groups. Only what differs within a group reaches a group-mean baseline,
-so every number here is made of deviations from the group's mean.
+so the shares and correlations are made of deviations from the group's mean.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
-from gradscope.metrics.uncertainty.clusters import cluster_sums
-from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling, wilson_interval
+from gradscope.metrics.uncertainty.studentized import cluster_sums
 
 Array = NDArray[np.float64]
 
@@ -99,3 +101,45 @@ def ratio_or_zero(above: Array, below: Array) -> Array:
     """A ratio; 0, which keeps a resample in the middle, where nothing differs and the denominator is not positive."""
     empty = below <= 0
     return np.asarray(np.where(empty, 0.0, above / np.where(empty, 1.0, below)))
+
+
+REWARDED = 0.5
+"""A rollout with at least this reward is rewarded: it passes, or its true answer is the likelier thing to follow."""
+
+
+def count_incoherent(rollouts: Iterable[tuple[float, bool]]) -> tuple[int, int]:
+    """Rewarded rollouts, and those of them whose reasoning has a wrong or missing step.
+
+    Args:
+        rollouts: Reward of each, and whether its reasoning is right.
+
+    Returns:
+        Both counts.
+
+    Example:
+        >>> count_incoherent([(1.0, True), (0.5, False), (0.49, False)])
+        (2, 1)
+    """
+    coherent = [is_coherent for reward, is_coherent in rollouts if reward >= REWARDED]
+    return len(coherent), coherent.count(False)
+
+
+def frac_incoherent(num_rewarded: int, num_incoherent: int) -> Estimate:
+    """The share of rewarded rollouts whose reasoning has a wrong or missing step, with Wilson's interval.
+
+    Args:
+        num_rewarded: Rewarded rollouts.
+        num_incoherent: Those of them with a wrong or missing step.
+
+    Returns:
+        The share; undefined where none was rewarded. The interval takes rollouts for independent.
+
+    Example:
+        >>> frac_incoherent(2, 1).value, frac_incoherent(0, 0).undefined
+        (0.5, 'no rollout was rewarded')
+    """
+    if not num_rewarded:
+        return Estimate.undefined_because("no rollout was rewarded")
+    share = num_incoherent / num_rewarded
+    low, high = wilson_interval(share, num_rewarded)
+    return Estimate(value=share, low=low, high=high, num_units=num_rewarded)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gradscope.metrics.outcomes.incoherence import REWARDED, count_incoherent, frac_incoherent
+from gradscope.metrics.outcomes.reward_shares import REWARDED, count_incoherent, frac_incoherent
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run_folder import read_metrics
 

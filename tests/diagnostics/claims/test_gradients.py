@@ -32,7 +32,7 @@ from gradscope.diagnostics.claims.gradients import (
     two_whatever_the_size,
 )
 from gradscope.diagnostics.rank.collected import Collected
-from gradscope.diagnostics.rank.reward_baselines import baseline_groups
+from gradscope.diagnostics.rank.formulations import baseline_groups
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.diagnostics.rank.spectrum import GroupRank
 from gradscope.diagnostics.rank.weight_groups import ALL_WEIGHTS

@@ -19,13 +19,12 @@ from gradscope.diagnostics.claims.outcomes import (
     excess_from_prompts,
     search_not_capacity,
 )
-from gradscope.diagnostics.degeneracy.course import EstimateOptions, chosen_threshold, group_table
-from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
+from gradscope.diagnostics.degeneracy.group_rewards import EstimateOptions, chosen_threshold, group_rewards, group_table
 from gradscope.diagnostics.passk.comparison import compare_samples
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import split_gap
 from gradscope.metrics.outcomes.dispersion import estimate_rate_parts
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.rollouts.run import Run
 from tests.diagnostics.claims.made_up_evidence import Given, between
 from tests.diagnostics.made_up_runs import group_of, run_of, samples

@@ -21,7 +21,7 @@ from gradscope.diagnostics.rank.tokens.changes import FollowedTokens, TokenChang
 from gradscope.diagnostics.rank.tokens.weighed import UNDECIDED, UNLIKELY, KindEnergy, WeighedTokens
 from gradscope.errors import InputError
 from gradscope.metrics.gram.part_sums import ratio_over_groups
-from gradscope.metrics.sampler.token_cells import TokenCell
+from gradscope.metrics.sampler import TokenCell
 from tests.diagnostics.claims.made_up_evidence import Given
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 

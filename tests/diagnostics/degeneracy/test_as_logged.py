@@ -1,16 +1,25 @@
 from __future__ import annotations
 
+import json
 import math
+import shutil
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.check.measure import check_run
+from gradscope.diagnostics.degeneracy import as_logged
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_degeneracy
 from gradscope.diagnostics.logged.as_logged import NO_ROLLOUTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
+from gradscope.results.degeneracy import BehindFilter
 from gradscope.rollouts.run import Run
-from tests.diagnostics.made_up_runs import run_of
+from tests.conftest import REPOSITORY
+from tests.diagnostics.made_up_runs import group_of, run_of, said
 
 
 def metrics_alone(shares: dict[int, float], **more: float) -> Run:
@@ -67,3 +76,131 @@ def test_one_reward_function_needs_rollouts() -> None:
     with pytest.raises(InputError, match="no share of groups by reward function") as caught:
         degeneracy_of_run(metrics_alone({1: 0.5}), reward="format")
     assert caught.value.hint == "log rollouts"
+
+
+EVICTED = "training/filter_groups/evicted_samples"
+SURPLUS = "training/filter_groups/discarded_surplus_samples"
+ZERO, ONE = "rollout/dynamic_filter/drop_zero_std_0.0", "rollout/dynamic_filter/drop_zero_std_1.0"
+
+
+def logged(format: str, metrics: Mapping[int, Mapping[str, float]]) -> Run:
+    """Two steps of four groups each, one of them dead, as a trainer's filter left them."""
+    groups = [
+        group_of([1, 1] if prompt == 0 else [0, 1], step=step, prompt=f"p{prompt}", functions={"right": [1, 1]})
+        for step in (1, 2)
+        for prompt in range(4)
+    ]
+    run = run_of(*groups, metrics=metrics)
+    return replace(run, source=replace(run.source, format=format))
+
+
+def found(format: str, metrics: Mapping[int, Mapping[str, float]], reward: str | None = None) -> BehindFilter:
+    return degeneracy_of_run(logged(format, metrics), reward=reward).behind_filter
+
+
+@pytest.mark.parametrize(
+    ("format", "metrics", "sampled", "dead"),
+    [
+        ("verl", {1: {EVICTED: 6.0, SURPLUS: 2.0}, 2: {"actor/grad_norm": 1.0}}, [12, 4], [7, 1]),
+        ("verl", {1: {EVICTED: 6.0}, 2: {EVICTED: 1.0, "training/off_policy/evicted_samples": 0.0}}, [10, 5], [7, 2]),
+        ("slime", {1: {ZERO: 3.0, ONE: 2.0}, 2: {"rollout/reward": 0.5}}, [9, 4], [6, 1]),
+        (
+            "open-instruct",
+            {step: {"batch/filtered_prompts": 12.0, "batch/total_prompts": 4.0} for step in (1, 2)},
+            [16, 16],
+            [13, 13],
+        ),
+        (
+            "gradscope",
+            {step: {"num_sampled_groups": 9.0, "num_sampled_degenerate_groups": 5.0} for step in (1, 2)},
+            [9, 9],
+            [5, 5],
+        ),
+    ],
+)
+def test_each_trainers_counters_give_the_share_at_each_step_and_overall(
+    format: str, metrics: Mapping[int, Mapping[str, float]], sampled: list[int], dead: list[int]
+) -> None:
+    behind = found(format, metrics)
+    assert [(row.step, row.num_sampled, row.num_dead) for row in behind.by_step] == list(
+        zip((1, 2), sampled, dead, strict=True)
+    )
+    shares = [row.frac_zero_std_sampled.value for row in behind.by_step]
+    assert shares == [lost / of for lost, of in zip(dead, sampled, strict=True)]
+    assert behind.frac_zero_std_sampled.value == pytest.approx(sum(dead) / sum(sampled))
+    assert (behind.num_sampled, behind.num_dead) == (sum(sampled), sum(dead))
+    assert behind.frac_zero_std_sampled.num_units == 2
+
+
+@pytest.mark.parametrize(
+    ("format", "metrics", "reason"),
+    [
+        ("verl", {1: {"actor/grad_norm": 1.0}}, as_logged.NO_COUNTER),
+        ("verl", {}, as_logged.NO_COUNTER),
+        ("trl", {1: {EVICTED: 6.0}}, as_logged.NO_COUNTER),
+        ("verl", {7: {EVICTED: 6.0}}, as_logged.NO_LINE),
+        ("verl", {1: {EVICTED: 6.0, "training/off_policy/evicted_samples": 1.0}}, as_logged.STALE),
+        ("verl", {1: {EVICTED: 6.5}}, as_logged.NOT_WHOLE),
+        ("verl", {1: {EVICTED: -1.0}}, as_logged.NOT_WHOLE),
+        ("verl", {1: {EVICTED: float("nan")}}, as_logged.NOT_WHOLE),
+        ("slime", {1: {ZERO: 1.0, "rollout/dynamic_filter/drop_too_long": 1.0}}, as_logged.ANOTHER_FILTER),
+        ("slime", {2: {ZERO: 1.0}, 4: {ZERO: 1.0}}, as_logged.OTHER_STEPS),
+        ("open-instruct", {1: {"batch/filtered_prompts": 1.0, "batch/total_prompts": 5.0}}, as_logged.NOT_ALL_KEPT),
+        ("open-instruct", {1: {"scores": 1.0}, 3: {"batch/filtered_prompts": 1.0}}, as_logged.NO_LINE),
+        (
+            "gradscope",
+            {1: {"num_sampled_groups": 3.0, "num_sampled_degenerate_groups": 1.0}},
+            as_logged.NOT_ALL_KEPT,
+        ),
+    ],
+)
+def test_what_the_counters_do_not_tell_is_undefined(
+    format: str, metrics: Mapping[int, Mapping[str, float]], reason: str
+) -> None:
+    behind = found(format, metrics)
+    assert behind.frac_zero_std_sampled.undefined == reason
+    assert (behind.num_sampled, behind.num_dead) == (None, None)
+    assert "Behind the filter" not in said(degeneracy_of_run(logged(format, metrics)))
+
+
+def test_one_reward_function_is_not_what_the_filter_looked_at() -> None:
+    behind = found("verl", {1: {EVICTED: 6.0}}, reward="right")
+    assert behind.frac_zero_std_sampled.undefined == as_logged.NOT_THE_REWARD
+
+
+def test_a_step_that_cannot_be_told_is_left_out_and_said() -> None:
+    run = logged("verl", {1: {EVICTED: 6.0}, 2: {"training/off_policy/evicted_samples": 1.0}})
+    report = degeneracy_of_run(run)
+    assert report.behind_filter.by_step[1].frac_zero_std_sampled.undefined == as_logged.STALE
+    assert (
+        "Behind the filter: of 10 groups that were sampled 7 (70.0 %) gave no gradient, by the log's count of dropped "
+        "groups, at the 1 of 2 steps that tell; the 25.0 % above is of those that were kept."
+    ) in said(report)
+
+
+def test_the_interval_is_over_steps_and_holds_the_share_of_the_policy() -> None:
+    """A filter at work: groups die with probability 0.7 and are drawn until six live ones are kept."""
+    held = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        dropped = rng.negative_binomial(6, 0.3, size=30)
+        groups = [group_of([0, 1], step=step, prompt=f"{step}-{place}") for step in range(30) for place in range(6)]
+        run = run_of(*groups, metrics={step: {EVICTED: float(number)} for step, number in enumerate(dropped)})
+        share = degeneracy_of_run(replace(run, source=replace(run.source, format="verl"))).behind_filter
+        low, high = share.frac_zero_std_sampled.ends
+        assert 0 <= low < high <= 1
+        held.append(low <= 0.7 <= high)
+    assert sum(held) >= 34
+
+
+def test_a_log_of_verl_on_disk(tmp_path: Path) -> None:
+    log = shutil.copytree(REPOSITORY / "fixtures" / "logs" / "verl_metrics", tmp_path / "log")
+    assert measure_degeneracy(log).behind_filter.frac_zero_std_sampled.undefined == as_logged.NO_COUNTER
+    line = {"step": 1, "data": {"actor/grad_norm": 0.25, EVICTED: 2}}
+    (log / "experiment.jsonl").write_text(json.dumps(line) + "\n")
+    report = measure_degeneracy(log)
+    assert report.frac_reward_zero_std.value == 0.5
+    assert report.behind_filter.frac_zero_std_sampled.value == 0.75
+    checked = check_run(log, requirements=["frac_zero_std_sampled <= 0.5"])
+    assert checked.verdicts[0].estimate.value == 0.75
+    assert checked.outcome == "fail"

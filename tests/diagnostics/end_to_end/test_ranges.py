@@ -13,7 +13,7 @@ from gradscope.catalog.lookup import CATALOG, range_of
 from gradscope.diagnostics.compare.measure import compare_runs
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.envelope import to_jsonable
 from tests.diagnostics.compared_runs import write_run
 from tests.diagnostics.made_up_runs import group_of, run_of, samples

@@ -1,14 +1,75 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
-from gradscope.diagnostics.logged.measure import PARTS, _logged_policy, absence_of
+from gradscope.diagnostics.logged.measure import PARTS, TRUNCATED, _logged_policy, absence_of, generation
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.envelope import to_jsonable
 from gradscope.results.logged import LoggedPolicy, SamplerMismatch, Staleness
-from tests.diagnostics.logged.made_up_tokens import drifting_run
+from tests.diagnostics.logged.made_up_tokens import drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
+
+FEW = Resampling(num_resamples=100)
+
+
+def test_ends_and_times_of_rollouts() -> None:
+    found = generation(drifting_run(), FEW)
+    assert found.overall is not None
+    assert found.overall.frac_truncated.value == 0.5
+    assert found.overall.seconds.value == 1.5
+    assert found.overall.slowest_over_mean.value == pytest.approx(2 / 1.5)
+    assert [row.step for row in found.by_step] == [1, 2, 3]
+
+
+def test_failures_and_unknown_ends_do_not_count() -> None:
+    run = run_of(tokens_of({"status": "truncated"}, {"status": "completed"}, {"status": "error"}, {}))
+    found = generation(run, FEW)
+    assert found.overall is not None
+    assert found.overall.frac_truncated.value == 0.5
+    assert found.overall.seconds.undefined == "rollouts were not timed"
+    assert found.overall.slowest_over_mean.undefined == "rollouts were not timed"
+
+
+@pytest.mark.parametrize("name", TRUNCATED)
+def test_the_trainers_share_stands_in(name: str) -> None:
+    groups = [group_of([1, 0], step=step) for step in (1, 2, 3)]
+    metrics = {1: {name: 0.5}, 2: {"loss": 1.0}, 3: {name: 0.25}}
+    found = generation(run_of(*groups, metrics=metrics), FEW)
+    assert found.overall is not None
+    assert found.overall.frac_truncated.value == pytest.approx(0.375)
+    assert [(row.step, row.frac_truncated.value) for row in found.by_step] == [(1, 0.5), (3, 0.25)]
+
+
+def test_a_logged_nan_is_not_passed_over() -> None:
+    found = generation(run_of(group_of([1, 0], step=1), metrics={1: {TRUNCATED[0]: math.nan}}), FEW)
+    assert found.overall is not None
+    assert found.overall.frac_truncated.undefined == "the trainer logged NaN at step 1"
+    assert found.by_step[0].frac_truncated.undefined == "the trainer logged NaN"
+
+
+def test_failures_alone_tell_nothing() -> None:
+    assert generation(run_of(tokens_of({"status": "error"}, {"seconds": 1e300})), FEW).overall is None
+
+
+def test_times_alone_leave_truncation_unknown() -> None:
+    found = generation(run_of(tokens_of({"seconds": 2.0})), FEW)
+    assert found.overall is not None
+    assert found.overall.frac_truncated.undefined == "the log does not say which completions were cut off"
+    assert found.overall.seconds.value == 2.0
+    assert found.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
+
+
+def test_times_of_zero_have_no_slowest() -> None:
+    found = generation(run_of(tokens_of({"seconds": 0.0}, {"seconds": 0.0})), FEW)
+    assert found.overall is not None
+    assert found.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
+
+
+def test_a_log_without_any_has_no_numbers() -> None:
+    assert generation(run_of(group_of([1, 0])), FEW).overall is None
 
 
 def test_every_part_of_a_log_that_has_them_all() -> None:

@@ -25,7 +25,7 @@ from gradscope.diagnostics.logged.tokens import (
     sampler_mismatch,
     staleness,
 )
-from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.rollouts.groups import RolloutGroup, Tokens
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run

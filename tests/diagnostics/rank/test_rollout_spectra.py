@@ -15,7 +15,7 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import CHANNELS
 from gradscope.metrics.gram.spectrum import effective_rank
-from gradscope.metrics.uncertainty.jackknife import jackknife
+from gradscope.metrics.uncertainty.intervals import jackknife
 from tests.gradients.models import DAPO, measured_step, naive_rows, tiny_groups, tiny_policy, weight_of
 from tests.metrics.gram.test_geometry import channels_of_rows
 

@@ -23,8 +23,7 @@ from gradscope.diagnostics.rank.spectrum import (
 )
 from gradscope.estimate import Estimate
 from gradscope.findings.rank import rank_findings, update_findings
-from gradscope.metrics.gram.null_models import NULLS, num_draws, shuffled_within
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, rank_counts
+from gradscope.metrics.gram.spectrum import NULLS, ZERO_MATRIX, effective_rank, num_draws, rank_counts, shuffled_within
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GradientSpectrum, SpectrumLabel
 from tests.diagnostics.rank.test_rollout_spectra import NUM_PARAMETERS, make_rows
 

@@ -21,8 +21,7 @@ from gradscope.gradients import processes
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.directions import MatrixSteps, TensorNorm, WeightSpectrum
 from gradscope.gradients.step.measure import measure_step
-from gradscope.metrics.gram.null_models import gaussian_matrix_values
-from gradscope.metrics.gram.spectrum import effective_rank
+from gradscope.metrics.gram.spectrum import effective_rank, gaussian_matrix_values
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy, weight_of
 from tests.gradients.tokens.test_sums import changed

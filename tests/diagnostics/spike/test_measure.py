@@ -16,6 +16,7 @@ from gradscope.diagnostics.spike.measure import (
     _rollouts_of,
     _tensors_of,
     _tokens_of,
+    repeated_ngrams,
 )
 from gradscope.errors import InputError
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
@@ -23,7 +24,7 @@ from gradscope.gradients.step.directions import TensorNorm
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import measure_rollout_tokens
-from gradscope.metrics.gram.row_shares import projection_shares
+from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, run_of
@@ -177,3 +178,14 @@ def test_a_step_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(InputError, match="has nothing of step 99") as error:
         measure_spike("run", step=99)
     assert error.value.hint == "It has steps 1 to 20."
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("abcd", 0.0), ("aaaaaaaa", 0.8), ("abcdabcdabcd", 5 / 9), ("abcdefghij", 0.0), ("abc", None)]
+)
+def test_runs_that_stood_there_before_are_counted(text: str, share: float | None) -> None:
+    assert repeated_ngrams(text) == (None if share is None else pytest.approx(share))
+
+
+def test_the_length_of_a_run_may_be_another() -> None:
+    assert repeated_ngrams([1, 2, 1, 2], length=2) == pytest.approx(1 / 3)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
@@ -7,7 +10,7 @@ from gradscope.errors import UsageError
 from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.layers.factors import OuterProduct, Scatter
 from gradscope.gradients.model.policy import token_sequences
-from gradscope.gradients.tokens.lockstep import Part, _add_token_parameter, lockstep_gram
+from gradscope.gradients.tokens.lockstep import Part, _add_token_parameter, _require_fit, lockstep_gram
 from gradscope.gradients.tokens.rows import TokenRow, chunks_of
 from tests.gradients.models import naive_token_rows, relative, tiny_groups, tiny_policy
 
@@ -50,10 +53,21 @@ def test_too_many_rows_for_the_memory_are_refused():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     sequences = token_sequences(policy, groups)
     chunks = chunks_of([TokenRow(sequence=0, position=0)], sequences)
+
     with pytest.raises(UsageError, match=r"output gradients of one layer over 1 token rows take .* the budget is"):
         lockstep_gram(
             policy.model, policy.trainable, chunks, 1.0, GramAccumulator(1, policy.device), max_layer_bytes=10
         )
+
+
+def test_the_head_keeps_no_output_gradients_so_its_vocabulary_need_not_fit() -> None:
+    layer, head = (SimpleNamespace(extra=None, output=torch.zeros(2, size)) for size in (8, 1000))
+    chunk, trace = SimpleNamespace(rows=[0, 1]), SimpleNamespace(segments=[[layer], [head]])
+    line: Any = SimpleNamespace(chunk=chunk, trace=trace)
+    _require_fit([line], 1, limit=128)
+    _require_fit([line], 0, limit=128)
+    with pytest.raises(UsageError, match="one layer over 2 token rows"):
+        _require_fit([line], 0, limit=127)
 
 
 CPU = torch.device("cpu")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from itertools import product
 
 import numpy as np
@@ -13,10 +14,16 @@ from gradscope.metrics.gram.geometry import (
     cancellation,
     channels,
     class_subspace_energy,
+    cosine_of_updates,
     cosines,
+    cosines_to_sum,
     gradient_gram,
     group_sums,
+    norms_without,
+    projection_shares,
+    removal_order,
     row_norms,
+    top_share,
     update_gram,
 )
 
@@ -190,3 +197,74 @@ def test_a_rollout_without_a_gradient_changes_no_channel() -> None:
     gradients = rows(3, 4) + 0.5
     with_zero = np.vstack([gradients, np.zeros((1, 9))])
     np.testing.assert_allclose(channels(with_zero @ with_zero.T), channels(gradients @ gradients.T))
+
+
+RNG = np.random.default_rng(3)
+ROWS = RNG.normal(size=(7, 40)) + 0.3
+GRAM = ROWS @ ROWS.T
+
+
+def test_shares_and_cosines_are_those_of_the_rows_themselves() -> None:
+    total = ROWS.sum(axis=0)
+    length = np.linalg.norm(total)
+    assert projection_shares(GRAM) == pytest.approx(ROWS @ total / length**2)
+    assert projection_shares(GRAM).sum() == pytest.approx(1.0)
+    assert cosines_to_sum(GRAM) == pytest.approx(ROWS @ total / length / np.linalg.norm(ROWS, axis=1))
+
+
+def test_cosine_of_updates_is_that_of_the_summed_rows() -> None:
+    first, second = RNG.normal(size=7), RNG.normal(size=7)
+    one, two = first @ ROWS, second @ ROWS
+    expected = one @ two / np.linalg.norm(one) / np.linalg.norm(two)
+    assert cosine_of_updates(GRAM, first, second).value == pytest.approx(expected)
+    assert "without length" in str(cosine_of_updates(GRAM, first, np.zeros(7)).undefined)
+
+
+def test_a_zero_row_has_no_direction_and_a_zero_sum_no_parts() -> None:
+    assert np.isnan(cosines_to_sum([[0.0, 0.0], [0.0, 4.0]])[0])
+    assert np.isnan(projection_shares(np.zeros((2, 2)))).all()
+
+
+@pytest.mark.parametrize(("norms", "share"), [([1.0] * 10, 0.1), ([1.0] + [0.0] * 9, 1.0), ([3.0, 1.0], 0.75)])
+def test_top_share_of_known_norms(norms: list[float], share: float) -> None:
+    assert top_share(np.diag(np.square(norms))).value == pytest.approx(share)
+
+
+def test_top_share_of_nothing_is_undefined() -> None:
+    assert top_share(np.zeros((3, 3))).undefined
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_norms_without_each_row_are_those_of_the_rows_themselves(seed: int) -> None:
+    rows = np.random.default_rng(seed).normal(size=(7, 4))
+    expected = [np.linalg.norm(np.delete(rows, left, axis=0).sum(axis=0)) for left in range(7)]
+    np.testing.assert_allclose(norms_without(rows @ rows.T), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_removal_is_the_best_of_all(seed: int) -> None:
+    rows = np.random.default_rng(seed).normal(size=(6, 3)) + 0.5
+    order, norms = removal_order(rows @ rows.T, most=3)
+    kept = list(range(6))
+    for index, norm in zip(order, norms, strict=True):
+        shortest = min(np.linalg.norm(rows[[i for i in kept if i != left]].sum(axis=0)) for left in kept)
+        kept.remove(index)
+        assert norm == pytest.approx(shortest) == pytest.approx(np.linalg.norm(rows[kept].sum(axis=0)))
+
+
+def test_it_ends_where_no_row_makes_the_sum_shorter() -> None:
+    rows = np.array([[1.0], [-1.0], [5.0]])
+    order, norms = removal_order(rows @ rows.T, most=3)
+    assert (order, norms) == ([2], [0.0])
+    assert removal_order(np.zeros((2, 2)), most=2) == ([], [])
+
+
+def test_greedy_is_said_to_be_greedy() -> None:
+    """Two rows that are worse together than the one that is worst alone."""
+    rows = np.array([[4.0, 0.0], [3.0, 3.0], [3.0, -3.0], [-2.0, 0.0]])
+    order, norms = removal_order(rows @ rows.T, most=2)
+    best = min(
+        np.linalg.norm(np.delete(rows, left, axis=0).sum(axis=0))
+        for left in itertools.combinations(range(4), len(order))
+    )
+    assert norms[-1] >= best

@@ -1,12 +1,16 @@
-"""Effects of prompts on each other's correct answers: against loops over the rows, and against a small step itself."""
+"""Effects of prompts on each other's correct answers: against loops over the rows, and against a small step itself.
+
+Effects on held-out prompts: against loops over the vectors, against a small step itself, and beside chance.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
-from gradscope.metrics.gram.interference import PromptEffects, prompt_effects
+from gradscope.metrics.gram.interference import HeldoutEffects, PromptEffects, heldout_effects, prompt_effects
 
 SIZES = [4, 2, 5, 3, 4]
 
@@ -138,4 +142,176 @@ def test_intervals_hold_unrelated_prompts() -> None:
         found = prompt_effects(flat @ flat.T, advantages, np.repeat(np.arange(12), 6), rewards.ravel() == 1)
         low, high = found.transfer().interval or (-1.0, 1.0)
         claimed += low > 0 or high < 0
+    assert claimed <= 18  # a binomial of 200 at 0.05 stays below with 99 %
+
+
+REWARDS = np.array([1, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1], dtype=float)
+GROUPS = np.repeat(np.arange(len(SIZES)), SIZES)
+WEIGHTS = REWARDS - np.array([REWARDS[group == GROUPS].mean() for group in GROUPS])
+
+
+def drawn_with_held_out(seed: int, num_heldout: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Score vectors, held-out directions, and by what each score vector is smaller than that of a log-probability."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=(len(REWARDS), 7)) + 2 * np.outer(REWARDS, np.ones(7))
+    return scores, rng.normal(size=(num_heldout, 7)) + 1, rng.uniform(2.0, 9.0, len(REWARDS))
+
+
+def found_of(scores: np.ndarray, heldout: np.ndarray, scales: np.ndarray) -> HeldoutEffects:
+    norms = np.linalg.norm(heldout, axis=1)
+    gram, own = scores @ scores.T, scores @ (scores * scales[:, None]).T
+    return heldout_effects(gram, WEIGHTS, GROUPS, REWARDS == 1, scores @ heldout.T, norms, own)
+
+
+def interval(values: list[list[float]]) -> tuple[float, float]:
+    """Half an interval and its degrees of freedom, from the values without each unit of two samples."""
+    parts = [(len(one) - 1) / len(one) * sum((v - np.mean(one)) ** 2 for v in one) for one in values]
+    free = sum(parts) ** 2 / sum(part**2 / (len(one) - 1) for part, one in zip(parts, values, strict=True))
+    return stats.t.ppf(0.975, free) * np.sqrt(sum(parts)), free
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_they_are_what_loops_over_the_vectors_find(seed: int) -> None:
+    scores, heldout, scales = drawn_with_held_out(seed)
+    found = found_of(scores, heldout, scales)
+    assert found.pulls.tolist() == [True, True, True, False, False]
+    pulls = {j: sum(w * s for w, s, g in zip(WEIGHTS, scores, GROUPS, strict=True) if g == j) for j in (0, 1, 2)}
+    own = {
+        j: np.mean([c * s for c, s, g, r in zip(scales, scores, GROUPS, REWARDS, strict=True) if g == j and r], axis=0)
+        for j in (0, 1, 2)
+    }
+
+    def numbers(trained: list[int], held: list[int]) -> tuple[float, float, float]:
+        pairs = [(pulls[j], heldout[k]) for j in trained for k in held]
+        cosines = [p @ c / np.linalg.norm(p) / np.linalg.norm(c) for p, c in pairs]
+        step = sum(pulls[j] for j in trained)
+        at_home = np.mean([step @ own[j] for j in trained])
+        return (
+            np.mean([p @ c < 0 for p, c in pairs]),
+            np.mean(cosines),
+            np.mean([step @ heldout[k] for k in held]) / at_home,
+        )
+
+    every = [0, 1, 2], list(range(6))
+    whole = numbers(*every)
+    without = [
+        [numbers([j for j in every[0] if j != out], every[1]) for out in every[0]],
+        [numbers(every[0], [k for k in every[1] if k != out]) for out in every[1]],
+    ]
+    estimates = found.frac_hurt(), found.mean_cosine(), found.transfer()
+    for place, (estimate, value) in enumerate(zip(estimates, whole, strict=True)):
+        assert estimate.value == pytest.approx(value)
+        if place == 0 and value in (0.0, 1.0):
+            continue
+        half, _ = interval([[one[place] for one in sample] for sample in without])
+        bounds = ((0.0, 1.0), (-1.0, 1.0), (-np.inf, np.inf))[place]
+        assert estimate.interval == pytest.approx((max(bounds[0], value - half), min(bounds[1], value + half)))
+        assert estimate.num_units == 9
+    unit = np.mean([np.linalg.norm(pull) for pull in pulls.values()]) * np.mean(np.linalg.norm(heldout, axis=1))
+    for j, influence in enumerate(found.influences()):
+        values = [pulls[j] @ c / unit for c in heldout]
+        half = stats.t.ppf(0.975, 5) * np.std(values, ddof=1) / np.sqrt(6)
+        assert influence.value == pytest.approx(np.mean(values))
+        assert influence.interval == pytest.approx((np.mean(values) - half, np.mean(values) + half))
+
+
+def test_effects_on_held_out_prompts_are_the_change_that_a_small_step_makes() -> None:
+    """A softmax for each prompt over shared features: two prompts are trained on, one is held out."""
+    torch.manual_seed(0)
+    features = torch.randn(3, 5, 4, dtype=torch.float64)  # prompts, answers, features
+    policy = torch.randn(4, dtype=torch.float64, requires_grad=True)
+
+    def logprob(prompt: int, answer: int, at: torch.Tensor) -> torch.Tensor:
+        return (features[prompt] @ at).log_softmax(0)[answer]
+
+    chosen = [(prompt, answer) for prompt in range(2) for answer in (0, 1)]
+    scores = torch.stack([torch.autograd.grad(logprob(*one, policy), policy)[0] for one in chosen])
+    target = torch.autograd.grad(0.75 * logprob(2, 3, policy) + 0.25 * logprob(2, 4, policy), policy)[0]
+    weights = np.array([0.5, -0.5] * 2)
+    cross = (scores @ target).numpy()[:, None]
+    found = heldout_effects((scores @ scores.T).numpy(), weights, [0, 0, 1, 1], weights > 0, cross, [1.0], None)
+    for prompt in range(2):
+        moved = policy.detach() + 1e-6 * (0.5 * scores[2 * prompt] - 0.5 * scores[2 * prompt + 1])
+        change = sum(
+            share * (logprob(2, answer, moved) - logprob(2, answer, policy.detach()))
+            for share, answer in ((0.75, 3), (0.25, 4))
+        )
+        assert found.effect[prompt, 0] == pytest.approx(change.item() / 1e-6, rel=1e-4)
+
+
+def test_correct_samples_of_the_policy_itself_tell_the_change_of_success() -> None:
+    """grad log pass@1 is the expected score of a correct answer, whatever the wrong ones are."""
+    torch.manual_seed(1)
+    logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    right = [1, 4]
+    (expected,) = torch.autograd.grad(logits.softmax(0)[right].sum().log(), logits, retain_graph=True)
+    scores = [torch.autograd.grad(logits.log_softmax(0)[one], logits, retain_graph=True)[0] for one in right]
+    chances = logits.softmax(0)[right].detach()
+    mean = sum(chance * score for chance, score in zip(chances, scores, strict=True)) / chances.sum()
+    assert torch.allclose(mean, expected)
+
+
+def effects_held_out(
+    effect: list[list[float]], own: list[list[float]] | None, *, solved: bool = True
+) -> HeldoutEffects:
+    matrix = np.array(effect)
+    every = np.ones(len(matrix), dtype=bool)
+    return HeldoutEffects(
+        effect=matrix,
+        cosine=np.zeros_like(matrix),
+        norms=(1.0, 1.0),
+        own=None if own is None else np.array(own),
+        unknown="nobody knows",
+        is_solved=every & solved,
+        pulls=every,
+    )
+
+
+def test_undefined_effects_on_held_out_prompts_say_why() -> None:
+    few_groups, few_prompts = (
+        effects_held_out(np.ones((2, 4)).tolist(), None),
+        effects_held_out(np.ones((4, 2)).tolist(), None),
+    )
+    for found, what in (
+        (few_groups, "groups have a gradient"),
+        (few_prompts, "held-out prompts have a correct answer"),
+    ):
+        for estimate in (found.frac_hurt(), found.mean_cosine(), found.transfer()):
+            assert estimate.undefined == f"fewer than 3 {what}"
+    square = [[0.1, 0.2, 0.3]] * 3
+    assert effects_held_out(square, None).transfer().undefined == "nobody knows"
+    downhill = effects_held_out(square, (-np.eye(3)).tolist())
+    assert downhill.transfer().undefined == "the step does not raise the correct answers of its own prompts"
+    unsolved = effects_held_out(square, np.zeros((3, 3)).tolist(), solved=False)
+    assert unsolved.transfer().undefined == "the step does not raise the correct answers of its own prompts"
+    on_one = effects_held_out(square, [[9.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, -1.0]])
+    assert on_one.transfer().undefined == "it hangs on a single group of this step"
+    flat = heldout_effects(np.eye(2), [1.0, -1.0], [0, 1], [True, False], np.zeros((2, 1)), [0.0], None)
+    assert [influence.undefined for influence in flat.influences()] == ["no held-out answer has a gradient"] * 2
+    assert flat.cosine.tolist() == [[0.0], [0.0]]
+
+
+def test_a_step_without_a_gradient_pulls_nothing() -> None:
+    found = heldout_effects(np.eye(2), [0.0, 0.0], [0, 0], [True, False], np.ones((2, 4)), np.ones(4), None)
+    assert (found.effect.shape, found.influences()) == ((0, 4), [])
+
+
+def test_one_held_out_prompt_has_influences_without_interval() -> None:
+    found = heldout_effects(np.eye(2), [1.0, -2.0], [0, 1], [True, False], np.ones((2, 1)), [1.0], None)
+    assert [(one.value, one.interval) for one in found.influences()] == [(1 / 1.5, None), (-2 / 1.5, None)]
+
+
+def test_intervals_of_held_out_effects_hold_unrelated_prompts() -> None:
+    """Prompts with directions of their own: a transfer is claimed in at most 5 % of the steps, both signs together."""
+    rng = np.random.default_rng(0)
+    claimed = 0
+    for _ in range(200):
+        rewards = (rng.random((12, 6)) < 0.4).astype(float)
+        scores = (rewards - 0.4)[..., None] * rng.normal(size=(12, 1, 60)) + rng.normal(size=(12, 6, 60))
+        flat, heldout = scores.reshape(72, 60), rng.normal(size=(20, 60))
+        weights = (rewards - rewards.mean(axis=1, keepdims=True)).ravel()
+        gram, norms = flat @ flat.T, np.linalg.norm(heldout, axis=1)
+        groups = np.repeat(np.arange(12), 6)
+        found = heldout_effects(gram, weights, groups, rewards.ravel() == 1, flat @ heldout.T, norms, gram)
+        claimed += found.transfer().side_of_zero != 0
     assert claimed <= 18  # a binomial of 200 at 0.05 stays below with 99 %

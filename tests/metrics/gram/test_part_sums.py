@@ -1,4 +1,7 @@
-"""Weighted sums of rows beside each other, against the rows themselves."""
+"""Weighted sums of rows beside each other, against the rows themselves.
+
+What importance weights leave of a sample, by hand.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from gradscope.metrics.gram.part_sums import (
     ANY,
     NO_LENGTH,
     POSITIVE,
+    SHARE,
     jackknifed_on,
     left_out_sums,
     norm_ratio,
@@ -19,6 +23,7 @@ from gradscope.metrics.gram.part_sums import (
     ratio_over_groups,
     sum_cosine,
     sum_share,
+    weight_estimates,
 )
 
 
@@ -136,3 +141,32 @@ def test_intervals_hold_the_truth_as_often_as_is_said(groups: int, tail: float) 
     shares = held(groups, tail, trials=250, seed=0)
     assert all(share >= 0.9 for share in shares[:3]), shares
     assert shares[3] >= 0.83, shares
+
+
+def test_equal_weights_are_worth_every_unit() -> None:
+    found = weight_estimates(np.full(8, 1.0), [0, 0, 1, 1, 2, 2, 3, 3])
+    assert (found.kept.value, found.ess.value, found.chi2.value) == (1.0, 1.0, 0.0)
+
+
+def test_intervals_leave_groups_out() -> None:
+    weights, groups = np.array([1.0, 2.0, 0.0, 1.0, 0.5, 0.5]), np.array([0, 0, 1, 1, 2, 2])
+    found = weight_estimates(weights, groups)
+    assert found.kept.value == pytest.approx(5 / 6)
+    assert found.ess.value == pytest.approx(5.0**2 / (6 * 6.5))
+    assert found.chi2.value == pytest.approx(6.5 / 6 - 1)
+    without = [weights[groups != group] for group in range(3)]
+    values = [of.sum() ** 2 / len(of) / np.square(of).sum() for of in (weights, *without)]
+    assert found.ess.interval == pytest.approx(jackknifed_on(values, SHARE).interval)
+    moments = [np.square(of).mean() for of in (weights, *without)]
+    assert found.chi2.interval == pytest.approx(np.array(jackknifed_on(moments, POSITIVE).interval) - 1)
+
+
+def test_nothing_is_left_where_all_are_masked() -> None:
+    found = weight_estimates(np.zeros(6), [0, 0, 1, 1, 2, 2])
+    assert found.kept.value == 0.0
+    assert found.ess.undefined == "every weight is zero"
+    assert found.chi2.value == -1.0
+
+
+def test_two_groups_tell_no_interval() -> None:
+    assert weight_estimates([1.0, 2.0], [0, 1]).ess.interval is None

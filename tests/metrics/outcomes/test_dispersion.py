@@ -17,7 +17,7 @@ from gradscope.metrics.outcomes.dispersion import (
     estimate_rate_variance,
 )
 from gradscope.metrics.outcomes.groups import iid_prediction
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 
 Deal = Callable[[np.random.Generator, np.ndarray, int, int], np.ndarray]
 

@@ -13,7 +13,7 @@ from gradscope.metrics.outcomes.groups import (
     jensen_gap,
 )
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.intervals import Resampling
 
 
 @settings(deadline=None)

@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 
-from gradscope.metrics.outcomes.passk import estimate_pass_table, pass_at_k, pass_hat_k
+from gradscope.metrics.outcomes.passk import (
+    compression_factors,
+    estimate_pass_table,
+    least_sharpening,
+    pass_at_k,
+    pass_hat_k,
+)
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
+from gradscope.metrics.uncertainty.intervals import Resampling
 from tests.work import num_calls
 
 
@@ -68,3 +76,87 @@ def test_the_work_of_a_table_grows_with_k_and_not_with_the_prompts() -> None:
         estimate_pass_table(n, c, [1, 64])
 
     assert num_calls(lambda: table(5000)) < 1.5 * num_calls(lambda: table(500))
+
+
+FEW = Resampling(num_resamples=300)
+Counts = tuple[np.ndarray, np.ndarray]
+
+
+def sampled(rates: np.ndarray, n: int, seed: int = 0) -> Counts:
+    return np.full(len(rates), n), np.random.default_rng(seed).binomial(n, rates)
+
+
+def best_of(m: float, num_prompts: int, n: int, seed: int = 0) -> tuple[Counts, Counts]:
+    rates = np.random.default_rng(seed).beta(0.3, 1, num_prompts)
+    return sampled(rates, n, seed), sampled(1 - (1 - rates) ** m, n, seed + 1000)
+
+
+def test_best_of_m_has_the_factor_m_at_every_budget() -> None:
+    for found in compression_factors(*best_of(4, 4000, 64), [1, 2, 4, 8]):
+        assert found.factor.value == pytest.approx(4, rel=0.1)
+        assert found.at_least is None
+
+
+def test_the_factor_is_where_the_curves_meet() -> None:
+    """The first policy's curve, straight between whole budgets, is solved by SciPy."""
+    first, second = best_of(3, 200, 16)
+    curve = [0.0]
+    for k in range(1, 17):
+        unsolved = [np.prod([(16 - c - i) / (16 - i) for i in range(k)]) for c in first[1]]
+        curve.append(1 - np.mean(unsolved))
+    target = float(np.mean(second[1] / 16))
+    meets = brentq(lambda k: np.interp(k, range(17), curve) - target, 0, 16)
+    (found,) = compression_factors(first, second, [1])
+    assert found.factor.value == pytest.approx(meets)
+
+
+def test_a_worse_policy_has_a_factor_below_one() -> None:
+    first, second = best_of(4, 500, 16)
+    (found,) = compression_factors(second, first, [1])
+    assert 0 < found.factor.low < found.factor.value < found.factor.high < 1
+
+
+def test_the_interval_holds_the_factor() -> None:
+    held = 0
+    for seed in range(40):
+        (found,) = compression_factors(*best_of(2, 600, 16, seed), [2])
+        held += found.factor.low <= 2 <= found.factor.high
+    assert held >= 34
+
+
+def test_beyond_the_samples_of_the_first_there_is_a_lower_bound() -> None:
+    first, second = best_of(16, 300, 16)
+    (found,) = compression_factors(first, second, [4])
+    assert found.factor.undefined == (
+        "the 16 samples of the first may not reach the second's pass@4: m is open upwards"
+    )
+    assert 3.5 <= found.at_least <= 4
+    few = compression_factors((first[0][:8], first[1][:8] * 0), (first[0][:8], first[1][:8] * 0 + 1), [1])[0]
+    assert "open upwards" in few.factor.undefined
+    assert few.at_least is None
+
+
+def test_nothing_to_reach_and_few_prompts() -> None:
+    first = (np.full(5, 4), np.array([0, 1, 2, 3, 4]))
+    (found,) = compression_factors(first, (first[0], first[1] * 0), [1])
+    assert found.factor.undefined == "the second solves no prompt at k = 1, so no sample of the first is needed"
+    (found,) = compression_factors(first, first, [1])
+    assert (found.factor.value, found.factor.interval) == (pytest.approx(1.0), None)
+    (found,) = compression_factors(first, first, [5])
+    assert found.factor.undefined == "k = 5 exceeds the 4 samples of a prompt"
+
+
+@pytest.mark.parametrize("m", [1, 8, 64])
+def test_no_sharpening_up_to_the_true_one_is_refuted_too_often(m: int) -> None:
+    found = [least_sharpening(*best_of(m, 300, 32, seed), resampling=FEW) for seed in range(40)]
+    assert sum(factor is not None and factor > m for factor in found) <= 4
+
+
+def test_prompts_solved_anew_refute_every_plausible_sharpening() -> None:
+    rates = np.random.default_rng(0).beta(2, 2, 300)
+    new = np.arange(300) < 60
+    first, second = sampled(np.where(new, 0.0, rates), 64), sampled(np.where(new, 0.4, rates), 64, 1)
+    assert least_sharpening(first, second, resampling=FEW) > 64
+    assert least_sharpening(second, first, resampling=FEW) is None
+    single = (np.ones(300, dtype=np.int64), (second[1] > 25).astype(np.int64))
+    assert least_sharpening(first, single, resampling=FEW) > 1

@@ -1,9 +1,23 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from scipy.stats import linregress
+from scipy.stats import t as student
 
-from gradscope.metrics.uncertainty.steps import FEWEST_STEPS, independent_steps, mean_of_steps
+from gradscope.metrics.uncertainty.steps import (
+    FEWEST_NEIGHBORS,
+    FEWEST_STEPS,
+    NUM_NEIGHBORS,
+    Deviation,
+    deviation_of,
+    independent_steps,
+    mean_of_steps,
+    trend,
+    trend_within,
+)
 
 
 def persistent(rng: np.random.Generator, num_steps: int, correlation: float) -> np.ndarray:
@@ -58,3 +72,150 @@ def test_deviations_from_a_line_are_more_correlated_than_they_look() -> None:
 def test_what_alternates_is_worth_no_more_than_it_is() -> None:
     assert independent_steps([1.0, -1.0] * 20) == 40
     assert independent_steps([0.0] * 12) == pytest.approx(12 * (11 / 13))
+
+
+def test_trend_is_the_regression_line_from_end_to_end() -> None:
+    steps = np.array([1, 2, 5, 9, 12])
+    values = np.array([0.3, 0.5, 0.4, 0.8, 0.7])
+    line = linregress(steps, values)
+    half = student.ppf(0.975, 1) * line.stderr * 11 * 5**0.5  # worth three: one degree of freedom, s^2 as large times 5
+    change = trend(steps, values)
+    assert change.value == pytest.approx(line.slope * 11)
+    assert change.low == pytest.approx(line.slope * 11 - half)
+    assert change.high == pytest.approx(line.slope * 11 + half)
+
+
+def test_large_steps_cost_no_digits() -> None:
+    far = trend(np.arange(10) + 1_000_000_000, np.arange(10) / 9)
+    assert far.value == pytest.approx(1.0)
+
+
+def test_a_trend_of_noise_holds_zero_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    ends = [trend(np.arange(30), rng.normal(size=30)).ends for _ in range(1000)]
+    assert 0.93 < np.mean([low <= 0 <= high for low, high in ends]) <= 0.999
+
+
+@pytest.mark.parametrize("length", [3, 5, 10, 12, 40])
+@pytest.mark.parametrize("correlation", [0.5, 0.8, 0.9])
+def test_a_trend_of_noise_that_persists_is_seldom_taken_for_one(correlation: float, length: int) -> None:
+    """Student's interval takes a fifth to a half of such courses for a trend; at most 5 % are here."""
+    rng = np.random.default_rng(length)
+    noise = rng.normal(size=(400, 40 + length))
+    for at in range(1, noise.shape[1]):
+        noise[:, at] += correlation * noise[:, at - 1]
+    ends = [trend(np.arange(length), course[40:]).ends for course in noise]
+    assert np.mean([not low <= 0 <= high for low, high in ends]) < 0.075
+
+
+def test_a_trend_that_is_there_is_seen() -> None:
+    rng = np.random.default_rng(0)
+    found = [trend(np.arange(30), np.linspace(0, 3, 30) + rng.normal(size=30)).side_of_zero for _ in range(100)]
+    assert found.count(1) > 75
+
+
+def test_within_units_that_are_all_there_it_is_the_trend_of_the_means() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(12, 4)) + np.arange(4)
+    found = trend_within(np.repeat(np.arange(12), 4), np.tile(np.arange(4), 12), values.ravel())
+    assert found.value == pytest.approx(trend(np.arange(12), values.mean(axis=1)).value)
+
+
+def test_within_units_a_change_of_units_is_no_change() -> None:
+    steps = [1, 2, 3, 4, 5, 6]
+    assert trend_within(steps, list("aabbcc"), [0.0, 0.0, 5.0, 5.0, 9.0, 9.0]).value == pytest.approx(0.0)
+    assert trend_within(steps, list("aabbcd"), [0.0, 1.0, 5.0, 6.0, 9.0, 3.0]).value == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("num_epochs", "correlation"), [(2, 0.0), (3, 0.9), (6, 0.9)])
+def test_within_prompts_that_return_luck_that_persists_is_no_trend(num_epochs: int, correlation: float) -> None:
+    rng, claimed = np.random.default_rng(num_epochs), 0
+    for _ in range(200):
+        shock = rng.normal(size=num_epochs * 8 + 40)
+        for at in range(1, len(shock)):
+            shock[at] += correlation * shock[at - 1]
+        level, steps = rng.normal(size=32), np.repeat(np.arange(num_epochs * 8), 4)
+        prompts = np.tile(np.arange(32), num_epochs)
+        values = level[prompts] + shock[40:][steps] + 0.3 * rng.normal(size=len(steps))
+        claimed += trend_within(steps, prompts, values).side_of_zero != 0
+    assert claimed <= 15
+
+
+def test_one_value_a_step_is_needed() -> None:
+    with pytest.raises(ValueError, match="one value a step is needed"):
+        trend([1, 2, 3], [1.0, 2.0])
+
+
+def test_repeated_steps_are_no_further_steps() -> None:
+    assert "there are 2" in str(trend([1, 1, 2, 2], [0.0, 1.0, 0.0, 1.0]).undefined)
+
+
+def found(values: dict[int, float], step: int, chosen_from: int = 1) -> Deviation:
+    deviation = deviation_of(values, step, num_chosen_from=chosen_from)
+    assert isinstance(deviation, Deviation)
+    return deviation
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_the_median_absolute_deviation_of_logarithms(seed: int) -> None:
+    values = np.exp(np.random.default_rng(seed).normal(size=31))
+    logs = np.log(values)
+    others = logs[:-1]
+    spread = 1.4826 * np.median(np.abs(others - np.median(others)))
+    deviation = found(dict(enumerate(values.tolist())), 30)
+    assert deviation.deviation == pytest.approx((logs[-1] - np.median(others)) / spread)
+    assert deviation.times == pytest.approx(values[-1] / np.median(values[:-1]))
+    assert deviation.num_neighbors == 30
+
+
+def test_numbers_of_either_sign_are_taken_as_they_are() -> None:
+    deviation = found({step: float((-1) ** step * (step % 3)) for step in range(20)} | {20: 9.0}, 20)
+    assert deviation.times is None
+    assert deviation.deviation > 4
+
+
+def test_only_the_nearest_steps_count() -> None:
+    values = {step: 100.0 + step % 3 for step in range(200)} | {step: 1.0 + step % 3 for step in range(200, 300)}
+    deviation = found(values, 299)
+    assert deviation.num_neighbors == NUM_NEIGHBORS
+    assert deviation.typical < 4
+
+
+def test_what_is_not_finite_is_no_neighbor() -> None:
+    values = {step: 1.0 + step % 4 for step in range(12)} | {3: math.nan, 4: math.inf}
+    assert found(values, 11).num_neighbors == 9
+
+
+def test_a_step_without_a_gradient_changes_nothing() -> None:
+    values = {step: 1.0 + step % 4 for step in range(12)}
+    assert found(values | {12: 0.0}, 11) == found(values, 11)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({step: float(step != 1) for step in range(20)}, "it is zero"),
+        (dict.fromkeys(range(20), 1.0), "half of the other steps have the same number"),
+        (
+            {step: 1.0 + step for step in range(FEWEST_NEIGHBORS)},
+            "7 other steps have the number, and a spread needs 8",
+        ),
+    ],
+)
+def test_why_it_cannot_be_told(values: dict[int, float], reason: str) -> None:
+    assert deviation_of(values, 1, num_chosen_from=1) == reason
+
+
+@pytest.mark.parametrize("num_steps", [10, 60])
+def test_one_run_in_twenty_has_a_step_that_stands_out_by_chance(num_steps: int) -> None:
+    """At most 9 % of 200 runs of log-normal steps: 5 % and two standard errors."""
+    chance, alarms = np.random.default_rng(num_steps), 0
+    for _ in range(200):
+        values = dict(enumerate(np.exp(0.3 * chance.normal(size=num_steps)).tolist()))
+        alarms += any(found(values, step, num_steps).is_unusual for step in values)
+    assert alarms <= 18
+
+
+def test_a_bound_for_a_step_that_was_named_is_lower_than_for_the_furthest_of_many() -> None:
+    values = {step: 1.0 + step % 4 for step in range(40)}
+    assert found(values, 3).by_chance < found(values, 3, 40).by_chance

@@ -110,8 +110,9 @@ def test_a_csv_with_semicolons_is_refused_with_the_command_that_converts_it(
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "train.log", "README"])
-def test_text_is_no_log(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("step 1 reward 0.5\n")
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_text_is_no_log(tmp_path: Path, name: str, encoding: str) -> None:
+    (tmp_path / name).write_text("étape 1 reward 0.5\n", encoding=encoding)
     with pytest.raises(InputError, match="is text without rows") as caught:
         read_run(tmp_path / name)
     assert "log_completions=True" in (caught.value.hint or "")

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.rank.rows import StepRows, SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.rank.spectrum import MeanRanks, drawn_counts, mean_null_ranks, null_values, spectrum_of
-from gradscope.metrics.gram.null_models import NULLS
-from gradscope.metrics.gram.spectrum import Array, rank_counts
+from gradscope.metrics.gram.spectrum import NULLS, Array, rank_counts
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.results.rank import GradientSpectrum, SpectrumLabel, TokenRankPoint
 from gradscope.results.tokens import TokenRows

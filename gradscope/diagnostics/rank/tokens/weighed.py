@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
-from gradscope.metrics.gram.part_sums import products_without
+from gradscope.metrics.gram.part_sums import products_without, usable
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.sampler.token_cells import TokenCell, token_cells
-from gradscope.metrics.sampler.weight_estimates import usable
+from gradscope.metrics.sampler import TokenCell, token_cells
 from gradscope.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:

@@ -13,8 +13,14 @@ from numpy.typing import NDArray
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_section
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.geometry import batch_norm, cancellation, row_norms
-from gradscope.metrics.gram.row_shares import cosines_to_sum, projection_shares, top_share
+from gradscope.metrics.gram.geometry import (
+    batch_norm,
+    cancellation,
+    cosines_to_sum,
+    projection_shares,
+    row_norms,
+    top_share,
+)
 from gradscope.render.views.view import Column, tabulate
 from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run

@@ -19,8 +19,7 @@ from gradscope.diagnostics.rank.spectrum import mean_null_ranks, null_values
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_section
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.geometry import batch_norm, gradient_gram, row_norms
-from gradscope.metrics.gram.row_shares import cosine_of_updates
+from gradscope.metrics.gram.geometry import batch_norm, cosine_of_updates, gradient_gram, row_norms
 from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, singular_values_from_gram
 from gradscope.render.views.view import Column, entry, tabulate
 from gradscope.results.report import Cell, Chart, ColumnStyle, ReportColumn, ReportSection, ReportTable, Series

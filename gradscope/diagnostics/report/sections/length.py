@@ -12,7 +12,7 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.lengths import Ends, RunLengths, lengths_of
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.row_shares import projection_shares
+from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
 from gradscope.render.views.view import lines_over
 from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable

@@ -14,7 +14,7 @@ from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailab
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
-from gradscope.metrics.uncertainty.trend import trend
+from gradscope.metrics.uncertainty.steps import trend
 from gradscope.render.views.view import Column, tabulate
 from gradscope.results.degeneracy import DegeneracyReport, EnvironmentDegeneracy, StepDegeneracy
 from gradscope.results.envelope import LazyRows

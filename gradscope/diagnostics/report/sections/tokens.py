@@ -16,9 +16,9 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.estimate import Estimate
 from gradscope.findings.rank_tokens import logprob_change_findings, turn_findings
-from gradscope.metrics.gram.row_shares import share_of_largest
+from gradscope.metrics.gram.geometry import share_of_largest
 from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
-from gradscope.metrics.sampler.token_cells import PROBABILITIES, TokenCell, token_cells
+from gradscope.metrics.sampler import PROBABILITIES, TokenCell, token_cells
 from gradscope.render.views.rank_parts import turn_words
 from gradscope.render.views.view import Column, tabulate
 from gradscope.results.report import (

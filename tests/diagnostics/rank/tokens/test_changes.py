@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from gradscope.diagnostics.rank.tokens.changes import TokenChange, follow, logprob_change, matched_change, token_changes
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.tokens.sums import CountedTokens
-from gradscope.metrics.uncertainty.jackknife import jackknife
+from gradscope.metrics.uncertainty.intervals import jackknife
 from gradscope.results.tokens import LogprobChange
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.made_up_runs import run_of

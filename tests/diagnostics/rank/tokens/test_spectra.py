@@ -14,7 +14,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.findings.rank_tokens import token_findings
 from gradscope.gradients.tokens.measure import TokenGram, _TokenVerification
 from gradscope.gradients.tokens.rows import TokenRow, TokenTable
-from gradscope.metrics.gram.null_models import NULLS
+from gradscope.metrics.gram.spectrum import NULLS
 
 
 def tokens_of(group_id: str, rollouts: list[int], *, num_tokens: int | None = None, logged: bool = True) -> TokenGram:

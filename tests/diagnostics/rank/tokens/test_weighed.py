@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.rank.tokens.corrections import correction_effects
-from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kinds, token_kl, turn_shares
+from gradscope.diagnostics.rank.tokens.parts import (
+    correction_effects,
+    entropy_change,
+    token_kinds,
+    token_kl,
+    turn_shares,
+)
 from gradscope.diagnostics.rank.tokens.weighed import (
     KINDS,
     UNDECIDED,
@@ -30,7 +35,7 @@ from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens import sums as sums_module
 from gradscope.gradients.tokens.sums import counted_tokens
-from gradscope.metrics.sampler.token_cells import TokenCell
+from gradscope.metrics.sampler import TokenCell
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.gradients.models import DAPO, naive_token_rows, tiny_groups, tiny_policy, weight_of
 from tests.gradients.tokens.test_sums import changed

@@ -15,7 +15,7 @@ from gradscope.diagnostics.inputs.steps import EngineOptions, measure_steps
 from gradscope.diagnostics.logged.tokens import _counts_in_loss, policy_entropy, sampler_mismatch
 from gradscope.errors import InputError
 from gradscope.gradients.plan.objective import several_sequences
-from gradscope.metrics.uncertainty.resampling import RESAMPLING
+from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.progress import no_progress
 from gradscope.rollouts.groups import holds_rewards_alone, reward_table
 from gradscope.rollouts.readers.detect import read_run

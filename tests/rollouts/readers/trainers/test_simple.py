@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 from gradscope.diagnostics.logged.tokens import staleness
 from gradscope.errors import InputError
-from gradscope.metrics.uncertainty.resampling import RESAMPLING
+from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
@@ -50,6 +51,7 @@ def test_a_task_is_a_group_at_the_version_that_finished_it(below: str, expected:
 def test_samples_of_several_versions_are_said() -> None:
     assert any("begun by an earlier version" in sentence for sentence in read_run(LOG).source.inferred)
     assert len(read_run(LOG / "rollout/0").source.inferred) == 1
+    assert len(measure_degeneracy(LOG / "rollout/0").source.inferred) == 1  # from arrays, several files at a time
 
 
 def test_lags_are_from_the_first_token_to_the_last() -> None:

@@ -1,1 +1,0 @@
-"""The distribution of pass rates over prompts: fits of it, bounds over all there could be, and what each forecasts."""

@@ -1,0 +1,365 @@
+"""How far the trainer's policy is from the one that sampled, and what the tokens of a log say of it.
+
+Legend: N tokens, S sequences, R rollouts. A token's ratio is w = p_trainer / p_sampler, its log-ratio d = log w; a
+sequence's are the product and the sum of its tokens'. A log of many tokens is summed a step at a time, and the sums are
+joined. Tokens and sequences are draws of the sampler, so all divergences are means over it. Intervals resample prompts,
+for tokens of one completion are far from independent. Where a few ratios hold most of a sum, as those of long sequences
+do, an interval knows no larger ratio than the log has, and is too narrow.
+
+A rollout of update N whose first token was sampled by weights after v updates has lag N - 1 - v.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.studentized import cluster_sums
+
+Array = NDArray[np.float64]
+
+WIDE = 2.0
+"""A ratio of more than this, or of less than one over it, is far beyond what kernels and precisions make."""
+CLIP = 0.2
+"""The usual bounds of PPO's clip, 1 - 0.2 and 1 + 0.2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceSums:
+    """Sums over the tokens of each sequence."""
+
+    num_tokens: Array
+    """Tokens, at least one, [S]."""
+    log_weight: Array
+    """log of the sum of w, [S]."""
+    log_square: Array
+    """log of the sum of w^2, [S]."""
+    log_ratio: Array
+    """Sum of d, the log-ratio of the sequence, [S]."""
+    distance: Array
+    """Sum of |d|, [S]."""
+    k3: Array
+    """Sum of w - 1 - d, infinite beyond floating point, [S]."""
+    excess: Array
+    """Sum of w^2 - 1, infinite beyond floating point, [S]."""
+    num_wide: Array
+    """Tokens with a ratio outside [1/2, 2], [S]."""
+    num_beyond: Array
+    """Tokens with a ratio outside [0.8, 1.2], [S]."""
+    num_clipped: Array
+    """Tokens that PPO's clip takes the gradient of, [S]; NaN where the advantage of one is not known."""
+
+
+def sequence_sums(log_ratios: ArrayLike, lengths: ArrayLike, advantages: ArrayLike | None = None) -> SequenceSums:
+    """Sums over the tokens of each sequence.
+
+    Args:
+        log_ratios: log p_trainer - log p_sampler of every token, finite, the sequences one after the other, [N].
+        lengths: Tokens of each sequence, at least one, [S].
+        advantages: Advantage of every token, NaN where it is not known, [N]; None: none is known.
+
+    Returns:
+        The sums.
+
+    Raises:
+        ValueError: The lengths do not add up to N, one is 0, or a log-ratio is not finite.
+
+    Example:
+        >>> sums = sequence_sums([0.0, 1.0, -1.0], [2, 1], [1.0, 1.0, 1.0])
+        >>> sums.log_ratio.tolist(), sums.num_wide.tolist(), sums.num_clipped.tolist()
+        ([1.0, -1.0], [1.0, 1.0], [1.0, 0.0])
+    """
+    ratios, sizes = np.asarray(log_ratios, dtype=np.float64), np.asarray(lengths, dtype=np.int64)
+    if ratios.shape != (sizes.sum(),) or np.any(sizes < 1) or not np.all(np.isfinite(ratios)):
+        raise ValueError(f"{sizes.sum()} tokens of non-empty sequences need as many finite log-ratios")
+    signs = np.full(len(ratios), np.nan) if advantages is None else np.sign(np.asarray(advantages, dtype=np.float64))
+    starts = np.cumsum(sizes) - sizes
+
+    def total(values: NDArray[np.generic]) -> Array:
+        return np.add.reduceat(values.astype(np.float64), starts) if len(sizes) else np.zeros(0)
+
+    largest = np.maximum.reduceat(ratios, starts) if len(sizes) else np.zeros(0)
+    below = np.exp(ratios - np.repeat(largest, sizes))
+    with np.errstate(over="ignore"):
+        changes = np.expm1(ratios)
+        k3, excess = total(changes - ratios), total(np.expm1(2 * ratios))
+    high, low = changes > CLIP, changes < -CLIP
+    clipped = np.where(np.isnan(signs), np.nan, (high & (signs > 0)) | (low & (signs < 0)))
+    return SequenceSums(
+        num_tokens=sizes.astype(np.float64),
+        log_weight=largest + np.log(total(below)),
+        log_square=2 * largest + np.log(total(below**2)),
+        log_ratio=total(ratios),
+        distance=total(np.abs(ratios)),
+        k3=k3,
+        excess=excess,
+        num_wide=total(np.abs(ratios) > np.log(WIDE)),
+        num_beyond=total(high | low),
+        num_clipped=total(clipped),
+    )
+
+
+def joined_sums(parts: Sequence[SequenceSums]) -> SequenceSums:
+    """The sums of several steps as those of one log.
+
+    Returns:
+        All sequences, in order; none where there are no parts.
+
+    Example:
+        >>> joined_sums([sequence_sums([0.5], [1]), sequence_sums([0.25], [1])]).log_ratio.tolist()
+        [0.5, 0.25]
+    """
+    nothing = sequence_sums([], [])
+    return SequenceSums(
+        **{
+            field.name: np.concatenate([getattr(part, field.name) for part in (nothing, *parts)])
+            for field in fields(SequenceSums)
+        }
+    )
+
+
+NAMES = (
+    *("token_ess", "sequence_ess", "logprob_gap", "kl_k1", "kl_k3", "chi2_token", "chi2_sequence"),
+    *("frac_beyond_2", "frac_beyond_clip", "frac_clipped"),
+)
+"""The estimates, in the order of the statistic."""
+_LEAST = np.array([0.0, 0.0, 0.0, -np.inf, 0.0, -1.0, -1.0, 0.0, 0.0, 0.0])
+_GREATEST = np.array([1.0, 1.0, np.inf, np.inf, np.inf, np.inf, np.inf, 1.0, 1.0, 1.0])
+_LARGEST = 1e200
+_TOO_LARGE = "a ratio in the log is beyond floating-point numbers"
+_NO_ADVANTAGE = "the log does not tell the advantage of every token"
+
+
+def mismatch_estimates(
+    sums: SequenceSums, prompts: ArrayLike, *, resampling: Resampling = RESAMPLING
+) -> dict[str, Estimate]:
+    """Everything that the ratios of a log say, from one set of resamples.
+
+    ``token_ess`` is (sum of w)^2 / (N sum of w^2), ``sequence_ess`` the same of sequences; ``logprob_gap`` mean |d|;
+    ``kl_k1`` mean of -d and ``kl_k3`` mean of w - 1 - d, both KL(sampler, trainer) a token; ``chi2_token`` mean of
+    w^2 - 1, ``chi2_sequence`` the same of sequences; ``frac_beyond_2`` and ``frac_beyond_clip`` the shares of tokens
+    outside [1/2, 2] and [0.8, 1.2]; ``frac_clipped`` of those that PPO's clip at 0.2 takes the gradient of.
+
+    Args:
+        sums: Of at least one sequence.
+        prompts: The prompt of each sequence, numbers or strings, the unit of resampling, [S].
+        resampling: How often, and from which seed.
+
+    Returns:
+        Name -> estimate; undefined with the reason where floating point or the log does not have it.
+
+    Example:
+        >>> from gradscope.metrics.sampler import sequence_sums
+        >>> found = mismatch_estimates(sequence_sums([0.0, np.log(3.0)], [1, 1]), ["a", "b"])
+        >>> [round(found[name].value, 3) for name in ("token_ess", "chi2_token", "kl_k3")]
+        [0.8, 4.0, 0.451]
+    """
+    columns = _columns(sums)
+    known = {name: bool(np.all(np.abs(values) < _LARGEST)) for name, values in columns.items()}
+    table = np.column_stack([values if known[name] else np.zeros_like(values) for name, values in columns.items()])
+    estimates = bootstrap_statistics(
+        _statistics, cluster_sums(table, prompts), within=(_LEAST, _GREATEST), resampling=resampling
+    )
+    found = dict(zip(NAMES, estimates, strict=True))
+    for name in ("kl_k3", "chi2_token", "chi2_sequence"):
+        if not known[name]:
+            found[name] = Estimate.undefined_because(_TOO_LARGE, num_units=found[name].num_units)
+    if not known["frac_clipped"]:
+        found["frac_clipped"] = Estimate.undefined_because(_NO_ADVANTAGE, num_units=found["frac_clipped"].num_units)
+    return found
+
+
+def _columns(sums: SequenceSums) -> dict[str, Array]:
+    """What is summed over sequences, [S] each; the weights relative to the largest, on which shares do not depend."""
+    of_tokens, of_sequences = float(sums.log_square.max()) / 2, float(sums.log_ratio.max())
+    with np.errstate(over="ignore"):
+        excess_of_sequences = np.expm1(2 * sums.log_ratio)
+    return {
+        "tokens": sums.num_tokens,
+        "sequences": np.ones(len(sums.num_tokens)),
+        "weight": np.exp(sums.log_weight - of_tokens),
+        "square": np.exp(sums.log_square - 2 * of_tokens),
+        "sequence_weight": np.exp(sums.log_ratio - of_sequences),
+        "sequence_square": np.exp(2 * (sums.log_ratio - of_sequences)),
+        "logprob_gap": sums.distance,
+        "kl_k1": 0.0 - sums.log_ratio,
+        "kl_k3": sums.k3,
+        "chi2_token": sums.excess,
+        "frac_beyond_2": sums.num_wide,
+        "frac_beyond_clip": sums.num_beyond,
+        "frac_clipped": sums.num_clipped,
+        "chi2_sequence": excess_of_sequences,
+    }
+
+
+def _statistics(totals: Array) -> Array:
+    """From sums of the columns, [..., 14], to the estimates, [..., 10]."""
+    tokens, sequences, weight, square, sequence_weight, sequence_square = np.moveaxis(totals[..., :6], -1, 0)
+    of_tokens, of_sequences = totals[..., 6:13] / tokens[..., None], totals[..., 13] / sequences
+    shares = _effective_share(weight, square, tokens), _effective_share(sequence_weight, sequence_square, sequences)
+    return np.concatenate(
+        [np.stack(shares, axis=-1), of_tokens[..., :4], of_sequences[..., None], of_tokens[..., 4:]], axis=-1
+    )
+
+
+def _effective_share(weight: Array, square: Array, number: Array) -> Array:
+    """Kish's share; where the jackknife takes the largest weight out, rounding may leave less than nothing."""
+    least = np.finfo(np.float64).tiny
+    return np.asarray(np.clip(weight**2 / (number * np.maximum(square, least)), 0.0, 1.0))
+
+
+def first_step(steps: Sequence[int], last_versions: Sequence[int]) -> int | None:
+    """From which number a log counts its steps, as the versions of its weights tell: no weights come from the future.
+
+    Args:
+        steps: The step of each rollout, [R].
+        last_versions: How many updates the weights had had that sampled its last token, [R].
+
+    Returns:
+        1, or 0 where a step 0 occurs or step N was sampled after N updates; None where neither explains the versions.
+
+    Example:
+        >>> first_step([1, 2], [0, 1]), first_step([4, 5], [4, 3]), first_step([1], [7])
+        (1, 0, None)
+    """
+    ahead = max((version - step for step, version in zip(steps, last_versions, strict=True)), default=-1)
+    if ahead > 0:
+        return None
+    return 0 if ahead == 0 or 0 in steps else 1
+
+
+def lag_estimates(lags: ArrayLike, prompts: ArrayLike, *, resampling: Resampling = RESAMPLING) -> dict[str, Estimate]:
+    """What the lags of some rollouts are like.
+
+    Args:
+        lags: Updates, [R].
+        prompts: The prompt of each rollout, numbers or strings, the unit of resampling, [R].
+        resampling: How often, and from which seed.
+
+    Returns:
+        ``mean_lag``, ``max_lag`` without an interval, and ``frac_above_1``; undefined without a rollout.
+
+    Example:
+        >>> {name: found.value for name, found in lag_estimates([0, 2, 1], ["a", "b", "c"]).items()}
+        {'mean_lag': 1.0, 'max_lag': 2.0, 'frac_above_1': 0.3333333333333333}
+    """
+    values = np.asarray(lags, dtype=np.float64)
+    largest = (
+        Estimate.exact(values.max(), num_units=len(values))
+        if len(values)
+        else Estimate.undefined_because("there is nothing to compare")
+    )
+    mean = bootstrap_mean(values, prompts, share=False, resampling=resampling)
+    return {
+        "mean_lag": mean.within(0.0, math.inf),
+        "max_lag": largest,
+        "frac_above_1": bootstrap_mean(values > 1, prompts, resampling=resampling),
+    }
+
+
+def token_mean(
+    sums: ArrayLike,
+    num_tokens: ArrayLike,
+    prompts: ArrayLike,
+    *,
+    resampling: Resampling = RESAMPLING,
+) -> Estimate:
+    """A mean over all tokens of some sequences, of numbers that are not negative.
+
+    Args:
+        sums: Sum over the tokens of each sequence, [S].
+        num_tokens: Tokens of each sequence, at least one, [S].
+        prompts: The prompt of each sequence, numbers or strings, [S].
+        resampling: How often, and from which seed.
+
+    Returns:
+        (sum of sums) / (sum of tokens); undefined without a sequence.
+
+    Example:
+        >>> token_mean([1.0, 5.0], [1, 2], ["a", "b"]).value
+        2.0
+    """
+    table = np.column_stack([np.asarray(sums, dtype=np.float64), np.asarray(num_tokens, dtype=np.float64)])
+    if not len(table):
+        return Estimate.undefined_because("there is nothing to average")
+    (mean,) = bootstrap_statistics(_ratio, cluster_sums(table, prompts), within=(0.0, np.inf), resampling=resampling)
+    return mean
+
+
+def _ratio(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(totals[..., :1] / totals[..., 1:], dtype=np.float64)
+
+
+Sign = Literal["positive", "negative"]
+Entropy = Literal["top_fifth", "rest"]
+SIGNS: tuple[Sign, ...] = ("positive", "negative")
+ENTROPIES: tuple[Entropy, ...] = ("top_fifth", "rest")
+PROBABILITIES = (0.0, 0.25, 0.75, 1.0)
+"""Bounds of the three buckets of probability: unlikely, in between and likely tokens. They are the same at every step,
+which quantiles would not be: late in training most tokens have probability near 1."""
+TOP = 0.2
+"""Share of the tokens that count as of high entropy, as in arXiv 2506.01939."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCell:
+    """One kind of token; None stands for all of that kind."""
+
+    sign: Sign | None = None
+    """Of the advantage."""
+    probability: int | None = None
+    """Which bucket of :data:`PROBABILITIES`, from 0."""
+    entropy: Entropy | None = None
+    """Whether among the top fifth of the step's tokens."""
+
+    def holds(self, cell: TokenCell) -> bool:
+        """Whether all tokens of another cell are of this kind.
+
+        Returns:
+            Whether the two agree in everything that this one names.
+
+        Example:
+            >>> TokenCell(sign="positive").holds(TokenCell(sign="positive", probability=0, entropy="rest"))
+            True
+        """
+        pairs = ((self.sign, cell.sign), (self.probability, cell.probability), (self.entropy, cell.entropy))
+        return all(mine is None or mine == other for mine, other in pairs)
+
+
+def token_cells(advantages: ArrayLike, logprobs: ArrayLike, entropies: ArrayLike) -> dict[TokenCell, NDArray[np.bool_]]:
+    """Which tokens are in each of the twelve cells; those of advantage zero, which have no gradient, are in none.
+
+    Args:
+        advantages: Of each token, [N].
+        logprobs: Log pi, [N].
+        entropies: In nats; the top fifth is from their quantile up, so that equal ones stay together, [N].
+
+    Returns:
+        Cell -> mask [N], those without a token left out.
+
+    Example:
+        >>> cells = token_cells([1.0, -1.0], [0.0, -3.0], [0.0, 1.0])
+        >>> [(cell.sign, cell.probability, cell.entropy) for cell in cells]
+        [('positive', 2, 'rest'), ('negative', 0, 'top_fifth')]
+    """
+    values, probabilities = np.asarray(advantages, dtype=np.float64), np.exp(np.asarray(logprobs, dtype=np.float64))
+    undecided = np.asarray(entropies, dtype=np.float64)
+    bucket = np.clip(np.searchsorted(PROBABILITIES[1:-1], probabilities, side="right"), 0, len(PROBABILITIES) - 2)
+    is_top = undecided >= np.quantile(undecided, 1.0 - TOP)
+    found = {}
+    for sign in SIGNS:
+        of_sign = values > 0 if sign == "positive" else values < 0
+        for place in range(len(PROBABILITIES) - 1):
+            for entropy in ENTROPIES:
+                mask = of_sign & (bucket == place) & (is_top if entropy == "top_fifth" else ~is_top)
+                if mask.any():
+                    found[TokenCell(sign=sign, probability=place, entropy=entropy)] = mask
+    return found
