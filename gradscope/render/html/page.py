@@ -13,7 +13,7 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -143,6 +143,8 @@ class StripItem:
     """That of its section."""
     line: Markup
     """Its course; empty where it has none."""
+    is_known: bool
+    """Whether there is a number."""
 
 
 def strip_of(report: RunReport) -> tuple[StripItem, ...]:
@@ -161,6 +163,7 @@ def _item(number: KeyNumber, severity: Severity) -> StripItem:
         note=number.note if number.value.undefined is None else number.value.undefined,
         severity=severity if number.value.is_defined else "unknown",
         line=_line(number),
+        is_known=number.value.is_defined,
     )
 
 
@@ -193,15 +196,28 @@ def token_texts_of(report: RunReport) -> dict[tuple[str, int], str]:
     return {key: shown[title] for key in rollouts if (title := f"{key[0]} #{key[1]}") in shown}
 
 
+MOST_FINDINGS = 4
+"""Beside its first sentence three are read; the others fold."""
+
+
+def shows_something(chart: Chart) -> bool:
+    """Whether a chart has a number; in a stack one that is not zero, for else its frame is empty."""
+    values = [value for series in chart.series for value in series.values if value is not None]
+    return any(values) if chart.kind == "stack" else bool(values)
+
+
 _DEAD = ("all fail", "all pass", "tied")
+_NOTHING = 1e-9
+"""A smaller part of the most is rounding."""
 
 
 def to_read_of(groups: Sequence[ReadGroup]) -> list[tuple[str, ReadGroup]]:
     """Three groups that show what a run learns from: a dead one, a live one, one that a side reward decides.
 
     Returns:
-        Each with what is to be seen in it; of a kind the one with the largest part of the gradient, else the last.
-        None where there are only groups of one kind, which the list of all shows as well.
+        Each with what is to be seen in it, its rollouts that stand out first; of a kind the one with the largest part
+        of the gradient, else the last. None where there are only groups of one kind, which the list of all shows as
+        well.
     """
     kinds = (
         (_DEAD, "Dead: its rewards are equal, so relative to the group's mean no rollout has an advantage."),
@@ -213,16 +229,27 @@ def to_read_of(groups: Sequence[ReadGroup]) -> list[tuple[str, ReadGroup]]:
         of_kind = [group for group in groups if group.kind in names]
         if of_kind:
             best = max(of_kind, key=lambda group: (float(share_of_group(group) or 0), group.step))
-            chosen.append((words, best))
+            pulls = _pulls(best)
+            order = sorted(best.rollouts, key=lambda one: -abs(pulls.get(one.sample, 0.0)))
+            chosen.append((words, replace(best, rollouts=tuple(order))))
     return chosen if len(chosen) > 1 else []
 
 
+def _pulls(group: ReadGroup) -> dict[int, float]:
+    """The advantage of each rollout, and where none is logged how far its reward is above the group's mean."""
+    logged = {one.sample: one.advantage for one in group.rollouts if one.advantage is not None}
+    rewards = {one.sample: one.reward for one in group.rollouts if one.reward is not None}
+    mean = sum(rewards.values()) / len(rewards) if rewards else 0.0
+    return logged or {sample: reward - mean for sample, reward in rewards.items()}
+
+
 def advantage_shade(rollout: ReadRollout, group: ReadGroup) -> str:
-    """The classes of a rollout's text: raised or lowered, and how far beside the largest advantage of its group."""
-    largest = max((abs(one.advantage) for one in group.rollouts if one.advantage is not None), default=0.0)
-    if not rollout.advantage or not math.isfinite(largest):
+    """The classes of a rollout's text: raised or lowered, and how far beside the most of its group."""
+    pulls = _pulls(group)
+    pull, most = pulls.get(rollout.sample, 0.0), max(map(abs, pulls.values()), default=0.0)
+    if not math.isfinite(most + pull) or abs(pull) <= _NOTHING * most:
         return ""
-    return f" {'up' if rollout.advantage > 0 else 'down'} h{1 + (abs(rollout.advantage) > largest / 2)}"
+    return f" {'up' if pull > 0 else 'down'} h{1 + (abs(pull) > most / 2)}"
 
 
 def share_of_group(group: ReadGroup) -> str:
@@ -295,10 +322,12 @@ def _environment() -> Environment:
         "advantage_shade": advantage_shade,
         "drawing": drawing,
         "legend": legend,
+        "most_findings": MOST_FINDINGS,
         "num_shades": NUM_SHADES,
         "page_table": page_table,
         "rollout_line": rollout_line,
         "shade_of": shade_of,
+        "shows_something": shows_something,
         "share_of_group": share_of_group,
         "summary_of": summary_of,
     }

@@ -26,12 +26,13 @@ from gradscope.render.html.page import (
     rollout_line,
     shade_of,
     share_of_group,
+    shows_something,
     strip_of,
     summary_of,
     to_read_of,
     token_texts_of,
 )
-from gradscope.results.report import KeyNumber, ShadedToken
+from gradscope.results.report import Chart, ChartKind, KeyNumber, Series, ShadedToken
 from tests.render.html.test_index_page import INDEX
 from tests.render.report_example import run_report
 
@@ -242,9 +243,54 @@ def test_one_group_of_each_kind_is_to_be_read_first() -> None:
     [((0.9, -0.3), (" up h2", " down h1")), ((0.0, None), ("", "")), ((-2.0, 1.0), (" down h2", " up h1"))],
 )
 def test_a_completion_is_shaded_by_its_advantage(advantages: tuple[float | None, ...], shades: tuple[str, ...]) -> None:
-    rollouts = tuple(replace(MIXED.rollouts[0], advantage=advantage) for advantage in advantages)
+    rollouts = tuple(
+        replace(MIXED.rollouts[0], sample=sample, advantage=advantage) for sample, advantage in enumerate(advantages)
+    )
     group = replace(MIXED, rollouts=rollouts)
     assert tuple(advantage_shade(rollout, group) for rollout in rollouts) == shades
+
+
+def test_without_advantages_a_completion_is_shaded_by_its_reward_beside_the_others() -> None:
+    rewards = (1.0, 0.0, 0.0, None)
+    rollouts = tuple(replace(MIXED.rollouts[0], sample=n, advantage=None, reward=r) for n, r in enumerate(rewards))
+    group = replace(MIXED, rollouts=rollouts)
+    assert [advantage_shade(rollout, group) for rollout in rollouts] == [" up h2", " down h1", " down h1", ""]
+    (_, first), _ = to_read_of((replace(group, kind="mixed"), replace(NO_GRADIENT, kind="all fail")))[::-1]
+    assert [one.sample for one in first.rollouts] == [0, 1, 2, 3]
+    (_, first), _ = to_read_of((replace(group, rollouts=rollouts[::-1]), replace(NO_GRADIENT, kind="all fail")))[::-1]
+    assert first.rollouts[0].sample == 0
+
+
+def chart_of(kind: ChartKind, *values: float | None) -> Chart:
+    return Chart(title="", kind=kind, places=(1, 2), series=(Series(name="", values=values),))
+
+
+@pytest.mark.parametrize(
+    ("chart", "shows"),
+    [
+        (chart_of("stack", 0.0, 0.0), False),
+        (chart_of("stack", 0.0, 0.5), True),
+        (chart_of("lines", 0.0, 0.0), True),
+        (chart_of("lines", None, None), False),
+    ],
+)
+def test_a_chart_of_nothing_is_left_out(chart: Chart, shows: bool) -> None:
+    assert shows_something(chart) is shows
+    section = replace(REPORT.sections[0], charts=(chart,))
+    assert ('class="chart"' in render_fragment((section,))) is shows
+
+
+def test_what_is_fine_and_what_is_much_is_folded_and_what_is_missing_named() -> None:
+    findings = tuple(f"Finding {number}." for number in range(9))
+    section = replace(REPORT.sections[0], severity="fine", missing=None, findings=findings)
+    unknown = replace(REPORT.strip[0], value=Estimate.undefined_because("nothing was logged"))
+    page = render_page(replace(REPORT, sections=(section,), strip=(unknown,)))
+    answer = page.partition(f'<section id="{section.name}"')[2]
+    assert answer.index("Finding 0.") < answer.index("<summary>Its numbers") < answer.index("Finding 1.")
+    assert "<summary>5 more</summary>" in answer
+    assert '<ul class="facts absent">' in page
+    assert "nothing was logged" in page
+    assert "<summary>Its numbers" not in render_fragment((section,))
 
 
 def test_line_breaks_and_spaces_of_a_text_stay() -> None:
