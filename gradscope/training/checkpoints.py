@@ -32,7 +32,7 @@ MEMORY_ARRAYS = "gradscope_advantage.safetensors"
 _SHARDED_ONLY = ("optimizer.bin", "pytorch_model_fsdp.bin")
 """What accelerate writes of a sharded model, both whole: the optimizer, and the weights once more."""
 _RESUME_ONLY = (
-    *("optimizer.pt", *_SHARDED_ONLY, "scheduler.pt", "scaler.pt", "rng_state*.pth"),
+    *("optimizer.pt", *_SHARDED_ONLY, "scheduler.pt", "scaler.pt", "rng_state*.pth", "trainer_state.json"),
     *(MEMORY, MEMORY_ARRAYS),
 )
 _UNUSED = "training_args.bin"
