@@ -122,14 +122,14 @@ SPECS = (
     ResultSpec(
         result="verdicts:CheckReport",
         name="check",
-        table="terminal.check:check_table",
+        table="terminal.verdicts:check_table",
         csv=_attributes("verdicts"),
         definitions=lambda report: (verdict.metric for verdict in report.verdicts if verdict.metric in CATALOG),
     ),
     ResultSpec(
         result="verdicts:ClaimsReport",
         name="claims",
-        table="terminal.claims:claims_table",
+        table="terminal.verdicts:claims_table",
         csv=_attributes("claims"),
         definitions=lambda _: (),
     ),
@@ -144,7 +144,7 @@ SPECS = (
     ResultSpec(
         result="degeneracy:DegeneracyReport",
         name="degeneracy",
-        table="terminal.degeneracy.degeneracy:degeneracy_table",
+        table="terminal.degeneracy:degeneracy_table",
         figures="figures.degeneracy:draw_degeneracy",
         csv=_degeneracy_rows,
     ),
@@ -161,7 +161,7 @@ SPECS = (
         name="rank",
         table="terminal.rank:rank_table",
         figures="figures.rank:draw_rank",
-        arrays="files.write:write_spectra",
+        arrays="files:write_spectra",
         csv=_attributes(
             *("curve", "token_curve", "spectra", "steps", "formulations", "kinds", "shares", "baselines"),
             *("interference", "influences", "heldout", "heldout_influences"),
@@ -173,7 +173,7 @@ SPECS = (
     ResultSpec(
         result="norms:ReplayReport",
         name="replay",
-        table="terminal.replay:replay_table",
+        table="terminal.norms:replay_table",
         figures="figures.norms:draw_replay",
         csv=_attributes("steps"),
     ),
@@ -195,7 +195,7 @@ SPECS = (
     ResultSpec(
         result="norms:SpikeReport",
         name="spike",
-        table="terminal.spike:spike_table",
+        table="terminal.norms:spike_table",
         figures="figures.norms:draw_spike",
         csv=_attributes("metrics", "rollouts", "removals", "tokens", "tensors"),
     ),

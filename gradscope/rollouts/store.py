@@ -107,7 +107,7 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *,
     rows = [_to_row(group, rollout) for group in groups for rollout in group.rollouts]
     path = step_path(run, step)
     for file in step_files(run):
-        if file != path and step in steps_of(file):
+        if file != path and step in steps_in_file(file):
             refuse_existing(file, force=force)
             _split(file, run)
     schema = _schema([_REWARD_PREFIX + name for name in names], has_trainers=has_trainers)
@@ -178,13 +178,13 @@ def _remove(file: Path) -> None:
 
 def drop_steps_after(run: Path, step: int) -> None:
     """Remove the rollouts of all later steps, and what a crash left beside a joined file."""
-    for file in set(filter(steps_of, rollouts_path(run).glob("step*.parquet"))) - set(step_files(run)):
+    for file in set(filter(steps_in_file, rollouts_path(run).glob("step*.parquet"))) - set(step_files(run)):
         _remove(file)
     for file in step_files(run):
-        if step in steps_of(file)[:-1]:
+        if step in steps_in_file(file)[:-1]:
             _split(file, run)
     for file in step_files(run):
-        if steps_of(file)[0] > step:
+        if steps_in_file(file)[0] > step:
             _remove(file)
 
 
@@ -193,7 +193,7 @@ def checksum_path(path: Path) -> Path:
     return path.with_name(f"{path.name}{_CHECKSUM}")
 
 
-def steps_of(path: Path) -> range:
+def steps_in_file(path: Path) -> range:
     """The steps that a file of rollouts has, by its name; none for another file."""
     name = _NAME.fullmatch(path.name)
     if name is None:
@@ -204,16 +204,18 @@ def steps_of(path: Path) -> range:
 
 def step_files(run: Path) -> tuple[Path, ...]:
     """The files of rollouts that a run has, by step; a crash may leave files of steps beside the joined one of all."""
-    files = sorted(filter(steps_of, rollouts_path(run).glob("step*.parquet")), key=lambda file: steps_of(file)[0])
-    joined = {step for file in files if len(steps_of(file)) > 1 for step in steps_of(file)}
-    return tuple(file for file in files if len(steps_of(file)) > 1 or steps_of(file)[0] not in joined)
+    files = sorted(
+        filter(steps_in_file, rollouts_path(run).glob("step*.parquet")), key=lambda file: steps_in_file(file)[0]
+    )
+    joined = {step for file in files if len(steps_in_file(file)) > 1 for step in steps_in_file(file)}
+    return tuple(file for file in files if len(steps_in_file(file)) > 1 or steps_in_file(file)[0] not in joined)
 
 
 def files_written(run: Path) -> tuple[Path, ...]:
     """The files of rollouts that were written, by their checksums, although they may be gone."""
     checksums = rollouts_path(run).glob(f"step*.parquet{_CHECKSUM}")
     files = (file.with_suffix("") for file in checksums)
-    return tuple(sorted(filter(steps_of, files), key=lambda file: steps_of(file)[0]))
+    return tuple(sorted(filter(steps_in_file, files), key=lambda file: steps_in_file(file)[0]))
 
 
 def read_steps(run: Path, quarantine: SetAside | None = None) -> tuple[RolloutGroup, ...]:
@@ -308,7 +310,7 @@ def _require_columns(path: Path, schema: pa.Schema) -> None:
 
 
 def _require_groups(path: Path, groups: Sequence[RolloutGroup]) -> None:
-    steps = steps_of(path)
+    steps = steps_in_file(path)
     if not groups:
         raise _damaged(path, "it has no rows")
     if any(group.step not in steps for group in groups):

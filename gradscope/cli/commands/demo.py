@@ -11,7 +11,7 @@ import typer
 from gradscope.cli.output.streams import show_command, show_line
 from gradscope.errors import OutputExistsError
 from gradscope.render.terminal.names import VERDICT
-from gradscope.render.words.tones import STYLES
+from gradscope.render.words import STYLES
 
 EXAMPLES = ("gradscope demo", "gradscope demo my-tour")
 COMMON = ("--force",)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gradscope.render.figures.style import BLUE, MUTED, SERIES, label_lines, label_room, name_of, new_figure
-from gradscope.render.words.labels import metric_title, pair_label
+from gradscope.render.words import metric_title, pair_label
 from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
 _TITLES = {"reward": "mean reward", "frac_reward_zero_std": "degenerate groups"}
@@ -75,10 +75,11 @@ def _forest(comparison: Comparison) -> Figure:
     shown = {name: [pair for pair in comparison.pairs if pair.metric == name] for name in names}
     rows = min(_MOST_PAIRS, max(len(pairs) for pairs in shown.values()))
     more = max(len(pairs) for pairs in shown.values()) - rows
+    tested = [pair for pairs in shown.values() for pair in pairs]
     labels = [_line(pair, comparison) for pairs in shown.values() for pair in pairs]
     height = len(shown) * (rows * _ROW + _GAP) + 1.2
     figure, panels = new_figure(
-        "What changing one thing did",
+        f"{sum(pair.verdict == 'decides' for pair in tested)} of {len(tested)} differences are decided",
         "Paired difference over seeds, second minus first, with Student's 95 % interval; filled: decided by sign flips "
         "after Holm's correction" + (f"; {more} more pairs in the tables" if more else ""),
         height=height,

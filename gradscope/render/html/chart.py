@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from gradscope.render.words.escape import plain
+from gradscope.render.words import plain
 from gradscope.results.report import Chart, Series
 from gradscope.say import non_finite_word
 

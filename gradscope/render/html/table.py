@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gradscope.estimate import Estimate
 from gradscope.render.html.chart import point_of
-from gradscope.render.words.numbers import Footnotes, format_estimate, format_number
+from gradscope.render.words import Footnotes, format_estimate, format_number
 from gradscope.results.report import Cell, ReportColumn, ReportTable
 
 MOST_ROWS = 100

@@ -21,8 +21,7 @@ from gradscope.render.terminal.names import ALL
 from gradscope.render.views.rank import ROLLOUT_VIEWS
 from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
 from gradscope.render.views.view import Column, digits, evenly, unless_empty
-from gradscope.render.words.escape import cell
-from gradscope.render.words.numbers import FACTS, IN_THE_FILES, UNDEFINED, Footnotes, why_alone
+from gradscope.render.words import FACTS, IN_THE_FILES, UNDEFINED, Footnotes, cell, why_alone
 from gradscope.results.rank import (
     GradientSpectrum,
     RankCurvePoint,

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from gradscope.estimate import Estimate
 from gradscope.render.views.view import Column, Selection, View, Word, digits, entry, last_of
-from gradscope.render.words.escape import plain
-from gradscope.render.words.numbers import FACTS, IN_THE_FILES, why_alone
+from gradscope.render.words import FACTS, IN_THE_FILES, plain, why_alone
 from gradscope.results.rank import (
     BaselineNoise,
     FormulationUpdate,

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from gradscope.estimate import Estimate
-from gradscope.render.words.tones import Tone
+from gradscope.render.words import Tone
 from gradscope.results.report import Chart, ColumnStyle, ReportColumn, ReportTable, Series, SeriesKind
 
 Item = TypeVar("Item")

@@ -30,7 +30,7 @@ from gradscope.rollouts.run_folder import (
     rollouts_path,
     step_path,
 )
-from gradscope.rollouts.store import files_written, read_steps, step_files, steps_of
+from gradscope.rollouts.store import files_written, read_steps, step_files, steps_in_file
 from gradscope.rollouts.types import RolloutGroup
 
 _NO_WEIGHTS = "No complete checkpoint is in the folder."
@@ -107,16 +107,16 @@ def _contradictions(
     """What the checksums and the metrics tell of steps, and their files do not bear out."""
     found = Counter(group.step for group in groups)
     there = step_files(path)
-    covered = {step: file for file in there for step in steps_of(file)}
+    covered = {step: file for file in there for step in steps_in_file(file)}
     told = {step: values["num_groups"] for step, values in metrics.items() if "num_groups" in values}
-    gone = {step: file for file in files_written(path) for step in steps_of(file) if step not in covered}
+    gone = {step: file for file in files_written(path) for step in steps_in_file(file) if step not in covered}
     gone = {step: step_path(path, step) for step, count in told.items() if count > 0 and step not in covered} | gone
     for file in dict.fromkeys(file for _, file in sorted(gone.items())):
-        steps = steps_of(file)
+        steps = steps_in_file(file)
         of = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
         yield f"{file} is gone: the run wrote rollouts at {of}."
     for step, count in sorted(told.items()):
-        was_read = step in covered and not found.keys().isdisjoint(steps_of(covered[step]))
+        was_read = step in covered and not found.keys().isdisjoint(steps_in_file(covered[step]))
         if was_read and found[step] != count:
             yield f"{covered[step]} has {found[step]} groups of step {step}, and the metrics tell of {count:g}."
 

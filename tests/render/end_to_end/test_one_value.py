@@ -23,10 +23,10 @@ from gradscope.diagnostics.replay.measure import replay_run
 from gradscope.diagnostics.report.measure import report_run
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
-from gradscope.render.files.document import document_of
+from gradscope.render.files import document_of
 from gradscope.render.html.page import render_page
 from gradscope.render.registry import render_table
-from gradscope.render.words.numbers import Footnotes, Style, format_estimate
+from gradscope.render.words import Footnotes, Style, format_estimate
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.report import RunReport
 from gradscope.rollouts.readers.detect import read_run
