@@ -47,8 +47,9 @@ def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str
     names = [name_of(cell.advantage) for cell in shown]
     more = len(cells) - len(shown)
     figure, panels = new_figure(
-        f"Learning curves{' at ' if settings else ''}{name_of(settings, limit=40)}",
-        "Mean over seeds of each twentieth of a run; bands: from the lowest to the highest seed"
+        f"Mean reward at the end: {_ends(comparison, shown)}",
+        (f"{name_of(settings, limit=60)}. " if settings else "")
+        + "Mean over seeds of each twentieth of a run; bands: from the lowest to the highest seed"
         + (f"; {more} more cells in the tables" if more else ""),
         height=5.4,
         rows=2,
@@ -68,6 +69,13 @@ def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     panels[-1].set_xlabel("step")
     return figure
+
+
+def _ends(comparison: Comparison, cells: Sequence[ComparedCell]) -> str:
+    """Where the first and the last cell come out, by their reward."""
+    ends = {curve.cell: curve.mean[-1] for curve in comparison.curves if curve.metric == "reward"}
+    best, *others = sorted(cells, key=lambda cell: -ends[cell.name])
+    return ", ".join(f"{ends[cell.name]:.2f} {name_of(cell.advantage, limit=16)}" for cell in (best, *others[-1:]))
 
 
 def _forest(comparison: Comparison) -> Figure:

@@ -21,7 +21,7 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
     if not any("grad_norm" in step.logged for step in report.steps):
         return {}
     figure, (above, below) = new_figure(
-        f"The recomputed gradient norm matches the trainer's at {_num_matches(report)} steps",
+        f"The recomputed gradient norm matches at {_num_matches(report)} steps",
         f"{metric('grad_norm').formula}; error = |recomputed - logged| / |logged|\n{_coverage(report)}",
         height=4.8,
         rows=2,

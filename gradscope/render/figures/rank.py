@@ -167,7 +167,7 @@ def draw_sizes(report: RankReport) -> dict[str, Figure]:
     """Ranks against G of the first formulation with several G, at the first, a middle and the last step, if any."""
     points = _of_several_sizes(report.curve)
     steps = first_middle_last(sorted({point.step for point in points}))
-    return {"rank_sizes": _sizes(points, steps, "a group's gradient", ())} if points else {}
+    return {"rank_sizes": _sizes(points, steps, "Rank of a group's gradient", ())} if points else {}
 
 
 def draw_weight_sizes(report: RankReport) -> dict[str, Figure]:
@@ -177,7 +177,7 @@ def draw_weight_sizes(report: RankReport) -> dict[str, Figure]:
     if not points:
         return {}
     weights = [p for p in report.weight_curve if p.tensor is not None and p.advantage == points[0].advantage]
-    return {"rank_weight_sizes": _sizes(points, steps, "dL/dW of one group", weights)}
+    return {"rank_weight_sizes": _sizes(points, steps, "Rank of dL/dW", weights)}
 
 
 def _of_several_sizes(points: Sequence[_Point]) -> list[_Point]:
@@ -197,10 +197,9 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], what: str, weights: S
     at_last = _at(points, steps[-1])
     least, most = at_last[0], at_last[-1]
     figure, axes = new_figure(
-        f"From {least.group_size} to {most.group_size} rollouts, the rank of {what} goes from "
-        f"{least.effective_rank.value:.1f} to {most.effective_rank.value:.1f}",
-        f"effective rank = {metric('effective_rank').formula}; mean over live groups, 95 % interval; the title is of "
-        f"step {steps[-1]}\n{dotted}",
+        f"{what}: {least.effective_rank.value:.1f} with {least.group_size} rollouts, "
+        f"{most.effective_rank.value:.1f} with {most.group_size} (step {steps[-1]})",
+        f"effective rank = {metric('effective_rank').formula}; mean over live groups, 95 % interval\n{dotted}",
         columns=len(steps),
         height=3.9,
         width=7.6 if len(steps) > 1 else 5.4,
@@ -339,6 +338,8 @@ def _shares(shares: Sequence[GroupShare]) -> Figure:
     for row, share in enumerate(shown):
         _bar(axes, row, share)
     ends = [end for share in shown for end in _ends(share.rollouts)]
+    box = axes.get_position()
+    axes.set_position((0.16, box.y0, box.x1 - 0.16, box.height))
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
     axes.set_xlim(min(0.0, *ends) * 1.05, max(0.0, *ends) * 1.05)
     axes.set_ylim(len(shown) - 0.4, -0.6)

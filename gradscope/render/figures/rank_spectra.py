@@ -91,9 +91,9 @@ def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
 def _beside_nulls(point: RankCurvePoint) -> str:
     null = point.nulls.get("gaussian")
     unrelated = None if null is None else null.effective_rank.value
-    beside = "" if unrelated is None else f", where unrelated rows span {unrelated:.1f}"
+    beside = "" if unrelated is None else f", unrelated rows {unrelated:.1f}"
     rank = point.effective_rank.value or 0.0
-    return f"A group of {point.group_size} spans {rank:.1f} directions at step {point.step}{beside}"
+    return f"A group spans {rank:.1f} directions at step {point.step}{beside}"
 
 
 def _null_panel(axes: Axes, point: RankCurvePoint, *, last: bool) -> None:
@@ -283,7 +283,7 @@ def _ranks(spectra: Sequence[GradientSpectrum]) -> dict[str, Figure]:
 
 def _range(cells: Mapping[tuple[str, str], Cell]) -> str:
     values = sorted((cell.value for cell in cells.values()), key=float)
-    return values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
+    return values[0] if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
 
 
 def _rank_cell(spectrum: GradientSpectrum) -> Cell:
