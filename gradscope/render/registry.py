@@ -99,19 +99,14 @@ def _run_rows(index: RunIndex) -> Tables:
 class ResultSpec:
     """How one type of result reaches its readers."""
 
-    result: str
-    """``module:type`` below :mod:`gradscope.results`."""
-    name: str
-    """The command, which is also the schema's name and the stem of its files."""
+    result: str  # ``module:type`` below :mod:`gradscope.results`
+    name: str  # the command, which is also the schema's name and the stem of its files
     table: str
     """``module:function`` below :mod:`gradscope.render`: from the result to what rich prints; names of further tables
     are a second argument where there are any."""
-    csv: Callable[[Any], Mapping[str, Iterable[Any]]]
-    """From the result to its CSV tables: name -> records."""
-    figures: str | None = None
-    """``module:function``: from the result to its figures, file stem -> figure."""
-    arrays: str | None = None
-    """``module:function``: writes arrays into a folder and returns the files."""
+    csv: Callable[[Any], Mapping[str, Iterable[Any]]]  # from the result to its CSV tables: name -> records
+    figures: str | None = None  # ``module:function``: from the result to its figures, file stem -> figure
+    arrays: str | None = None  # ``module:function``: writes arrays into a folder and returns the files
     definitions: Callable[[Any], Iterable[str]] | None = None
     """From the result to the metrics whose formulas the document states; None: all that the command computes."""
     sources: Callable[[Any], Sequence[Source]] = lambda result: (result.source,)
@@ -225,15 +220,7 @@ def metrics_of(command: str) -> list[str]:
 
 
 def render_table(result: object, show: Sequence[str] = ()) -> Group:
-    """A result for a terminal, right at 80 columns.
-
-    Args:
-        result: What a command found.
-        show: Names of further tables, of those that the command's table function takes.
-
-    Returns:
-        What rich prints.
-    """
+    """A result for a terminal, right at 80 columns; ``show`` names further tables of its command."""
     draw = load(spec_of(result).table)
     table: Group = draw(result, show) if show else draw(result)
     return table

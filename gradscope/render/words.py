@@ -158,15 +158,7 @@ def format_estimate(
 
 
 def why_alone(num_units: int, units: str = "live groups") -> str:
-    """Why the mean of some units has no interval: there is one of them, or no two differ.
-
-    Returns:
-        The reason, in a few words.
-
-    Example:
-        >>> why_alone(1), why_alone(3, "runs")
-        ('one live group does not tell how they differ', 'all runs have this very value')
-    """
+    """Why the mean of some units has no interval: there is one of them, or no two differ."""
     if num_units == 1:
         return f"one {units.removesuffix('s')} does not tell how they differ"
     return f"all {units} have this very value"
@@ -205,15 +197,7 @@ _NAME = 20
 
 
 def metric_title(name: str) -> str:
-    """A metric's name in tables and figures.
-
-    Returns:
-        Its title; the budget of ``pass@<k>`` stays in it.
-
-    Example:
-        >>> metric_title("pass@16"), metric_title("train_reward")
-        ('pass@16', 'mean train reward')
-    """
+    """A metric's name in tables and figures; the budget of ``pass@<k>`` stays in it."""
     return name if budget_of(name) is not None else metric(name).title
 
 

@@ -258,12 +258,9 @@ def draw_layers(report: RankReport) -> dict[str, Figure]:
 class Cell:
     """One weight of a heat map."""
 
-    value: str
-    """The number."""
-    note: str
-    """Small print below it."""
-    strength: float
-    """How much color, from 0 to 1."""
+    value: str  # the number
+    note: str  # small print below it
+    strength: float  # how much color, from 0 to 1
 
 
 def _ranks(spectra: Sequence[GradientSpectrum]) -> dict[str, Figure]:
@@ -315,15 +312,7 @@ def _sparsity(sparsities: Sequence[GradientSparsity]) -> dict[str, Figure]:
 
 
 def place_of(tensor: str) -> tuple[str, str]:
-    """Where a tensor stands in the heat map.
-
-    Returns:
-        Row and column.
-
-    Example:
-        >>> place_of("model.layers.0.self_attn.q_proj.weight"), place_of("model.embed_tokens.weight")
-        (('0', 'q_proj'), ('outside', 'embed_tokens'))
-    """
+    """Row and column of a tensor in the heat map: its layer, or where there is none ``outside``, and its module."""
     name = tensor.replace(".default", "").removesuffix(".weight")
     layer = _LAYER.search(name)
     row, module = (layer[1], layer[2]) if layer else (OUTSIDE, name)

@@ -191,15 +191,7 @@ def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: fl
 
 
 def power_of_ten(value: float, _: object = None) -> str:
-    """The label of a logarithmic axis, without mathematics.
-
-    Returns:
-        Ten and its exponent.
-
-    Example:
-        >>> power_of_ten(1e-05)
-        '10⁻⁵'
-    """
+    """The label of a logarithmic axis, without mathematics: ``10⁻⁵``."""
     return "10" + str(round(math.log10(value))).translate(_SUPERSCRIPTS)
 
 

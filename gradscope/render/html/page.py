@@ -57,15 +57,7 @@ def render_page(report: RunReport) -> str:
 
 
 def render_fragment(sections: Sequence[ReportSection], strip: Sequence[StripItem] = ()) -> str:
-    """Sections as a part of somebody else's page, a notebook's: their style reaches nothing outside, no script runs.
-
-    Args:
-        sections: In the order of reading.
-        strip: Numbers on top.
-
-    Returns:
-        One ``<div>``.
-    """
+    """Sections, in their order, as a ``<div>`` of somebody else's page: their style reaches nothing outside."""
     return render("fragment.html", style=_nested_style(), strip=strip, **_answers(sections))
 
 
@@ -88,16 +80,7 @@ def _nested_style() -> Markup:
 
 
 def render_document(template: str, *, title: str, **context: object) -> str:
-    """A page in its frame, with style and script inside and a policy that allows nothing else.
-
-    Args:
-        template: What stands in the frame.
-        title: Of the page, from a log.
-        **context: What the template shows.
-
-    Returns:
-        A complete HTML document.
-    """
+    """A page in its frame, with style and script inside and a policy that allows nothing else."""
     script, style = _asset("page.js"), _asset("page.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = Markup(
@@ -132,22 +115,14 @@ _WIDTH, _HEIGHT = 120.0, 28.0
 class StripItem:
     """One number as the page shows it."""
 
-    anchor: str
-    """The section that has the rest."""
-    title: str
-    """What it is."""
-    text: str
-    """The number, or a dash."""
-    interval: str
-    """Its interval; empty where it has none."""
-    note: str
-    """What it is held against, or why it is not known."""
-    severity: Severity
-    """That of its section."""
-    line: Markup
-    """Its course; empty where it has none."""
-    is_known: bool
-    """Whether there is a number."""
+    anchor: str  # the section that has the rest
+    title: str  # what it is
+    text: str  # the number, or a dash
+    interval: str  # its interval; empty where it has none
+    note: str  # what it is held against, or why it is not known
+    severity: Severity  # that of its section
+    line: Markup  # its course; empty where it has none
+    is_known: bool  # whether there is a number
 
 
 def strip_of(report: RunReport) -> tuple[StripItem, ...]:
@@ -256,21 +231,13 @@ def advantage_shade(rollout: ReadRollout, group: ReadGroup) -> str:
 
 
 def share_of_group(group: ReadGroup) -> str:
-    """What a group sorts by: the largest part of the gradient that one of its rollouts has; empty where none is known.
-
-    Returns:
-        Its absolute value, with four digits.
-    """
+    """What a group sorts by: the largest part of the gradient that a rollout of it has; empty where none is known."""
     shares = [abs(rollout.share) for rollout in group.rollouts if rollout.share is not None]
     return f"{max(shares):.4g}" if shares else ""
 
 
 def summary_of(group: ReadGroup) -> str:
-    """What is said of a group behind its name: its mean reward, and its part of the gradient.
-
-    Returns:
-        The words with the separator before them.
-    """
+    """What is said of a group behind its name: its mean reward, and its part of the gradient."""
     rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
     shares = [rollout.share for rollout in group.rollouts if rollout.share is not None]
     mean = f" · mean reward {format_number(sum(rewards) / len(rewards), 'norm')}" if rewards else ""
@@ -278,11 +245,7 @@ def summary_of(group: ReadGroup) -> str:
 
 
 def rollout_line(rollout: ReadRollout) -> str:
-    """What is said of a rollout above its text.
-
-    Returns:
-        Its number, reward, advantage and part of the gradient, as far as they are known.
-    """
+    """What is said of a rollout above its text, as far as it is known."""
     parts = [f"#{rollout.sample}"]
     if rollout.reward is not None:
         parts.append(f"reward {format_number(rollout.reward, 'norm')}")

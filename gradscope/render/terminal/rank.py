@@ -62,12 +62,10 @@ class _Row:
 
     step: int
     rank: Estimate
-    ceiling: float | None
-    """Most directions that so many rows can span; None: it differs from weight to weight."""
+    ceiling: float | None  # most directions that so many rows can span; None: it differs from weight to weight
     unrelated: Estimate | None
     scores: Estimate | None
-    num_live: int | None = None
-    """Groups that the rank is the mean of; None: it is of one matrix."""
+    num_live: int | None = None  # groups that the rank is the mean of; None: it is of one matrix
 
 
 def rank_table(report: RankReport, show: Sequence[str] = ()) -> Group:

@@ -21,15 +21,7 @@ _ORDER = ("fail", "unknown", "pass")
 
 
 def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
-    """The outcome of all, then a line a requirement, those that need a look first where there are many.
-
-    Args:
-        report: What was checked.
-        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
-
-    Returns:
-        What rich prints.
-    """
+    """The outcome of all, then a line a requirement, those that need a look first; ``show`` adds tables."""
     open_ones = [verdict for verdict in _by_outcome(report) if verdict.outcome != "pass" and not verdict.allowed]
     return answer(
         "check",

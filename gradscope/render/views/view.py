@@ -30,8 +30,7 @@ class Word:
 
     text: str
     tone: Tone = ""
-    note: str = ""
-    """What its footnote says; empty for none."""
+    note: str = ""  # what its footnote says; empty for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +97,8 @@ class Selection:
     """The rows of a table, of all that there are."""
 
     rows: Sequence[Any]
-    facts: Mapping[str, object] = field(default_factory=dict)
-    """What titles name in braces."""
-    remarks: tuple[str, ...] = ()
-    """What is said of the rest."""
+    facts: Mapping[str, object] = field(default_factory=dict)  # what titles name in braces
+    remarks: tuple[str, ...] = ()  # what is said of the rest
 
 
 @dataclass(frozen=True, slots=True)
