@@ -32,9 +32,9 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.uncertainty.paired import least_detectable_mean, sign_flip_p_value, student_mean
 from gradscope.progress import no_progress
 from gradscope.results.rank import RankCurvePoint, RowKind, TokenRankPoint, WeightRankPoint
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
 from gradscope.training.config import TrainConfig
 from gradscope.training.grid import train_grid
 

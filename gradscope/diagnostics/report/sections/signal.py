@@ -19,7 +19,7 @@ from gradscope.render.views.view import Column, tabulate
 from gradscope.results.degeneracy import DegeneracyReport, EnvironmentDegeneracy, StepDegeneracy
 from gradscope.results.envelope import LazyRows
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, SeriesKind, Severity
-from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.groups import RewardTable
 from gradscope.say import interval, points
 
 NAME = "signal"
