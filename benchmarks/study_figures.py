@@ -12,8 +12,7 @@ from study import Judged, Runs
 
 from gradscope.diagnostics.compare.runs import ComparedRun
 from gradscope.metrics.uncertainty.paired import student_mean
-from gradscope.render.figures.save import save_figure
-from gradscope.render.figures.style import BLUE, INK, MUTED, SERIES, figure_style, label_room, new_figure
+from gradscope.render.figures.style import BLUE, INK, MUTED, SERIES, figure_style, label_room, new_figure, save_figure
 
 _WINDOWS = 20
 """Points of a curve over the steps."""

@@ -266,8 +266,7 @@ def draw(table: Table, sizes: Sequence[int], stem: Path) -> None:
     """A panel for each matrix: rank by R under each kind of labels, beside unrelated rows and the scores alone."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    from gradscope.render.figures.save import save_figure
-    from gradscope.render.figures.style import MUTED, SERIES, figure_style, new_figure
+    from gradscope.render.figures.style import MUTED, SERIES, figure_style, new_figure, save_figure
 
     with figure_style():
         num_prompts = len(table.changes(sizes[-1]))

@@ -15,7 +15,7 @@ from study import PASS_AT_1, Claim, Runs, Study, dead_groups, held_out, held_out
 from study_tables import run_study
 
 from gradscope.diagnostics.compare.runs import ComparedRun
-from gradscope.rollouts.store import read_step_rollouts, step_files
+from gradscope.rollouts.store import read_steps
 
 _SIZE, _PROMPTS, _STEPS = 4, 8, 200
 _FIRST = 20
@@ -38,7 +38,7 @@ def first_dead(run: ComparedRun) -> float:
 
 def first_all_fail(run: ComparedRun) -> float:
     """Share of all-fail groups among the dead ones of the first steps."""
-    groups = [group for file in step_files(run.path)[:_FIRST] for group in read_step_rollouts(file)]
+    groups = [group for group in read_steps(run.path) if group.step <= _FIRST]
     totals = [sum(rollout.rewards["answer"] for rollout in group.rollouts) for group in groups]
     dead = [total for total in totals if total in (0.0, _SIZE)]
     return float(np.mean([total == 0.0 for total in dead])) if dead else 0.0

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
-from gradscope.render.files.tables import arrow_of, pandas_of, tables_of
+from gradscope.render.files import arrow_of, pandas_of, tables_of
 from gradscope.render.registry import draw_figures, spec_of
 from gradscope.render.views.view import view_table
-from gradscope.render.words.escape import plain
+from gradscope.render.words import plain
 from gradscope.results.envelope import fields_of
 from gradscope.results.rank import RankReport
 from gradscope.results.report import Cell, ReportColumn, ReportSection, ReportTable, RunIndex, RunReport

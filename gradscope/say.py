@@ -1,6 +1,6 @@
 """Numbers in sentences: a value with its interval, a share in per cent, a difference in points.
 
-Tables have room for footnotes and columns and word their numbers in :mod:`gradscope.render.words.numbers`.
+Tables have room for footnotes and columns and word their numbers in :mod:`gradscope.render.words`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ FAMILIES = {
     "results": "its records are data, held to the documents that they become",
     "render/figures": "every figure is drawn from one list of examples",
     "render/terminal": "every table is printed from one list of examples",
-    "render/terminal/degeneracy": "likewise",
     "render/views": "every declared table is drawn from one list of examples",
 }
 """Folders whose modules are tested as one family, by the file of the folder's name beside the folder."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import re
 import subprocess
@@ -16,17 +18,64 @@ from tests.conftest import REPOSITORY
 pytestmark = pytest.mark.slow
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+FIRST_HITS = {
+    "no gradient": "degeneracy/",
+    "gradient norm spike": "spike/",
+    "training widen pass@k": "passk/",
+    "reward conflict length": "degeneracy/#several-rewards-in-conflict-such-as-length",
+    "which prompts to drop": "degeneracy/#which-prompts-are-dead-and-which-to-drop",
+    "guard in CI": "check/",
+    "compare two runs": "compare/",
+    "trl log completions": "howto/#trl-as-it-is-from-its-log-of-completions",
+    "replay mismatch": "replay/",
+    "out of memory": "engine/#out-of-memory-or-of-time",
+}
+"""What a person in trouble types into the site's search -> where it should lead."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs", reason="needs mkdocs: pip install -e '.[docs]'")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    page = (tmp_path / "site" / "api" / "metrics" / "index.html").read_text(encoding="utf-8")
+    return folder
+
+
+def test_the_site_has_docstrings_and_help(site: Path) -> None:
+    page = (site / "api" / "metrics" / "index.html").read_text(encoding="utf-8")
     assert 'id="gradscope.metrics.gram.spectrum.effective_rank"' in page
-    help_page = (tmp_path / "site" / "reference" / "degeneracy" / "index.html").read_text(encoding="utf-8")
+    help_page = (site / "reference" / "degeneracy" / "index.html").read_text(encoding="utf-8")
     assert "--target-degeneracy" in help_page
     assert "frac_reward_zero_std" in help_page
+
+
+def test_the_search_leads_a_person_in_trouble_to_the_right_page(site: Path) -> None:
+    """As the theme's own script builds its index and ranks what it finds; lunr.py ports the library below it."""
+    builder_of = pytest.importorskip("lunr.builder", reason="needs lunr: pip install -e '.[test]'")
+    stop_words = pytest.importorskip("lunr.stop_word_filter")
+    builder = builder_of.Builder()
+    builder.b(0)
+    builder.pipeline.add(stop_words.stop_word_filter)
+    builder.ref("location")
+    builder.field("title", boost=1000)
+    builder.field("text", boost=1)
+    for page in json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]:
+        plain = {name: html.unescape(re.sub(r"<[^>]+>", " ", page[name])) for name in ("title", "text")}
+        builder.add({**plain, "location": page["location"]}, {"boost": page.get("boost", 1.0)})
+    index = builder.build()
+
+    def first_hit(question: str) -> str:
+        words = re.split(r"[\s-]+", question.lower())
+        scores = {}
+        for hit in index.search(" ".join(f"{word}*" for word in words)):
+            met = sum(any(found.startswith(word) for found in hit["match_data"].metadata) for word in words)
+            scores[hit["ref"]] = hit["score"] * (1 + (("#" not in hit["ref"]) + met / len(words)) ** 2)
+        return max(scores, key=scores.__getitem__)
+
+    assert {question: first_hit(question) for question in FIRST_HITS} == FIRST_HITS
 
 
 def test_every_command_has_a_page_of_reference() -> None:

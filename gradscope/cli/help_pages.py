@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from gradscope.cli.output.streams import rendered
 from gradscope.outside.numerals import number_from
-from gradscope.render.words.tones import QUIET, STYLES
+from gradscope.render.words import QUIET, STYLES
 
 HELP_NAMES = ("-h", "--help", "--help-all")
 """All three are one option of the parser; which one was typed decides the page."""

@@ -99,19 +99,14 @@ def _run_rows(index: RunIndex) -> Tables:
 class ResultSpec:
     """How one type of result reaches its readers."""
 
-    result: str
-    """``module:type`` below :mod:`gradscope.results`."""
-    name: str
-    """The command, which is also the schema's name and the stem of its files."""
+    result: str  # ``module:type`` below :mod:`gradscope.results`
+    name: str  # the command, which is also the schema's name and the stem of its files
     table: str
     """``module:function`` below :mod:`gradscope.render`: from the result to what rich prints; names of further tables
     are a second argument where there are any."""
-    csv: Callable[[Any], Mapping[str, Iterable[Any]]]
-    """From the result to its CSV tables: name -> records."""
-    figures: str | None = None
-    """``module:function``: from the result to its figures, file stem -> figure."""
-    arrays: str | None = None
-    """``module:function``: writes arrays into a folder and returns the files."""
+    csv: Callable[[Any], Mapping[str, Iterable[Any]]]  # from the result to its CSV tables: name -> records
+    figures: str | None = None  # ``module:function``: from the result to its figures, file stem -> figure
+    arrays: str | None = None  # ``module:function``: writes arrays into a folder and returns the files
     definitions: Callable[[Any], Iterable[str]] | None = None
     """From the result to the metrics whose formulas the document states; None: all that the command computes."""
     sources: Callable[[Any], Sequence[Source]] = lambda result: (result.source,)
@@ -122,14 +117,14 @@ SPECS = (
     ResultSpec(
         result="verdicts:CheckReport",
         name="check",
-        table="terminal.check:check_table",
+        table="terminal.verdicts:check_table",
         csv=_attributes("verdicts"),
         definitions=lambda report: (verdict.metric for verdict in report.verdicts if verdict.metric in CATALOG),
     ),
     ResultSpec(
         result="verdicts:ClaimsReport",
         name="claims",
-        table="terminal.claims:claims_table",
+        table="terminal.verdicts:claims_table",
         csv=_attributes("claims"),
         definitions=lambda _: (),
     ),
@@ -144,7 +139,7 @@ SPECS = (
     ResultSpec(
         result="degeneracy:DegeneracyReport",
         name="degeneracy",
-        table="terminal.degeneracy.degeneracy:degeneracy_table",
+        table="terminal.degeneracy:degeneracy_table",
         figures="figures.degeneracy:draw_degeneracy",
         csv=_degeneracy_rows,
     ),
@@ -161,7 +156,7 @@ SPECS = (
         name="rank",
         table="terminal.rank:rank_table",
         figures="figures.rank:draw_rank",
-        arrays="files.write:write_spectra",
+        arrays="files:write_spectra",
         csv=_attributes(
             *("curve", "token_curve", "spectra", "steps", "formulations", "kinds", "shares", "baselines"),
             *("interference", "influences", "heldout", "heldout_influences"),
@@ -173,7 +168,7 @@ SPECS = (
     ResultSpec(
         result="norms:ReplayReport",
         name="replay",
-        table="terminal.replay:replay_table",
+        table="terminal.norms:replay_table",
         figures="figures.norms:draw_replay",
         csv=_attributes("steps"),
     ),
@@ -195,7 +190,7 @@ SPECS = (
     ResultSpec(
         result="norms:SpikeReport",
         name="spike",
-        table="terminal.spike:spike_table",
+        table="terminal.norms:spike_table",
         figures="figures.norms:draw_spike",
         csv=_attributes("metrics", "rollouts", "removals", "tokens", "tensors"),
     ),
@@ -225,15 +220,7 @@ def metrics_of(command: str) -> list[str]:
 
 
 def render_table(result: object, show: Sequence[str] = ()) -> Group:
-    """A result for a terminal, right at 80 columns.
-
-    Args:
-        result: What a command found.
-        show: Names of further tables, of those that the command's table function takes.
-
-    Returns:
-        What rich prints.
-    """
+    """A result for a terminal, right at 80 columns; ``show`` names further tables of its command."""
     draw = load(spec_of(result).table)
     table: Group = draw(result, show) if show else draw(result)
     return table

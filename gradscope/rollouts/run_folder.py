@@ -4,7 +4,8 @@
 
     RUN/manifest.json                  RunManifest
     RUN/rollouts/step_00001.parquet    what was sampled for update 1 (gradscope.rollouts.store), and beside it
-                                       step_00001.parquet.sha256, which `sha256sum -c` reads
+                                       step_00001.parquet.sha256, which `sha256sum -c` reads;
+                                       of twenty small ones steps_00001-00020.parquet
     RUN/metrics.jsonl                  one line a step: {"step": N, <the trainer's metrics>}
     RUN/heldout/before.jsonl           k rows a prompt: prompt_id, prompt, answer, completion, reward, correct
     RUN/heldout/after.jsonl

@@ -1,4 +1,7 @@
-"""Our own Parquet file of rollouts: one a step, written whole, byte-equal for equal content, read back unchanged.
+"""Our own Parquet files of rollouts: written whole, byte-equal for equal content, read back unchanged.
+
+Each step is a file of its own when it is done, so a crash loses one at most. Once twenty are there, their files are
+joined, so that a long run does not leave thousands; a file that would grow large stays as it is.
 
 Log-probabilities are kept in float32, the precision they are computed in; all other numbers in float64.
 Shapes: T tokens of a completion.
@@ -11,7 +14,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -25,13 +28,19 @@ from gradscope.outside.plain_json import parse_json
 from gradscope.results.envelope import sha256_of
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run_folder import SetAside, rollouts_path, step_path
-from gradscope.writing import atomic_write
+from gradscope.writing import atomic_write, refuse_existing
 
 SCHEMA_VERSION = 1
 _VERSION_KEY = b"gradscope.rollouts"
 _REWARD_PREFIX = "reward/"
 _COPY = "Copy the file again from where the run was made."
-_NAME = re.compile(r"step_([0-9]+)\.parquet(?:\.sha256)?")
+_NAME = re.compile(r"(?:step_([0-9]+)|steps_([0-9]+)-([0-9]+))\.parquet")
+_CHECKSUM = ".sha256"
+STEPS_A_FILE = 20
+_MOST_BYTES = 64 << 20
+"""Of a joined file: a run of large steps is not copied a second time for the sake of fewer files."""
+_ROWS_AT_ONCE = 1024
+"""Of a file, as Python's objects: of all they would take several times its memory."""
 
 _BEFORE_REWARDS = (
     ("step", pa.int64()),
@@ -69,7 +78,7 @@ _AS_IS = ("group_id", "sample", "row", "prompt", "completion", "reward", "advant
 
 
 def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *, force: bool = False) -> Path:
-    """Write one step's rollouts.
+    """Write one step's rollouts, and join the files of twenty steps once all of them are done.
 
     Args:
         run: The run's folder.
@@ -78,9 +87,10 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *,
         force: Replace the file that is there (a step repeated after a resume).
 
     Returns:
-        The file.
+        The file that has them.
 
     Raises:
+        OutputExistsError: The step is there, and ``force`` is off.
         ValueError: There are no groups, a group is of another step, a group id occurs twice, a rollout is several
             sequences, or rollouts name different reward functions.
     """
@@ -93,41 +103,119 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *,
     names = tuple(groups[0].rollouts[0].rewards)
     if any(tuple(rollout.rewards) != names for group in groups for rollout in group.rollouts):
         raise ValueError("all rollouts of a step name the same reward functions in the same order")
-    rewards = [(_REWARD_PREFIX + name, pa.float64()) for name in names]
     has_trainers = any(rollout.trainer_logprobs is not None for group in groups for rollout in group.rollouts)
-    more = (_WHERE_LOGGED,) if has_trainers else ()
-    schema = pa.schema(
-        [*_BEFORE_REWARDS, *rewards, *_AFTER_REWARDS, *more], metadata={_VERSION_KEY: str(SCHEMA_VERSION).encode()}
-    )
     rows = [_to_row(group, rollout) for group in groups for rollout in group.rollouts]
+    path = step_path(run, step)
+    for file in step_files(run):
+        if file != path and step in steps_in_file(file):
+            refuse_existing(file, force=force)
+            _split(file, run)
+    schema = _schema([_REWARD_PREFIX + name for name in names], has_trainers=has_trainers)
+    _write(path, [pa.Table.from_pylist(rows, schema=schema)], force=force)
+    return _join(run, step) or path
+
+
+def _schema(rewards: Iterable[str], *, has_trainers: bool) -> pa.Schema:
+    fields = [*_BEFORE_REWARDS, *((name, pa.float64()) for name in rewards), *_AFTER_REWARDS]
+    more = (_WHERE_LOGGED,) if has_trainers else ()
+    return pa.schema([*fields, *more], metadata={_VERSION_KEY: str(SCHEMA_VERSION).encode()})
+
+
+def _write(path: Path, tables: Sequence[pa.Table], *, force: bool = False) -> None:
+    """A file of these tables, and its checksum beside it."""
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), sink, compression="zstd")
-    path, data = step_path(run, step), sink.getvalue()
+    with pq.ParquetWriter(sink, tables[0].schema, compression="zstd") as writer:
+        for table in tables:
+            writer.write_table(table)
+    data = sink.getvalue()
     if force:  # of a step that is made again: between these files no checksum is better than that of another content
         checksum_path(path).unlink(missing_ok=True)
     atomic_write(path, data, force=force)
     atomic_write(checksum_path(path), f"{hashlib.sha256(data).hexdigest()}  {path.name}\n", force=force)
-    return path
+
+
+def _join(run: Path, step: int) -> Path | None:
+    """Make one file of those of twenty steps, the last of which this is or comes before it."""
+    last = step - step % STEPS_A_FILE
+    first = last - STEPS_A_FILE + 1
+    files = [step_path(run, one) for one in range(first, last + 1) if step_path(run, one).is_file()]
+    if len(files) < 2 or sum(file.stat().st_size for file in files) > _MOST_BYTES:
+        return None
+    try:
+        tables = [_table_of(file) for file in files]
+    except (pa.ArrowException, OSError):  # a damaged file is a reader's to tell, and training goes on
+        return None
+    if any(table.schema != tables[0].schema for table in tables):
+        return None
+    joined = rollouts_path(run) / f"steps_{first:05d}-{last:05d}.parquet"
+    _write(joined, tables, force=True)
+    for file in files:
+        _remove(file)
+    return joined if step == last else None
+
+
+def _table_of(file: Path) -> pa.Table:
+    with pq.ParquetFile(file) as opened:
+        return opened.read()
+
+
+def _split(file: Path, run: Path) -> None:
+    """Give each step of a joined file one of its own again."""
+    with pq.ParquetFile(file) as opened:
+        for index in range(opened.num_row_groups):
+            rows, names = opened.read_row_group(index).to_pylist(), opened.schema_arrow.names
+            rewards = [name for name in names if name.startswith(_REWARD_PREFIX)]
+            schema = _schema(rewards, has_trainers=_WHERE_LOGGED[0] in names)  # a list's items have another name there
+            table = pa.Table.from_pylist(rows, schema=schema)
+            _write(step_path(run, table["step"][0].as_py()), [table], force=True)
+    _remove(file)
+
+
+def _remove(file: Path) -> None:
+    file.unlink()
+    checksum_path(file).unlink(missing_ok=True)
+
+
+def drop_steps_after(run: Path, step: int) -> None:
+    """Remove the rollouts of all later steps, and what a crash left beside a joined file."""
+    for file in set(filter(steps_in_file, rollouts_path(run).glob("step*.parquet"))) - set(step_files(run)):
+        _remove(file)
+    for file in step_files(run):
+        if step in steps_in_file(file)[:-1]:
+            _split(file, run)
+    for file in step_files(run):
+        if steps_in_file(file)[0] > step:
+            _remove(file)
 
 
 def checksum_path(path: Path) -> Path:
     """The checksum of a file of rollouts, beside it, as ``sha256sum`` writes it."""
-    return path.with_name(f"{path.name}.sha256")
+    return path.with_name(f"{path.name}{_CHECKSUM}")
+
+
+def steps_in_file(path: Path) -> range:
+    """The steps that a file of rollouts has, by its name; none for another file."""
+    name = _NAME.fullmatch(path.name)
+    if name is None:
+        return range(0)
+    first, last = int(name[1] or name[2]), int(name[1] or name[3])
+    return range(first, last + 1)
 
 
 def step_files(run: Path) -> tuple[Path, ...]:
-    """The files of rollouts that a run has, by step."""
-    return tuple(file for _, file in sorted(_numbered(rollouts_path(run).glob("step_*.parquet"))))
+    """The files of rollouts that a run has, by step; a crash may leave files of steps beside the joined one of all."""
+    files = sorted(
+        filter(steps_in_file, rollouts_path(run).glob("step*.parquet")), key=lambda file: steps_in_file(file)[0]
+    )
+    joined = {step for file in files if len(steps_in_file(file)) > 1 for step in steps_in_file(file)}
+    return tuple(file for file in files if len(steps_in_file(file)) > 1 or steps_in_file(file)[0] not in joined)
 
 
-def steps_written(run: Path) -> tuple[int, ...]:
-    """The steps whose rollouts were written, by their checksums, although the files may be gone, ascending."""
-    return tuple(sorted(step for step, _ in _numbered(rollouts_path(run).glob("step_*.parquet.sha256"))))
-
-
-def _numbered(files: Iterable[Path]) -> Iterator[tuple[int, Path]]:
-    named = ((_NAME.fullmatch(file.name), file) for file in files)
-    return ((int(name[1]), file) for name, file in named if name)
+def files_written(run: Path) -> tuple[Path, ...]:
+    """The files of rollouts that were written, by their checksums, although they may be gone."""
+    checksums = rollouts_path(run).glob(f"step*.parquet{_CHECKSUM}")
+    files = (file.with_suffix("") for file in checksums)
+    return tuple(sorted(filter(steps_in_file, files), key=lambda file: steps_in_file(file)[0]))
 
 
 def read_steps(run: Path, quarantine: SetAside | None = None) -> tuple[RolloutGroup, ...]:
@@ -181,7 +269,9 @@ def read_step_rollouts(path: Path, quarantine: SetAside | None = None) -> tuple[
             hint="Use the gradscope that wrote the run.",
         )
     _require_columns(path, table.schema)
-    rows = ((f"{path}:{number}", row) for number, row in enumerate(table.to_pylist(), start=1))
+    batches = table.to_batches(max_chunksize=_ROWS_AT_ONCE)
+    plain = (row for batch in batches for row in batch.to_pylist())
+    rows = ((f"{path}:{number}", row) for number, row in enumerate(plain, start=1))
     groups = groupby(rows, key=lambda row: (row[1]["step"], row[1]["group_id"], row[1]["prompt_id"]))
     try:
         found = tuple(
@@ -220,10 +310,10 @@ def _require_columns(path: Path, schema: pa.Schema) -> None:
 
 
 def _require_groups(path: Path, groups: Sequence[RolloutGroup]) -> None:
-    step = int(path.stem.removeprefix("step_"))
+    steps = steps_in_file(path)
     if not groups:
         raise _damaged(path, "it has no rows")
-    if any(group.step != step for group in groups):
+    if any(group.step not in steps for group in groups):
         raise _damaged(path, "it has rows of another step than its name says")
     if len({group.group_id for group in groups}) < len(groups):
         raise _damaged(path, "rows of one group do not stand together")

@@ -20,7 +20,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import read_whole
 from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, metrics_path, step_of
-from gradscope.rollouts.store import checksum_path, step_files
+from gradscope.rollouts.store import drop_steps_after
 from gradscope.training.processes import shards_model
 from gradscope.writing import atomic_write
 
@@ -32,7 +32,7 @@ MEMORY_ARRAYS = "gradscope_advantage.safetensors"
 _SHARDED_ONLY = ("optimizer.bin", "pytorch_model_fsdp.bin")
 """What accelerate writes of a sharded model, both whole: the optimizer, and the weights once more."""
 _RESUME_ONLY = (
-    *("optimizer.pt", *_SHARDED_ONLY, "scheduler.pt", "scaler.pt", "rng_state*.pth"),
+    *("optimizer.pt", *_SHARDED_ONLY, "scheduler.pt", "scaler.pt", "rng_state*.pth", "trainer_state.json"),
     *(MEMORY, MEMORY_ARRAYS),
 )
 _UNUSED = "training_args.bin"
@@ -117,10 +117,7 @@ def rewind(run: Path, num_updates: int) -> None:
         if folder.name not in complete:
             shutil.rmtree(folder)
     drop_spent(run)
-    for file in step_files(run):
-        if int(file.stem.removeprefix("step_")) > num_updates:
-            file.unlink()
-            checksum_path(file).unlink(missing_ok=True)
+    drop_steps_after(run, num_updates)
     for partial in run.rglob(".*.partial"):
         shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
     atomic_write(metrics_path(run), b"".join(_lines_until(run, num_updates)), force=True)

@@ -23,7 +23,7 @@ from gradscope.advantages.registry import short_name
 from gradscope.errors import GradscopeError, InputError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run_folder import manifest_path
-from gradscope.rollouts.store import step_files
+from gradscope.rollouts.store import step_files, steps_in_file
 from gradscope.training.config import TrainConfig
 from gradscope.training.processes import check_alone
 from gradscope.training.run_checks import check_free, check_settings
@@ -252,7 +252,7 @@ def _run_all(
                 else:
                     on_cell(Path(ended.config.output))
                 ended.talk.close()
-            done = sum(len(step_files(Path(cell.output))) for cell in cells)
+            done = sum(len(steps_in_file(file)) for cell in cells for file in step_files(Path(cell.output)))
             progress(done, sum(cell.steps for cell in cells), f"steps of {len(cells)} cells")
     finally:
         _stop_cells(running)

@@ -56,7 +56,7 @@ WRITERS = (
 
 def preload(names: Sequence[str]) -> None:
     """Import what the commands import late, so that a fork need not."""
-    modules = ["cli.app", "render.figures.save", "render.html.page"]
+    modules = ["cli.app", "render.figures.style", "render.html.page"]
     modules += [f"diagnostics.{name}.measure" for name in ("report", "check", "claims", "compare")]
     if not names or any(name.startswith(("rank", "replay", "train")) for name in names):
         modules += ["diagnostics.rank.measure", "training.run_training"]

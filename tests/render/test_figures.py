@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,15 +10,14 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
+from matplotlib.text import Text
 
 from gradscope.diagnostics.degeneracy.group_rewards import By
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
-from gradscope.render.figures.save import save_figure
-from gradscope.render.figures.style import BLUE, ORANGE, first_middle_last, name_of, power_of_ten
-from gradscope.render.files.document import document_of
-from gradscope.render.files.tables import tidy_tables
+from gradscope.render.figures.style import BLUE, ORANGE, first_middle_last, name_of, power_of_ten, save_figure
+from gradscope.render.files import document_of, tidy_tables
 from gradscope.render.registry import draw_figures
 from gradscope.results.envelope import render_json
 from tests.diagnostics.made_up_runs import group_of, run_of
@@ -52,6 +52,18 @@ def test_no_text_leaves_the_figure(report: object, names: set[str]) -> None:
             extent = text.get_window_extent()
             inside = extent.x0 >= 0 and extent.x1 <= bounds.x1 + 1 and extent.y1 <= bounds.y1 + 1
             assert inside, f"{text.get_text()!r} leaves {name}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("report", "names"), EXPECTED.values(), ids=EXPECTED)
+def test_every_letter_reads_at_600_pixels(report: object, names: set[str]) -> None:
+    """Eight pixels and more; a title of its finding, which names a number."""
+    for name, figure in draw_figures(report).items():
+        figure.canvas.draw()
+        texts = [text for part in (figure, *figure.axes) for text in part.findobj(Text) if text.get_text().strip()]
+        smallest = min(texts, key=lambda text: text.get_fontsize())
+        assert smallest.get_fontsize() / 72 * 600 / figure.get_figwidth() >= 8, f"{smallest.get_text()!r} in {name}"
+        assert re.search(r"\d", figure.texts[0].get_text()), name
 
 
 @pytest.mark.slow

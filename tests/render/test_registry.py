@@ -11,7 +11,7 @@ import pytest
 
 from gradscope.render.registry import SPECS, draw_figures, load, metrics_of, render_table, spec_of
 from tests.render import compare_example, examples
-from tests.render.html.test_index_page import INDEX
+from tests.render.html.test_page import INDEX
 from tests.render.report_example import run_report
 
 

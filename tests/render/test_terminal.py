@@ -12,8 +12,7 @@ from gradscope.render.registry import render_table
 from gradscope.render.terminal.answer import answer
 from gradscope.render.terminal.explain import essential_metrics, metric_answer
 from gradscope.render.terminal.names import TABLES
-from gradscope.render.words.numbers import Footnotes
-from gradscope.render.words.tones import STYLES, Tone
+from gradscope.render.words import STYLES, Footnotes, Tone
 from tests.render import examples
 from tests.render.printing import printed
 from tests.render.report_example import run_report

@@ -25,7 +25,7 @@ from gradscope.render.views.view import (
     tabulate,
     view_table,
 )
-from gradscope.render.words.numbers import Footnotes
+from gradscope.render.words import Footnotes
 from tests.render import examples
 from tests.render.printing import printed
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gradscope.render.files.document import document_of
+from gradscope.render.files import document_of
 from gradscope.results.envelope import render_json
 from tests.conftest import REPOSITORY
 from tests.render import compare_example, examples

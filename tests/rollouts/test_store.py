@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from gradscope.errors import InputError, OutputExistsError
 from gradscope.rollouts.groups import Rollout, RolloutGroup, Tokens
 from gradscope.rollouts.run_folder import step_path
-from gradscope.rollouts.store import checksum_path, read_step_rollouts, read_steps, step_files, write_step_rollouts
+from gradscope.rollouts.store import (
+    checksum_path,
+    drop_steps_after,
+    files_written,
+    read_step_rollouts,
+    read_steps,
+    step_files,
+    steps_in_file,
+    write_step_rollouts,
+)
 from tests.rollouts.build import group
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -118,3 +127,87 @@ def test_a_damaged_or_foreign_file_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"step": [1]}), path)
     with pytest.raises(InputError, match=r"step_00001\.parquet is not a rollout file of schema version 1"):
         read_steps(tmp_path)
+
+
+def names(run: Path) -> list[str]:
+    return [file.name for file in step_files(run)]
+
+
+def content(run: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in (run / "rollouts").iterdir()}
+
+
+def of_step(step: int) -> list[RolloutGroup]:
+    return [group(step, "a", logprobs=(-0.5 * step,)), group(step, "b")]
+
+
+def test_twenty_steps_become_one_file_and_come_back_unchanged(tmp_path: Path) -> None:
+    for step in range(1, 46):
+        file = write_step_rollouts(tmp_path, step, of_step(step))
+        assert step in steps_in_file(file)
+    assert names(tmp_path)[:3] == ["steps_00001-00020.parquet", "steps_00021-00040.parquet", "step_00041.parquet"]
+    assert len(content(tmp_path)) == 2 * 7
+    assert files_written(tmp_path) == step_files(tmp_path)
+    assert list(read_steps(tmp_path)) == [one for step in range(1, 46) for one in of_step(step)]
+    with pytest.raises(OutputExistsError, match=r"steps_00001-00020\.parquet already exists"):
+        write_step_rollouts(tmp_path, 7, of_step(7))
+
+
+def test_steps_that_are_missing_do_not_keep_the_others_from_being_joined(tmp_path: Path) -> None:
+    for step in (1, 3, 21):
+        write_step_rollouts(tmp_path, step, of_step(step))
+    assert names(tmp_path) == ["steps_00001-00020.parquet", "step_00021.parquet"]
+    assert [one.step for one in read_steps(tmp_path)] == [1, 1, 3, 3, 21, 21]
+
+
+def test_a_run_that_goes_back_has_the_bytes_of_one_that_never_went_on(tmp_path: Path) -> None:
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    for step in range(1, 41):
+        write_step_rollouts(whole, step, of_step(step))
+    for step in range(1, 31):
+        write_step_rollouts(again, step, of_step(step))
+    before = content(again)
+    for step in range(31, 41):
+        write_step_rollouts(again, step, of_step(step)[:1])
+    drop_steps_after(again, 30)
+    assert content(again) == before
+    for step in range(31, 41):
+        write_step_rollouts(again, step, of_step(step))
+    assert content(again) == content(whole)
+    for step in (35, 40):
+        write_step_rollouts(again, step, of_step(step), force=True)
+    assert content(again) == content(whole)
+
+
+def test_what_a_crash_leaves_beside_a_joined_file_counts_once(tmp_path: Path) -> None:
+    for step in range(1, 20):
+        write_step_rollouts(tmp_path, step, of_step(step))
+    left = content(tmp_path)
+    write_step_rollouts(tmp_path, 20, of_step(20))
+    whole = content(tmp_path)
+    for name, data in left.items():
+        (tmp_path / "rollouts" / name).write_bytes(data)
+    assert names(tmp_path) == ["steps_00001-00020.parquet"]
+    assert len(read_steps(tmp_path)) == 40
+    drop_steps_after(tmp_path, 20)
+    assert content(tmp_path) == whole
+
+
+def test_large_steps_and_those_of_another_kind_stay_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts = (dataclasses.replace(group(2).rollouts[0], trainer_logprobs=(-0.5, -0.25)),)
+    write_step_rollouts(tmp_path, 2, [dataclasses.replace(group(2), rollouts=rollouts)])
+    write_step_rollouts(tmp_path, 20, of_step(20))
+    assert names(tmp_path) == ["step_00002.parquet", "step_00020.parquet"]
+    monkeypatch.setattr("gradscope.rollouts.store._MOST_BYTES", 100)
+    for step in (39, 40):
+        write_step_rollouts(tmp_path, step, of_step(step))
+    assert names(tmp_path)[2:] == ["step_00039.parquet", "step_00040.parquet"]
+
+
+def test_a_damaged_step_does_not_end_the_training(tmp_path: Path) -> None:
+    for step in (18, 19):
+        write_step_rollouts(tmp_path, step, of_step(step)).write_bytes(b"PAR1")
+    write_step_rollouts(tmp_path, 20, of_step(20))
+    assert len(step_files(tmp_path)) == 3

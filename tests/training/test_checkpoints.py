@@ -87,6 +87,7 @@ def test_nothing_pickled_but_the_newest_state(short_run: MakeRun) -> None:
         path.relative_to(run).as_posix() for kind in ("*.pt", "*.pth", "*.bin", "*.pkl") for path in run.rglob(kind)
     }
     assert pickles == {f"checkpoints/checkpoint-3/{name}" for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth")}
+    assert [path.parent.name for path in run.rglob("trainer_state.json")] == ["checkpoint-3"]
     assert not list(run.rglob("README.md"))
 
 

@@ -176,11 +176,11 @@ def check(
 def _printed(report: CheckReport, form: str) -> str | None:
     """What stdout shows in place of the table; in GitHub's case the job's summary is written too."""
     if form == "junit":
-        from gradscope.render.files.junit import render_junit
+        from gradscope.render.ci import render_junit
 
         return render_junit(report)
     if form == "github":
-        from gradscope.render.files.github import render_annotations, render_summary
+        from gradscope.render.ci import render_annotations, render_summary
 
         summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if summary:

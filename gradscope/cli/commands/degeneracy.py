@@ -162,7 +162,7 @@ def _print_steps(
     read: ReadOptions,
 ) -> None:
     from gradscope.diagnostics.degeneracy.follow import Pace, follow_degeneracy
-    from gradscope.render.terminal.degeneracy.follow_lines import step_head, step_line
+    from gradscope.render.terminal.degeneracy import step_head, step_line
 
     steps = follow_degeneracy(
         run,

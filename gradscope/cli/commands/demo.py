@@ -11,7 +11,7 @@ import typer
 from gradscope.cli.output.streams import show_command, show_line
 from gradscope.errors import OutputExistsError
 from gradscope.render.terminal.names import VERDICT
-from gradscope.render.words.tones import STYLES
+from gradscope.render.words import STYLES
 
 EXAMPLES = ("gradscope demo", "gradscope demo my-tour")
 COMMON = ("--force",)
@@ -71,7 +71,7 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
 
     required = [word for text in _REQUIREMENTS for word in ("--require", text)]
     return [
-        ("A small model learns sums by GRPO.", ["train", "--output", run]),
+        ("A small model learns sums by GRPO.", ["train", "--checkpoint-every", "20", "--output", run]),
         (
             "How many groups gave no gradient?",
             ["degeneracy", run, *sizes, *verdict],

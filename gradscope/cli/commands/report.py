@@ -173,7 +173,7 @@ def _places(page: Path, figures: Path | None, *, force: bool, inputs: Sequence[s
 
 
 def _write_figures(found: RunReport | RunIndex, folder: Path) -> None:
-    from gradscope.render.figures.save import save_figure
+    from gradscope.render.figures.style import save_figure
     from gradscope.render.registry import draw_figures
 
     for stem, figure in draw_figures(found).items():
@@ -212,8 +212,7 @@ def _refuse_existing(page: Path, *, force: bool) -> None:
 
 def _write_page(found: RunReport | RunIndex, path: Path, *, force: bool) -> None:
     """A page is whole or not there. Of several processes the main one writes it."""
-    from gradscope.render.html.index_page import render_index
-    from gradscope.render.html.page import render_page
+    from gradscope.render.html.page import render_index, render_page
     from gradscope.results.report import RunIndex
 
     if process_index() == 0:

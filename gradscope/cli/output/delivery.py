@@ -19,7 +19,7 @@ from gradscope.cli.output.streams import show as print_result
 from gradscope.machine.processes import num_processes, process_index
 from gradscope.option import Option
 from gradscope.progress import ProgressCallback
-from gradscope.render.files.document import document_of, notes_of
+from gradscope.render.files import document_of, notes_of
 from gradscope.render.registry import render_table, spec_of
 from gradscope.render.terminal.names import ALL, NOTES, VERDICT
 from gradscope.results.envelope import render_json
@@ -89,7 +89,7 @@ class Delivery:
             self._describe(spec_of(result).sources(result), notes_of(result), whole=not {NOTES, ALL}.isdisjoint(show))
         document = document_of(result) if self.as_json or self.staging else None
         if self.staging is not None and document is not None:
-            from gradscope.render.files.write import write_files
+            from gradscope.render.files import write_files
 
             write_files(result, document, self.staging)
         if self.as_json and document is not None:

@@ -11,8 +11,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from gradscope.machine.processes import process_index, speaks
-from gradscope.render.words.escape import plain
-from gradscope.render.words.tones import QUIET, STYLES
+from gradscope.render.words import QUIET, STYLES, plain
 from gradscope.writing import naming
 
 _PREFIXES = {

@@ -38,6 +38,15 @@ def _dead(inputs: ReportInputs) -> KeyNumber:
     report, title = inputs.degeneracy, "groups without a gradient"
     if isinstance(report, Unavailable):
         return _unknown(signal.NAME, title, report.reason, "share")
+    if report.is_in_conflict:
+        dead = report.frac_reward_zero_std.value or 0.0
+        return KeyNumber(
+            name=signal.NAME,
+            title="groups that a side reward decides",
+            value=report.frac_reward_conflict,
+            style="share",
+            note=f"of {report.num_groups:,} groups; {100 * dead:.1f} % have equal rewards",
+        )
     return KeyNumber(
         name=signal.NAME,
         title=title,

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gradscope.render.figures.style import BLUE, MUTED, SERIES, label_lines, label_room, name_of, new_figure
-from gradscope.render.words.labels import metric_title, pair_label
+from gradscope.render.words import metric_title, pair_label
 from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
 _TITLES = {"reward": "mean reward", "frac_reward_zero_std": "degenerate groups"}
@@ -47,8 +47,9 @@ def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str
     names = [name_of(cell.advantage) for cell in shown]
     more = len(cells) - len(shown)
     figure, panels = new_figure(
-        f"Learning curves{' at ' if settings else ''}{name_of(settings, limit=40)}",
-        "Mean over seeds of each twentieth of a run; bands: from the lowest to the highest seed"
+        f"Mean reward at the end: {_ends(comparison, shown)}",
+        (f"{name_of(settings, limit=60)}. " if settings else "")
+        + "Mean over seeds of each twentieth of a run; bands: from the lowest to the highest seed"
         + (f"; {more} more cells in the tables" if more else ""),
         height=5.4,
         rows=2,
@@ -70,15 +71,23 @@ def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str
     return figure
 
 
+def _ends(comparison: Comparison, cells: Sequence[ComparedCell]) -> str:
+    """Where the first and the last cell come out, by their reward."""
+    ends = {curve.cell: curve.mean[-1] for curve in comparison.curves if curve.metric == "reward"}
+    best, *others = sorted(cells, key=lambda cell: -ends[cell.name])
+    return ", ".join(f"{ends[cell.name]:.2f} {name_of(cell.advantage, limit=16)}" for cell in (best, *others[-1:]))
+
+
 def _forest(comparison: Comparison) -> Figure:
     names = [name for name in comparison.metrics if name != _COST]
     shown = {name: [pair for pair in comparison.pairs if pair.metric == name] for name in names}
     rows = min(_MOST_PAIRS, max(len(pairs) for pairs in shown.values()))
     more = max(len(pairs) for pairs in shown.values()) - rows
+    tested = [pair for pairs in shown.values() for pair in pairs]
     labels = [_line(pair, comparison) for pairs in shown.values() for pair in pairs]
     height = len(shown) * (rows * _ROW + _GAP) + 1.2
     figure, panels = new_figure(
-        "What changing one thing did",
+        f"{sum(pair.verdict == 'decides' for pair in tested)} of {len(tested)} differences are decided",
         "Paired difference over seeds, second minus first, with Student's 95 % interval; filled: decided by sign flips "
         "after Holm's correction" + (f"; {more} more pairs in the tables" if more else ""),
         height=height,

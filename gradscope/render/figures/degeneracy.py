@@ -1,4 +1,4 @@
-"""Degenerate groups as figures: over steps and by group size, observed against independent coin flips."""
+"""Dead groups as figures: shares over steps and by group size, and pass rates beside what coin flips would give."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate
-from gradscope.render.figures.pass_rates import draw_pass_rates
 from gradscope.render.figures.style import (
     BLUE,
     FAINT,
@@ -106,9 +105,18 @@ def _whiskers(axes: Axes, places: Sequence[int], shares: Sequence[Estimate]) -> 
             axes.plot([step, step], share.interval, color=INK, linewidth=0.8, alpha=0.4)
 
 
+def _of_sizes(report: DegeneracyReport) -> str:
+    known = [row for row in report.by_group_size if row.degeneracy.value is not None]
+    if not known:
+        return "Groups without a gradient, by group size"
+    least, most = (choose(known, key=lambda row: row.group_size) for choose in (min, max))
+    shares = [f"{percent(row.degeneracy.value or 0.0)} of groups of {row.group_size}" for row in (least, most)]
+    return f"{', '.join(dict.fromkeys(shares))} give no gradient"
+
+
 def _by_group_size(report: DegeneracyReport) -> Figure:
     figure, (axes,) = new_figure(
-        "Groups without a gradient, by group size",
+        _of_sizes(report),
         f"{metric('degeneracy').formula}, with 95 % intervals\n{_prediction(report.pass_rate_origin)}",
         right=1.4,
     )
@@ -139,3 +147,69 @@ def _by_group_size(report: DegeneracyReport) -> Figure:
     axes.axhline(0, color=FAINT, linewidth=0.6)
     label_lines(axes, labels)
     return figure
+
+
+def draw_pass_rates(report: DegeneracyReport) -> Figure:
+    """Bars of a report's histogram of pass rates, with the fitted and the i.i.d. distribution as lines."""
+    shape, bars = report.pass_rates, report.pass_rates.histogram
+    fit = "" if shape.goodness_of_fit.value is None else f" (goodness of fit p = {shape.goodness_of_fit.value:.2g})"
+    shapes = f"a = {shape.beta_a.value or 0:.3g}, b = {shape.beta_b.value or 0:.3g}"
+    for rate, inflation in enumerate((shape.at_zero, shape.at_one)):
+        shapes += f", {inflation.value:.2f} at {rate}" if inflation.value else ""
+    figure, (axes,) = new_figure(
+        f"{percent(bars[0].observed)} of groups always fail, {percent(bars[-1].observed)} always pass",
+        f"share of groups by c/n; beta-binomial: {shapes}{fit}\n"
+        f"binomial: independent rollouts with one pass rate, p = {report.pass_rate.value or 0:.3g}",
+        right=1.4,
+    )
+    places = list(range(len(bars)))
+    colors = [SLATE, *([PALE] * (len(bars) - 2)), SLATE]
+    axes.bar(places, [bar.observed for bar in bars], 0.8, color=colors, edgecolor="white", linewidth=0.4)
+    for end in (0, len(bars) - 1):
+        bar = bars[end]
+        above = (end, max(bar.observed, bar.beta_binomial, bar.binomial))
+        axes.annotate(
+            f"{bar.observed:.2f}",
+            above,
+            xytext=(0, 5),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=8.5,
+            color=INK,
+        )
+    labels = []
+    for name, color, line, marker, shares in (
+        ("beta-binomial", BLUE, "-", "o", [bar.beta_binomial for bar in bars]),
+        ("binomial", ORANGE, "--", "s", [bar.binomial for bar in bars]),
+    ):
+        axes.plot(
+            places,
+            shares,
+            color=color,
+            linestyle=line,
+            marker=marker,
+            linewidth=1.4,
+            path_effects=halo(),
+            zorder=3,
+            clip_on=False,
+        )
+        labels.append((shares[-1], name, color))
+    axes.set_ylim(0, 1.1 * max(max(bar.observed, bar.beta_binomial, bar.binomial) for bar in bars))
+    axes.set_ylabel("share of groups")
+    axes.set_xlabel("pass rate of the group")
+    _name_bars(axes, report)
+    label_lines(axes, labels)
+    return figure
+
+
+def _name_bars(axes: Axes, report: DegeneracyReport) -> None:
+    """Exact rates where a bar holds one, else the edges between bars."""
+    bars, size = report.pass_rates.histogram, report.group_size
+    if size is not None and len(bars) == size + 1:
+        shown = [place for place in range(len(bars)) if len(bars) <= 13 or place % 4 == 0 or place == len(bars) - 1]
+        axes.set_xticks(shown, [f"{place}/{size}" for place in shown])
+        return
+    edges = [place for place in range(1, len(bars) - 1) if len(bars) <= 13 or place % 4 == 1]
+    names = [(0.0, "0"), *((place - 0.5, f"{bars[place].low:.2g}") for place in edges if bars[place].low > 0)]
+    axes.set_xticks(*zip(*[*names, (len(bars) - 1.0, "1")], strict=True))

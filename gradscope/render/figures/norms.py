@@ -21,7 +21,7 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
     if not any("grad_norm" in step.logged for step in report.steps):
         return {}
     figure, (above, below) = new_figure(
-        "The trainer's gradient norm, recomputed",
+        f"The recomputed gradient norm matches at {_num_matches(report)} steps",
         f"{metric('grad_norm').formula}; error = |recomputed - logged| / |logged|\n{_coverage(report)}",
         height=4.8,
         rows=2,
@@ -34,6 +34,11 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
     below.set_xlabel("step")
     tick_steps(below, [step.step for step in report.steps], most=12)
     return {"replay": figure}
+
+
+def _num_matches(report: ReplayReport) -> str:
+    errors = [step.relative_error["grad_norm"] for step in report.steps if "grad_norm" in step.relative_error]
+    return f"{sum(error <= report.tolerance for error in errors)} of {len(errors)}"
 
 
 def _coverage(report: ReplayReport) -> str:
@@ -85,7 +90,7 @@ def draw_spike(report: SpikeReport) -> dict[str, Figure]:
         return {}
     name = report.metrics[0].name if report.metrics else "logged"
     figure, axes = new_figure(
-        f"Step {report.step}: {name} beside the other steps",
+        _spike_finding(report, name),
         "median of the up to 50 steps around it; below, what is left of the norm without its worst rollouts",
         height=4.8 if report.removals else 2.8,
         rows=2 if report.removals else 1,
@@ -98,6 +103,13 @@ def draw_spike(report: SpikeReport) -> dict[str, Figure]:
     for one in below:
         _left(one, report)
     return {"spike": figure}
+
+
+def _spike_finding(report: SpikeReport, name: str) -> str:
+    first = report.metrics[0] if report.metrics else None
+    if first is None or first.value.value is None or first.typical.value is None:
+        return f"Step {report.step}: {name} beside the other steps"
+    return f"{name} is {first.value.value:.3g} at step {report.step}, and {first.typical.value:.3g} around it"
 
 
 def _course(axes: Axes, report: SpikeReport, name: str) -> None:

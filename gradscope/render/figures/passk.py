@@ -31,7 +31,7 @@ def draw_pass_at_k(report: PassAtKReport) -> dict[str, Figure]:
     compared = report.comparison is not None
     names = [_label(table.name) for table in report.tables]
     figure, axes = new_figure(
-        "What k samples can solve",
+        _finding(report),
         f"pass@k = {metric('pass_at_k').formula}; bands: 95 %, resampling prompts",
         height=5.4 if compared else 4.0,
         rows=2 if compared else 1,
@@ -44,6 +44,19 @@ def draw_pass_at_k(report: PassAtKReport) -> dict[str, Figure]:
         _difference(axes[1], report.comparison)
     axes[-1].set_xlabel("k, number of samples")
     return {"passk": figure}
+
+
+def _finding(report: PassAtKReport) -> str:
+    """pass@k of the first and the last file at the largest budget that both have."""
+    tables = [{row.k: row.pass_at_k.value for row in table.rows if row.pass_at_k.is_defined} for table in report.tables]
+    shared = sorted(set.intersection(*map(set, (tables[0], tables[-1]))))
+    if not shared:
+        return "What k samples can solve"
+    first, last = (table[shared[-1]] for table in (tables[0], tables[-1]))
+    if len(tables) > 1:
+        names = [_label(report.tables[place].name) for place in (-1, 0)]
+        return f"pass@{shared[-1]}: {last:.2f} of {names[0]}, {first:.2f} of {names[1]}"
+    return f"pass@{shared[0]} is {tables[0][shared[0]]:.2f}, pass@{shared[-1]} {last:.2f}"
 
 
 def _curves(axes: Axes, report: PassAtKReport) -> None:

@@ -167,7 +167,7 @@ def draw_sizes(report: RankReport) -> dict[str, Figure]:
     """Ranks against G of the first formulation with several G, at the first, a middle and the last step, if any."""
     points = _of_several_sizes(report.curve)
     steps = first_middle_last(sorted({point.step for point in points}))
-    return {"rank_sizes": _sizes(points, steps, "Effective rank against the number of rollouts", ())} if points else {}
+    return {"rank_sizes": _sizes(points, steps, "Rank of a group's gradient", ())} if points else {}
 
 
 def draw_weight_sizes(report: RankReport) -> dict[str, Figure]:
@@ -177,7 +177,7 @@ def draw_weight_sizes(report: RankReport) -> dict[str, Figure]:
     if not points:
         return {}
     weights = [p for p in report.weight_curve if p.tensor is not None and p.advantage == points[0].advantage]
-    return {"rank_weight_sizes": _sizes(points, steps, "Effective rank of dL/dW of one group", weights)}
+    return {"rank_weight_sizes": _sizes(points, steps, "Rank of dL/dW", weights)}
 
 
 def _of_several_sizes(points: Sequence[_Point]) -> list[_Point]:
@@ -190,12 +190,15 @@ def _of_several_sizes(points: Sequence[_Point]) -> list[_Point]:
     return [point for point in ranked if point.advantage == chosen]
 
 
-def _sizes(points: Sequence[_Point], steps: Sequence[int], heading: str, weights: Sequence[WeightRankPoint]) -> Figure:
+def _sizes(points: Sequence[_Point], steps: Sequence[int], what: str, weights: Sequence[WeightRankPoint]) -> Figure:
     name = f"mean, {name_of(points[0].advantage)}" if weights else name_of(points[0].advantage)
     dotted = "the constant 2 that binary rewards have been said to give"
     dotted = f"dotted: {dotted}; thin: each weight" if weights else f"dotted: the ceiling, G, and {dotted}"
+    at_last = _at(points, steps[-1])
+    least, most = at_last[0], at_last[-1]
     figure, axes = new_figure(
-        heading,
+        f"{what}: {least.effective_rank.value:.1f} with {least.group_size} rollouts, "
+        f"{most.effective_rank.value:.1f} with {most.group_size} (step {steps[-1]})",
         f"effective rank = {metric('effective_rank').formula}; mean over live groups, 95 % interval\n{dotted}",
         columns=len(steps),
         height=3.9,
@@ -322,22 +325,25 @@ def _shares(shares: Sequence[GroupShare]) -> Figure:
     """The groups that give most, each bar cut at its rollouts, the largest of them named."""
     ordered = sorted(shares, key=lambda share: -abs(share.projection_share.value or 0.0))
     shown = [share for share in ordered if share.projection_share.value][:_MOST_GROUPS]
+    most = 100 * (ordered[0].projection_share.value or 0.0)
     dead = sum(not share.projection_share.value for share in shares)
     figure, (axes,) = new_figure(
-        f"Which groups make up the gradient of step {shares[0].step}",
+        f"One of {len(shares)} groups makes {most:.0f} % of the gradient of step {shares[0].step}",
         f"{metric('projection_share').formula}: a group's part, cut at its rollouts; all parts add up to 1\n"
         f"{len(shown)} of {len(shares)} groups shown, {dead} have none; orange pulls against "
         "the rest",
-        height=1.7 + 0.3 * max(len(shown), 1),
-        right=1.9,
+        height=1.7 + 0.37 * max(len(shown), 1),
+        right=2.15,
     )
     for row, share in enumerate(shown):
         _bar(axes, row, share)
     ends = [end for share in shown for end in _ends(share.rollouts)]
+    box = axes.get_position()
+    axes.set_position((0.16, box.y0, box.x1 - 0.16, box.height))
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
     axes.set_xlim(min(0.0, *ends) * 1.05, max(0.0, *ends) * 1.05)
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_yticks(range(len(shown)), [name_of(share.group_id, limit=12) for share in shown], fontsize=7.5)
+    axes.set_yticks(range(len(shown)), [name_of(share.group_id, limit=12) for share in shown])
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False)
     axes.grid(axis="x", color=FAINT, linewidth=0.6)
@@ -359,7 +365,7 @@ def _bar(axes: Axes, row: int, share: GroupShare) -> None:
     top = max(range(len(share.rollouts)), key=lambda sample: abs(share.rollouts[sample]))
     rate = "" if share.pass_rate is None else f", mean reward {share.pass_rate:.2f}"
     text = f"{share.projection_share.value:+.2f}{rate}\nrollout {top}: {share.rollouts[top]:+.2f}"
-    axes.text(1.015, row, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6.5, color=INK)
+    axes.text(1.015, row, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=INK)
 
 
 _LINES = ("zero", "below 1 %", "Hoyer", "Gini")
@@ -399,7 +405,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _sparsity(panels: dict[str, _Course]) -> Figure:
     figure, axes = new_figure(
-        "Sparsity of the gradient over training",
+        _sparsest(panels),
         "share of parts that are zero, and that are below 1 % of the largest; Hoyer and Gini: 0 for parts of equal "
         "size, towards 1 where a single one is everything",
         columns=len(panels),
@@ -417,6 +423,14 @@ def _sparsity(panels: dict[str, _Course]) -> Figure:
         if place:
             panel.tick_params(labelleft=False)
     return figure
+
+
+def _sparsest(panels: dict[str, _Course]) -> str:
+    name, course = next(iter(panels.items()))
+    step, (zero, *_) = course[-1]
+    if zero is None:
+        return "Sparsity of the gradient over training"
+    return f"At step {step}, {100 * zero:.0f} % of the {name.partition(',')[0]} have no gradient"
 
 
 def _lines(axes: Axes, course: _Course, *, last: bool) -> None:

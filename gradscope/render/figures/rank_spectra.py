@@ -64,7 +64,7 @@ def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
     size = points[0].group_size
     names = [name_of(points[0].advantage), *(style[0] for style in STYLES.values())]
     figure, axes = new_figure(
-        f"The mean spectrum of a group of {size}, and of its null models",
+        _beside_nulls(points[-1]),
         f"share of each singular value in their sum, s_i / sum(s), rows {'centered' if centered else 'not centered'}; "
         "mean over live groups\nthe numbers are the mean effective ranks; below 0.0001 nothing is drawn",
         columns=len(points),
@@ -88,6 +88,14 @@ def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
     return figure
 
 
+def _beside_nulls(point: RankCurvePoint) -> str:
+    null = point.nulls.get("gaussian")
+    unrelated = None if null is None else null.effective_rank.value
+    beside = "" if unrelated is None else f", unrelated rows {unrelated:.1f}"
+    rank = point.effective_rank.value or 0.0
+    return f"A group spans {rank:.1f} directions at step {point.step}{beside}"
+
+
 def _null_panel(axes: Axes, point: RankCurvePoint, *, last: bool) -> None:
     labels: list[tuple[float, str, str]] = []
     ranks: list[tuple[Estimate, str, str]] = []
@@ -106,8 +114,8 @@ def _null_panel(axes: Axes, point: RankCurvePoint, *, last: bool) -> None:
     if last:
         label_lines(axes, labels, gap=0.07)
     for place, (rank, name, color) in enumerate(reversed(ranks)):
-        height = 0.04 + 0.062 * place
-        axes.text(0.03, height, f"{rank.value:.2f} {name}", transform=axes.transAxes, color=color, fontsize=7.5)
+        height = 0.04 + 0.07 * place
+        axes.text(0.03, height, f"{rank.value:.2f} {name}", transform=axes.transAxes, color=color, fontsize=8)
 
 
 def _null_line(axes: Axes, profile: Sequence[float], **style: Any) -> float:
@@ -143,7 +151,7 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
     """One panel a step, all on the same scale."""
     spectra = [spectrum for of_step in by_step.values() for spectrum in of_step]
     figure, axes = new_figure(
-        "Singular values of the gradient matrix",
+        _first_value(report, by_step),
         f"{_legend(report, spectra)}; advantage: {name_of(spectra[0].label.advantage)}; "
         f"{'' if report.rows == 'token' else 'dotted: '}the arithmetic's noise floor, below which nothing is drawn",
         columns=len(by_step),
@@ -168,6 +176,16 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
             panel.tick_params(labelleft=False)
     axes[0].set_ylabel("singular value")
     return figure
+
+
+def _first_value(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectrum]]) -> str:
+    step, spectra = max(by_step.items())
+    groups = [one for one in spectra if one.label.group_id is not None and any(one.singular_values)]
+    whole = groups or [one for one in spectra if any(one.singular_values)]
+    shares = [max(one.singular_values) / sum(one.singular_values) for one in whole]
+    whose = "a group" if groups else "the step"
+    share = f"{100 * sum(shares) / len(shares):.0f} %"
+    return f"The first singular value of {whose} has {share} of their sum at step {step}"
 
 
 def _legend(report: RankReport, spectra: Sequence[GradientSpectrum]) -> str:
@@ -223,6 +241,8 @@ def _line(
 
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)$")
+_LETTER, _PAGE = 8.0, 7.2
+"""Points of a letter in a figure of so many inches; a wider one is shown smaller, so its letters are larger."""
 _FAINTEST = 0.07
 """Opacity of the lowest cell."""
 OUTSIDE = "outside"
@@ -238,12 +258,9 @@ def draw_layers(report: RankReport) -> dict[str, Figure]:
 class Cell:
     """One weight of a heat map."""
 
-    value: str
-    """The number."""
-    note: str
-    """Small print below it."""
-    strength: float
-    """How much color, from 0 to 1."""
+    value: str  # the number
+    note: str  # small print below it
+    strength: float  # how much color, from 0 to 1
 
 
 def _ranks(spectra: Sequence[GradientSpectrum]) -> dict[str, Figure]:
@@ -251,13 +268,19 @@ def _ranks(spectra: Sequence[GradientSpectrum]) -> dict[str, Figure]:
     if not ranked:
         return {}
     step = max(spectrum.label.step for spectrum in ranked)
+    cells = {place_of(s.label.tensor or ""): _rank_cell(s) for s in ranked if s.label.step == step}
     figure = heat_map(
-        {place_of(s.label.tensor or ""): _rank_cell(s) for s in ranked if s.label.step == step},
-        f"Effective rank of each weight's gradient, step {step}",
-        f"{metric('effective_rank').formula} of the step's gradient matrix of each weight\n"
+        cells,
+        f"A weight's gradient has rank {_range(cells)} at step {step}",
+        f"effective rank = {metric('effective_rank').formula} of the step's gradient matrix of each weight\n"
         "small print: unrelated entries would have this, a Gaussian matrix of the same shape; stronger: closer to it",
     )
     return {"rank_layers": figure}
+
+
+def _range(cells: Mapping[tuple[str, str], Cell]) -> str:
+    values = sorted((cell.value for cell in cells.values()), key=float)
+    return values[0] if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
 
 
 def _rank_cell(spectrum: GradientSpectrum) -> Cell:
@@ -281,7 +304,7 @@ def _sparsity(sparsities: Sequence[GradientSparsity]) -> dict[str, Figure]:
     }
     figure = heat_map(
         cells,
-        f"Sparsity of each weight's gradient, step {step}",
+        f"A weight's gradient has Gini {_range(cells)} at step {step}",
         "Gini of the absolute values of its entries: 0 for equal sizes, towards 1 where a single entry is everything\n"
         "small print: share of entries below 1 % of the largest",
     )
@@ -289,15 +312,7 @@ def _sparsity(sparsities: Sequence[GradientSparsity]) -> dict[str, Figure]:
 
 
 def place_of(tensor: str) -> tuple[str, str]:
-    """Where a tensor stands in the heat map.
-
-    Returns:
-        Row and column.
-
-    Example:
-        >>> place_of("model.layers.0.self_attn.q_proj.weight"), place_of("model.embed_tokens.weight")
-        (('0', 'q_proj'), ('outside', 'embed_tokens'))
-    """
+    """Row and column of a tensor in the heat map: its layer, or where there is none ``outside``, and its module."""
     name = tensor.replace(".default", "").removesuffix(".weight")
     layer = _LAYER.search(name)
     row, module = (layer[1], layer[2]) if layer else (OUTSIDE, name)
@@ -310,7 +325,7 @@ def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -
     """Weights by layer and module, each at its :func:`place_of`; the subtitle says what the small print is."""
     rows = sorted({row for row, _ in cells}, key=lambda row: (row == OUTSIDE, int(row) if row.isdigit() else 0))
     columns = list(dict.fromkeys(column for _, column in cells))
-    width, height = 1.9 + max(0.66 * len(columns), 3.6), 1.75 + 0.36 * len(rows)
+    width, height = 1.9 + max(0.74 * len(columns), 3.6), 1.75 + 0.46 * len(rows)
     figure, (axes,) = new_figure(
         title,
         subtitle,
@@ -318,12 +333,15 @@ def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -
         height=height,
         right=0.25,
     )
+    letter = _LETTER * max(1.0, width / _PAGE)
     for (row, column), cell in cells.items():
-        _draw(axes, columns.index(column), rows.index(row), cell)
+        _draw(axes, columns.index(column), rows.index(row), cell, letter)
     axes.set_xlim(0, len(columns))
     axes.set_ylim(len(rows), 0)
-    axes.set_xticks([place + 0.5 for place in range(len(columns))], _broken(columns), fontsize=7.5)
-    axes.set_yticks([place + 0.5 for place in range(len(rows))], [name_of(_row_name(row)) for row in rows])
+    axes.set_xticks([place + 0.5 for place in range(len(columns))], _broken(columns), fontsize=letter)
+    axes.set_yticks(
+        [place + 0.5 for place in range(len(rows))], [name_of(_row_name(row)) for row in rows], fontsize=letter
+    )
     clear_frame(axes)
     return figure
 
@@ -338,12 +356,12 @@ def _row_name(row: str) -> str:
     return row if row == OUTSIDE else f"layer {row}"
 
 
-def _draw(axes: Axes, x: int, y: int, cell: Cell) -> None:
+def _draw(axes: Axes, x: int, y: int, cell: Cell, letter: float) -> None:
     opacity = _FAINTEST + (1 - _FAINTEST) * cell.strength
     ink = ON_COLOR if opacity > 0.6 else INK
     axes.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=BLUE, alpha=opacity, linewidth=0))
-    axes.text(x + 0.5, y + 0.42, cell.value, color=ink, ha="center", va="center", fontsize=8.5)
-    axes.text(x + 0.5, y + 0.78, cell.note, color=ink, ha="center", va="center", fontsize=5.5)
+    axes.text(x + 0.5, y + 0.32, cell.value, color=ink, ha="center", va="center", fontsize=letter, fontweight="bold")
+    axes.text(x + 0.5, y + 0.74, cell.note, color=ink, ha="center", va="center", fontsize=letter)
 
 
 _MOST_MATRICES = 24
@@ -385,8 +403,8 @@ def _layers(updates: Sequence[WeightUpdate]) -> Figure:
         cells[place_of(update.tensor)] = Cell(value=f"{value:.1f}", note=f"{null:.1f}", strength=strength)
     return heat_map(
         cells,
-        f"Effective rank of each weight's change, updates {updates[0].first} to {updates[0].last}",
-        f"{metric('effective_rank').formula} of W_{updates[0].last} - W_{updates[0].first}\n"
+        f"A weight's change from {updates[0].first} to {updates[0].last} updates has rank {_range(cells)}",
+        f"effective rank = {metric('effective_rank').formula} of W_{updates[0].last} - W_{updates[0].first}\n"
         "small print: unrelated entries would have this, a Gaussian matrix of the same shape; stronger: closer to it",
     )
 
@@ -394,8 +412,12 @@ def _layers(updates: Sequence[WeightUpdate]) -> Figure:
 def _curve(since: Sequence[WeightUpdate]) -> Figure:
     """Left the rank, right the shares, means over matrices."""
     times = sorted({update.last for update in since})
+    by_time = [[update for update in since if update.last == time] for time in times]
+    columns = [[update.effective_rank.value or 0.0 for update in of_time] for of_time in by_time]
+    null = _mean([update.gaussian for update in since])
     figure, (ranks, shares) = new_figure(
-        "The change of the weights over checkpoints",
+        f"A weight's change has rank {sum(columns[-1]) / len(columns[-1]):.1f} after {times[-1]} updates, unrelated "
+        f"entries {null or 0.0:.1f}",
         f"W_t - W_{since[0].first}, mean over {len({update.tensor for update in since})} matrices; band: from lowest "
         "to highest\nleft: effective rank, dotted: of unrelated entries; right: shares of energy, of entries",
         columns=2,
@@ -404,11 +426,8 @@ def _curve(since: Sequence[WeightUpdate]) -> Figure:
         right=label_room([label for label, _ in _SHARES]),
         panel_titles=True,
     )
-    by_time = [[update for update in since if update.last == time] for time in times]
-    columns = [[update.effective_rank.value or 0.0 for update in of_time] for of_time in by_time]
     ranks.plot(times, [sum(c) / len(c) for c in columns], color=BLUE, marker="o")
     ranks.fill_between(times, [min(c) for c in columns], [max(c) for c in columns], color=BLUE, alpha=0.15, linewidth=0)
-    null = _mean([update.gaussian for update in since])
     ranks.axhline(null or 0.0, color=MUTED, linewidth=1.0, linestyle=":")
     ranks.set_ylim(0, 1.1 * max(null or 0.0, *(max(c) for c in columns)))
     ranks.set_title("effective rank", loc="left", fontsize=9, color=INK)
@@ -437,7 +456,8 @@ def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
     """Two panels, one row a matrix; the random walk is one line, because it knows no matrix."""
     shown = [one for one in trajectories if one.top_energy.value is not None][: _MOST_MATRICES + 1]
     figure, panels = new_figure(
-        "The trajectory of the weights, beside a random walk",
+        f"{100 * (shown[0].top_energy.value or 0.0):.0f} % of the path of "
+        f"{'all weights' if shown[0].tensor is None else name_of(short_tensor(shown[0].tensor))} is in one direction",
         f"W_t - W_0 at t = {', '.join(map(str, shown[0].num_updates))} as rows; dashed: a random walk, whose steps "
         "have no direction in common",
         columns=2,
@@ -469,10 +489,11 @@ def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
 
 
 def _beside(pairs: Sequence[GradientAndUpdate]) -> Figure:
+    num_lower = sum((one.gradient_rank.value or 0.0) < (one.update_rank.value or 0.0) for one in pairs)
     figure, (axes,) = new_figure(
-        f"The gradient of step {pairs[0].step}, and the change from {pairs[0].first} to {pairs[0].last} updates",
+        f"In {num_lower} of {len(pairs)} weights the gradient of step {pairs[0].step} has a lower rank than the change",
         f"effective rank = {metric('effective_rank').formula} of each weight's matrix; square: dL/dW, circle: "
-        "W_b - W_a, bar: a matrix of unrelated entries",
+        f"W_{pairs[0].last} - W_{pairs[0].first}, bar: a matrix of unrelated entries",
         height=1.6 + 0.21 * len(pairs),
         right=1.75,
     )
@@ -499,4 +520,4 @@ def _rows(axes: Axes, num_rows: int) -> None:
 
 def _names(axes: Axes, names: Sequence[str]) -> None:
     for row, name in enumerate(names):
-        axes.text(1.02, row, name, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5, color=INK)
+        axes.text(1.02, row, name, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=INK)

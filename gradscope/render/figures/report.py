@@ -24,7 +24,7 @@ from gradscope.render.figures.style import (
     name_of,
     new_figure,
 )
-from gradscope.render.words.escape import plain
+from gradscope.render.words import plain
 from gradscope.results.report import Chart, ReportSection, RunIndex, RunReport, Series
 
 COLORS = {"all_fail": SLATE, "all_pass": PALE, "tied": FAINT, "logged": MUTED, "recomputed": BLUE}

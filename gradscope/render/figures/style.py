@@ -1,7 +1,9 @@
-"""How figures look.
+"""How figures look, and how they become files.
 
 Okabe and Ito's colors, told apart in greyscale by line style and marker; labels at the lines instead of legends; a
-title that names the finding and a subtitle that holds the formula. Text from a log is never read as mathematics.
+title that names the finding and a subtitle that holds the formula. Text from a log is never read as mathematics. A file
+is a PNG on white, and one SVG that is right on light and on dark pages: it keeps its light colors inline, and a style
+sheet exchanges them where the reader prefers dark.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import matplotlib
@@ -22,7 +25,8 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import AbstractPathEffect
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from gradscope.render.words.escape import plain
+from gradscope.render.words import plain
+from gradscope.writing import atomic_write
 
 Item = TypeVar("Item")
 
@@ -76,6 +80,8 @@ _LINE = 0.165
 """Inches of a further line of subtitle, or of the panels' own titles."""
 _CHARACTER = 0.064
 """Inches of an average character of the subtitle."""
+_TITLE_LINE, _TITLE_CHARACTER = 0.21, 0.104
+"""Inches of a further line of the title, and of its average character."""
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -135,9 +141,11 @@ def new_figure(
     """
     figure = ShownFigure(figsize=(width, height))
     FigureCanvasAgg(figure)
+    headings = textwrap.wrap(title, int((width - 0.36) / _TITLE_CHARACTER)) or [""]
     width_in_characters = int((width - 0.36) / _CHARACTER)
     lines = [line for part in subtitle.split("\n") for line in textwrap.wrap(part, width_in_characters)]
-    head = _HEAD + _LINE * (len(lines) - 1 + panel_titles)
+    below = _TITLE_LINE * (len(headings) - 1)
+    head = _HEAD + below + _LINE * (len(lines) - 1 + panel_titles)
     grid = figure.subplots(
         rows,
         columns,
@@ -154,8 +162,10 @@ def new_figure(
         },
     )
     left = 0.18 / width
-    figure.text(left, 1 - 0.18 / height, title, fontsize=12.5, fontweight="bold", va="top")
-    figure.text(left, 1 - 0.44 / height, "\n".join(lines), fontsize=8.5, color=MUTED, va="top", linespacing=1.35)
+    figure.text(left, 1 - 0.18 / height, "\n".join(headings), fontsize=12.5, fontweight="bold", va="top")
+    figure.text(
+        left, 1 - (0.44 + below) / height, "\n".join(lines), fontsize=8.5, color=MUTED, va="top", linespacing=1.35
+    )
     return figure, list(grid.flat)
 
 
@@ -181,15 +191,7 @@ def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: fl
 
 
 def power_of_ten(value: float, _: object = None) -> str:
-    """The label of a logarithmic axis, without mathematics.
-
-    Returns:
-        Ten and its exponent.
-
-    Example:
-        >>> power_of_ten(1e-05)
-        '10⁻⁵'
-    """
+    """The label of a logarithmic axis, without mathematics: ``10⁻⁵``."""
     return "10" + str(round(math.log10(value))).translate(_SUPERSCRIPTS)
 
 
@@ -233,3 +235,42 @@ def label_room(names: Sequence[str]) -> float:
 def name_of(text: str, *, limit: int = 24) -> str:
     """A name from a log, cut to a limit, with characters outside ASCII escaped: a figure's font may lack them."""
     return plain(plain(text).encode("ascii", "backslashreplace").decode("ascii"), limit=limit)
+
+
+DARK = {
+    "#ffffff": "#14171a",
+    INK: "#e6e8ea",
+    MUTED: "#a0a8b2",
+    FAINT: "#343a41",
+    BLUE: "#56b4e9",
+    ORANGE: "#f0934e",
+    GREEN: "#35c396",
+    PURPLE: "#cc92c6",
+    RED: "#f08a80",
+    SLATE: "#93a7c0",
+    PALE: "#2f5f7d",
+    ON_COLOR: "#101214",
+}
+"""Color on white -> color on near black; those of the HTML report."""
+
+
+def save_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Writes a figure as PNG and SVG beside each other; the same figure gives the same bytes."""
+    picture, drawing = stem.with_suffix(".png"), stem.with_suffix(".svg")
+    pixels, text = io.BytesIO(), io.StringIO()
+    with figure_style():
+        figure.savefig(pixels, dpi=200, metadata={"Software": None}, format="png")
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    atomic_write(picture, pixels.getvalue(), force=True)
+    atomic_write(drawing, for_dark_pages(text.getvalue()), force=True)
+    return [picture, drawing]
+
+
+def for_dark_pages(svg: str) -> str:
+    """An SVG of matplotlib, its colors in ``style`` attributes, with a rule for readers who prefer dark pages."""
+    rules = "".join(
+        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+        for light, dark in DARK.items()
+        for kind in ("fill", "stroke")
+    )
+    return svg.replace("</style>", f"@media (prefers-color-scheme:dark){{{rules}}}</style>", 1)

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from gradscope.render.words.escape import plain
+from gradscope.render.words import plain
 from gradscope.results.report import Chart, Series
 from gradscope.say import non_finite_word
 
@@ -32,14 +32,10 @@ _MOST = 1e306
 class Scale:
     """A linear scale."""
 
-    low: float
-    """The number at ``start``."""
-    high: float
-    """The number at ``end``, above ``low``."""
-    start: float
-    """The place of ``low`` in the drawing."""
-    end: float
-    """The place of ``high``."""
+    low: float  # the number at ``start``
+    high: float  # the number at ``end``, above ``low``
+    start: float  # the place of ``low`` in the drawing
+    end: float  # the place of ``high``
 
     def __call__(self, value: float) -> float:
         """The place of a number; by halves, whose differences are finite whatever a log holds."""
@@ -51,22 +47,14 @@ class Scale:
 class Canvas:
     """The size of a drawing in its own units, which a browser scales, and the room around what is drawn."""
 
-    width: float
-    """From edge to edge."""
-    height: float
-    """From top to bottom."""
-    left: float
-    """Room for the ticks of the vertical axis; more where their labels are longer."""
-    right: float
-    """Room for half of the last tick's label."""
-    top: float
-    """Room for the vertical axis's name."""
-    bottom: float
-    """Room for ticks and the name of the horizontal axis."""
-    letter: float
-    """Width of a digit where the style sheet prints text largest, on a phone or on paper."""
-    most_ticks: int
-    """Labels that fit side by side below."""
+    width: float  # from edge to edge
+    height: float  # from top to bottom
+    left: float  # room for the ticks of the vertical axis; more where their labels are longer
+    right: float  # room for half of the last tick's label
+    top: float  # room for the vertical axis's name
+    bottom: float  # room for ticks and the name of the horizontal axis
+    letter: float  # width of a digit where the style sheet prints text largest, on a phone or on paper
+    most_ticks: int  # labels that fit side by side below
 
     def room_left(self, labels: Sequence[str]) -> float:
         """Where the drawing begins, so that none of these labels is cut off."""
@@ -111,15 +99,7 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
 
 
 def place(value: float) -> str:
-    """A coordinate as it is written.
-
-    Returns:
-        At most one decimal, a twentieth of a pixel, and the same bytes every time.
-
-    Example:
-        >>> place(12.0), place(1 / 3)
-        ('12', '0.3')
-    """
+    """A coordinate with at most one decimal, a twentieth of a pixel."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -131,14 +111,10 @@ MOST_PLACES = 160
 class Window:
     """Neighboring places of a chart, one or more."""
 
-    low: float
-    """The first place."""
-    high: float
-    """The last."""
-    start: int
-    """Where it begins among all places."""
-    end: int
-    """Where the next one begins."""
+    low: float  # the first place
+    high: float  # the last
+    start: int  # where it begins among all places
+    end: int  # where the next one begins
 
     @property
     def middle(self) -> float:
@@ -155,20 +131,13 @@ class Window:
 class Point:
     """What a window holds of one line."""
 
-    value: float
-    """The mean of its finite values."""
-    low: float
-    """The least of them."""
-    high: float
-    """The greatest."""
+    value: float  # the mean of its finite values
+    low: float  # the least of them
+    high: float  # the greatest
 
 
 def windows_of(chart: Chart) -> tuple[Window, ...]:
-    """The places of a chart over numbers, put together where there are more than can be told apart.
-
-    Returns:
-        At most :data:`MOST_PLACES` windows of as many places each, but for the last.
-    """
+    """The places of a chart over numbers, put together where there are more than :data:`MOST_PLACES`."""
     places = [float(place) for place in chart.places]
     width = math.ceil(len(places) / MOST_PLACES)
     starts = range(0, len(places), width or 1)
@@ -180,11 +149,7 @@ def windows_of(chart: Chart) -> tuple[Window, ...]:
 
 
 def points_of(values: Sequence[float | None], windows: Sequence[Window]) -> list[Point | None]:
-    """One line in windows.
-
-    Returns:
-        A point a window; None where it holds no finite value.
-    """
+    """One line in windows: a point each, None where it holds no finite value."""
     return [point_of(values[window.start : window.end]) for window in windows]
 
 

@@ -246,8 +246,8 @@ if (filters) {
   apply();
   applyRollouts = apply;
 
-  document.querySelector("main").addEventListener("toggle", (event) => {
-    for (const text of event.target.querySelectorAll("[data-like]")) {
+  const color = (group) => {
+    for (const text of group.querySelectorAll("[data-like]")) {
       const like = document.getElementById(text.dataset.like);
       delete text.dataset.like;
       if (!like) continue;
@@ -255,8 +255,20 @@ if (filters) {
       text.className = "text";
       text.append(...[...like.cloneNode(true).childNodes].filter((node) => node.className !== "who"));
     }
-  }, true);
+  };
+  document.querySelector("main").addEventListener("toggle", (event) => color(event.target), true);
+  document.querySelectorAll("details.group[open]").forEach(color);
 }
+
+// A link opens what it leads to, and what that is folded into.
+function reveal() {
+  const target = document.getElementById(location.hash.slice(1));
+  target?.querySelector(":scope > details")?.setAttribute("open", "");
+  for (let fold = target?.closest("details"); fold; fold = fold.parentNode.closest("details")) fold.setAttribute("open", "");
+  if (target) target.scrollIntoView();
+}
+addEventListener("hashchange", reveal);
+reveal();
 
 // What folds on the screen is printed where it says something of its own.
 addEventListener("beforeprint", () => document.querySelector("#unanswered details")?.setAttribute("open", ""));

@@ -13,7 +13,7 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -23,15 +23,18 @@ from markupsafe import Markup
 
 from gradscope.render.html.chart import Scale, drawing, legend, place, points_of, widened, windows_of
 from gradscope.render.html.table import page_table
-from gradscope.render.words.escape import plain
-from gradscope.render.words.numbers import format_number, key_number_words
+from gradscope.render.views.view import Column, tabulate
+from gradscope.render.words import format_number, key_number_words, plain
 from gradscope.results.report import (
     Chart,
     KeyNumber,
     ReadGroup,
     ReadRollout,
     ReportSection,
+    ReportTable,
+    RunIndex,
     RunReport,
+    RunSummary,
     Series,
     Severity,
     ShadedToken,
@@ -54,15 +57,7 @@ def render_page(report: RunReport) -> str:
 
 
 def render_fragment(sections: Sequence[ReportSection], strip: Sequence[StripItem] = ()) -> str:
-    """Sections as a part of somebody else's page, a notebook's: their style reaches nothing outside, no script runs.
-
-    Args:
-        sections: In the order of reading.
-        strip: Numbers on top.
-
-    Returns:
-        One ``<div>``.
-    """
+    """Sections, in their order, as a ``<div>`` of somebody else's page: their style reaches nothing outside."""
     return render("fragment.html", style=_nested_style(), strip=strip, **_answers(sections))
 
 
@@ -85,16 +80,7 @@ def _nested_style() -> Markup:
 
 
 def render_document(template: str, *, title: str, **context: object) -> str:
-    """A page in its frame, with style and script inside and a policy that allows nothing else.
-
-    Args:
-        template: What stands in the frame.
-        title: Of the page, from a log.
-        **context: What the template shows.
-
-    Returns:
-        A complete HTML document.
-    """
+    """A page in its frame, with style and script inside and a policy that allows nothing else."""
     script, style = _asset("page.js"), _asset("page.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = Markup(
@@ -129,20 +115,14 @@ _WIDTH, _HEIGHT = 120.0, 28.0
 class StripItem:
     """One number as the page shows it."""
 
-    anchor: str
-    """The section that has the rest."""
-    title: str
-    """What it is."""
-    text: str
-    """The number, or a dash."""
-    interval: str
-    """Its interval; empty where it has none."""
-    note: str
-    """What it is held against, or why it is not known."""
-    severity: Severity
-    """That of its section."""
-    line: Markup
-    """Its course; empty where it has none."""
+    anchor: str  # the section that has the rest
+    title: str  # what it is
+    text: str  # the number, or a dash
+    interval: str  # its interval; empty where it has none
+    note: str  # what it is held against, or why it is not known
+    severity: Severity  # that of its section
+    line: Markup  # its course; empty where it has none
+    is_known: bool  # whether there is a number
 
 
 def strip_of(report: RunReport) -> tuple[StripItem, ...]:
@@ -161,6 +141,7 @@ def _item(number: KeyNumber, severity: Severity) -> StripItem:
         note=number.note if number.value.undefined is None else number.value.undefined,
         severity=severity if number.value.is_defined else "unknown",
         line=_line(number),
+        is_known=number.value.is_defined,
     )
 
 
@@ -193,15 +174,28 @@ def token_texts_of(report: RunReport) -> dict[tuple[str, int], str]:
     return {key: shown[title] for key in rollouts if (title := f"{key[0]} #{key[1]}") in shown}
 
 
+MOST_FINDINGS = 4
+"""Beside its first sentence three are read; the others fold."""
+
+
+def shows_something(chart: Chart) -> bool:
+    """Whether a chart has a number; in a stack one that is not zero, for else its frame is empty."""
+    values = [value for series in chart.series for value in series.values if value is not None]
+    return any(values) if chart.kind == "stack" else bool(values)
+
+
 _DEAD = ("all fail", "all pass", "tied")
+_NOTHING = 1e-9
+"""A smaller part of the most is rounding."""
 
 
 def to_read_of(groups: Sequence[ReadGroup]) -> list[tuple[str, ReadGroup]]:
     """Three groups that show what a run learns from: a dead one, a live one, one that a side reward decides.
 
     Returns:
-        Each with what is to be seen in it; of a kind the one with the largest part of the gradient, else the last.
-        None where there are only groups of one kind, which the list of all shows as well.
+        Each with what is to be seen in it, its rollouts that stand out first; of a kind the one with the largest part
+        of the gradient, else the last. None where there are only groups of one kind, which the list of all shows as
+        well.
     """
     kinds = (
         (_DEAD, "Dead: its rewards are equal, so relative to the group's mean no rollout has an advantage."),
@@ -213,34 +207,37 @@ def to_read_of(groups: Sequence[ReadGroup]) -> list[tuple[str, ReadGroup]]:
         of_kind = [group for group in groups if group.kind in names]
         if of_kind:
             best = max(of_kind, key=lambda group: (float(share_of_group(group) or 0), group.step))
-            chosen.append((words, best))
+            pulls = _pulls(best)
+            order = sorted(best.rollouts, key=lambda one: -abs(pulls.get(one.sample, 0.0)))
+            chosen.append((words, replace(best, rollouts=tuple(order))))
     return chosen if len(chosen) > 1 else []
 
 
+def _pulls(group: ReadGroup) -> dict[int, float]:
+    """The advantage of each rollout, and where none is logged how far its reward is above the group's mean."""
+    logged = {one.sample: one.advantage for one in group.rollouts if one.advantage is not None}
+    rewards = {one.sample: one.reward for one in group.rollouts if one.reward is not None}
+    mean = sum(rewards.values()) / len(rewards) if rewards else 0.0
+    return logged or {sample: reward - mean for sample, reward in rewards.items()}
+
+
 def advantage_shade(rollout: ReadRollout, group: ReadGroup) -> str:
-    """The classes of a rollout's text: raised or lowered, and how far beside the largest advantage of its group."""
-    largest = max((abs(one.advantage) for one in group.rollouts if one.advantage is not None), default=0.0)
-    if not rollout.advantage or not math.isfinite(largest):
+    """The classes of a rollout's text: raised or lowered, and how far beside the most of its group."""
+    pulls = _pulls(group)
+    pull, most = pulls.get(rollout.sample, 0.0), max(map(abs, pulls.values()), default=0.0)
+    if not math.isfinite(most + pull) or abs(pull) <= _NOTHING * most:
         return ""
-    return f" {'up' if rollout.advantage > 0 else 'down'} h{1 + (abs(rollout.advantage) > largest / 2)}"
+    return f" {'up' if pull > 0 else 'down'} h{1 + (abs(pull) > most / 2)}"
 
 
 def share_of_group(group: ReadGroup) -> str:
-    """What a group sorts by: the largest part of the gradient that one of its rollouts has; empty where none is known.
-
-    Returns:
-        Its absolute value, with four digits.
-    """
+    """What a group sorts by: the largest part of the gradient that a rollout of it has; empty where none is known."""
     shares = [abs(rollout.share) for rollout in group.rollouts if rollout.share is not None]
     return f"{max(shares):.4g}" if shares else ""
 
 
 def summary_of(group: ReadGroup) -> str:
-    """What is said of a group behind its name: its mean reward, and its part of the gradient.
-
-    Returns:
-        The words with the separator before them.
-    """
+    """What is said of a group behind its name: its mean reward, and its part of the gradient."""
     rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
     shares = [rollout.share for rollout in group.rollouts if rollout.share is not None]
     mean = f" · mean reward {format_number(sum(rewards) / len(rewards), 'norm')}" if rewards else ""
@@ -248,11 +245,7 @@ def summary_of(group: ReadGroup) -> str:
 
 
 def rollout_line(rollout: ReadRollout) -> str:
-    """What is said of a rollout above its text.
-
-    Returns:
-        Its number, reward, advantage and part of the gradient, as far as they are known.
-    """
+    """What is said of a rollout above its text, as far as it is known."""
     parts = [f"#{rollout.sample}"]
     if rollout.reward is not None:
         parts.append(f"reward {format_number(rollout.reward, 'norm')}")
@@ -295,10 +288,12 @@ def _environment() -> Environment:
         "advantage_shade": advantage_shade,
         "drawing": drawing,
         "legend": legend,
+        "most_findings": MOST_FINDINGS,
         "num_shades": NUM_SHADES,
         "page_table": page_table,
         "rollout_line": rollout_line,
         "shade_of": shade_of,
+        "shows_something": shows_something,
         "share_of_group": share_of_group,
         "summary_of": summary_of,
     }
@@ -319,3 +314,55 @@ def _lines(text: str) -> Markup:
 def _broken_lines(text: str) -> Markup:
     """A text whose line breaks are shown and made: the token that ends a line has its own gradient."""
     return _lines(text.replace("\n", "↵\n"))
+
+
+_CURVES = {
+    "reward_by_step": "mean reward",
+    "degenerate_by_step": "groups without a gradient",
+    "grad_norm_by_step": "gradient norm, as logged",
+}
+
+
+def render_index(index: RunIndex) -> str:
+    """The page of a folder of runs, a complete HTML document."""
+    scales = {name: _scale(index.runs, name) for name in _CURVES}
+    cards = [(run, _charts(run, scales)) for run in index.runs]
+    return render_document("index.html", title=index.name, index=index, table=_table(index.runs), cards=cards)
+
+
+def _scale(runs: Sequence[RunSummary], name: str) -> tuple[float, float]:
+    if name == "degenerate_by_step":
+        return (0.0, 1.0)
+    values = [value for run in runs for value in getattr(run, name) if value is not None and math.isfinite(value)]
+    return widened(values or [0.0, 1.0])
+
+
+def _charts(run: RunSummary, scales: dict[str, tuple[float, float]]) -> dict[str, Chart]:
+    """The curves of a run by their names, without those that its log lacks."""
+    return {
+        name: Chart(
+            title=title,
+            kind="lines",
+            places=run.steps,
+            series=(Series(name=title, values=getattr(run, name)),),
+            y_range=scales[name],
+        )
+        for name, title in _CURVES.items()
+        if any(value is not None for value in getattr(run, name))
+    }
+
+
+def _table(runs: Sequence[RunSummary]) -> ReportTable:
+    return tabulate(
+        "Change of the reward: along the least-squares line from the first to the last step. "
+        "No gradient: share of groups with equal rewards",
+        (
+            Column("run", "name"),
+            Column("steps", lambda run: len(run.steps), "count"),
+            Column("rollouts", "num_rollouts", "count"),
+            Column("mean reward", "reward", "norm"),
+            Column("its change", "reward_change", "gap"),
+            Column("no gradient", "frac_reward_zero_std", "share"),
+        ),
+        runs,
+    )

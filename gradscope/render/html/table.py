@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gradscope.estimate import Estimate
 from gradscope.render.html.chart import point_of
-from gradscope.render.words.numbers import Footnotes, format_estimate, format_number
+from gradscope.render.words import Footnotes, format_estimate, format_number
 from gradscope.results.report import Cell, ReportColumn, ReportTable
 
 MOST_ROWS = 100
@@ -22,26 +22,19 @@ _LONG = 30
 class PageCell:
     """One cell as the page shows it."""
 
-    kind: str
-    """Its classes in the style sheet."""
-    text: str
-    """What it says, in lines."""
-    sort: str | None = None
-    """The unrounded number that it sorts by; None where it has none."""
+    kind: str  # its classes in the style sheet
+    text: str  # what it says, in lines
+    sort: str | None = None  # the unrounded number that it sorts by; None where it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageTable:
     """What a table shows."""
 
-    caption: str
-    """What stands above it."""
-    columns: tuple[ReportColumn, ...]
-    """Its head."""
-    rows: tuple[tuple[PageCell, ...], ...]
-    """One cell a column."""
-    notes: tuple[str, ...]
-    """Why numbers are undefined, numbered as their cells are."""
+    caption: str  # what stands above it
+    columns: tuple[ReportColumn, ...]  # its head
+    rows: tuple[tuple[PageCell, ...], ...]  # one cell a column
+    notes: tuple[str, ...]  # why numbers are undefined, numbered as their cells are
 
 
 def page_table(table: ReportTable) -> PageTable:

@@ -11,9 +11,7 @@ from rich.text import Text
 
 from gradscope.render.terminal.layout import bullet
 from gradscope.render.terminal.names import ALL, TABLES, VERDICT
-from gradscope.render.words.escape import cell
-from gradscope.render.words.numbers import Footnotes
-from gradscope.render.words.tones import QUIET, STYLES, Tone
+from gradscope.render.words import QUIET, STYLES, Footnotes, Tone, cell
 
 Blocks = Iterator[RenderableType]
 Views = Mapping[str, Callable[[Footnotes], Iterable[RenderableType]]]

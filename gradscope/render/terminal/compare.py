@@ -12,9 +12,7 @@ from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import Blocks, answer
 from gradscope.render.terminal.layout import draw_table, losses
 from gradscope.render.views.view import Column, Word, entry
-from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.labels import metric_title, pair_label
-from gradscope.render.words.numbers import Footnotes, why_alone
+from gradscope.render.words import Footnotes, cell, metric_title, pair_label, plain, why_alone
 from gradscope.results.compare import ComparedPair, Comparison
 
 _AT_ONCE = 2

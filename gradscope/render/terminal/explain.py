@@ -11,8 +11,7 @@ from rich.text import Text
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG, ESSENTIAL, catalog_name, metric, near_names, search
 from gradscope.render.terminal.layout import add_row, new_table
-from gradscope.render.words.escape import cell
-from gradscope.render.words.tones import QUIET
+from gradscope.render.words import QUIET, cell
 
 _DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "neither": "neither end is better"}
 _MOST_LISTED = 5

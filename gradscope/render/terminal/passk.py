@@ -13,8 +13,7 @@ from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
 from gradscope.render.terminal.layout import draw_table, losses
 from gradscope.render.views.view import Column, digits, evenly
-from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.numbers import IN_THE_FILES, Footnotes, format_estimate, format_number
+from gradscope.render.words import IN_THE_FILES, Footnotes, cell, format_estimate, format_number, plain
 from gradscope.results.passk import (
     Evaluation,
     PassAtK,

@@ -21,8 +21,7 @@ from gradscope.render.terminal.names import ALL
 from gradscope.render.views.rank import ROLLOUT_VIEWS
 from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
 from gradscope.render.views.view import Column, digits, evenly, unless_empty
-from gradscope.render.words.escape import cell
-from gradscope.render.words.numbers import FACTS, IN_THE_FILES, UNDEFINED, Footnotes, why_alone
+from gradscope.render.words import FACTS, IN_THE_FILES, UNDEFINED, Footnotes, cell, why_alone
 from gradscope.results.rank import (
     GradientSpectrum,
     RankCurvePoint,
@@ -63,12 +62,10 @@ class _Row:
 
     step: int
     rank: Estimate
-    ceiling: float | None
-    """Most directions that so many rows can span; None: it differs from weight to weight."""
+    ceiling: float | None  # most directions that so many rows can span; None: it differs from weight to weight
     unrelated: Estimate | None
     scores: Estimate | None
-    num_live: int | None = None
-    """Groups that the rank is the mean of; None: it is of one matrix."""
+    num_live: int | None = None  # groups that the rank is the mean of; None: it is of one matrix
 
 
 def rank_table(report: RankReport, show: Sequence[str] = ()) -> Group:

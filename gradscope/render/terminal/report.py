@@ -12,12 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.render.terminal.answer import Blocks, answer
-from gradscope.render.terminal.layout import draw_table, losses
-from gradscope.render.terminal.sparkline import sparkline
+from gradscope.render.terminal.layout import draw_table, losses, sparkline
 from gradscope.render.views.view import MOST_ROWS, Column, Course, evenly
-from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.numbers import Footnotes, key_number_words
-from gradscope.render.words.tones import STYLES
+from gradscope.render.words import STYLES, Footnotes, cell, key_number_words, plain
 from gradscope.results.report import Chart, KeyNumber, ReportSection, RunIndex, RunReport, RunSummary, Severity
 
 _WIDTH, _INDEX_WIDTH = 24, 12

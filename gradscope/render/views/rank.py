@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from gradscope.estimate import Estimate
 from gradscope.render.views.view import Column, Selection, View, Word, digits, entry, last_of
-from gradscope.render.words.escape import plain
-from gradscope.render.words.numbers import FACTS, IN_THE_FILES, why_alone
+from gradscope.render.words import FACTS, IN_THE_FILES, plain, why_alone
 from gradscope.results.rank import (
     BaselineNoise,
     FormulationUpdate,
@@ -51,10 +50,8 @@ _Point = TypeVar("_Point", bound=RankCurvePoint | WeightRankPoint)
 class CurveRow(NamedTuple):
     """One group size of a rank curve."""
 
-    label: Word
-    """The formulation, in the first of its rows."""
-    point: Any
-    """The last step that has groups of this size."""
+    label: Word  # the formulation, in the first of its rows
+    point: Any  # the last step that has groups of this size
 
 
 def merge_same(points: Sequence[_Point]) -> list[tuple[tuple[str, ...], list[_Point]]]:
@@ -178,15 +175,7 @@ def _few_spectra(chosen: Sequence[GradientSpectrum], whole: Sequence[GradientSpe
 
 
 def short_tensor(name: str | None) -> str:
-    """A parameter's name without the words that all of them share.
-
-    Returns:
-        What tells it from its neighbors.
-
-    Example:
-        >>> short_tensor("model.layers.0.self_attn.q_proj.weight")
-        '0.self_attn.q_proj'
-    """
+    """A parameter's name without the words that all of them share: ``0.self_attn.q_proj``."""
     return (name or "").removeprefix("model.").removeprefix("layers.").removesuffix(".weight")
 
 

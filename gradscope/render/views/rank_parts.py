@@ -30,8 +30,7 @@ from gradscope.render.views.view import (
     last_of,
     some_of,
 )
-from gradscope.render.words.escape import plain
-from gradscope.render.words.numbers import FACTS, IN_THE_FILES, why_alone
+from gradscope.render.words import FACTS, IN_THE_FILES, plain, why_alone
 from gradscope.results.rank import TokenRankPoint, WeightRankPoint
 from gradscope.results.tokens import EntropyChange, GradientSparsity, TurnShare
 from gradscope.results.update import ModuleShare, OptimizerStep, UpdateTrajectory

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from gradscope.estimate import Estimate
-from gradscope.render.words.tones import Tone
+from gradscope.render.words import Tone
 from gradscope.results.report import Chart, ColumnStyle, ReportColumn, ReportTable, Series, SeriesKind
 
 Item = TypeVar("Item")
@@ -30,8 +30,7 @@ class Word:
 
     text: str
     tone: Tone = ""
-    note: str = ""
-    """What its footnote says; empty for none."""
+    note: str = ""  # what its footnote says; empty for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +97,8 @@ class Selection:
     """The rows of a table, of all that there are."""
 
     rows: Sequence[Any]
-    facts: Mapping[str, object] = field(default_factory=dict)
-    """What titles name in braces."""
-    remarks: tuple[str, ...] = ()
-    """What is said of the rest."""
+    facts: Mapping[str, object] = field(default_factory=dict)  # what titles name in braces
+    remarks: tuple[str, ...] = ()  # what is said of the rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from gradscope.rollouts.run_folder import (
     rollouts_path,
     step_path,
 )
-from gradscope.rollouts.store import read_steps, step_files, steps_written
+from gradscope.rollouts.store import files_written, read_steps, step_files, steps_in_file
 
 _NO_WEIGHTS = "No complete checkpoint is in the folder."
 
@@ -56,7 +56,7 @@ def _read(request: ReadRequest) -> Run:
     require_arguments(manifest.trainer_arguments, str(manifest_path(path)))
     files = step_files(path)
     if not files:
-        raise InputError(f"{path} holds no rollouts/step_*.parquet.", hint="The run ended before its first step.")
+        raise InputError(f"{path} holds no rollouts/step*.parquet.", hint="The run ended before its first step.")
     quarantine = QuarantineLog()
     metrics = read_metrics(path, lines := QuarantineLog())
     quarantine.lose_metrics(lines)
@@ -70,12 +70,13 @@ def _read(request: ReadRequest) -> Run:
     weights = _find_weights(request, damaged_weights)
     side_files = (file for file in (manifest_path(path), metrics_path(path), request.run_config) if file is not None)
     named = f"gradscope run {manifest.run_id}"
+    steps = len({group.step for group in groups})
     return Run(
         path=path,
         source=Source(
             path=str(path),
             format="gradscope",
-            recognized=f"{named}, {counted(len(files), 'step')}, advantage {manifest.advantage}",
+            recognized=f"{named}, {counted(steps, 'step')}, advantage {manifest.advantage}",
             files=tuple(str(file) for file in (*files, *side_files) if file.is_file()),
             num_rows=num_used(groups),
             quarantined=quarantine.result(),
@@ -103,14 +104,19 @@ def _contradictions(
 ) -> Iterator[str]:
     """What the checksums and the metrics tell of steps, and their files do not bear out."""
     found = Counter(group.step for group in groups)
-    there = {file.name for file in step_files(path)}
+    there = step_files(path)
+    covered = {step: file for file in there for step in steps_in_file(file)}
     told = {step: values["num_groups"] for step, values in metrics.items() if "num_groups" in values}
-    for step in sorted({*steps_written(path), *(step for step, count in told.items() if count > 0)}):
-        file = step_path(path, step)
-        if file.name not in there:
-            yield f"{file} is gone: the run wrote rollouts at step {step}."
-        elif step in found and found[step] != told.get(step, found[step]):
-            yield f"{file} has {found[step]} groups, and the metrics of step {step} tell of {told[step]:g}."
+    gone = {step: file for file in files_written(path) for step in steps_in_file(file) if step not in covered}
+    gone = {step: step_path(path, step) for step, count in told.items() if count > 0 and step not in covered} | gone
+    for file in dict.fromkeys(file for _, file in sorted(gone.items())):
+        steps = steps_in_file(file)
+        of = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+        yield f"{file} is gone: the run wrote rollouts at {of}."
+    for step, count in sorted(told.items()):
+        was_read = step in covered and not found.keys().isdisjoint(steps_in_file(covered[step]))
+        if was_read and found[step] != count:
+            yield f"{covered[step]} has {found[step]} groups of step {step}, and the metrics tell of {count:g}."
 
 
 def _own_settings(manifest: RunManifest) -> dict[str, Any]:
@@ -162,7 +168,7 @@ def _find_weights(request: ReadRequest, damaged: dict[int, str]) -> tuple[Weight
 
 FORMAT = Format(
     name="gradscope",
-    looks_for="manifest.json beside rollouts/step_*.parquet (gradscope)",
+    looks_for="manifest.json beside rollouts/step*.parquet (gradscope)",
     recognizes=_recognizes,
     read=_read,
 )

@@ -120,7 +120,7 @@ def rewritten(run: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     [
         (lambda table: table.take([0, 2, 4, 6, 1, 3, 5, 7]), "rows of one group do not stand together"),
         (lambda table: table.slice(0, 0), "it has no rows"),
-        (lambda table: table.slice(0, 4), "has 2 groups, and the metrics of step 1 tell of 4"),
+        (lambda table: table.slice(0, 4), "has 2 groups of step 1, and the metrics tell of 4"),
         (lambda table: pa.concat_tables([table.slice(0, 1), table]), "a rollout stands there twice"),
         (lambda table: table.drop_columns(["status"]), "the column status is not there once"),
         (

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
-from gradscope.render.files.document import document_of
+from gradscope.render.files import document_of
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/logs.md"
 

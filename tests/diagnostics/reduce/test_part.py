@@ -17,7 +17,7 @@ from gradscope.diagnostics.reduce import part
 from gradscope.diagnostics.reduce.part import reduce_run
 from gradscope.diagnostics.report.measure import report_run
 from gradscope.errors import InputError
-from gradscope.render.files.document import document_of
+from gradscope.render.files import document_of
 from gradscope.results.envelope import render_json
 from gradscope.rollouts.readers.detect import read_run
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.render.html.index_page import render_index
-from gradscope.render.html.page import render_page
+from gradscope.render.html.page import render_index, render_page
 from tests.render.end_to_end.browser import (
     AUDIT,
     PROGRAM,
@@ -22,7 +21,7 @@ from tests.render.end_to_end.browser import (
     opened,
     started,
 )
-from tests.render.html.test_index_page import INDEX
+from tests.render.html.test_page import INDEX
 from tests.render.report_example import run_report
 
 pytestmark = [

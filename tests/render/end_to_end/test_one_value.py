@@ -23,10 +23,10 @@ from gradscope.diagnostics.replay.measure import replay_run
 from gradscope.diagnostics.report.measure import report_run
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
-from gradscope.render.files.document import document_of
+from gradscope.render.files import document_of
 from gradscope.render.html.page import render_page
 from gradscope.render.registry import render_table
-from gradscope.render.words.numbers import Footnotes, Style, format_estimate
+from gradscope.render.words import Footnotes, Style, format_estimate
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.report import RunReport
 from gradscope.rollouts.readers.detect import read_run
@@ -181,7 +181,9 @@ def test_the_page_says_what_check_says(outputs: Outputs) -> None:
 def test_the_tiles_say_what_check_says(outputs: Outputs) -> None:
     dead, _, norm, mismatch, reach = outputs.page.strip
     value = outputs.values.value
-    assert dead.value == value("frac_reward_zero_std").estimate
+    decided = outputs.degeneracy.is_in_conflict
+    assert decided == ("side reward" in dead.title)
+    assert dead.value == value("frac_reward_conflict" if decided else "frac_reward_zero_std").estimate
     assert mismatch.value.is_defined == value("logprob_gap").estimate.is_defined
     assert norm.value.is_defined == value("replay_grad_norm_error").estimate.is_defined
     is_pass_at_k = "pass@" in reach.title and reach.value.is_defined

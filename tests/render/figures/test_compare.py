@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.render.figures.save import save_figure
+from gradscope.render.figures.style import save_figure
 from gradscope.render.registry import draw_figures
 from tests.render.compare_example import comparison
 

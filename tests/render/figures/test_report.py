@@ -9,10 +9,10 @@ from importlib.resources import files
 
 from gradscope.render.figures import style
 from gradscope.render.figures.report import COLORS
-from gradscope.render.figures.save import DARK
+from gradscope.render.figures.style import DARK
 from gradscope.render.registry import draw_figures
 from gradscope.results.report import Chart, Series
-from tests.render.html.test_index_page import INDEX
+from tests.render.html.test_page import INDEX
 from tests.render.report_example import run_report
 
 REPORT = run_report()

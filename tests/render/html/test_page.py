@@ -16,27 +16,55 @@ import pytest
 from jinja2 import UndefinedError
 
 from gradscope.estimate import Estimate
-from gradscope.render.html.index_page import render_index
+from gradscope.render.files import tidy_tables
+from gradscope.render.html.chart import CARD
 from gradscope.render.html.page import (
     NUM_SHADES,
     advantage_shade,
     render,
     render_fragment,
+    render_index,
     render_page,
     rollout_line,
     shade_of,
     share_of_group,
+    shows_something,
     strip_of,
     summary_of,
     to_read_of,
     token_texts_of,
 )
-from gradscope.results.report import KeyNumber, ShadedToken
-from tests.render.html.test_index_page import INDEX
-from tests.render.report_example import run_report
+from gradscope.results.report import Chart, ChartKind, KeyNumber, RunIndex, RunSummary, Series, ShadedToken
+from tests.render.examples import source
+from tests.render.report_example import ATTACK, run_report
 
 PAGE = render_page(run_report())
 VOID = {"meta", "link", "line", "rect", "circle", "polyline", "polygon"}
+
+
+def summary(name: str, top: float) -> RunSummary:
+    share = Estimate(value=0.5, low=0.4, high=0.6, num_units=8)
+    return RunSummary(
+        name=name,
+        command=f"gradscope report '{name}'",
+        steps=(1, 2, 3),
+        num_rollouts=24,
+        frac_reward_zero_std=share,
+        reward=Estimate.exact(0.5, num_units=3),
+        reward_change=Estimate.undefined_because(f"too few steps in {name}"),
+        reward_by_step=(0.0, None, top),
+        degenerate_by_step=(0.5, 0.5, 0.5),
+        grad_norm_by_step=(None, None, None),
+    )
+
+
+INDEX = RunIndex(
+    source=source(),
+    name=ATTACK,
+    runs=(summary("quiet", 1.0), summary(ATTACK, 4.0)),
+    left_out=((ATTACK, f"unreadable {ATTACK}"),),
+    findings=(f"Most in {ATTACK}.", "Second."),
+)
 
 
 class Elements(HTMLParser):
@@ -242,9 +270,54 @@ def test_one_group_of_each_kind_is_to_be_read_first() -> None:
     [((0.9, -0.3), (" up h2", " down h1")), ((0.0, None), ("", "")), ((-2.0, 1.0), (" down h2", " up h1"))],
 )
 def test_a_completion_is_shaded_by_its_advantage(advantages: tuple[float | None, ...], shades: tuple[str, ...]) -> None:
-    rollouts = tuple(replace(MIXED.rollouts[0], advantage=advantage) for advantage in advantages)
+    rollouts = tuple(
+        replace(MIXED.rollouts[0], sample=sample, advantage=advantage) for sample, advantage in enumerate(advantages)
+    )
     group = replace(MIXED, rollouts=rollouts)
     assert tuple(advantage_shade(rollout, group) for rollout in rollouts) == shades
+
+
+def test_without_advantages_a_completion_is_shaded_by_its_reward_beside_the_others() -> None:
+    rewards = (1.0, 0.0, 0.0, None)
+    rollouts = tuple(replace(MIXED.rollouts[0], sample=n, advantage=None, reward=r) for n, r in enumerate(rewards))
+    group = replace(MIXED, rollouts=rollouts)
+    assert [advantage_shade(rollout, group) for rollout in rollouts] == [" up h2", " down h1", " down h1", ""]
+    (_, first), _ = to_read_of((replace(group, kind="mixed"), replace(NO_GRADIENT, kind="all fail")))[::-1]
+    assert [one.sample for one in first.rollouts] == [0, 1, 2, 3]
+    (_, first), _ = to_read_of((replace(group, rollouts=rollouts[::-1]), replace(NO_GRADIENT, kind="all fail")))[::-1]
+    assert first.rollouts[0].sample == 0
+
+
+def chart_of(kind: ChartKind, *values: float | None) -> Chart:
+    return Chart(title="", kind=kind, places=(1, 2), series=(Series(name="", values=values),))
+
+
+@pytest.mark.parametrize(
+    ("chart", "shows"),
+    [
+        (chart_of("stack", 0.0, 0.0), False),
+        (chart_of("stack", 0.0, 0.5), True),
+        (chart_of("lines", 0.0, 0.0), True),
+        (chart_of("lines", None, None), False),
+    ],
+)
+def test_a_chart_of_nothing_is_left_out(chart: Chart, shows: bool) -> None:
+    assert shows_something(chart) is shows
+    section = replace(REPORT.sections[0], charts=(chart,))
+    assert ('class="chart"' in render_fragment((section,))) is shows
+
+
+def test_what_is_fine_and_what_is_much_is_folded_and_what_is_missing_named() -> None:
+    findings = tuple(f"Finding {number}." for number in range(9))
+    section = replace(REPORT.sections[0], severity="fine", missing=None, findings=findings)
+    unknown = replace(REPORT.strip[0], value=Estimate.undefined_because("nothing was logged"))
+    page = render_page(replace(REPORT, sections=(section,), strip=(unknown,)))
+    answer = page.partition(f'<section id="{section.name}"')[2]
+    assert answer.index("Finding 0.") < answer.index("<summary>Its numbers") < answer.index("Finding 1.")
+    assert "<summary>5 more</summary>" in answer
+    assert '<ul class="facts absent">' in page
+    assert "nothing was logged" in page
+    assert "<summary>Its numbers" not in render_fragment((section,))
 
 
 def test_line_breaks_and_spaces_of_a_text_stay() -> None:
@@ -323,3 +396,33 @@ def test_a_course_of_one_step_is_none_and_a_long_one_is_put_together() -> None:
 
     assert line(1) == ""
     assert 100 < line(1000).count(",") <= 160
+
+
+INDEX_PAGE = render_index(INDEX)
+
+
+def test_every_run_has_the_curves_that_its_log_holds() -> None:
+    assert INDEX_PAGE.count("<article ") == 2
+    assert INDEX_PAGE.count('<figure class="chart">') == 4
+    assert "gradient norm, as logged" not in INDEX_PAGE
+
+
+def test_a_kind_of_curve_has_one_scale_on_all_runs() -> None:
+    ends = [points.split()[-1].split(",")[1] for points in re.findall(r'class="line s0" points="([^"]*)"', INDEX_PAGE)]
+    highest_of_quiet, highest_of_loud = float(ends[1]), float(ends[4])
+    assert highest_of_loud == CARD.top
+    assert highest_of_quiet == CARD.top + 0.75 * (CARD.height - CARD.top - CARD.bottom)
+
+
+def test_names_of_folders_stay_text() -> None:
+    assert INDEX_PAGE.count("<script>") == 1
+    assert "<img" not in INDEX_PAGE
+    assert "not read: &lt;script&gt;" in INDEX_PAGE
+    assert render_index(INDEX) == INDEX_PAGE
+
+
+def test_its_table_has_a_row_a_run() -> None:
+    rows = tidy_tables(INDEX)["report_index_runs"]
+    assert [row["name"] for row in rows] == ["quiet", ATTACK]
+    assert rows[0]["frac_reward_zero_std"] == 0.5
+    assert rows[0]["frac_reward_zero_std_low"] == 0.4

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from gradscope.estimate import Estimate
-from gradscope.render.files.document import document_of
-from gradscope.render.files.write import write_files
+from gradscope.render.files import document_of, write_files
 from gradscope.render.registry import render_table
 from tests.render.compare_example import comparison
 

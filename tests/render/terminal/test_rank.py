@@ -11,7 +11,7 @@ import pytest
 from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table
 from gradscope.render.terminal.names import TABLES
-from gradscope.render.words.numbers import FACTS, IN_THE_FILES
+from gradscope.render.words import FACTS, IN_THE_FILES
 from gradscope.results.rank import RankReport
 from tests.render import examples
 from tests.render.printing import printed

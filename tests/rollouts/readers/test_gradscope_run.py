@@ -59,3 +59,19 @@ def test_rollouts_without_their_manifest_say_so(run: Path) -> None:
     manifest_path(run).unlink()
     with pytest.raises(InputError, match=r"has no readable manifest\.json"):
         read_run(run)
+
+
+def test_a_joined_file_that_is_gone_or_lacks_groups_is_told(run: Path) -> None:
+    for step in range(2, 42):
+        write_step_rollouts(run, step, [group(step)])
+    lines = [{"step": step, "num_groups": 2 if step == 22 else 1} for step in range(1, 42)]
+    metrics_path(run).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = read_run(run).source
+    assert "gradscope run r1, 41 steps" in source.recognized
+    (lost,) = source.quarantined.lost
+    assert "steps_00021-00040.parquet has 1 groups of step 22, and the metrics tell of 2" in lost
+    (run / "rollouts" / "steps_00001-00020.parquet").unlink()
+    assert (
+        "steps_00001-00020.parquet is gone: the run wrote rollouts at steps 1 to 20."
+        in read_run(run).source.quarantined.lost[0]
+    )

@@ -25,7 +25,7 @@ from gradscope.say import interval, points
 NAME = "signal"
 QUESTION = "How much of the batch carries a gradient?"
 
-MOST_PROMPTS = 12
+MOST_PROMPTS = 200
 """Prompts that the page lists; a file of --output has all."""
 _SHOWN = 80
 """Characters of a prompt; a longer one is cut."""
@@ -128,7 +128,7 @@ def _kinds(report: DegeneracyReport) -> ReportTable:
             Column("share [95 % interval]", lambda entry: getattr(report, entry.name), "share"),
             Column("formula", lambda entry: f"{entry.formula}{origins.get(entry.name, '')}"),
         ),
-        map(metric, names),
+        [entry for entry in map(metric, names) if getattr(report, entry.name).is_defined],
     )
 
 

@@ -52,11 +52,11 @@ def test_a_share_cannot_change_by_more_than_all_groups() -> None:
 
 
 def test_a_page_shows_the_first_prompts_and_cuts_long_ones() -> None:
-    groups = [group_of([0, 0], prompt=f"{n:02}" + "x" * 100) for n in range(20)]
+    groups = [group_of([0, 0], prompt=f"{n:03}" + "x" * 100) for n in range(220)]
     run = run_of(*groups)
     prompts = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run))).tables[1]
     assert len(prompts.rows) == MOST_PROMPTS
-    assert prompts.caption.startswith("12 of 20 prompts")
+    assert prompts.caption.startswith("200 of 220 prompts")
     assert len(str(prompts.rows[0][0])) == 80
 
 

@@ -1,13 +1,68 @@
-"""How a number reads: `0.412 [0.33, 0.49]`, and a dash with a footnote where there is none."""
+r"""Words, numbers and hostile text, alike for every kind of output.
+
+A log line can hold escape sequences that recolor or retitle a terminal, bidirectional marks that reorder what is read,
+and square brackets that rich would take for markup. Controls are written as ``\x1b``; markup is never parsed, because
+cells are rich ``Text`` and not strings.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+import unicodedata
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
+from gradscope.catalog.lookup import budget_of, metric
 from gradscope.estimate import Estimate
+from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 from gradscope.results.report import KeyNumber, NumberStyle
+from gradscope.results.verdicts import Verdict
 from gradscope.say import non_finite_word, percent
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+_UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def plain(text: str, *, limit: int | None = None) -> str:
+    r"""A text as one line of visible characters.
+
+    Args:
+        text: Anything, such as a path, a prompt or a reward function's name.
+        limit: Longest result in characters; a longer one ends in an ellipsis. None: unlimited.
+
+    Returns:
+        The text with control, format, bidirectional, surrogate and unassigned characters as backslash escapes.
+
+    Example:
+        >>> plain("a\x1b[31mb")
+        'a\\x1b[31mb'
+        >>> plain("a long prompt", limit=7)
+        'a long…'
+    """
+    safe = "".join(_visible(character) for character in text)
+    if limit is not None and len(safe) > limit:
+        return safe[: limit - 1] + "…"
+    return safe
+
+
+def cell(text: str, *, limit: int | None = None, style: str = "") -> Text:
+    """An escaped text as a table cell that rich prints as it stands: square brackets in it are not markup."""
+    from rich.text import Text  # here, so that a report is made without it
+
+    return Text(plain(text, limit=limit), style=style)
+
+
+def _visible(character: str) -> str:
+    if unicodedata.category(character) not in _UNSAFE_CATEGORIES:
+        return character
+    code = ord(character)
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
 
 Style = Literal["share", "gap", "rank", "norm", "count"]
 """``share`` in [0, 1]; ``gap`` a signed difference of shares; ``rank`` around 1 to 100; ``norm`` any magnitude;
@@ -103,15 +158,7 @@ def format_estimate(
 
 
 def why_alone(num_units: int, units: str = "live groups") -> str:
-    """Why the mean of some units has no interval: there is one of them, or no two differ.
-
-    Returns:
-        The reason, in a few words.
-
-    Example:
-        >>> why_alone(1), why_alone(3, "runs")
-        ('one live group does not tell how they differ', 'all runs have this very value')
-    """
+    """Why the mean of some units has no interval: there is one of them, or no two differ."""
     if num_units == 1:
         return f"one {units.removesuffix('s')} does not tell how they differ"
     return f"all {units} have this very value"
@@ -142,3 +189,61 @@ def _key_words(value: Estimate, style: NumberStyle) -> tuple[str, str]:
 
 def _key_number(value: float, style: NumberStyle) -> str:
     return percent(value) if style == "share" else format_number(value, style)
+
+
+_LIMIT = 35
+"""Characters of a line: as many as leave room for the numbers in 80 columns."""
+_NAME = 20
+
+
+def metric_title(name: str) -> str:
+    """A metric's name in tables and figures; the budget of ``pass@<k>`` stays in it."""
+    return name if budget_of(name) is not None else metric(name).title
+
+
+def pair_label(pair: ComparedPair, comparison: Comparison) -> str:
+    """A pair by what differs.
+
+    Returns:
+        ``sign - grpo``, and below it ``at learning_rate 0.0002`` where more than the formulation varies; logs that tell
+        no setting, and two cells that differ in several things, by their names.
+    """
+    cells = {cell.name: cell for cell in comparison.cells}
+    first, second = cells[pair.first], cells[pair.second]
+    if pair.changed == "advantage":
+        names = plain(second.advantage, limit=_NAME), plain(first.advantage, limit=_NAME)
+        head, common = " - ".join(names), _settings(first)
+    elif pair.changed == "run":
+        head, common = f"{second.settings['run']} - {first.settings['run']}", _settings(first, without="run")
+    elif ", " in pair.changed:
+        return f"{plain(second.name, limit=_LIMIT - 2)} -\n  {plain(first.name, limit=_LIMIT - 2)}"
+    else:
+        head = f"{pair.changed} {second.settings[pair.changed]} - {first.settings[pair.changed]}"
+        common = ", ".join(part for part in (first.advantage, _settings(first, without=pair.changed)) if part)
+    lines = [plain(head, limit=_LIMIT), *([plain(f"  at {common}", limit=_LIMIT)] if common else [])]
+    return "\n".join(lines)
+
+
+def _settings(cell: ComparedCell, *, without: str = "") -> str:
+    return ", ".join(f"{name} {value}" for name, value in cell.settings.items() if name != without)
+
+
+def condition(verdict: Verdict) -> str:
+    """The requirement as a line: ``frac_reward_zero_std <= 0.5``, or ``pass@8 against the baseline``."""
+    if verdict.change is not None:
+        return f"{verdict.metric} against the baseline"
+    return f"{verdict.metric} {verdict.op} {verdict.limit:g}"
+
+
+Tone = Literal["fine", "look", "problem", "unknown", ""]
+
+STYLES: Mapping[Tone, str] = {
+    "fine": "color(28)",
+    "look": "color(136)",
+    "problem": "color(167)",
+    "unknown": "color(32)",
+    "": "",
+}
+"""What an answer asks of its reader -> how rich draws it."""
+QUIET = "color(243)"
+"""What is there to be found and not to be read: a path, the names of further tables. Never a unit or a reason."""

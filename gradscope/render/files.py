@@ -1,8 +1,8 @@
-"""Results as tidy tables: one per kind of thing measured, one row each, one column per number; as CSV, Arrow or pandas.
+"""The files of a result: its JSON document, tidy tables as CSV, Arrow or pandas, arrays, and figures.
 
-An estimate becomes five columns (``x``, ``x_low``, ``x_high``, ``x_num_units``, ``x_undefined``), a mapping one column
-per key (``logged.grad_norm``). Sequences that are no table of their own, such as singular values, are left to the
-arrays file.
+A table has one row a thing measured and one column a number. An estimate becomes five columns (``x``, ``x_low``,
+``x_high``, ``x_num_units``, ``x_undefined``), a mapping one column a key (``logged.grad_norm``). Sequences that are no
+table of their own, such as singular values, are left to the arrays file.
 """
 
 from __future__ import annotations
@@ -10,15 +10,44 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from safetensors.numpy import save
+
+from gradscope.catalog.lookup import definitions
 from gradscope.errors import MissingDependencyError, UsageError
-from gradscope.render.registry import spec_of
-from gradscope.results.envelope import LazyRows, to_jsonable
+from gradscope.render.registry import draw_figures, load, metrics_of, spec_of
+from gradscope.results.envelope import LazyRows, build_document, render_json, to_jsonable
+from gradscope.results.rank import GradientSpectrum, RankReport
+from gradscope.writing import atomic_write, repeatable
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+
+
+def notes_of(result: object) -> tuple[str, ...]:
+    """What a reader of a result should know of its gradients; nothing where no gradient was computed."""
+    notes = getattr(result, "engine", {}).get("notes")
+    return tuple(map(str, notes)) if isinstance(notes, list) else ()
+
+
+def document_of(result: object) -> dict[str, Any]:
+    """A result in its envelope: what ``--json`` prints and ``--output`` writes."""
+    spec = spec_of(result)
+    sources = spec.sources(result)
+    files = [file for source in sources for file in source.files]
+    digests = {file: digest for source in sources for file, digest in zip(source.files, source.digests, strict=False)}
+    names = metrics_of(spec.name) if spec.definitions is None else spec.definitions(result)
+    return build_document(
+        spec.name,
+        result,
+        files=dict.fromkeys(files),
+        definitions=definitions(*dict.fromkeys(names)),
+        digests=digests,
+    )
 
 
 Row = dict[str, Any]
@@ -142,3 +171,41 @@ def _values(values: Sequence[Any]) -> list[Any]:
 
 def _kind_of(value: float | str) -> type:
     return bool if isinstance(value, bool) else str if isinstance(value, str) else float
+
+
+def write_files(result: object, document: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Writes a result into an existing folder: document, tables, arrays, figures; returns the files in that order."""
+    from gradscope.render.figures.style import save_figure
+
+    spec = spec_of(result)
+    path = folder / f"{spec.name}.json"
+    atomic_write(path, render_json(document))
+    written = [path]
+    for stem, rows in tidy_tables(result).items():
+        table = folder / f"{stem}.csv"
+        atomic_write(table, render_csv(rows))
+        written.append(table)
+    if spec.arrays is not None:
+        written += load(spec.arrays)(result, folder)
+    for stem, figure in draw_figures(result).items():
+        written += save_figure(figure, folder / stem)
+    return written
+
+
+def write_spectra(report: RankReport, folder: Path) -> list[Path]:
+    """Writes the singular values of each spectrum under a name that says whose they are; no file without spectra."""
+    if not report.spectra:
+        return []
+    path = folder / "rank_spectra.safetensors"
+    arrays = {_name(spectrum): np.asarray(spectrum.singular_values) for spectrum in report.spectra}
+    about = {"rows": report.rows, "values": "singular values, descending"}
+    atomic_write(path, repeatable(save(arrays, metadata=about)))
+    return [path]
+
+
+def _name(spectrum: GradientSpectrum) -> str:
+    label = spectrum.label
+    whole = label.tensor or label.group_id or "step"
+    samples = "-".join(map(str, label.samples))
+    parts = (f"{label.step:05d}", label.advantage, f"G{label.group_size}", whole, samples)
+    return "/".join(part for part in parts if part)

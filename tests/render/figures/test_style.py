@@ -1,4 +1,4 @@
-"""Figures on light and on dark pages: every color has a dark one, and both can be read."""
+"""Figures as files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.render.figures.save import DARK, for_dark_pages, save_figure
-from gradscope.render.figures.style import BLUE, FAINT, GREEN, INK, MUTED, ON_COLOR, ORANGE, PALE, PURPLE, RED, SLATE
+from gradscope.render.figures.style import (
+    BLUE,
+    DARK,
+    FAINT,
+    GREEN,
+    INK,
+    MUTED,
+    ON_COLOR,
+    ORANGE,
+    PALE,
+    PURPLE,
+    RED,
+    SLATE,
+    for_dark_pages,
+    save_figure,
+)
 from gradscope.render.registry import draw_figures
 from tests.conftest import REPOSITORY
 from tests.render.test_figures import EXPECTED

@@ -1,21 +1,77 @@
-"""Results as tidy tables: CSV, Arrow and pandas."""
+"""Documents, tables, arrays and figures as files."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 import math
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
 
+from gradscope.catalog.lookup import CATALOG
 from gradscope.errors import MissingDependencyError, UsageError
-from gradscope.render.files.tables import arrow_of, pandas_of, render_csv, tables_of, tidy_tables
-from tests.render import examples
+from gradscope.render.files import (
+    arrow_of,
+    document_of,
+    notes_of,
+    pandas_of,
+    render_csv,
+    tables_of,
+    tidy_tables,
+    write_files,
+    write_spectra,
+)
+from tests.render import compare_example, examples
 from tests.render.compare_example import comparison
+from tests.render.html.test_page import INDEX
 from tests.render.rank_examples import formulation_report, gradient_update_report, sparse_weight_report, update_report
+from tests.render.report_example import run_report
+
+
+def test_inputs_of_all_sources_are_listed_once_with_their_digest(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b"abc")
+    report = examples.passk_report()
+    tables = tuple(replace(one, source=examples.source("a", files=(str(log),))) for one in report.tables)
+    document = document_of(replace(report, tables=tables))
+    assert document["inputs"] == [{"path": str(log), "sha256": hashlib.sha256(b"abc").hexdigest()}]
+
+
+@pytest.mark.parametrize(
+    ("result", "schema", "names"),
+    [
+        (examples.passk_report(), "passk", {"pass_at_k", "pass_hat_k", "compression_factor", "frac_won", "frac_lost"}),
+        (examples.check_report(), "check", {"frac_reward_zero_std", "pass_rate"}),
+        (examples.claims_report(), "claims", set()),
+        (INDEX, "report_index", {"frac_reward_zero_std"}),
+        (run_report(), "report", {name for name, entry in CATALOG.items() if entry.command == "report"}),
+    ],
+)
+def test_a_document_defines_the_metrics_that_it_holds(result: object, schema: str, names: set[str]) -> None:
+    document = document_of(result)
+    assert document["schema"] == f"gradscope/{schema}"
+    assert set(document["definitions"]) == names
+    assert document["definitions"] == {name: CATALOG[name].formula for name in document["definitions"]}
+
+
+def test_a_comparison_defines_budgets_as_it_names_them() -> None:
+    definitions = document_of(compare_example.comparison())["definitions"]
+    assert definitions["pass@1"] == CATALOG["pass_at_k"].formula
+    assert "p_holm" in definitions
+
+
+def test_notes_are_those_of_the_engine() -> None:
+    report = replace(examples.rank_report(), engine={"notes": ["float32 throughout", 7]})
+    assert notes_of(report) == ("float32 throughout", "7")
+    assert notes_of(examples.rank_report()) == notes_of(examples.check_report()) == ()
 
 
 def test_a_csv_reads_back_as_the_numbers_that_were_measured() -> None:
@@ -162,3 +218,49 @@ def test_without_pandas_the_error_names_the_other_way(monkeypatch: pytest.Monkey
     with pytest.raises(MissingDependencyError, match="needs pandas") as caught:
         pandas_of(examples.replay_report())
     assert caught.value.hint == "Use to_arrow(), or: pip install pandas"
+
+
+@pytest.mark.slow
+def test_everything_that_a_result_gives_is_written(tmp_path: Path) -> None:
+    report = examples.rank_report()
+    written = write_files(report, document_of(report), tmp_path)
+    assert [path.name for path in written] == [
+        "rank.json",
+        "rank_curve.csv",
+        "rank_spectra.csv",
+        "rank_steps.csv",
+        "rank_spectra.safetensors",
+        "rank_curve.png",
+        "rank_curve.svg",
+        "rank_sizes.png",
+        "rank_sizes.svg",
+        "rank_nulls.png",
+        "rank_nulls.svg",
+        "rank_spectrum.png",
+        "rank_spectrum.svg",
+        "rank_sparsity.png",
+        "rank_sparsity.svg",
+    ]
+    assert sorted(tmp_path.iterdir()) == sorted(written)
+    assert json.loads((tmp_path / "rank.json").read_text())["schema"] == "gradscope/rank"
+
+
+def test_spectra_are_arrays_under_names_that_say_whose(tmp_path: Path) -> None:
+    report = examples.rank_report()
+    (path,) = write_spectra(report, tmp_path)
+    arrays = load_file(path)
+    assert len(arrays) == len(report.spectra)
+    assert arrays["00001/logged/G8/step"].tolist() == list(report.spectra[-3].singular_values)
+    assert arrays["00001/logged/G8/00001-000/0-1-2-3-4-5-6-7"].tolist() == list(report.spectra[0].singular_values)
+    with safe_open(path, framework="np") as file:
+        assert file.metadata() == {"rows": "rollout", "values": "singular values, descending"}
+
+
+def test_spectra_of_weights_are_named_by_their_tensor(tmp_path: Path) -> None:
+    (path,) = write_spectra(examples.weight_report(), tmp_path)
+    assert "00041/logged/G20/model.layers.0.self_attn.q_proj.weight" in load_file(path)
+
+
+def test_without_spectra_there_is_no_file(tmp_path: Path) -> None:
+    assert write_spectra(replace(examples.rank_report(), spectra=()), tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

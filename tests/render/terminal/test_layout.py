@@ -1,6 +1,8 @@
+"""Courses as lines of bars."""
+
 from __future__ import annotations
 
-from gradscope.render.terminal.sparkline import sparkline
+from gradscope.render.terminal.layout import sparkline
 
 
 def test_a_sparkline_shows_the_scale_that_it_was_given() -> None:

@@ -1,1 +1,0 @@
-"""Results as files: JSON documents, CSV tables, JUnit, annotations of GitHub."""

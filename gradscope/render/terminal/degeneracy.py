@@ -1,0 +1,434 @@
+"""Degenerate groups: the verdict, the shares with their course over steps, and further tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from gradscope.estimate import Estimate
+from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, Views, answer
+from gradscope.render.terminal.layout import draw, draw_table, losses, rows_set_aside
+from gradscope.render.views.view import MOST_ROWS, Column, Course, Selection, View, digits
+from gradscope.render.words import (
+    IN_THE_FILES,
+    UNDEFINED,
+    Footnotes,
+    Style,
+    cell,
+    format_estimate,
+    format_number,
+    plain,
+)
+from gradscope.results.degeneracy import DegeneracyReport, PromptCounts, StepDegeneracy
+from gradscope.results.logged import MetricCourse
+from gradscope.say import percent
+
+MOST_STEPS = 80
+"""Of more, ``--show steps`` joins neighbors, so that the table stays readable; each is in the JSON and the CSV."""
+_JOINED = 20
+"""Rows of such a table."""
+_WIDTH, _WIDTH_AS_LOGGED = 26, 16
+"""Of a course over steps, in characters."""
+
+
+def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Group:
+    """The verdict, the shares with their course, at most three findings; ``show`` adds tables."""
+    if report.source.kind == "metrics":
+        return _as_logged(report, show)
+    size = f"groups of {report.group_size}" if report.group_size else "groups of unequal size"
+    what = f"{report.num_groups:,} {size}, {report.num_rollouts:,} rollouts"
+    threshold = "" if report.success_threshold is None else f", success at {report.success_threshold:g} or more"
+    dead = report.frac_reward_zero_std.value
+    return answer(
+        "degeneracy",
+        report.findings or ("No group has rewards to compare.",),
+        _answer(report),
+        facts=[f"{what}, reward '{report.reward}'{threshold}{rows_set_aside(report.source)}"],
+        findings=report.findings[1:],
+        views=_views(report),
+        show=show,
+        tone="problem" if dead == 1 or report.is_in_conflict else "fine" if dead == 0 else "",
+    )
+
+
+def _views(report: DegeneracyReport) -> Views:
+    """The further tables; none of what the log does not have."""
+    several = len(report.by_step) > 1 and not _is_windows(report)
+    return {name: partial(draw, views, report) for name, views in _VIEWS.items()} | {
+        "shares": partial(_overall, report),
+        "steps": lambda notes: [_by_step(report, notes)] if several else [],
+        "cost": partial(_cost, report),
+    }
+
+
+def _is_windows(report: DegeneracyReport) -> bool:
+    """Whether the course was asked for by window, at most ten of them: then it is part of the answer."""
+    return any(row.step != row.last_step for row in report.by_step)
+
+
+def _answer(report: DegeneracyReport) -> Blocks:
+    notes = Footnotes()
+    yield _shares(report, notes)
+    yield cell(_prompts(report.prompts, report.reward))
+    if len(report.by_group_size) > 1:
+        yield Text()
+        yield from draw((_SIZES,), report, notes)
+        notes.remark(f"i.i.d.: p is {report.pass_rate_origin}; intervals are in the CSV")
+    if report.target is not None:
+        yield from (Text(), draw_table(_plan_columns(report.target.target), report.target.plans, notes))
+    if _is_windows(report):
+        yield from (Text(), _by_step(report, notes))
+    yield from map(cell, notes.lines())
+
+
+def _prompts(counts: PromptCounts, reward: str) -> str:
+    """How many prompts the policy learns from, in a line; by which reward where it is not the reported one."""
+    whose = "" if counts.reward == reward else f" by '{plain(counts.reward, limit=28)}'"
+    if counts.never is None or counts.always is None:
+        return f"Prompts: {counts.live:,} had a group whose rewards differed."
+    lost = counts.never + counts.always
+    share = f" ({percent(counts.frac_rollouts)} of rollouts)" if lost else ""
+    return (
+        f"Prompts{whose}: {counts.never:,} never pass, {counts.always:,} always pass{share}, {counts.live:,} are live."
+    )
+
+
+_SHARES = (
+    ("no gradient", attrgetter("frac_reward_zero_std"), True),
+    ("  of all sampled", attrgetter("behind_filter.frac_zero_std_sampled"), False),
+    ("  all pass", attrgetter("frac_all_pass"), True),
+    ("  all fail", attrgetter("frac_all_fail"), True),
+    ("  tied between", attrgetter("frac_tied"), True),
+    ("side rewards alone", attrgetter("frac_reward_conflict"), False),
+    ("pass rate", attrgetter("pass_rate"), True),
+)
+"""What a person asks first, where it is, and whether each step has it."""
+_SELDOM = {"  of all sampled", "  tied between", "side rewards alone"}
+"""Rows that stand only where there are such groups: most rewards are 0 and 1."""
+
+
+def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
+    steps, several = report.by_step, len(report.by_step) > 1
+    rows = [(name, of(report), [of(row).value for row in steps] if by_step else []) for name, of, by_step in _SHARES]
+    units = report.frac_reward_zero_std.num_units
+    columns = [
+        Column("", itemgetter(0)),
+        Column(f"share of groups [95 %\ninterval, {units:,} prompts]", itemgetter(1), "share", ""),
+    ]
+    if several:
+        columns += [
+            Column(f"steps {steps[0].step} to {steps[-1].last_step},\nfrom 0 to 1", lambda row: _course(row[2])),
+            Column("last", lambda row: _last(row[2]), "share"),
+        ]
+    shown = [row for row in rows if row[1].is_defined and (row[0] not in _SELDOM or row[1].value)]
+    undefined: dict[str, list[str]] = {}
+    for name, estimate, _ in rows:
+        if estimate.undefined and name not in _SELDOM:
+            undefined.setdefault(estimate.undefined, []).append(name.strip())
+    table = draw_table(columns, shown, notes, is_bold=_is_no_gradient)
+    for reason, names in undefined.items():
+        notes.remark(f"No {', '.join(names)}: {reason}")
+    return table
+
+
+def _is_no_gradient(row: Sequence[Any]) -> bool:
+    return bool(row[0] == "no gradient")
+
+
+def _last(values: Sequence[float | None]) -> float | str:
+    return next((value for value in reversed(values) if value is not None), "")
+
+
+def _course(values: Sequence[float | None]) -> Course | str:
+    return "" if _last(values) == "" else Course(values, width=_WIDTH)
+
+
+def _overall(report: DegeneracyReport, notes: Footnotes) -> Blocks:
+    split, sampled = report.gap_decomposition, report.behind_filter.frac_zero_std_sampled
+    rows: list[tuple[str, Estimate, Style]] = [
+        ("no gradient", report.frac_reward_zero_std, "share"),
+        ("  of all sampled", sampled, "share"),
+        ("  all fail", report.frac_all_fail, "share"),
+        ("  all pass", report.frac_all_pass, "share"),
+        ("  tied, neither pass nor fail", report.frac_tied, "share"),
+        ("pass rate p", report.pass_rate, "share"),
+        ("i.i.d. prediction", report.iid_prediction, "share"),
+        *((f"  with {_short(row.pass_rate_origin)}", row.iid_prediction, "share") for row in report.predictions[1:]),
+        ("Jensen gap", report.jensen_gap, "gap"),
+        ("  over the prediction", report.relative_gap, "rank"),
+        ("  between prompts", split.between_prompts, "gap"),
+        ("  over time", split.over_time, "gap"),
+    ]
+    columns = (
+        Column("", itemgetter(0)),
+        Column("share [95 % interval]", itemgetter(1), itemgetter(2), ""),
+        Column("units", lambda row: str(row[1].num_units), "count"),
+    )
+    yield cell(f"p of the i.i.d. prediction: {report.pass_rate_origin}")
+    shown = [row for row in rows if row[1].is_defined or row[1] is not sampled]
+    yield draw_table(columns, shown, notes, is_bold=_is_no_gradient)
+
+
+def _short(origin: str) -> str:
+    """The p of a prediction, short enough for a row."""
+    return origin.split(" over ")[0].replace("the mean of", "p of").replace("the given base pass rate,", "p =")
+
+
+def _cost(report: DegeneracyReport, notes: Footnotes) -> Blocks:
+    cost = report.starvation
+    rows: list[tuple[str, Estimate, Style]] = [
+        ("rollouts without a gradient", cost.frac_rollouts, "share"),
+        ("completion tokens without a gradient", cost.frac_tokens, "share"),
+        ("generation time without a gradient", cost.frac_generation_time, "share"),
+        ("rollouts a step", cost.batch_size, "rank"),
+        ("  that count", cost.effective_batch_size, "rank"),
+        ("scale of a loss averaged over all rollouts", cost.dilution, "share"),
+        ("groups to sample for each live one", cost.resampling_factor, "rank"),
+    ]
+    columns = (
+        Column("what degenerate groups cost", itemgetter(0)),
+        Column("[95 % interval]", itemgetter(1), itemgetter(2), ""),
+    )
+    # few logs time their rollouts: a dash would stand in nearly every table
+    timed = [row for row in rows if row[1].is_defined or row[1] is not cost.frac_generation_time]
+    yield draw_table(columns, timed, notes)
+
+
+def _parts(of: str, title: str) -> View:
+    columns = (
+        Column(title, title, limit=28),
+        Column("groups", digits("num_groups"), "count"),
+        Column("no gradient", "frac_reward_zero_std", "share", ""),
+        Column("pass rate", "pass_rate", "share", ""),
+    )
+    return View(of, columns)
+
+
+def _first_prompts(rows: Sequence[Any]) -> Selection:
+    """Those that took the most rollouts and are not live, as many as a screen holds."""
+    more = f"{len(rows) - MOST_ROWS:,} more prompts: --output DIR writes all of them as CSV and JSON"
+    return Selection(rows[:MOST_ROWS], remarks=(more,) if len(rows) > MOST_ROWS else ())
+
+
+def _item(name: str) -> Callable[[Any], str | None]:
+    """A whole number or a word of a row that is a mapping."""
+    return lambda row: None if row[name] is None else str(row[name])
+
+
+_SIZES = View(
+    "by_group_size",
+    (
+        Column("group\nsize", digits("group_size"), "count"),
+        Column("no gradient", "degeneracy", "share", ""),
+        Column("i.i.d.\nprediction", "iid_prediction", "share"),
+        Column("Jensen gap", "jensen_gap", "gap", ""),
+        Column("how", "method"),
+    ),
+)
+_VIEWS = {
+    "advantages": (
+        View(
+            "advantages",
+            (
+                Column("advantage on these rewards", "advantage"),
+                Column("mean max(A, 0)", "positive_mass", "share"),
+                Column("mean max(-A, 0)", "negative_mass", "share"),
+                Column("A = 0", "frac_zero", "share"),
+            ),
+        ),
+    ),
+    "rewards": (
+        View(
+            "by_reward",
+            (
+                Column("reward function", "name", limit=24),
+                Column("weight", "weight", "norm"),
+                Column("tied", "frac_tied", "share"),
+                Column("squared\nadvantage", "advantage_share", "share"),
+                Column("squared\ndifferences", "difference_share", "share"),
+                Column("alone", digits("num_alone"), "count"),
+            ),
+            remarks=(IN_THE_FILES,),
+        ),
+    ),
+    "prompts": (
+        View(
+            "by_prompt",
+            (
+                Column("prompt", lambda row: row["prompt"] or row["prompt_id"], limit=28),
+                Column("groups", _item("num_groups"), "count"),
+                Column("rollouts", _item("num_rollouts"), "count"),
+                Column("pass\nrate", itemgetter("pass_rate"), "share"),
+                Column("status", lambda row: row["status"] or None, "count"),
+                Column("first\nstep", _item("first_step"), "count"),
+                Column("last\nlive", _item("last_live_step"), "count"),
+            ),
+            _first_prompts,
+        ),
+    ),
+    "environments": (_parts("by_environment", "environment"),),
+    "policies": (_parts("by_policy", "policy"),),
+}
+"""Name of ``--show`` -> its tables, each drawn where the result has such records."""
+
+
+def _plan_columns(target: float) -> tuple[Column, ...]:
+    """Of ways to a share of degenerate groups."""
+    return (
+        Column(f"to {100 * target:g} % dead", "plan"),
+        Column("group\nsize", lambda plan: "" if plan.group_size is None else str(plan.group_size), "count"),
+        Column("no gradient", "degeneracy", "share", ""),
+        Column("rollouts\na group", "rollouts_per_group", "rank"),
+        Column("tokens\na group", "tokens_per_group", "count"),
+        Column("how", "method"),
+    )
+
+
+_BY_STEP: tuple[tuple[str, str, Style], ...] = (
+    ("no\ngradient", "frac_reward_zero_std", "share"),
+    ("fail", "frac_all_fail", "share"),
+    ("pass", "frac_all_pass", "share"),
+    ("tied", "frac_tied", "share"),
+    ("pass\nrate", "pass_rate", "share"),
+    ("i.i.d.", "iid_prediction", "share"),
+    ("gap", "jensen_gap", "gap"),
+)
+"""Title, field and style of a column over steps; one that is nowhere defined is left out."""
+_OF_ONE_STEP = {"iid_prediction", "jensen_gap"}
+"""No means over groups: several steps have them at their own pass rate alone. Of the others the mean by the number of
+groups is that of all the groups."""
+
+
+def _by_step(report: DegeneracyReport, notes: Footnotes) -> Table:
+    """Every step or window, of many steps neighbors together; the last column only where the trainer logged its own."""
+    steps = report.by_step
+    whole = len(steps) <= MOST_STEPS
+    shown = [
+        (title, name, style)
+        for title, name, style in _BY_STEP
+        if (whole or name not in _OF_ONE_STEP) and any(getattr(row, name).is_defined for row in steps)
+    ]
+    columns = [
+        Column("step", lambda rows: _span(rows[0].step, rows[-1].last_step), "count"),
+        Column("groups", lambda rows: str(sum(row.num_groups for row in rows)), "count"),
+        *(Column(title, partial(_mean, name), style) for title, name, style in shown),
+    ]
+    if whole and any(row.logged is not None for row in steps):
+        columns.append(Column("logged", _logged, "share"))
+    edges = [len(steps) * edge // _JOINED for edge in range(_JOINED + 1)]
+    joined = [steps[start:stop] for start, stop in pairwise(edges)]
+    table = draw_table(columns, [(row,) for row in steps] if whole else joined, notes)
+    if not whole:
+        notes.remark(
+            f"Each row joins about {len(steps) / _JOINED:.0f} steps, a mean over their groups. --by window has "
+            "intervals; the JSON and the CSV have each step."
+        )
+    if any(name == "iid_prediction" for _, name, _ in shown):
+        notes.remark(f"i.i.d. by step: p is {report.course_pass_rate_origin}")
+    notes.remark(IN_THE_FILES)
+    return table
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _mean(name: str, rows: Sequence[StepDegeneracy]) -> Estimate | float | None:
+    if len(rows) == 1:
+        estimate: Estimate = getattr(rows[0], name)
+        return estimate
+    known = [(value, row.num_groups) for row in rows if (value := getattr(row, name).value) is not None]
+    return sum(value * number for value, number in known) / sum(number for _, number in known) if known else None
+
+
+def _logged(rows: Sequence[StepDegeneracy]) -> Estimate | float:
+    logged = rows[0].logged
+    if logged is None:
+        return Estimate.undefined_because("the trainer logged no share that covers this step's groups")
+    return logged
+
+
+def _as_logged(report: DegeneracyReport, show: Sequence[str]) -> Group:
+    """What rich prints of a report whose source holds metrics and no rollouts."""
+    return answer(
+        "degeneracy",
+        report.findings,
+        _courses(report, report.metrics[:SCREEN_ROWS]),
+        facts=losses([report.source]),
+        findings=report.findings[1:],
+        views={
+            "steps": lambda notes: _steps_as_logged(report),
+            "metrics": lambda _: _courses(report, report.metrics) if len(report.metrics) > SCREEN_ROWS else (),
+        },
+        show=show,
+        tone="problem" if report.frac_reward_zero_std.value == 1 else "",
+    )
+
+
+def _courses(report: DegeneracyReport, courses: Sequence[MetricCourse]) -> Blocks:
+    """Each number that was logged, with its course."""
+    if report.metrics:
+        steps = sorted({step for one in report.metrics for step in one.steps})
+        yield cell("As the trainer logged it; a mean is over logged steps, without an interval.")
+        columns = (
+            Column("", "title"),
+            Column("mean", lambda one: None if one.mean.value is None else _number(one.mean.value, one), "count"),
+            Column(f"steps {steps[0]} to {steps[-1]}"[:_WIDTH_AS_LOGGED], _drawn),
+            Column("first", lambda one: _number(one.values[0], one), "count"),
+            Column("last", lambda one: _number(one.values[-1], one), "count"),
+            Column("largest", lambda one: _number(one.at(one.largest_step), one), "count"),
+            Column("at step", digits("largest_step"), "count"),
+        )
+        yield draw_table(columns, courses, Footnotes(), is_bold=lambda one: one.name == "frac_reward_zero_std")
+
+
+def _drawn(course: MetricCourse) -> Course:
+    ends = (0.0, 1.0) if course.style == "share" else (course.at(course.smallest_step), course.at(course.largest_step))
+    return Course(course.values, *ends, width=_WIDTH_AS_LOGGED)
+
+
+def _number(value: float, course: MetricCourse) -> str:
+    """In three digits where it is of no known size: seven columns have to fit a screen."""
+    if course.style == "norm" and math.isfinite(value):
+        return f"{value:.3g}"
+    return format_number(value, course.style)
+
+
+def _steps_as_logged(report: DegeneracyReport) -> Iterator[Table]:
+    columns = (
+        Column("step", lambda row: _span(row.step, row.last_step), "count"),
+        Column("no\ngradient", lambda row: row.frac_reward_zero_std.value, "share"),
+    )
+    if len(report.by_step) > 1:
+        yield draw_table(columns, report.by_step, Footnotes())
+
+
+_FOLLOWED = ((7, "step"), (7, "groups"), (20, "degenerate [95 %]"), (7, "fail"), (7, "pass"), (7, "tied"), (7, "p"))
+"""Widths and titles of the lines that are printed while a run is written."""
+
+
+def step_head() -> str:
+    """The titles of the lines of steps, as one line."""
+    return _line([title for _, title in _FOLLOWED])
+
+
+def step_line(row: StepDegeneracy) -> str:
+    """One step as one line, to be read as it comes; a dash stands for a number that is not defined."""
+    shares = (row.frac_reward_zero_std, row.frac_all_fail, row.frac_all_pass, row.frac_tied, row.pass_rate)
+    cells = (
+        UNDEFINED if share.value is None else format_estimate(share, Footnotes(), "share", interval=place == 0)
+        for place, share in enumerate(shares)
+    )
+    return _line([str(row.step), str(row.num_groups), *cells])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return " ".join(cell.rjust(width) for cell, (width, _) in zip(cells, _FOLLOWED, strict=True))

@@ -1,0 +1,158 @@
+"""Verdicts: a check, a line a requirement, and the claims of papers, each beside what it was measured by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
+from gradscope.render.terminal.layout import add_row, draw_table, losses, new_table
+from gradscope.render.views.view import Column, Word
+from gradscope.render.words import STYLES, UNDEFINED, Footnotes, Style, Tone, cell, condition, format_number, plain
+from gradscope.results.verdicts import NOT_SHOWN, CheckReport, ClaimRow, ClaimsReport, Verdict
+from gradscope.say import as_ranges, with_interval
+
+_TONES: Mapping[str, Tone] = {"pass": "fine", "fail": "problem", "unknown": "unknown"}
+_ORDER = ("fail", "unknown", "pass")
+
+
+def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
+    """The outcome of all, then a line a requirement, those that need a look first; ``show`` adds tables."""
+    open_ones = [verdict for verdict in _by_outcome(report) if verdict.outcome != "pass" and not verdict.allowed]
+    return answer(
+        "check",
+        (
+            _headline(report),
+            *report.findings,
+            *(f"{verdict.metric}: {_why(verdict)}" for verdict in open_ones),
+        ),
+        _answer(report),
+        facts=losses([report.source]),
+        views={"requirements": lambda notes: map(_paragraph, report.verdicts)},
+        show=show,
+        tone=_TONES[report.outcome],
+    )
+
+
+def _headline(report: CheckReport) -> str:
+    """The outcome with its counts."""
+    counts = {name: sum(verdict.outcome == name for verdict in report.verdicts) for name in _ORDER}
+    words = {"fail": "failed", "unknown": "undecided", "pass": "held"}
+    parts = [f"{number} {words[name]}" for name, number in counts.items() if number]
+    number = len(report.verdicts)
+    return f"Check: {report.outcome}. Of {number} requirement{'s' * (number != 1)}: {', '.join(parts)}."
+
+
+def _by_outcome(report: CheckReport) -> list[Verdict]:
+    return sorted(report.verdicts, key=lambda verdict: _ORDER.index(verdict.outcome))
+
+
+def _answer(report: CheckReport) -> Blocks:
+    table = new_table([("", "left"), ("requirement", "left"), ("is", "left")])
+    few = len(report.verdicts) <= SCREEN_ROWS
+    shown = report.verdicts if few else _by_outcome(report)[:SCREEN_ROWS]
+    for verdict in shown:
+        add_row(table, _outcome(verdict), cell(condition(verdict), limit=44), _value(verdict))
+    yield table
+    if not few:
+        yield cell(f"{len(report.verdicts) - len(shown)} more requirements: --show requirements.")
+
+
+def _why(verdict: Verdict) -> str:
+    """What the table does not say of a failure: why there is no number, or what to try."""
+    return verdict.estimate.undefined or verdict.next_step or verdict.meaning
+
+
+def _outcome(verdict: Verdict) -> Text:
+    word = Text(verdict.outcome.upper(), style=STYLES[_TONES[verdict.outcome]])
+    return word.append(" (allowed)", style="default") if verdict.allowed else word
+
+
+def _paragraph(verdict: Verdict) -> Group:
+    head = _outcome(verdict).append(f"  {plain(condition(verdict))}, is {_value(verdict)}", style="default")
+    sentences = [sentence for sentence in (verdict.meaning, verdict.next_step) if sentence]
+    return Group(head, *(Padding(cell(sentence), (0, 0, 0, 2)) for sentence in sentences))
+
+
+def _value(verdict: Verdict) -> str:
+    """The number; why there is none is said in the meaning below."""
+    estimate = verdict.estimate
+    if estimate.value is None:
+        return UNDEFINED
+    return with_interval(estimate, lambda number: format_number(number, "norm"))
+
+
+_CLAIM_TONES: Mapping[str, Tone] = {"supported": "fine", "contradicted": "problem", "cannot_tell": "unknown"}
+
+
+def claims_table(report: ClaimsReport, show: Sequence[str] = ()) -> Group:
+    """How many claims hold, those that the run decides at a glance, the others by name; ``show`` adds the reasons."""
+    steps = f"gradients of steps {as_ranges(report.steps)}" if report.steps else "no gradient was recomputed"
+    return answer(
+        "claims",
+        report.findings,
+        _claims_answer(report.claims),
+        facts=[*losses([report.source]), steps],
+        findings=report.findings[1:],
+        views={"reasons": lambda notes: map(_claim_paragraph, _by_sentence(report.claims))},
+        show=show,
+    )
+
+
+def _claims_answer(rows: Sequence[ClaimRow]) -> Blocks:
+    """The claims that this run supports or contradicts, the names of those it does not show, a count of the rest."""
+    decided = [row for row in rows if row.verdict != "cannot_tell"]
+    told = [row for row in decided if row.words != NOT_SHOWN]
+    if told:
+        yield _verdicts(told[:SCREEN_ROWS])
+    if len(told) > SCREEN_ROWS:
+        yield cell(f"{len(told) - SCREEN_ROWS} more are decided: --show reasons.")
+    not_shown = [row.name for row in decided if row.words == NOT_SHOWN]
+    if not_shown:
+        yield cell(f"not shown by our measure: {', '.join(not_shown)}")
+    if len(decided) < len(rows):
+        yield Text.assemble(("cannot tell: ", STYLES["unknown"]), f"{len(rows) - len(decided)} (--show reasons)")
+
+
+def _verdicts(rows: Sequence[ClaimRow]) -> Table:
+    columns = (
+        Column("claim", "name", limit=28),
+        Column("measured", _measured),
+        Column("by chance", lambda row: row.null.value, _style),
+        Column("verdict", lambda row: Word(row.words, _CLAIM_TONES[row.verdict])),
+    )
+    return draw_table(columns, rows, Footnotes())
+
+
+def _measured(row: ClaimRow) -> str | None:
+    if row.estimate.value is None:
+        return None
+    return with_interval(row.estimate, lambda value: format_number(value, _style(row)))
+
+
+def _style(row: ClaimRow) -> Style:
+    """Ranks around 1 to 100 have two decimals, shares and differences of shares three."""
+    shown = (row.estimate.value, row.null.value, *(row.estimate.interval or ()))
+    return "rank" if any(value is not None and abs(value) > 1 for value in shown) else "share"
+
+
+def _by_sentence(rows: Sequence[ClaimRow]) -> list[list[ClaimRow]]:
+    """Rows of one sentence together."""
+    found: dict[str, list[ClaimRow]] = {}
+    for row in rows:
+        found.setdefault(f"{row.source} {row.claim}", []).append(row)
+    return list(found.values())
+
+
+def _claim_paragraph(rows: Sequence[ClaimRow]) -> Group:
+    lines: list[RenderableType] = [cell(rows[0].claim, style="bold"), cell(rows[0].source)]
+    for row in rows:
+        text = Text.assemble((row.words, STYLES[_CLAIM_TONES[row.verdict]]), f"  {plain(row.metric)}. {plain(row.why)}")
+        lines.append(Padding(text, (0, 0, 0, 2)))
+    unsettled = dict.fromkeys(row.settle for row in rows if row.verdict == "cannot_tell")
+    lines += [Padding(cell(f"Would settle it: {settle}"), (0, 0, 0, 2)) for settle in unsettled]
+    return Group(*lines)

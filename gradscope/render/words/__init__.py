@@ -1,1 +1,0 @@
-"""Numbers, labels and hostile text, worded alike for every kind of output."""

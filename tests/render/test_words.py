@@ -1,0 +1,221 @@
+"""Numbers, labels, colors, and text that would act on a terminal."""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.color import Color, ColorSystem
+
+from gradscope.errors import UsageError
+from gradscope.estimate import Estimate
+from gradscope.render.terminal.layout import sparkline
+from gradscope.render.words import (
+    QUIET,
+    STYLES,
+    Footnotes,
+    Style,
+    cell,
+    condition,
+    format_estimate,
+    format_number,
+    key_number_words,
+    metric_title,
+    pair_label,
+    plain,
+)
+from gradscope.results.report import KeyNumber, NumberStyle
+from gradscope.results.verdicts import Change
+from tests.render.compare_example import comparison
+from tests.render.examples import HOSTILE, check_report
+
+
+@given(st.text())
+@settings(deadline=None)
+def test_what_is_left_is_visible_and_on_one_line(text: str) -> None:
+    safe = plain(text)
+    assert not {unicodedata.category(character) for character in safe} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    assert len(safe.splitlines()) <= 1
+
+
+@given(st.text(), st.integers(1, 30))
+@settings(deadline=None)
+def test_a_limit_is_kept(text: str, limit: int) -> None:
+    assert len(plain(text, limit=limit)) <= limit
+
+
+def test_ordinary_text_of_any_script_stays() -> None:
+    assert plain("naïve 提示 ½ [x] <y>") == "naïve 提示 ½ [x] <y>"
+
+
+def test_escapes_say_which_character_it_was() -> None:
+    assert plain("\x1b\n\u202e\U000e0041") == r"\x1b\x0a\u202e\U000e0041"
+
+
+def test_a_cell_does_not_read_markup() -> None:
+    assert cell(HOSTILE).plain == r"<script>[red]\x1b[31mred\u202egnp"
+    assert cell("[bold]x[/bold]").spans == []
+
+
+@pytest.mark.parametrize(
+    ("value", "style", "text"),
+    [
+        (0.0, "share", "0.000"),
+        (1.0, "share", "1.000"),
+        (0.0004, "share", "4.0e-04"),
+        (-1e-5, "gap", "-1.0e-05"),
+        (0.4039, "gap", "+0.404"),
+        (5.349, "rank", "5.35"),
+        (1234567.0, "count", "1,234,567"),
+        (0.548219, "norm", "0.5482"),
+    ],
+)
+def test_each_kind_of_number_has_its_digits(value: float, style: Style, text: str) -> None:
+    assert format_number(value, style) == text
+
+
+@pytest.mark.parametrize(
+    ("estimate", "style", "text"),
+    [
+        (Estimate(value=0.4125, low=0.331, high=0.488), "share", "0.412 [0.33, 0.49]"),
+        (Estimate(value=0.01, low=0.001, high=0.02), "share", "0.010 [0.001, 0.020]"),
+        (Estimate(value=0.2, low=-0.1, high=0.5), "gap", "+0.200 [-0.10, +0.50]"),
+        (Estimate(value=3.0, low=2.0, high=4.0), "rank", "3.00 [2.00, 4.00]"),
+        (Estimate.exact(0.5), "share", "0.500"),
+    ],
+)
+def test_an_interval_follows_its_value(estimate: Estimate, style: Style, text: str) -> None:
+    assert format_estimate(estimate, Footnotes(), style) == text
+
+
+def test_an_interval_can_be_left_out() -> None:
+    assert format_estimate(Estimate(value=0.4, low=0.3, high=0.5), Footnotes(), "share", interval=False) == "0.400"
+
+
+def test_an_undefined_number_is_a_dash_with_its_reason_said_once() -> None:
+    notes = Footnotes()
+    marks = [
+        format_estimate(Estimate.undefined_because(why), notes, "share")
+        for why in ("no samples", "k > n", "no samples")
+    ]
+    assert marks == ["—¹", "—²", "—¹"]
+    assert notes.lines() == ("¹ no samples", "² k > n")
+
+
+def test_remarks_stand_behind_the_footnotes_and_have_no_number() -> None:
+    notes = Footnotes()
+    notes.remark("3 more rows are in the CSV")
+    assert notes.number("why") == "¹"
+    assert [notes.number(f"{place}") for place in range(11)][-1] == "¹²"
+    assert (notes.lines()[0], notes.lines()[-1]) == ("¹ why", "3 more rows are in the CSV")
+
+
+def test_a_scale_without_height_is_flat() -> None:
+    assert sparkline([3.0, 3.0], low=3.0, high=3.0) == "▁▁"
+
+
+HALF = Estimate(value=0.5, low=0.25, high=0.75, num_units=8)
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "interval"),
+    [
+        ("share", "50.0 %", "[25.0 %, 75.0 %]"),
+        ("gap", "+0.500", "[+0.250, +0.750]"),
+        ("rank", "0.50", "[0.25, 0.75]"),
+        ("norm", "0.5", "[0.25, 0.75]"),
+    ],
+)
+def test_a_number_is_said_by_its_kind(style: NumberStyle, text: str, interval: str) -> None:
+    number = KeyNumber(name="n", title="t", value=HALF, style=style)
+    assert key_number_words(number) == [(text, interval)]
+    assert key_number_words(replace(number, value=Estimate.exact(0.5))) == [(text, "")]
+    assert key_number_words(replace(number, value=Estimate.undefined_because("why"))) == [("—", "")]
+
+
+def test_of_two_numbers_each_has_its_interval() -> None:
+    pair = KeyNumber(name="n", title="t", value=HALF, then=HALF.map(lambda share: 1 - share / 2), style="share")
+    assert key_number_words(pair) == [("50.0 %", "[25.0 %, 75.0 %]"), ("75.0 %", "[62.5 %, 87.5 %]")]
+
+
+def test_a_pair_is_called_by_what_differs() -> None:
+    report = comparison()
+    by_rate, by_form = report.pairs[0], report.pairs[2]
+    assert pair_label(by_rate, report) == "learning_rate 0.0002 - 0.0001\n  at grpo"
+    assert pair_label(by_form, report).endswith("\n  at learning_rate 0.0001")
+
+
+def test_logs_that_tell_no_setting_are_called_by_their_names() -> None:
+    report = comparison()
+    first, second, *_ = report.cells
+    cells = tuple(replace(cell, settings={"run": name}) for cell, name in ((first, "a/run"), (second, "b/run")))
+    pair = replace(report.pairs[0], first=first.name, second=second.name, changed="run")
+    assert pair_label(pair, replace(report, cells=cells)) == "b/run - a/run"
+
+
+def test_a_label_escapes_names_and_keeps_to_its_lines() -> None:
+    report = comparison()
+    for pair in report.pairs:
+        label = pair_label(pair, report)
+        assert "\x1b" not in label
+        assert len(label.splitlines()) == 2
+        assert max(map(len, label.splitlines())) <= 45
+
+
+def test_a_budget_is_its_own_title() -> None:
+    assert [metric_title(name) for name in ("pass@16", "pass^2", "p_holm")] == ["pass@16", "pass^2", "p corrected"]
+    with pytest.raises(UsageError, match="There is no metric 'xyzzy'"):
+        metric_title("xyzzy")
+
+
+def test_two_runs_that_differ_in_several_things_are_named_in_full() -> None:
+    report = comparison()
+    pair = replace(report.pairs[0], changed="advantage, learning_rate")
+    assert pair_label(pair, report) == f"{pair.second} -\n  {pair.first}"
+
+
+VERDICT = check_report().verdicts[0]
+
+
+@pytest.mark.parametrize(("limit", "text"), [(0.3, "0.3"), (1e-05, "1e-05"), (2.0, "2")])
+def test_a_limit_reads_as_it_was_typed(limit: float, text: str) -> None:
+    assert condition(replace(VERDICT, limit=limit)) == f"frac_reward_zero_std <= {text}"
+
+
+def test_a_baseline_has_no_limit_of_its_own() -> None:
+    some = Estimate.exact(0.5)
+    change = Change(baseline=some, change=some, margin=0.0, rule="interval", num_paired=0)
+    assert condition(replace(VERDICT, change=change)) == "frac_reward_zero_std against the baseline"
+
+
+BACKGROUNDS = {
+    "white": (255, 255, 255),
+    "black": (0, 0, 0),
+    "dark gray": (30, 30, 30),
+    "solarized light": (253, 246, 227),
+    "solarized dark": (0, 43, 54),
+}
+
+
+def luminance(color: tuple[int, ...]) -> float:
+    """WCAG 2.1, relative luminance."""
+    parts = (part / 255 for part in color)
+    linear = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("background", BACKGROUNDS.values(), ids=BACKGROUNDS)
+@pytest.mark.parametrize("style", [*filter(None, STYLES.values()), QUIET])
+def test_every_color_reads_on_light_and_on_dark(style: str, background: tuple[int, ...]) -> None:
+    low, high = sorted(map(luminance, (tuple(Color.parse(style).get_truecolor()), background)))
+    assert (high + 0.05) / (low + 0.05) >= 3.0
+
+
+@pytest.mark.parametrize("system", [ColorSystem.EIGHT_BIT, ColorSystem.STANDARD])
+def test_no_two_tones_look_alike_even_with_sixteen_colors(system: ColorSystem) -> None:
+    shown = [Color.parse(style).downgrade(system).number for style in (*filter(None, STYLES.values()), QUIET)]
+    assert all(one != other for one, other in itertools.combinations(shown, 2))
