@@ -1,4 +1,4 @@
-"""The options that several commands share, each with its one wording."""
+"""The options that several commands share, each with its one wording, and the names that a shell completes."""
 
 from __future__ import annotations
 
@@ -74,3 +74,22 @@ def show_option(command: str) -> Any:
 def parse_show(command: str, words: Sequence[str] | None) -> tuple[str, ...]:
     """The names of tables that were asked for, each one that the command has."""
     return parse_choices("--show", words, choices_of(command))
+
+
+def complete_metric(incomplete: str) -> list[str]:
+    """Metrics of the catalogue, the last of a list by comma."""
+    from gradscope.catalog.lookup import CATALOG
+
+    return _last_of_list(incomplete, list(CATALOG))
+
+
+def complete_formulation(incomplete: str) -> list[str]:
+    """Formulations of the registry, the last of a list by comma."""
+    from gradscope.advantages.registry import ALL_FORMULATIONS
+
+    return _last_of_list(incomplete, list(ALL_FORMULATIONS))
+
+
+def _last_of_list(incomplete: str, names: list[str]) -> list[str]:
+    head, comma, last = incomplete.rpartition(",")
+    return [f"{head}{comma}{name}" for name in names if name.startswith(last)]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.completion import complete_metric
 from gradscope.cli.arguments.lists import parse_metrics
+from gradscope.cli.arguments.options import complete_metric
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli.arguments.completion import complete_metric
+from gradscope.cli.arguments.options import complete_metric
 from gradscope.cli.output.streams import show, write_data
 from gradscope.errors import UsageError
 

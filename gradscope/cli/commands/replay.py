@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.completion import complete_formulation
-from gradscope.cli.arguments.options import StepsOption
+from gradscope.cli.arguments.lists import parse_steps
+from gradscope.cli.arguments.options import StepsOption, complete_formulation
 from gradscope.cli.arguments.records import with_records
-from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
 from gradscope.gradients.engine_options import EngineOptions

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_files
+from gradscope.cli.arguments.lists import parse_files, parse_steps
 from gradscope.cli.arguments.options import GradientsOption, HeldOutOption, StepsOption
 from gradscope.cli.arguments.records import with_records
-from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.output_folder import staged_folder
 from gradscope.cli.output.streams import say
