@@ -12,14 +12,12 @@ import numpy as np
 from gradscope.diagnostics.degeneracy.advantage_mass import measure_advantage_mass
 from gradscope.diagnostics.degeneracy.as_logged import degeneracy_as_logged
 from gradscope.diagnostics.degeneracy.behind_filter import measure_behind_filter
-from gradscope.diagnostics.degeneracy.by_environment import measure_environments
-from gradscope.diagnostics.degeneracy.by_prompt import measure_prompts
+from gradscope.diagnostics.degeneracy.by_part import measure_environments, measure_policies, measure_prompts
 from gradscope.diagnostics.degeneracy.cost import measure_cost
 from gradscope.diagnostics.degeneracy.course import By, EstimateOptions, chosen_threshold, course, group_table
 from gradscope.diagnostics.degeneracy.forecast import describe_pass_rates, pass_rates_of
 from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD, GroupRewards, group_rewards
 from gradscope.diagnostics.degeneracy.group_sizes import GroupSizes, pass_rate_origin
-from gradscope.diagnostics.degeneracy.pooled_policies import measure_policies
 from gradscope.diagnostics.degeneracy.reward_functions import measure_reward_functions
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
