@@ -21,7 +21,7 @@ from gradscope.diagnostics.compare.measure import judged
 from gradscope.diagnostics.compare.runs import drawdown
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS
-from gradscope.diagnostics.passk.comparison import compare_samples
+from gradscope.diagnostics.passk.two_policies import compare_samples
 from gradscope.diagnostics.rank.formulations import (
     _class_energy,
     measure_formulations,

@@ -16,8 +16,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.passk.comparison import compare_samples
 from gradscope.diagnostics.passk.samples import Samples
+from gradscope.diagnostics.passk.two_policies import compare_samples
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.source import Source
 

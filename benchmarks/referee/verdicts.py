@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.claims import gradients, outcomes
 from gradscope.diagnostics.claims.evidence import Evidence
-from gradscope.diagnostics.passk.comparison import compare_samples
 from gradscope.diagnostics.passk.samples import Samples
+from gradscope.diagnostics.passk.two_policies import compare_samples
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
 from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracy, split_gap

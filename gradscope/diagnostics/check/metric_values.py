@@ -29,7 +29,7 @@ from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files, samples_of_run
-from gradscope.diagnostics.spike.logged_course import courses_of
+from gradscope.diagnostics.spike.measure import courses_of
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gradscope.catalog.entry import Metric
-from gradscope.diagnostics.spike.logged_course import courses_of, metric_at, outstanding_step
+from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
 from gradscope.estimate import Estimate
 from gradscope.metrics.sampler.token_cells import TokenCell
 from gradscope.results.tokens import CorrectionEffect, TokenKind

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gradscope.diagnostics.passk.comparison import compare_samples
 from gradscope.diagnostics.passk.samples import Counts, Samples, read_samples, sample_files, samples_of_run
+from gradscope.diagnostics.passk.two_policies import compare_samples
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.findings.passk import evaluation_findings, passk_findings

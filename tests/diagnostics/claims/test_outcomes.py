@@ -21,7 +21,7 @@ from gradscope.diagnostics.claims.outcomes import (
 )
 from gradscope.diagnostics.degeneracy.course import EstimateOptions, chosen_threshold, group_table
 from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
-from gradscope.diagnostics.passk.comparison import compare_samples
+from gradscope.diagnostics.passk.two_policies import compare_samples
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import split_gap
 from gradscope.metrics.outcomes.dispersion import estimate_rate_parts
