@@ -105,7 +105,7 @@ def run() -> NoReturn:
 
 def _run_command(arguments: list[str]) -> int:
     from gradscope.cli.app import command
-    from gradscope.cli.arguments.renamed import with_new_names
+    from gradscope.cli.arguments.spelling import with_new_names
 
     renamed, notes = with_new_names(arguments)
     if not {"--quiet", "-q"} & set(arguments):
@@ -150,7 +150,7 @@ def _usage_hint(error: typer.TyperException) -> str:
 
 def _fitting(hint: str | None, arguments: Sequence[str]) -> str | None:
     from gradscope.cli.app import options_by_command
-    from gradscope.cli.arguments.hints import fitting_hint
+    from gradscope.cli.arguments.spelling import fitting_hint
 
     return fitting_hint(hint, arguments, options_by_command()) if hint else None
 

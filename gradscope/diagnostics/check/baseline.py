@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.entry import Direction
 from gradscope.catalog.lookup import CATALOG, catalog_name
-from gradscope.diagnostics.check.recomputed_numbers import look_closer
+from gradscope.diagnostics.check.metric_values import look_closer
 from gradscope.diagnostics.check.requirements import split_metric
 from gradscope.errors import InputError, OutputExistsError
 from gradscope.estimate import Estimate

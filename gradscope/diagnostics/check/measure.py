@@ -19,8 +19,7 @@ from gradscope.diagnostics.check.baseline import (
     refuse_other,
     write_baseline,
 )
-from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues, needs_only_rewards
-from gradscope.diagnostics.check.recomputed_numbers import look_closer
+from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues, look_closer, needs_only_rewards
 from gradscope.diagnostics.check.requirements import (
     COMPARE,
     SELECTOR_HINT,
@@ -118,20 +117,9 @@ def check_run(
         refuse_other(Path(baseline), force=force)
     before = None if baseline is None or update_baseline else read_baseline(Path(baseline))
     names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
-    run = read_run(
-        path,
-        read,
-        rewards_only=all(map(needs_only_rewards, names)),
-        progress=progress,
-        metrics_alone=True,
-    )
+    run = read_run(path, read, rewards_only=all(map(needs_only_rewards, names)), progress=progress, metrics_alone=True)
     values = MetricValues(
-        run=run,
-        success_threshold=success_threshold,
-        reward=reward,
-        resampling=resampling,
-        read=read,
-        engine=engine,
+        run=run, success_threshold=success_threshold, reward=reward, resampling=resampling, read=read, engine=engine
     )
     for name in (*names, *allow_unknown):
         _check_name(name, values)

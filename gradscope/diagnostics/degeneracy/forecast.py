@@ -1,19 +1,20 @@
-"""Beyond the logged group size: forecasts, the distribution behind them, and what a target share of dead groups takes.
-
-Legend: n rollouts of a group, c of them passing, G group size.
-"""
+"""Degeneracy at other group sizes G: observed, unbiased below the logged size, forecast above it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
+from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_at_size
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
 from gradscope.metrics.outcomes.pass_rates.forecast import MOST_TIMES, PassRates, fit_pass_rates
 from gradscope.metrics.outcomes.pass_rates.mixture import binomial_chances
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.degeneracy import GroupSizeDegeneracy
 from gradscope.results.signal import PassRateDistribution, RateBin, TargetDegeneracy, TargetPlan
 
@@ -80,10 +81,7 @@ def forecast_at_size(
 
 
 def plan_for_target(
-    target: float,
-    now: GroupSizeDegeneracy,
-    at_size: Callable[[int], GroupSizeDegeneracy],
-    tokens_per_rollout: Estimate,
+    target: float, now: GroupSizeDegeneracy, at_size: Callable[[int], GroupSizeDegeneracy], tokens_per_rollout: Estimate
 ) -> TargetDegeneracy:
     """What it takes that at most ``target`` of the groups is degenerate: as logged, by larger groups, by resampling."""
     larger = _smallest_size(target, now, at_size)
@@ -192,13 +190,87 @@ def _histogram(table: GroupTable, rates: PassRates) -> tuple[RateBin, ...]:
         place = np.where(rate == 0.0, 0, np.where(rate == 1.0, bins + 1, inner))
         seen = np.bincount(passing[rows], minlength=size + 1) / len(table.size)
         weight = float(rows.mean())
-        expected = [
-            weight * rates.shape.chances(size),
-            weight * binomial_chances(size, pooled),
-        ]
+        expected = [weight * rates.shape.chances(size), weight * binomial_chances(size, pooled)]
         np.add.at(shares, place, np.column_stack([seen, *expected]))
     edges = [(0.0, 0.0), *((k / bins, (k + 1) / bins) for k in range(bins)), (1.0, 1.0)]
     return tuple(
         RateBin(low=low, high=high, observed=float(row[0]), beta_binomial=float(row[1]), binomial=float(row[2]))
         for (low, high), row in zip(edges, shares, strict=True)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSizes:
+    """The groups of a log, asked about other sizes."""
+
+    table: GroupTable
+    """The groups."""
+    overall: DegeneracyEstimates
+    """Their estimates at the logged size."""
+    rates: PassRates | str
+    """The distribution of their pass rates, or why there is none."""
+    base: BasePassRate
+    """The p of the prediction."""
+    resampling: Resampling
+    """How to resample."""
+
+    @property
+    def logged(self) -> int | None:
+        """The logged group size; None where groups differ."""
+        return int(self.table.size[0]) if np.ptp(self.table.size) == 0 else None
+
+    def rows(self, group_sizes: Sequence[int]) -> tuple[GroupSizeDegeneracy, ...]:
+        """One row a size, the logged one first."""
+        observed = [self.at(self.logged)] if self.logged is not None else []
+        return (*observed, *(self.at(size) for size in sorted(set(group_sizes) - {self.logged})))
+
+    def at(self, group_size: int) -> GroupSizeDegeneracy:
+        """One size: what was observed, what smaller draws estimate, or what is forecast."""
+        if group_size == self.logged:
+            return GroupSizeDegeneracy(
+                group_size=group_size,
+                degeneracy=self.overall.frac_reward_zero_std,
+                iid_prediction=self.overall.iid_prediction,
+                jensen_gap=self.overall.jensen_gap,
+                method="observed",
+            )
+        if np.any(self.table.size < group_size):
+            return forecast_at_size(self.rates, group_size, self._predicted)
+        found = estimate_at_size(self.table, group_size, base_pass_rate=self.base, resampling=self.resampling)
+        return GroupSizeDegeneracy(
+            group_size=group_size,
+            degeneracy=found.degeneracy,
+            iid_prediction=found.iid_prediction,
+            jensen_gap=found.jensen_gap,
+            method="unbiased",
+        )
+
+    def doubled(self) -> GroupSizeDegeneracy | None:
+        """The forecast at twice the logged size; None where groups differ in size."""
+        return None if self.logged is None else self.at(2 * self.logged)
+
+    def target(self, share: float, tokens_per_rollout: Estimate) -> TargetDegeneracy:
+        """Plans to get to a share of degenerate groups, from the most frequent size where groups differ."""
+        sizes, counts = np.unique(self.table.size, return_counts=True)
+        return plan_for_target(share, self.at(int(sizes[np.argmax(counts)])), self.at, tokens_per_rollout)
+
+    def _predicted(self, group_size: int) -> Estimate:
+        if self.table.num_passing is None:
+            return Estimate.undefined_because(NO_THRESHOLD, num_units=len(self.table.size))
+        drawn = Draws(
+            step=self.table.step,
+            prompt=self.table.prompt,
+            size=np.full(len(self.table.size), group_size),
+            equal=self.table.dead.astype(np.float64),
+            rate=self.table.num_passing / self.table.size,
+        )
+        return estimate_prediction(drawn, self.overall.pass_rate, self.base)
+
+
+def pass_rate_origin(base_pass_rate: BasePassRate | Literal["window"], num_groups: int) -> str:
+    """Which p the i.i.d. prediction used, in words that fit into a sentence."""
+    if base_pass_rate is None:
+        return f"the mean of this log over {num_groups} groups"
+    if isinstance(base_pass_rate, str):
+        return f"the mean of each {base_pass_rate}"
+    return f"the given base pass rate, {base_pass_rate:g}"

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gradscope.diagnostics.degeneracy.advantage_mass import measure_advantage_mass
 from gradscope.diagnostics.degeneracy.as_logged import degeneracy_as_logged
 from gradscope.diagnostics.degeneracy.behind_filter import measure_behind_filter
 from gradscope.diagnostics.degeneracy.by_part import measure_environments, measure_policies, measure_prompts
-from gradscope.diagnostics.degeneracy.cost import measure_cost
+from gradscope.diagnostics.degeneracy.cost import measure_advantage_mass, measure_cost
 from gradscope.diagnostics.degeneracy.course import By, EstimateOptions, chosen_threshold, course, group_table
-from gradscope.diagnostics.degeneracy.forecast import describe_pass_rates, pass_rates_of
+from gradscope.diagnostics.degeneracy.forecast import GroupSizes, describe_pass_rates, pass_rate_origin, pass_rates_of
 from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD, GroupRewards, group_rewards
-from gradscope.diagnostics.degeneracy.group_sizes import GroupSizes, pass_rate_origin
 from gradscope.diagnostics.degeneracy.reward_functions import measure_reward_functions
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
@@ -27,12 +25,7 @@ from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.progress import Progress, reporter
-from gradscope.results.degeneracy import (
-    DegeneracyReport,
-    GapDecomposition,
-    IidPrediction,
-    Overdispersion,
-)
+from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition, IidPrediction, Overdispersion
 from gradscope.results.source import Source
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run

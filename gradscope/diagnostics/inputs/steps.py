@@ -279,12 +279,7 @@ def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
 
 
 def _measure(
-    run: Run,
-    step: int,
-    loss: StepLoss,
-    recomputer: Recomputer,
-    options: EngineOptions,
-    question: RowQuestion | None,
+    run: Run, step: int, loss: StepLoss, recomputer: Recomputer, options: EngineOptions, question: RowQuestion | None
 ) -> MeasuredStep:
     """One step: refused with a reason, taken as an earlier call kept it, or computed."""
     from gradscope.gradients.model.budget import names_out_of_memory

@@ -290,8 +290,7 @@ def measure_spike(
     chosen = outstanding_step(courses) if step is None else step
     if chosen not in run.updates and chosen not in run.metrics:
         raise InputError(
-            f"{run.source.path} has nothing of step {chosen}.",
-            hint=f"It has steps {_ends(run.every_step)}.",
+            f"{run.source.path} has nothing of step {chosen}.", hint=f"It has steps {_ends(run.every_step)}."
         )
     measured = _measured(run, chosen, tokens, engine or EngineOptions(), progress)
     return _report(run, chosen, courses, measured, was_named=step is not None)

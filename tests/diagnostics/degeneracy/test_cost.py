@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gradscope.advantages.registry import FORMULATIONS
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_degeneracy
 from tests.diagnostics.made_up_runs import beta_run, group_of, run_of, said, two_steps, with_tokens
 
@@ -56,3 +57,19 @@ def test_a_log_without_life_cannot_be_resampled() -> None:
     report = degeneracy_of_run(run_of(group_of([0, 0], prompt="a"), group_of([0, 0], prompt="b")))
     assert "no group is alive" in report.starvation.resampling_factor.undefined
     assert "Resampling dead groups would not help" in said(report)
+
+
+def test_every_formulation_is_weighed() -> None:
+    masses = {mass.advantage: mass for mass in degeneracy_of_run(two_steps()).advantages}
+    assert set(masses) == set(FORMULATIONS)
+    sign, dr_grpo, reinforce = masses["sign"], masses["dr_grpo"], masses["reinforce"]
+    assert (sign.positive_mass.value, sign.negative_mass.value, sign.frac_zero.value) == (6 / 16, 10 / 16, 0.0)
+    assert (dr_grpo.positive_mass.value, dr_grpo.frac_zero.value) == (1 / 16, 0.75)
+    assert reinforce.frac_zero.value == 10 / 16
+
+
+def test_formulation_that_needs_pass_or_fail_says_so() -> None:
+    run = run_of(group_of([0.5, 0.2], prompt="a"), group_of([0.1, 0.1], prompt="b"))
+    masses = {mass.advantage: mass for mass in degeneracy_of_run(run).advantages}
+    assert "it is defined for rewards of 0 and 1" in masses["sign"].positive_mass.undefined
+    assert masses["dr_grpo"].positive_mass.value == pytest.approx(0.15 / 4)
