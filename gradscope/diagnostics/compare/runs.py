@@ -25,12 +25,10 @@ from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.signal import SideRewards
 from gradscope.results.source import Source
-from gradscope.rollouts.groups import reward_table, sizes_of
+from gradscope.rollouts.groups import RewardTable, reward_table, sizes_of
 from gradscope.rollouts.places.fetch import fetched, names_of
 from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.readers.detect import read_run, runs_below
-from gradscope.rollouts.readers.registry import FORMATS, TRAINERS
-from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.readers.detect import FORMATS, TRAINERS, read_run, runs_below
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import (
     RunManifest,

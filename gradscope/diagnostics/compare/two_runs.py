@@ -23,9 +23,8 @@ from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.results.compare import ComparedPair
-from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.reward_table import RewardTable
 
 _MARKS = re.compile(r"<\|[^|<>]*\|>")
 _LAST_TURN = re.compile(r"(?:.*\n)?\s*user\n+(.+?)\n+assistant\s*", re.DOTALL)

@@ -15,9 +15,8 @@ from typing import Any, get_args
 
 from gradscope.gradients.plan.losses import LOSSES, Loss, LossParameters, Mode, SamplerCorrection
 from gradscope.reason import Reason
-from gradscope.rollouts.run import TrainerSettings
-from gradscope.rollouts.trl_version import UNKNOWN, VERSION_HINT, TrlVersion
-from gradscope.rollouts.types import Rollout
+from gradscope.rollouts.groups import Rollout
+from gradscope.rollouts.run import UNKNOWN, VERSION_HINT, TrainerSettings, TrlVersion
 
 
 def _is_reused(settings: TrainerSettings) -> bool:

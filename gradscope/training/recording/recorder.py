@@ -39,6 +39,7 @@ from gradscope.gradients.plan.objective import Objective
 from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, classify_group
 from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.checkpoint_folders import find_base, weights_at
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import (
     CUSTOM_ADVANTAGE,
@@ -51,7 +52,6 @@ from gradscope.rollouts.run_folder import (
     write_manifest,
 )
 from gradscope.rollouts.store import write_step_rollouts
-from gradscope.rollouts.types import RolloutGroup
 from gradscope.training.checkpoints import complete_checkpoints, mark_complete, rewind
 from gradscope.training.protocols import Trainer, TrainerArguments
 from gradscope.training.recording.live_gradients import measure_live

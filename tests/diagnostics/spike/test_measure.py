@@ -27,8 +27,8 @@ from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import measure_rollout_tokens
 from gradscope.metrics.gram.row_shares import projection_shares
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 
