@@ -21,7 +21,7 @@ from typing import NoReturn
 import typer
 
 from gradscope.cli.blas import patient_threads
-from gradscope.errors import GradscopeError, LaunchError, VerificationError
+from gradscope.errors import GradscopeError, LaunchError, MissingDependencyError, VerificationError
 from gradscope.machine.processes import num_processes, tell_own_error
 from gradscope.writing import naming
 
@@ -40,8 +40,7 @@ _HINTS = {
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.EMFILE: "Raise the number of open files: ulimit -n 4096",
 }
-_FOR_GRADIENTS = {"torch", "transformers", "peft"}
-_GRADIENTS = "pip install 'gradscope[gradients]'"
+_LOGS_ALONE = ("claims", "report")
 _ANY_OTHER = "Look at the path and at the space on its disk, and run the same command again."
 
 
@@ -71,7 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say_error(error.format_message().replace("Value error, ", ""), _usage_hint(error))
         return 2
     except GradscopeError as error:
-        _say_error(error.message, _fitting(error.hint, arguments))
+        lacks_torch = isinstance(error, MissingDependencyError) and "[gradients]" in (error.hint or "")
+        other = " (or look at the log alone: --no-gradients)" if lacks_torch and arguments[0] in _LOGS_ALONE else ""
+        _say_error(error.message, _fitting(f"{error.hint}{other}" if error.hint else None, arguments))
         return 3 if isinstance(error, VerificationError) else 2
     except LaunchError as error:
         _say_error(error.message, error.hint)
@@ -79,12 +80,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         _say_error(f"{error.strerror or error}{where}", _HINTS.get(error.errno or 0, _ANY_OTHER))
-        return 2
-    except ModuleNotFoundError as error:
-        if error.name not in _FOR_GRADIENTS:
-            return _say_bug(error)
-        without = " (or look at the log alone: --no-gradients)" if arguments[:1] == ["report"] else ""
-        _say_error(f"Gradients need {error.name}, which is not installed.", f"{_GRADIENTS}{without}")
         return 2
     except Exception as error:
         return _say_bug(error)
@@ -105,7 +100,7 @@ def run() -> NoReturn:
 
 def _run_command(arguments: list[str]) -> int:
     from gradscope.cli.app import command
-    from gradscope.cli.arguments.renamed import with_new_names
+    from gradscope.cli.arguments.spelling import with_new_names
 
     renamed, notes = with_new_names(arguments)
     if not {"--quiet", "-q"} & set(arguments):
@@ -150,7 +145,7 @@ def _usage_hint(error: typer.TyperException) -> str:
 
 def _fitting(hint: str | None, arguments: Sequence[str]) -> str | None:
     from gradscope.cli.app import options_by_command
-    from gradscope.cli.arguments.hints import fitting_hint
+    from gradscope.cli.arguments.spelling import fitting_hint
 
     return fitting_hint(hint, arguments, options_by_command()) if hint else None
 

@@ -52,7 +52,14 @@ def run(site: Path, *arguments: str) -> tuple[int, str, str]:
         ("passk", str(LOGS / "samples_rows.jsonl"), "--k", "1"),
         ("check", str(LOGS / "trl"), "--require", "reward >= 0"),
         ("report", str(LOGS / "trl"), "--no-gradients", "--output", "page.html", "--force"),
+        ("report", str(LOGS / "trl"), "--output", "page.html", "--force"),
+        ("claims", str(LOGS / "trl"), "--no-gradients"),
+        ("claims", str(LOGS / "trl")),
+        ("compare", str(LOGS / "trl"), str(LOGS / "generic.csv")),
+        ("reduce", str(LOGS / "trl"), "-o", "parts"),
+        ("spike", str(LOGS / "metrics" / "trainer_state.json")),
         ("explain", "effective_rank"),
+        ("config",),
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -62,10 +69,54 @@ def test_logs_need_no_torch(site: Path, arguments: tuple[str, ...]) -> None:
     assert out.strip()
 
 
-@pytest.mark.parametrize("command", ["replay", "rank", "report"])
-def test_gradients_say_what_to_install(site: Path, command: str) -> None:
-    code, _, err = run(site, command, str(LOGS / "trl"))
-    assert code == 2
-    assert "Gradients need torch, which is not installed." in err
-    assert "pip install 'gradscope[gradients]'" in err
-    assert ("--no-gradients" in err) == (command == "report")
+GRADIENTS = "Gradients need torch, which is not installed."
+HINT = "pip install 'gradscope[gradients]'"
+
+
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("replay", ()),
+        ("rank", ()),
+        ("check", ("--require", "effective_rank >= 1")),
+        ("compare", (str(LOGS / "generic.csv"), "--gradients")),
+        *((command, ()) for command in ("report", "claims")),
+    ],
+)
+def test_gradients_say_what_to_install(site: Path, tmp_path: Path, command: str, more: tuple[str, ...]) -> None:
+    log = shutil.copytree(LOGS / "trl", tmp_path / "trl")
+    if command in ("report", "claims"):  # which answer without gradients where there are no weights either
+        (log / "checkpoint-1").mkdir()
+        for name in ("model.safetensors", "config.json"):
+            shutil.copy(REPOSITORY / "gradscope" / "training" / "embedded" / name, log / "checkpoint-1")
+    code, _, err = run(site, command, str(log), *more)
+    assert code == 2, err
+    assert f"error: {GRADIENTS}" in err
+    assert f"hint: {HINT}" in err
+    assert ("--no-gradients" in err) == (command in ("report", "claims"))
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "hint"),
+    [
+        ("gradscope.measure_rank(LOG)", GRADIENTS, HINT),
+        ("gradscope.replay_run(LOG)", GRADIENTS, HINT),
+        ("gradscope.measure_rank(LOG, rows='update')", "An update needs two checkpoints of one kind", None),
+        (
+            "from gradscope.training import GradscopeCallback",
+            "Recording needs torch, which is not installed.",
+            "pip install 'gradscope[train]'",
+        ),
+    ],
+)
+def test_functions_end_in_an_error_of_ours(site: Path, call: str, message: str, hint: str | None) -> None:
+    code = (
+        f"{BARE}import gradscope; from gradscope.errors import GradscopeError\nLOG = {str(LOGS / 'trl')!r}\n"
+        f"try:\n    {call}\nexcept GradscopeError as error:\n    print(error.message, error.hint, sep='|')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=site, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith(message), done.stderr
+    assert hint is None or done.stdout.endswith(f"|{hint}\n")

@@ -13,6 +13,7 @@ from gradscope.cli.commands import (
     check,
     claims,
     compare,
+    config,
     degeneracy,
     demo,
     explain,
@@ -108,6 +109,7 @@ def _add(
 _add(demo.demo, _START, demo.EXAMPLES, demo.COMMON)
 _add(train.train, _START, train.EXAMPLES, train.COMMON)
 _add(explain.explain, _START, explain.EXAMPLES, explain.COMMON)
+_add(config.config, _START, config.EXAMPLES, config.COMMON)
 _add(degeneracy.degeneracy, _DIAGNOSE, degeneracy.EXAMPLES, degeneracy.COMMON)
 _add(passk.passk, _DIAGNOSE, passk.EXAMPLES, passk.COMMON)
 _add(rank.rank, _DIAGNOSE, rank.EXAMPLES, rank.COMMON)

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gradscope.findings.degeneracy_signal import conflicts_of_runs
 from gradscope.results.compare import ComparedPair, Comparison
-from gradscope.say import chance, with_interval
+from gradscope.say import chance, points, with_interval
 
 _SCOPE = (
     "Seeds vary prompts, their order and sampling. One task and one model: this says nothing about others, nor about "
     "learning rates that were not tried."
 )
+_UNITS: dict[str, tuple[str, str | Callable[[float], str], str]] = {
+    "train_reward": ("mean reward", "+.3f", ""),
+    "mean_frac_reward_zero_std": ("groups without a gradient", points, " points"),
+}
+"""Metric of two runs -> its title, how its difference is written, and its unit."""
 
 
 def compare_findings(comparison: Comparison) -> tuple[str, ...]:
     """What the tests decide, what they leave open, and what they cannot say, in sentences for people."""
     return (
-        *conflicts_of_runs(comparison.rewards),
         *_two_runs(comparison),
+        *conflicts_of_runs(comparison.rewards),
         *_claims(comparison),
         *_caution(comparison),
+        *comparison.cautions,
         *(f"{folder} is left out: {reason}." for folder, reason in comparison.left_out.items()),
         *_open(comparison),
         *([_SCOPE] if any(pair.num_pairs > 1 for pair in comparison.pairs) else []),
@@ -28,12 +34,24 @@ def compare_findings(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _two_runs(comparison: Comparison) -> Iterator[str]:
-    """Of two runs alone how far they differ in what has an interval."""
-    pairs = [(pair, pair.within_runs) for pair in comparison.pairs if pair.within_runs is not None]
-    if pairs:
-        names = {cell.name: ", ".join(cell.runs) for cell in comparison.cells}
-        told = "; ".join(f"{pair.metric} {with_interval(difference, '+.3f')}" for pair, difference in pairs)
-        yield f"{names[pairs[0][0].second]} against {names[pairs[0][0].first]}: {told}."
+    """Of two runs alone the one difference that chance explains least, or that it may explain all."""
+    pairs = [pair for pair in comparison.pairs if pair.within_runs is not None]
+    if not pairs:
+        return
+    names = {cell.name: ", ".join(cell.runs) for cell in comparison.cells}
+    first, second = names[pairs[0].first], names[pairs[0].second]
+    surest = max((pair for pair in pairs if pair.verdict == "differ"), key=_sureness, default=None)
+    if surest is None or surest.within_runs is None:
+        yield f"No difference between {first} and {second} is beyond chance ({len(pairs)} looked at)."
+        return
+    title, form, unit = _UNITS.get(surest.metric, (surest.metric, "+.3f", ""))
+    yield f"{second} beside {first}: {title} {with_interval(surest.within_runs, form)}{unit}, which is beyond chance."
+
+
+def _sureness(pair: ComparedPair) -> float:
+    """How many times half its interval a difference is."""
+    low, high = pair.within_runs.ends if pair.within_runs is not None else (0.0, 0.0)
+    return abs(low + high) / max(high - low, 1e-300)
 
 
 def _claims(comparison: Comparison) -> Iterator[str]:
@@ -75,6 +93,8 @@ def _corrected(p_value: float | None) -> str:
 
 
 def _open(comparison: Comparison) -> Iterator[str]:
+    if any(pair.within_runs for pair in comparison.pairs):
+        return
     reasons = {pair.least_detectable.undefined for pair in comparison.pairs}
     if comparison.pairs and not comparison.num_tests and len(reasons) == 1:
         yield f"Nothing is decided ({', '.join(map(str, reasons))}): no evidence of equality either."
@@ -115,14 +135,10 @@ def _caution(comparison: Comparison) -> Iterator[str]:
         )
     fewest = min(pair.num_pairs for pair in comparison.pairs)
     if any(pair.within_runs for pair in comparison.pairs):
+        of = "steps" if comparison.source.kind == "metrics" else "prompts"
         yield (
-            "These intervals resample the prompts of the two runs: what another seed would change is in none of them, "
+            f"These intervals resample the {of} of the two runs: what another seed would change is in none of them, "
             "and no test is made."
-        )
-    elif fewest < 2 and comparison.source.kind == "metrics":
-        yield (
-            "Metrics alone, of one run each, have no interval for these differences and no test; `gradscope report` on "
-            "both has intervals over their steps."
         )
     elif fewest < 2:
         yield (

@@ -6,10 +6,11 @@ Nothing heavy is imported here, so that `gradscope rank --help` loads no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
-from gradscope.errors import UsageError
+from gradscope.errors import MissingDependencyError, UsageError
 from gradscope.option import Option
 from gradscope.progress import NoticeCallback, no_notice
 
@@ -20,6 +21,27 @@ Engine = Literal["auto", "loop", "stream", "prompt"]
 Verify = Literal["first", "all"]
 
 _MODEL = "Model"
+
+
+def missing_library(*more: str) -> str | None:
+    """The first of the libraries that gradients need, and of some more, that is not installed; None where all are."""
+    return next((name for name in ("torch", "transformers", "peft", *more) if find_spec(name) is None), None)
+
+
+def require_libraries(*more: str) -> None:
+    """Refuse, before any of it is imported, what needs libraries that are not installed.
+
+    Args:
+        *more: What is needed beside those of gradients, and comes with the extra ``train``.
+
+    Raises:
+        MissingDependencyError: One of them is not installed.
+    """
+    if (name := missing_library(*more)) is not None:
+        what, extra = ("Recording needs", "train") if more else ("Gradients need", "gradients")
+        raise MissingDependencyError(
+            f"{what} {name}, which is not installed.", hint=f"pip install 'gradscope[{extra}]'"
+        )
 
 
 def parse_batch_tokens(text: str) -> int | None:
@@ -85,12 +107,7 @@ class EngineOptions:
     """All three give the same Gram matrix to rounding; they differ in time and memory."""
     verify: Annotated[
         Verify,
-        Option(
-            ("--verify",),
-            "Which batches to check against an ordinary backward pass.",
-            _MODEL,
-            metavar="first|all",
-        ),
+        Option(("--verify",), "Which batches to check against an ordinary backward pass.", _MODEL, metavar="first|all"),
     ] = "first"
     """Two rows of a step cost little and catch a wrong layer rule; ``all`` doubles the time."""
     notice: NoticeCallback = no_notice

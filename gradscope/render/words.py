@@ -214,7 +214,7 @@ def pair_label(pair: ComparedPair, comparison: Comparison) -> str:
         names = plain(second.advantage, limit=_NAME), plain(first.advantage, limit=_NAME)
         head, common = " - ".join(names), _settings(first)
     elif pair.changed == "run":
-        head, common = f"{second.settings['run']} - {first.settings['run']}", _settings(first, without="run")
+        head, common = " - ".join(", ".join(cell.runs) for cell in (second, first)), _settings(first, without="run")
     elif ", " in pair.changed:
         return f"{plain(second.name, limit=_LIMIT - 2)} -\n  {plain(first.name, limit=_LIMIT - 2)}"
     else:
@@ -225,7 +225,9 @@ def pair_label(pair: ComparedPair, comparison: Comparison) -> str:
 
 
 def _settings(cell: ComparedCell, *, without: str = "") -> str:
-    return ", ".join(f"{name} {value}" for name, value in cell.settings.items() if name != without)
+    return ", ".join(
+        f"{name} {value}" for name, value in cell.settings.items() if name != without and value is not None
+    )
 
 
 def condition(verdict: Verdict) -> str:

@@ -11,7 +11,7 @@ from gradscope.results.signal import SideRewards
 from gradscope.results.source import Source
 from gradscope.shown import Drawn
 
-CompareVerdict = Literal["decides", "suggests", "open"]
+CompareVerdict = Literal["decides", "suggests", "differ", "open"]
 
 _NOT_JUDGED = Estimate.undefined_because("the pair is not judged yet")
 
@@ -57,7 +57,8 @@ class ComparedPair:
     sign_flip_p_holm: float | None = None
     """The same, corrected for all tests of 8 pairs or more; None where there are fewer pairs."""
     verdict: CompareVerdict = "open"
-    """``decides`` where the corrected sign flips do, ``suggests`` where only the corrected t test would."""
+    """``decides`` where the corrected sign flips do, ``suggests`` where only the corrected t test would; ``differ`` of
+    two single runs whose prompts do not explain it, with no word on other seeds."""
     least_detectable: Estimate = _NOT_JUDGED
     """The difference that would be decided in 80 % of such comparisons, at the spread seen."""
     spread: float | None = None
@@ -69,8 +70,8 @@ class ComparedPair:
     undefined: str | None
     """Why there is no p-value."""
     within_runs: Estimate | None = None
-    """Of two runs alone: the difference of a mean over groups, its interval by resampling the prompts of each run, with
-    no word on other seeds. None elsewhere."""
+    """Of two runs alone: the difference of a mean over groups, its interval by resampling prompts (of metrics alone,
+    over their steps), with no word on other seeds. None elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,5 +112,7 @@ class Comparison(Drawn):
     """How much of each run its main reward decides; of runs of ours only where two are compared."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Folder of a run -> why it is not compared."""
+    cautions: tuple[str, ...] = ()
+    """What of two runs is not the same, or not known to be, beside what is compared."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""

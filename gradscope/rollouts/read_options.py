@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -113,6 +113,12 @@ class ReadOptions:
     """A run's name, or its number where the file names none."""
     strict: Annotated[bool, Option(("--strict",), "Refuse a log with unusable rows.", _INPUT)] = False
     """Whether a row that cannot be used is an error; else it is set aside and counted."""
+    of_run: Mapping[str, ReadOptions] = field(default_factory=dict)
+    """Of several runs those that are read in a way of their own, by their names as given."""
+
+    def for_run(self, path: str | Path) -> ReadOptions:
+        """How to read one of several runs."""
+        return next((own for name, own in self.of_run.items() if Path(name) == Path(path)), self)
 
     def spelled(self) -> Iterator[tuple[str, str]]:
         """What differs from the defaults, as a person would type it.

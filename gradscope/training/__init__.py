@@ -18,30 +18,34 @@ What one step does (``grpo.trainer.RecordingTrainer``):
 8. Once the step is logged, write its rollouts and metrics (``Recorder.write``); every so often save a checkpoint, with
    what the formulation remembers, and mark it complete (``checkpoints``).
 
-``RolloutRecorder`` is imported when first used, so that ``import gradscope.training`` loads no third-party package.
+``GradscopeCallback`` and ``RolloutRecorder`` are imported when first used, so that ``import gradscope.training`` loads
+no third-party package.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from gradscope.training.recording.recorder import RolloutRecorder
+from gradscope.gradients.engine_options import require_libraries
 
-__all__ = ["RolloutRecorder"]
+if TYPE_CHECKING:
+    from gradscope.training.recording.recorder import GradscopeCallback, RolloutRecorder
+
+__all__ = ["GradscopeCallback", "RolloutRecorder"]
 
 
 def __getattr__(name: str) -> Any:
-    """The recorder, imported on first use (PEP 562).
+    """The recorder or its callback, imported on first use (PEP 562).
 
     Returns:
         The class.
 
     Raises:
         AttributeError: There is no such name.
+        MissingDependencyError: PyTorch, transformers, peft or TRL are not installed.
     """
-    if name != "RolloutRecorder":
+    if name not in __all__:
         raise AttributeError(f"module 'gradscope.training' has no attribute {name!r}")
-    from gradscope.training.recording.recorder import RolloutRecorder
-
-    return RolloutRecorder
+    require_libraries("trl")
+    return getattr(import_module("gradscope.training.recording.recorder"), name)

@@ -14,6 +14,7 @@ from gradscope.cli.commands import (
     check,
     claims,
     compare,
+    config,
     degeneracy,
     demo,
     explain,
@@ -27,14 +28,14 @@ from gradscope.cli.commands import (
 from tests.cli.conftest import Cli
 from tests.conftest import REPOSITORY
 
-MODULES = (check, claims, compare, degeneracy, demo, explain, passk, rank, replay, report, spike, train)
+MODULES = (check, claims, compare, config, degeneracy, demo, explain, passk, rank, replay, report, spike, train)
 EXAMPLES = [example for module in MODULES for example in module.EXAMPLES]
 COMMANDS: dict[str, Any] = command().commands
 
 
 def test_the_commands_are_those_that_work() -> None:
     analyses = {"degeneracy", "passk", "rank", "replay", "report", "claims", "compare", "check", "spike"}
-    assert set(COMMANDS) == {"demo", "train", "explain", "reduce", *analyses}
+    assert set(COMMANDS) == {"config", "demo", "train", "explain", "reduce", *analyses}
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -52,7 +53,7 @@ def test_help_has_a_sentence_groups_and_examples(cli: Cli, name: str) -> None:
     assert max(map(len, done.out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"demo", "train", "explain", "reduce"}))
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"config", "demo", "train", "explain", "reduce"}))
 def test_analysis_commands_share_their_output_options(name: str) -> None:
     flags = {flag for option in COMMANDS[name].params for flag in option.opts}
     assert {"--json", "--output", "--force", "--quiet", "--strict"} <= flags

@@ -143,6 +143,22 @@ def parse_counts(option: str, words: Words) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+def parse_steps(words: Sequence[str] | None) -> tuple[int, ...] | None:
+    """The steps that ``--step`` asks for: `7`, `1,5`, `5:20` or `5-20` with both ends, `all`.
+
+    Returns:
+        The steps, ascending, each once; None for all, as where the option was not given.
+
+    Example:
+        >>> parse_steps(["1", "4:6"])
+        (1, 4, 5, 6)
+    """
+    named = [part.strip() for word in words or () for part in word.split(",")]
+    if not named or "all" in named:
+        return None
+    return tuple(sorted(set(parse_counts("--step", named))))
+
+
 def _parts(option: str, words: Words, comma: re.Pattern[str]) -> tuple[str, ...]:
     parts = tuple(part.strip() for word in _typed(words) for part in comma.split(word))
     if all(parts):

@@ -1,8 +1,9 @@
-"""The options that several commands share, each with its one wording."""
+"""The options that several commands share, each with its one wording, and the names that a shell completes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,10 @@ import typer
 from gradscope.cli.arguments.lists import parse_choices
 from gradscope.render.terminal.names import ALL, NOTES, TABLES, VERDICT, choices_of
 
-_INPUT = "Input"
+measure_option, input_option, output_option = (
+    partial(typer.Option, rich_help_panel=panel) for panel in ("Measure", "Input", "Output")
+)
+"""An option of each of the usual panels of a command's help."""
 
 RunArgument = Annotated[
     str,
@@ -23,54 +27,55 @@ RunArgument = Annotated[
 
 RewardOption = Annotated[
     str | None,
-    typer.Option(
-        "--reward",
-        metavar="NAME",
-        help="One reward function instead of the scalar reward; the main one of several.",
-        rich_help_panel=_INPUT,
+    input_option(
+        "--reward", metavar="NAME", help="One reward function instead of the scalar reward; the main one of several."
     ),
 ]
 SuccessThresholdOption = Annotated[
     float | None,
-    typer.Option(
-        metavar="X",
-        help="A rollout passes at this reward or more; for rewards that are not 0/1.",
-        rich_help_panel=_INPUT,
-    ),
+    input_option(metavar="X", help="A rollout passes at this reward or more; for rewards that are not 0/1."),
 ]
 
-StepsOption = Annotated[
-    list[str] | None,
-    typer.Option("--step", metavar="N,A:B|all", help="Steps to compute.", rich_help_panel="Measure"),
-]
+StepsOption = Annotated[list[str] | None, measure_option("--step", metavar="N,A:B|all", help="Steps to compute.")]
 HeldOutOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="FILE,...",
-        help="Samples of held-out prompts, before and after; those of the run folder by default.",
-        rich_help_panel="Input",
+    input_option(
+        metavar="FILE,...", help="Samples of held-out prompts, before and after; those of the run folder by default."
     ),
 ]
 GradientsOption = Annotated[
-    bool,
-    typer.Option(
-        "--gradients/--no-gradients",
-        help="Whether to load the model and recompute gradients.",
-        rich_help_panel="Measure",
-    ),
+    bool, measure_option("--gradients/--no-gradients", help="Whether to load the model and recompute gradients.")
 ]
 
 
 def show_option(command: str) -> Any:
     """The option that adds tables to a command's answer."""
-    return typer.Option(
+    return output_option(
         "--show",
         metavar="NAME,...",
         help=f"Further tables. Any of {', '.join([*TABLES[command], NOTES])}; {ALL}, or the {VERDICT} alone.",
-        rich_help_panel="Output",
     )
 
 
 def parse_show(command: str, words: Sequence[str] | None) -> tuple[str, ...]:
     """The names of tables that were asked for, each one that the command has."""
     return parse_choices("--show", words, choices_of(command))
+
+
+def complete_metric(incomplete: str) -> list[str]:
+    """Metrics of the catalogue, the last of a list by comma."""
+    from gradscope.catalog.lookup import CATALOG
+
+    return _last_of_list(incomplete, list(CATALOG))
+
+
+def complete_formulation(incomplete: str) -> list[str]:
+    """Formulations of the registry, the last of a list by comma."""
+    from gradscope.advantages.registry import ALL_FORMULATIONS
+
+    return _last_of_list(incomplete, list(ALL_FORMULATIONS))
+
+
+def _last_of_list(incomplete: str, names: list[str]) -> list[str]:
+    head, comma, last = incomplete.rpartition(",")
+    return [f"{head}{comma}{name}" for name in names if name.startswith(last)]

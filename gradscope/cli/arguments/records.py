@@ -11,9 +11,13 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from gradscope.cli.remembered import remembering
 from gradscope.option import Option, options_of
+from gradscope.rollouts.read_options import ReadOptions
 
 Command = Callable[..., None]
+_RUNS = ("run", "runs", "files")
+"""What commands call the argument that names what is read."""
 
 
 def with_records(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Command]:
@@ -43,8 +47,17 @@ def with_records(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Comm
         @functools.wraps(command)
         def called_with_flags(**values: Any) -> None:
             made = {name: _make(record, values, leave_out) for name, record in records.items()}
-            command(**values, **made)
+            read = next((name for name, record in records.items() if record is ReadOptions), None)
+            if read is None:
+                command(**values, **made)
+                return
+            named = next(values[name] for name in _RUNS if name in values)
+            runs = [named] if isinstance(named, str) else named
+            quiet = any(getattr(record, "quiet", False) for record in made.values())
+            with remembering(runs, made[read], offered, quiet=quiet) as made[read]:
+                command(**values, **made)
 
+        offered = [one.name.replace("_", "-") for one in shown]
         called_with_flags.__annotations__ = {one.name: one.annotation for one in shown}
         called_with_flags.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
         return called_with_flags

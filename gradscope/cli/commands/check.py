@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.completion import complete_metric
 from gradscope.cli.arguments.lists import parse_metrics
+from gradscope.cli.arguments.options import complete_metric, output_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
@@ -50,66 +51,36 @@ COMMON = (
 )
 SETTINGS_FILES = ("gradscope.toml", "pyproject.toml")
 
-_GATE = "Gate"
+_gate = partial(typer.Option, rich_help_panel="Gate")
 RequireOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="'METRIC OP NUMBER'",
-        help="A requirement (repeatable).",
-        rich_help_panel=_GATE,
-        autocompletion=complete_metric,
-    ),
+    _gate(metavar="'METRIC OP NUMBER'", help="A requirement (repeatable).", autocompletion=complete_metric),
 ]
 TrackOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="METRIC,...",
-        help="Compare with the baseline, without a limit.",
-        rich_help_panel=_GATE,
-        autocompletion=complete_metric,
-    ),
+    _gate(metavar="METRIC,...", help="Compare with the baseline, without a limit.", autocompletion=complete_metric),
 ]
 AllowUnknownOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="METRIC,...",
-        help="These metrics may be undecided.",
-        rich_help_panel=_GATE,
-        autocompletion=complete_metric,
-    ),
+    _gate(metavar="METRIC,...", help="These metrics may be undecided.", autocompletion=complete_metric),
 ]
-BaselineOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Numbers of a good run to compare with.", rich_help_panel=_GATE),
-]
+BaselineOption = Annotated[Path | None, _gate(metavar="FILE", help="Numbers of a good run to compare with.")]
 UpdateOption = Annotated[
-    bool,
-    typer.Option(
-        "--update-baseline",
-        help="Write this run's numbers into it; --force replaces one.",
-        rich_help_panel=_GATE,
-    ),
+    bool, _gate("--update-baseline", help="Write this run's numbers into it; --force replaces one.")
 ]
 DecideByOption = Annotated[
     Literal["interval", "value"] | None,
-    typer.Option(
+    _gate(
         "--decide-by",
         metavar="interval|value",
         help="Fail where chance does not explain a change beyond the margin (default), or on the change itself.",
-        rich_help_panel=_GATE,
     ),
 ]
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="A TOML file with requirements.", rich_help_panel=_GATE),
-]
+ConfigOption = Annotated[Path | None, _gate(metavar="FILE", help="A TOML file with requirements.")]
 PrintOption = Annotated[
     Literal["text", "json", "junit", "github"],
-    typer.Option(
-        "--format",
-        metavar="text|json|junit|github",
-        help="What stdout shows; github also adds to the job's summary.",
-        rich_help_panel="Output",
+    output_option(
+        "--format", metavar="text|json|junit|github", help="What stdout shows; github also adds to the job's summary."
     ),
 ]
 ShowOption = Annotated[list[str] | None, options.show_option("check")]

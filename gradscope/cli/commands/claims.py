@@ -9,11 +9,16 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.completion import complete_formulation
-from gradscope.cli.arguments.lists import parse_files
-from gradscope.cli.arguments.options import GradientsOption, HeldOutOption, StepsOption
+from gradscope.cli.arguments.lists import parse_files, parse_steps
+from gradscope.cli.arguments.options import (
+    GradientsOption,
+    HeldOutOption,
+    StepsOption,
+    complete_formulation,
+    input_option,
+    measure_option,
+)
 from gradscope.cli.arguments.records import with_records
-from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
 from gradscope.gradients.engine_options import EngineOptions
@@ -28,18 +33,14 @@ EXAMPLES = (
 COMMON = ("--step", "--gradients", "--samples", "--claims", "--show", "--output", "--json")
 
 ClaimsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--claims", metavar="FILE", help="A TOML file with claims of your own, added to ours.", rich_help_panel="Input"
-    ),
+    Path | None, input_option("--claims", metavar="FILE", help="A TOML file with claims of your own, added to ours.")
 ]
 AdvantageOption = Annotated[
     str | None,
-    typer.Option(
+    measure_option(
         "--advantage",
         metavar="NAME",
         help="The formulation under which ranks are measured; dr_grpo by default, my.py:name for your own.",
-        rich_help_panel="Measure",
         autocompletion=complete_formulation,
     ),
 ]

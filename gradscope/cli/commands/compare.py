@@ -8,6 +8,7 @@ import typer
 
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.lists import parse_counts
+from gradscope.cli.arguments.options import measure_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
@@ -27,22 +28,13 @@ RunsArgument = Annotated[
         metavar="RUN_OR_DIR...", help="Runs as every command reads them, or folders that hold them.", show_default=False
     ),
 ]
-KOption = Annotated[
-    list[str] | None,
-    typer.Option("--k", metavar="K,A:B", help="Budgets of held-out pass@k.", rich_help_panel="Measure"),
-]
+KOption = Annotated[list[str] | None, measure_option("--k", metavar="K,A:B", help="Budgets of held-out pass@k.")]
 
 VaryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--vary", metavar="NAME", help="Pairs that differ in this alone, as in `advantage`.", rich_help_panel="Measure"
-    ),
+    str | None, measure_option("--vary", metavar="NAME", help="Pairs that differ in this alone, as in `advantage`.")
 ]
 GradientsOption = Annotated[
-    bool,
-    typer.Option(
-        "--gradients", help="Effective rank and signal to noise too, from saved weights.", rich_help_panel="Measure"
-    ),
+    bool, measure_option("--gradients", help="Effective rank and signal to noise too, from saved weights.")
 ]
 ShowOption = Annotated[list[str] | None, options.show_option("compare")]
 

@@ -8,6 +8,7 @@ import typer
 
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.lists import parse_counts
+from gradscope.cli.arguments.options import measure_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
@@ -38,37 +39,26 @@ COMMON = (
 
 GroupSizesOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--group-size",
-        metavar="G,A:B",
-        help="Also at these group sizes; forecast beyond the log's.",
-        rich_help_panel="Measure",
-    ),
+    measure_option("--group-size", metavar="G,A:B", help="Also at these group sizes; forecast beyond the log's."),
 ]
 BasePassRateOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="P",
-        help="Predict from this pass rate, or from that of each 'step', instead of the log's mean.",
-        rich_help_panel="Measure",
+    measure_option(
+        metavar="P", help="Predict from this pass rate, or from that of each 'step', instead of the log's mean."
     ),
 ]
 TargetOption = Annotated[
     float | None,
-    typer.Option(
+    measure_option(
         "--target-degeneracy",
         metavar="SHARE",
         help="Say which group size, or how much resampling, leaves at most this share of dead groups.",
-        rich_help_panel="Measure",
     ),
 ]
 ByOption = Annotated[
     Literal["step", "window"],
-    typer.Option(
-        "--by",
-        metavar="step|window",
-        help="The course over time: each step, or at most ten windows of steps.",
-        rich_help_panel="Measure",
+    measure_option(
+        "--by", metavar="step|window", help="The course over time: each step, or at most ten windows of steps."
     ),
 ]
 FollowOption = Annotated[

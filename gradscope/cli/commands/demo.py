@@ -72,10 +72,7 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
     required = [word for text in _REQUIREMENTS for word in ("--require", text)]
     return [
         ("A small model learns sums by GRPO.", ["train", "--checkpoint-every", "20", "--output", run]),
-        (
-            "How many groups gave no gradient?",
-            ["degeneracy", run, *sizes, *verdict],
-        ),
+        ("How many groups gave no gradient?", ["degeneracy", run, *sizes, *verdict]),
         (
             "Did training widen what the model can solve, or only sharpen it?",
             ["passk", str(heldout / "before.jsonl"), str(heldout / "after.jsonl"), *verdict],
@@ -85,15 +82,9 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
             "How many directions do a group's gradients have?",
             ["rank", run, *steps, "--advantage", "all", *sizes, *verdict],
         ),
-        (
-            "And of each weight, for one group?",
-            ["rank", run, "--step", "41", "--rows", "weight", *sizes, *verdict],
-        ),
+        ("And of each weight, for one group?", ["rank", run, "--step", "41", "--rows", "weight", *sizes, *verdict]),
         ("Does this run bear out what papers say?", ["claims", run, *steps, *verdict]),
-        (
-            "What a recipe's CI would ask of this run:",
-            ["check", run, *required, *verdict],
-        ),
+        ("What a recipe's CI would ask of this run:", ["check", run, *required, *verdict]),
         ("And all of it on one page:", ["report", run, *steps, "--output", str(folder / _PAGE), *verdict]),
     ]
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli.arguments.completion import complete_metric
+from gradscope.cli.arguments.options import complete_metric, output_option
 from gradscope.cli.output.streams import show, write_data
 from gradscope.errors import UsageError
 
@@ -27,10 +27,7 @@ MetricArgument = Annotated[
         autocompletion=complete_metric,
     ),
 ]
-MarkdownOption = Annotated[
-    bool,
-    typer.Option("--markdown", help="Print the whole catalogue as Markdown tables.", rich_help_panel="Output"),
-]
+MarkdownOption = Annotated[bool, output_option("--markdown", help="Print the whole catalogue as Markdown tables.")]
 
 
 def explain(metric: MetricArgument = None, markdown: MarkdownOption = False) -> None:

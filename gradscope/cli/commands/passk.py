@@ -8,16 +8,14 @@ import typer
 
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.lists import parse_counts
+from gradscope.cli.arguments.options import measure_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
 from gradscope.rollouts.read_options import ReadOptions
 
-EXAMPLES = (
-    "gradscope passk my-run",
-    "gradscope passk my-run/heldout/before.jsonl my-run/heldout/after.jsonl --k 1,16",
-)
+EXAMPLES = ("gradscope passk my-run", "gradscope passk my-run/heldout/before.jsonl my-run/heldout/after.jsonl --k 1,16")
 COMMON = ("--k", "--success-threshold", "--prompt-column", "--reward-column", "--show", "--output", "--json")
 
 FilesArgument = Annotated[
@@ -28,10 +26,7 @@ FilesArgument = Annotated[
         show_default=False,
     ),
 ]
-KOption = Annotated[
-    list[str] | None,
-    typer.Option("--k", metavar="K,A:B", help="Budgets of samples.", rich_help_panel="Measure"),
-]
+KOption = Annotated[list[str] | None, measure_option("--k", metavar="K,A:B", help="Budgets of samples.")]
 ShowOption = Annotated[list[str] | None, options.show_option("passk")]
 
 

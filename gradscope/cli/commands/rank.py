@@ -8,11 +8,9 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.completion import complete_formulation
-from gradscope.cli.arguments.lists import parse_counts, parse_names
-from gradscope.cli.arguments.options import StepsOption
+from gradscope.cli.arguments.lists import parse_counts, parse_names, parse_steps
+from gradscope.cli.arguments.options import StepsOption, complete_formulation, measure_option
 from gradscope.cli.arguments.records import with_records
-from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
 from gradscope.gradients.engine_options import EngineOptions
@@ -31,85 +29,73 @@ COMMON = ("--step", "--rows", "--advantage", "--group-size", "--model", "--show"
 
 RowsOption = Annotated[
     RowKind,
-    typer.Option(
+    measure_option(
         metavar="rollout|group|token|weight|hidden|logit|advantage|update",
         help="Which matrix. Gradients by all parameters, a row a rollout, group or token; dL/dW of each weight; "
         "gradients by the last hidden state or the logits; the advantages, rollouts by tokens; the change of each "
         "weight between checkpoints.",
-        rich_help_panel="Measure",
     ),
 ]
 AdvantagesOption = Annotated[
     list[str] | None,
-    typer.Option(
+    measure_option(
         "--advantage",
         metavar="NAME,...",
         help="'logged' or formulations, my.py:name for your own: what the same rollouts would give under it; all by "
         "default.",
-        rich_help_panel="Measure",
         autocompletion=complete_formulation,
     ),
 ]
 GroupSizesOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--group-size",
-        metavar="G,A:B",
-        help="Sizes of sub-groups; 2, 4, 8 and the logged size by default.",
-        rich_help_panel="Measure",
+    measure_option(
+        "--group-size", metavar="G,A:B", help="Sizes of sub-groups; 2, 4, 8 and the logged size by default."
     ),
 ]
 MaxTokensOption = Annotated[
     int | None,
-    typer.Option(
+    measure_option(
         "--max-tokens",
         metavar="N",
         help="For rows that are tokens: most tokens of a group, drawn at random where it has more; 512 by default.",
-        rich_help_panel="Measure",
     ),
 ]
 PairGroupsOption = Annotated[
     bool,
-    typer.Option(
+    measure_option(
         "--pair-groups",
         help="Count only prompts that have a gradient at every group size, each the same: then the size is all that "
         "changes.",
-        rich_help_panel="Measure",
     ),
 ]
 SketchOption = Annotated[
     int | None,
-    typer.Option(
+    measure_option(
         metavar="K",
         help="For --rows token: all tokens, however many, each row sketched in K numbers; the error is stated.",
-        rich_help_panel="Measure",
     ),
 ]
 HeldoutOption = Annotated[
     str | None,
-    typer.Option(
+    measure_option(
         "--heldout",
         metavar="FILE",
         help="Samples of known correctness (a file, a gradscope run, another log): what each step does to the correct "
         "answers of their prompts. Runs each step's rollouts twice.",
-        rich_help_panel="Measure",
         show_default=False,
     ),
 ]
 HeldoutThresholdOption = Annotated[
     float | None,
-    typer.Option(
+    measure_option(
         "--heldout-threshold",
         metavar="X",
         help="A held-out sample is correct when its reward reaches this; 1 by default for rewards of 0/1 or -1/1.",
-        rich_help_panel="Measure",
         show_default=False,
     ),
 ]
-SeedOption = Annotated[
-    int, typer.Option(metavar="N", help="Decides what is drawn at random.", rich_help_panel="Measure")
-]
-CenterOption = Annotated[bool, typer.Option("--center", help="Subtract the mean row first.", rich_help_panel="Measure")]
+SeedOption = Annotated[int, measure_option(metavar="N", help="Decides what is drawn at random.")]
+CenterOption = Annotated[bool, measure_option("--center", help="Subtract the mean row first.")]
 ShowOption = Annotated[list[str] | None, options.show_option("rank")]
 
 

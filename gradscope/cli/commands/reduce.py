@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from gradscope.cli.arguments import options
+from gradscope.cli.arguments.options import output_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import show_line
@@ -19,10 +18,7 @@ EXAMPLES = (
 )
 COMMON = ("--output", "--reader", "--reward-column", "--strict")
 
-OutputOption = Annotated[
-    str,
-    typer.Option("--output", "-o", metavar="DIR", help="The folder of the parts.", rich_help_panel="Output"),
-]
+OutputOption = Annotated[str, output_option("--output", "-o", metavar="DIR", help="The folder of the parts.")]
 
 
 @with_records(leave_out=("model", "initial_weights", "completion_ids", "metric_columns", "metric_run"))

@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.completion import complete_formulation
-from gradscope.cli.arguments.options import StepsOption
+from gradscope.cli.arguments.lists import parse_steps
+from gradscope.cli.arguments.options import StepsOption, complete_formulation, measure_option
 from gradscope.cli.arguments.records import with_records
-from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
 from gradscope.gradients.engine_options import EngineOptions
@@ -29,16 +28,14 @@ EXAMPLES = (
 COMMON = ("--step", "--model", "--initial", "--run-config", "--show", "--output", "--json")
 
 ToleranceOption = Annotated[
-    float,
-    typer.Option(metavar="X", help="Largest relative error of grad_norm that is a match.", rich_help_panel="Measure"),
+    float, measure_option(metavar="X", help="Largest relative error of grad_norm that is a match.")
 ]
 AdvantageOption = Annotated[
     str | None,
-    typer.Option(
+    measure_option(
         "--advantage",
         metavar="NAME",
         help="The formulation to hold the logged advantages to; the folder's by default, my.py:name for your own.",
-        rich_help_panel="Measure",
         autocompletion=complete_formulation,
     ),
 ]

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_files
-from gradscope.cli.arguments.options import GradientsOption, HeldOutOption, StepsOption
+from gradscope.cli.arguments.lists import parse_files, parse_steps
+from gradscope.cli.arguments.options import GradientsOption, HeldOutOption, StepsOption, measure_option, output_option
 from gradscope.cli.arguments.records import with_records
-from gradscope.cli.arguments.steps import parse_steps
-from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.output_folder import staged_folder
+from gradscope.cli.output.delivery import DeliveryOptions, delivery, staged_folder
 from gradscope.cli.output.streams import say
 from gradscope.errors import OutputExistsError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
@@ -51,25 +49,18 @@ RunsArgument = Annotated[
         show_default=False,
     ),
 ]
-PageOption = Annotated[
-    Path,
-    typer.Option("--output", "-o", metavar="FILE", help="The page.", rich_help_panel="Output"),
-]
-OpenOption = Annotated[bool, typer.Option("--open", help="Show the page in the browser.", rich_help_panel="Output")]
+PageOption = Annotated[Path, output_option("--output", "-o", metavar="FILE", help="The page.")]
+OpenOption = Annotated[bool, output_option("--open", help="Show the page in the browser.")]
 FiguresOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR", help="Write the page's charts there, as PNG and SVG for slides.", rich_help_panel="Output"
-    ),
+    Path | None, output_option(metavar="DIR", help="Write the page's charts there, as PNG and SVG for slides.")
 ]
 MaxTokensOption = Annotated[
     int | None,
-    typer.Option(
+    measure_option(
         "--max-tokens",
         metavar="N",
         min=0,
         help="Most tokens whose own gradients are computed; 0: none, 512 by default.",
-        rich_help_panel="Measure",
     ),
 ]
 ShowOption = Annotated[list[str] | None, options.show_option("report")]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
+from gradscope.cli.arguments.options import measure_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
@@ -22,20 +23,10 @@ EXAMPLES = (
 COMMON = ("--step", "--max-tokens", "--model", "--initial", "--run-config", "--show", "--output", "--json")
 
 StepOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", help="The step; the one that stands out most by default.", rich_help_panel="Measure", min=1
-    ),
+    int | None, measure_option(metavar="N", help="The step; the one that stands out most by default.", min=1)
 ]
 TokensOption = Annotated[
-    int,
-    typer.Option(
-        "--max-tokens",
-        metavar="N",
-        help="Tokens whose gradients are computed; 0: none.",
-        rich_help_panel="Measure",
-        min=0,
-    ),
+    int, measure_option("--max-tokens", metavar="N", help="Tokens whose gradients are computed; 0: none.", min=0)
 ]
 ShowOption = Annotated[list[str] | None, options.show_option("spike")]
 

@@ -1,7 +1,12 @@
-"""How a command hands over its result: a table or one JSON document on stdout, files where asked, talk on stderr."""
+"""How a command hands over its result: a table or one JSON document on stdout, files where asked, talk on stderr.
+
+An output folder appears whole or not at all, and nothing in it is overwritten unasked.
+"""
 
 from __future__ import annotations
 
+import errno
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,10 +17,10 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.output.next_commands import show_next
-from gradscope.cli.output.output_folder import staged_folder, unfinished_folder, unfinished_path
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import pause, say, write_data
 from gradscope.cli.output.streams import show as print_result
+from gradscope.errors import OutputExistsError
 from gradscope.machine.processes import num_processes, process_index
 from gradscope.option import Option
 from gradscope.progress import ProgressCallback
@@ -24,7 +29,90 @@ from gradscope.render.registry import render_table, spec_of
 from gradscope.render.terminal.names import ALL, NOTES, VERDICT
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
-from gradscope.writing import one_writer
+from gradscope.writing import atomic_write, naming, one_writer, partial_folder
+
+
+@contextmanager
+def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> Iterator[Path]:
+    """A folder to write into, whose files move to their place once all of them are there.
+
+    With ``force`` files of the same name are replaced and everything else in the folder stays: it may be a home. What
+    the command read is never replaced.
+
+    Args:
+        folder: Where the files belong.
+        force: Write into a folder that is not empty.
+        inputs: The files that were read, known at the latest when the block ends.
+
+    Yields:
+        An empty folder beside it, on the same disk; an exception removes it and leaves ``folder`` as it was.
+
+    Raises:
+        OutputExistsError: There is a file at that path, a folder with something in it and ``force`` is off, or one of
+            the inputs in the place of a file.
+        OutputBusyError: Another process writes there.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise OutputExistsError(f"{folder} is a file.", hint="Name a folder with --output.")
+    if not force and folder.is_dir() and any(folder.iterdir()):
+        raise OutputExistsError(
+            f"The folder {folder} is not empty.",
+            hint="Name another folder, or add --force to replace files of the same name in it.",
+        )
+    with one_writer(folder), naming(folder), partial_folder(folder.absolute()) as aside:
+        yield aside
+        _move_files(aside, folder.absolute(), inputs)
+
+
+@contextmanager
+def unfinished_folder(folder: Path, *, force: bool) -> Iterator[Path]:
+    """A place for finished parts of work that may be interrupted; it goes when the work is done, and only then.
+
+    Args:
+        folder: Where the work's files belong.
+        force: Throw away what an earlier call left there.
+
+    Yields:
+        A hidden folder beside it, which need not exist.
+    """
+    kept = unfinished_path(folder)
+    if force:
+        shutil.rmtree(kept, ignore_errors=True)
+    yield kept
+    shutil.rmtree(kept, ignore_errors=True)
+
+
+def unfinished_path(folder: Path) -> Path:
+    """Where finished parts of a folder's work wait."""
+    return folder.absolute().with_name(f".{folder.absolute().name}.unfinished")
+
+
+def refuse_input(path: Path, inputs: Sequence[str]) -> None:
+    """Refuse to replace what the command reads, ``--force`` or not.
+
+    Raises:
+        OutputExistsError: The path is one of the inputs, by whatever name.
+    """
+    if path.exists() and any(Path(one).exists() and path.samefile(one) for one in inputs):
+        raise OutputExistsError(
+            f"{path} is what this command reads; nothing replaces that.", hint="Name another place."
+        )
+
+
+def _move_files(aside: Path, folder: Path, inputs: Sequence[str]) -> None:
+    files = sorted(path for path in aside.rglob("*") if path.is_file())
+    for file in files:
+        refuse_input(folder / file.relative_to(aside), inputs)
+    for file in files:
+        target = folder / file.relative_to(aside)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file.replace(target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            atomic_write(target, file.read_bytes(), force=True)  # the folder is a disk of its own
+
 
 _OUTPUT = "Output"
 _MOST_NAMED = 3
@@ -37,8 +125,7 @@ class DeliveryOptions:
     as_json: Annotated[bool, Option(("--json",), "Print one JSON document and nothing else.", _OUTPUT)] = False
     """Print the JSON document instead of the table."""
     output: Annotated[
-        Path | None,
-        Option(("--output", "-o"), "Write JSON, CSV, arrays and figures there.", _OUTPUT, metavar="DIR"),
+        Path | None, Option(("--output", "-o"), "Write JSON, CSV, arrays and figures there.", _OUTPUT, metavar="DIR")
     ] = None
     """The folder for files; it is refused before any work where something is in the way."""
     force: Annotated[bool, Option(("--force",), "Replace files of the same name there.", _OUTPUT)] = False

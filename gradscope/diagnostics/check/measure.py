@@ -117,20 +117,9 @@ def check_run(
         refuse_other(Path(baseline), force=force)
     before = None if baseline is None or update_baseline else read_baseline(Path(baseline))
     names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
-    run = read_run(
-        path,
-        read,
-        rewards_only=all(map(needs_only_rewards, names)),
-        progress=progress,
-        metrics_alone=True,
-    )
+    run = read_run(path, read, rewards_only=all(map(needs_only_rewards, names)), progress=progress, metrics_alone=True)
     values = MetricValues(
-        run=run,
-        success_threshold=success_threshold,
-        reward=reward,
-        resampling=resampling,
-        read=read,
-        engine=engine,
+        run=run, success_threshold=success_threshold, reward=reward, resampling=resampling, read=read, engine=engine
     )
     for name in (*names, *allow_unknown):
         _check_name(name, values)

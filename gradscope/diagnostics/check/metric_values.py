@@ -24,8 +24,8 @@ from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files, samples_of_run
-from gradscope.diagnostics.spike.logged_course import courses_of, metric_at, outstanding_step
-from gradscope.errors import GradscopeError
+from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
+from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.findings.degeneracy_signal import conflict_advice
@@ -141,10 +141,15 @@ class MetricValues:
 
         Returns:
             Its value; undefined, with the reason, where it cannot be had.
+
+        Raises:
+            MissingDependencyError: It is of gradients, whose libraries are not installed.
         """
         metric, selector = split_metric(name)
         try:
             return self._value(metric) if selector is None else self._selected(metric, selector, name)
+        except MissingDependencyError:
+            raise  # of what is not installed no run is to blame
         except GradscopeError as error:
             reason = error.message.rstrip(".")
             return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=error.hint or "")

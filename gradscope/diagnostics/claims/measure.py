@@ -11,7 +11,7 @@ from gradscope.diagnostics.claims.claim import Claim, Judgement, cannot_tell
 from gradscope.diagnostics.claims.evidence import ADVANTAGE, Evidence, NotAtHand
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.inputs.steps import missing_weights, select_steps
-from gradscope.errors import GradscopeError
+from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
 from gradscope.results.verdicts import NOT_SHOWN, ClaimRow, ClaimsReport
@@ -96,6 +96,8 @@ def _judged(claim: Claim, evidence: Evidence) -> Judgement | None:
     except NotAtHand:
         return None
     except GradscopeError as error:
+        if isinstance(error, MissingDependencyError) and not evidence.no_gradients:
+            raise
         return cannot_tell(error.message.rstrip("."))
 
 

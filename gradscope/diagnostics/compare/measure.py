@@ -8,6 +8,7 @@ comparison are one family, and their p-values are corrected for it.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -20,12 +21,15 @@ from gradscope.advantages.registry import LOGGED
 from gradscope.catalog.lookup import range_of
 from gradscope.copies import as_named
 from gradscope.diagnostics.compare.runs import (
+    OF_SAMPLES,
+    UNKNOWN,
     ComparedRun,
     find_runs,
+    on_common_steps,
     read_runs,
-    with_prompts_resampled,
     with_side_rewards,
 )
+from gradscope.diagnostics.compare.two_runs import prompt_names, unlike_rewards, with_differences
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.request import RankOptions
 from gradscope.errors import InputError
@@ -185,17 +189,22 @@ def compare_runs(
     paths = tuple(fetched(path, progress) for path in paths)
     folders = find_runs(paths)
     runs, left_out = read_runs(folders, read, progress)
-    reasons = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
+    reasons = {folder: error.message.rstrip(".") for folder, error in left_out.items()}
+    listed = "; ".join(f"{folder}: {reason}" for folder, reason in reasons.items())
     if strict and left_out:
-        raise InputError(f"{len(left_out)} runs cannot be compared ({reasons}).", hint="Leave out --strict.")
+        raise InputError(f"{len(left_out)} runs cannot be compared ({listed}).", hint="Leave out --strict.")
     if len(runs) < 2:
+        why = next((error.hint for error in left_out.values()), None)
+        why = shlex.join(["gradscope", "passk", *map(str, paths)]) if why == OF_SAMPLES else why
         raise InputError(
-            f"A comparison needs two finished runs, and there are {len(runs)} ({reasons or 'no other folder'}).",
-            hint="Name two runs, or train some: gradscope train --advantage grpo,sign --seeds 0-4 --output grid",
+            f"A comparison needs two finished runs, and there are {len(runs)} ({listed or 'no other folder'}).",
+            hint=why or "Name two runs, or train some: gradscope train --advantage grpo,sign --seeds 0-4 --output grid",
         )
+    if len(runs) == 2:
+        runs = on_common_steps(*map(with_side_rewards, runs))
     cells = _cells(runs)
     asked = _asked(cells, only)
-    measured = _measured(runs, progress) if gradients else {}
+    measured = _measure_gradients(runs, progress=progress) if gradients else {}
     budgets = _budgets(runs, ks)
     with_cost = _has_cost(runs)
     with_incoherence = any(run.is_dense for run in runs)  # else its tests would only weaken the others
@@ -210,9 +219,7 @@ def compare_runs(
     metrics = tuple(dict.fromkeys(name for of_seed in values.values() for run in of_seed.values() for name in run))
     pairs = judged([pair for first, second in asked for pair in _compare(first, second, values)])
     if len(runs) == 2 and pairs:
-        pairs = with_prompts_resampled(pairs, *(run for of_seed in cells.values() for run in of_seed.values()))
-    if len(runs) == 2:
-        runs = tuple(map(with_side_rewards, runs))
+        pairs = with_differences(pairs, *(run for of_seed in cells.values() for run in of_seed.values()))
     names = dict(zip((run.path for run in runs), names_of([run.path for run in runs]), strict=True))
     comparison = Comparison(
         source=_source(paths, runs),
@@ -225,15 +232,16 @@ def compare_runs(
         metrics=metrics,
         num_tests=sum(pair.p_value is not None for pair in pairs),
         rewards=tuple(replace(run.sides, run=names[run.path]) for run in runs if run.sides is not None),
-        left_out=left_out,
+        left_out=reasons,
+        cautions=tuple(_cautions(*runs)) if len(runs) == 2 else (),
     )
     return replace(comparison, findings=compare_findings(comparison))
 
 
 def _cells(runs: Sequence[ComparedRun]) -> dict[_Cell, dict[int, ComparedRun]]:
-    """Runs by cell and seed."""
+    """Runs by cell and seed; what only some of them state is unknown of the others, and tells no cells apart."""
     names = list(dict.fromkeys(name for run in runs for name in run.settings))
-    varying = [name for name in names if len({repr(run.settings.get(name)) for run in runs}) > 1]
+    varying = [name for name in names if len({repr(run.settings[name]) for run in runs if name in run.settings}) > 1]
     cells: dict[_Cell, dict[int, ComparedRun]] = {}
     for run in runs:
         cell = (run.advantage, tuple((name, run.settings.get(name)) for name in varying))
@@ -243,12 +251,22 @@ def _cells(runs: Sequence[ComparedRun]) -> dict[_Cell, dict[int, ComparedRun]]:
                 f"{other.path} and {run.path} have the same settings and seed: they are one run made twice.",
                 hint="Leave one of them out.",
             )
+    if len(cells) == 2:
+        return cells  # as they were named: the second minus the first
     return dict(sorted(cells.items(), key=lambda item: [item[0][0], *(str(value) for _, value in item[0][1])]))
 
 
-def _measured(runs: Sequence[ComparedRun], progress: ProgressCallback) -> dict[Path, dict[str, float]]:
-
-    return _measure_gradients(runs, progress=progress)
+def _cautions(first: ComparedRun, second: ComparedRun) -> Iterator[str]:
+    """What of two runs is not the same, beside what is compared."""
+    if first.rewards is not None and second.rewards is not None:
+        one, other = (set(names) for names in prompt_names([first.rewards, second.rewards]))
+        yield f"{len(one & other):,} of {len(one | other):,} prompts are in both."
+        if unlike_rewards(first, second):
+            yield "Their rewards are of other functions, so mean rewards are in two units."
+    alone = sorted(first.settings.keys() ^ second.settings.keys())
+    if alone:
+        more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
+        yield f"Unknown whether they differ in what one of them does not state: {', '.join(alone[:3])}{more}."
 
 
 def _budgets(runs: Sequence[ComparedRun], ks: Sequence[int]) -> tuple[int, ...]:
@@ -271,7 +289,8 @@ def _has_cost(runs: Sequence[ComparedRun]) -> bool:
 def _cell_name(cell: _Cell) -> str:
     """What a cell is called."""
     advantage, settings = cell
-    return ", ".join([advantage, *(f"{name} {value}" for name, value in settings)])
+    told = [f"{name} {value}" if name != "run" else str(value) for name, value in settings if value is not None]
+    return ", ".join([advantage, *told] if advantage != UNKNOWN else told) or UNKNOWN
 
 
 def _pairs(cells: Sequence[_Cell]) -> Iterator[tuple[_Cell, _Cell]]:
@@ -291,9 +310,12 @@ def _asked(cells: Iterable[_Cell], only: str | None) -> list[tuple[_Cell, _Cell]
 
 
 def _changed(first: _Cell, second: _Cell) -> list[str]:
-    """What differs between two cells."""
-    changed = ["advantage"] if first[0] != second[0] else []
-    return changed + [name for (name, one), (_, other) in zip(first[1], second[1], strict=True) if one != other]
+    """What differs between two cells, of what both state; which run it is where they differ in nothing of that."""
+    stated: dict[str, tuple[_Setting, _Setting]]
+    stated = {"advantage": (first[0], second[0])} if UNKNOWN not in (first[0], second[0]) else {}
+    stated |= {name: (one, other) for (name, one), (_, other) in zip(first[1], second[1], strict=True)}
+    changed = [name for name, both in stated.items() if None not in both and both[0] != both[1]]
+    return [name for name in changed if name != "run" or changed == ["run"]] or ["run"]
 
 
 def _compare(first: _Cell, second: _Cell, values: dict[_Cell, dict[int, dict[str, float]]]) -> Iterator[ComparedPair]:
@@ -399,5 +421,4 @@ def _source(paths: Sequence[str | Path], runs: Sequence[ComparedRun]) -> Source:
         kind="metrics" if all(run.log is not None and run.log.kind == "metrics" for run in runs) else "rollouts",
         files=tuple(file for run in runs for file in run.files),
         num_rows=sum(len(run.reward) for run in runs),
-        inferred=("A row is a step of a run.",),
     )

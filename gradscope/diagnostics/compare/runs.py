@@ -6,7 +6,6 @@ Shapes: S steps of a run.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,17 +22,13 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.outcomes.reward_shares import frac_incoherent
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
-from gradscope.metrics.uncertainty.intervals import difference_of
-from gradscope.metrics.uncertainty.studentized import cluster_sums
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.results.compare import ComparedPair
 from gradscope.results.signal import SideRewards
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import RewardTable, reward_table, sizes_of
 from gradscope.rollouts.places.fetch import fetched, names_of
 from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.readers.detect import read_run, runs_below
+from gradscope.rollouts.readers.detect import FORMATS, TRAINERS, read_run, runs_below
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import (
     RunManifest,
@@ -52,8 +47,13 @@ _NOT_SETTINGS_OF_TRAINERS = (
     *("seed", "data_seed", "report_to", "logging_steps", "save_steps", "save_strategy", "hub_model_id"),
 )
 """The same of other trainers, by the last part of their names."""
+UNKNOWN = "unknown"
+"""The formulation of a run that does not state it: no difference, whatever that of the other is."""
+OF_SAMPLES = "gradscope passk compares samples."
 _DRAWDOWN_PARTS = 10
 _COUNTED = {"num_rewarded", "num_incoherent"}
+_OF_ONE_POLICY = {format.name for format in FORMATS} - {format.name for format in TRAINERS} - {"generic"}
+"""Readers of samples and evaluations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +63,13 @@ class ComparedRun:
     path: Path
     """Its folder, or its log."""
     advantage: str
-    """Its formulation; of a run that is not ours, whose settings are not known by one name, the reader's name."""
+    """Its formulation; ``unknown`` of a run that is not ours, whose settings are not known by one name."""
     seed: int
     """Its seed."""
     settings: Mapping[str, Any]
     """Everything else that bears on its result."""
+    steps: NDArray[np.int64]
+    """Its steps, ascending, [S]."""
     reward: NDArray[np.float64]
     """Mean reward of each step, [S]; empty where metrics alone do not have it."""
     degenerate: NDArray[np.float64]
@@ -139,32 +141,57 @@ def find_runs(paths: Sequence[str | Path]) -> tuple[Path, ...]:
 
 def read_runs(
     folders: Sequence[Path], read: ReadOptions | None = None, progress: ProgressCallback = no_progress
-) -> tuple[tuple[ComparedRun, ...], dict[str, str]]:
-    """The runs that are finished, and folder -> reason for those that are left out."""
+) -> tuple[tuple[ComparedRun, ...], dict[str, GradscopeError]]:
+    """The runs that are finished, and folder -> error of those that are left out."""
     runs: list[ComparedRun] = []
-    left_out: dict[str, str] = {}
+    left_out: dict[str, GradscopeError] = {}
     for folder in folders:
         try:
-            ours = manifest_path(folder).is_file() and (read is None or read.reader is None)
-            runs.append(_read_run(folder) if ours else _read_log(folder, read, progress))
+            forced = read is not None and read.for_run(folder).reader is not None
+            runs.append(_read_log(folder, read, progress) if forced or not _is_ours(folder) else _read_run(folder))
         except GradscopeError as error:
-            left_out[as_named(str(folder))] = as_named(error.message.rstrip("."))
+            left_out[as_named(str(folder))] = error
     return _told_apart(runs), left_out
 
 
 def _told_apart(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
-    """Logs that do not tell their settings, or tell the same, are not one run made twice: they differ in which run."""
-
-    def told(one: ComparedRun) -> tuple[str, int, str]:
-        return one.advantage, one.seed, repr(sorted(one.settings.items(), key=str))
-
-    number, names = Counter(map(told, runs)), names_of([run.path for run in runs])
+    """Logs that state no setting in which they differ are not one run made twice: they differ in which run."""
+    names = names_of([run.path for run in runs])
     return tuple(
-        run
-        if run.log is None or (run.settings and number[told(run)] < 2)
-        else replace(run, settings={**run.settings, "run": name})
+        replace(run, settings={**run.settings, "run": name})
+        if run.log is not None and any(other is not run and not _is_apart(run, other) for other in runs)
+        else run
         for run, name in zip(runs, names, strict=True)
     )
+
+
+def _is_apart(one: ComparedRun, other: ComparedRun) -> bool:
+    """Whether two runs are of other seeds, or state a setting each in its way."""
+    both = one.settings.keys() & other.settings.keys()
+    unlike = [name for name in both if repr(one.settings[name]) != repr(other.settings[name])]
+    is_known = UNKNOWN not in (one.advantage, other.advantage)
+    return one.seed != other.seed or bool(unlike) or (is_known and one.advantage != other.advantage)
+
+
+def on_common_steps(first: ComparedRun, second: ComparedRun) -> tuple[ComparedRun, ComparedRun]:
+    """Two runs at the steps that both have; as they are where that is none."""
+    common = np.intersect1d(first.steps, second.steps)
+    if not len(common):
+        return first, second
+    cut = []
+    for run in (first, second):
+        is_common = np.isin(run.steps, common)
+        table = run.rewards
+        cut.append(
+            replace(
+                run,
+                steps=common,
+                reward=run.reward[is_common] if len(run.reward) else run.reward,
+                degenerate=run.degenerate[is_common] if len(run.degenerate) else run.degenerate,
+                rewards=None if table is None else table.select(np.isin(table.step, common)),
+            )
+        )
+    return cut[0], cut[1]
 
 
 def drawdown(rewards: NDArray[np.float64]) -> float:
@@ -184,18 +211,24 @@ def drawdown(rewards: NDArray[np.float64]) -> float:
     return float(np.max(np.maximum.accumulate(parts) - parts))
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether a command of ours trained a run; what a recorder wrote of somebody's script is a log."""
+    return manifest_path(folder).is_file() and "steps" in read_manifest(folder).config
+
+
 def _read_run(folder: Path) -> ComparedRun:
     manifest = read_manifest(folder)
     metrics = read_metrics(folder)
-    steps = int(manifest.config.get("steps", 0))
+    steps = int(manifest.config["steps"])
     absent = [step for step in range(1, steps + 1) if step not in metrics]
-    if absent or not steps:
+    if absent:
         raise InputError(f"{steps - len(absent)} of {steps} steps are done", hint="Finish it with --resume.")
     return ComparedRun(
         path=folder,
         advantage=manifest.advantage,
         seed=manifest.seed,
         settings={name: value for name, value in manifest.config.items() if name not in _NOT_SETTINGS},
+        steps=np.array(sorted(metrics)),
         reward=_series(metrics, "reward"),
         degenerate=_series(metrics, "num_degenerate_groups") / _series(metrics, "num_groups"),
         incoherence=_incoherence(metrics),
@@ -210,11 +243,13 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
     run = read_run(path, read, rewards_only=True, progress=progress, metrics_alone=True)
     if run.source.kind == "metrics":
         return _of_metrics(path, run)
+    if run.source.format in _OF_ONE_POLICY:
+        raise InputError("it holds samples of one policy and no training steps", hint=OF_SAMPLES)
     table = reward_table(run.groups)
     table = table.select(table.sums(np.isnan(table.reward)) == 0)
     if not len(table):
         raise InputError("no group has all its rewards", hint="Log the reward of each rollout.")
-    of_group = np.unique(table.step, return_inverse=True)[1]
+    steps, of_group = np.unique(table.step, return_inverse=True)
     is_dead = (table.size > 1) & (table.spread(table.reward) <= EQUAL_REWARDS)
     sizes, seed = sizes_of(run.groups), run.settings.get("seed", 0)
     settings = {
@@ -226,9 +261,10 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
     }
     return ComparedRun(
         path=path,
-        advantage=run.source.format,
+        advantage=UNKNOWN,
         seed=seed if isinstance(seed, int) else 0,
         settings=settings,
+        steps=steps,
         reward=np.bincount(of_group, weights=table.sums(table.reward)) / np.bincount(of_group, weights=table.size),
         degenerate=np.bincount(of_group, weights=is_dead) / np.bincount(of_group),
         incoherence=None,
@@ -243,23 +279,24 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
 
 def _of_metrics(path: Path, run: Run) -> ComparedRun:
     """A run of which metrics alone were logged; what it did not log it cannot be compared in."""
+    names = [
+        name for name in ("reward", "frac_reward_zero_std") if any(name in logged for logged in run.metrics.values())
+    ]
+    metrics = {step: logged for step, logged in run.metrics.items() if logged.keys() >= set(names)}
+    series = {name: _series(metrics, name) for name in names}
     return ComparedRun(
         path=path,
-        advantage=run.source.format,
+        advantage=UNKNOWN,
         seed=0,
         settings={},
-        reward=_logged(run, "reward"),
-        degenerate=_logged(run, "frac_reward_zero_std"),
+        steps=np.array(sorted(metrics), dtype=np.int64),
+        reward=series.get("reward", np.zeros(0)),
+        degenerate=series.get("frac_reward_zero_std", np.zeros(0)),
         incoherence=None,
         heldout=None,
         kilotokens=None,
         log=run.source,
     )
-
-
-def _logged(run: Run, name: str) -> NDArray[np.float64]:
-    metrics = {step: values for step, values in run.metrics.items() if name in values}
-    return _series(metrics, name)
 
 
 def _incoherence(metrics: Mapping[int, Mapping[str, float]]) -> Estimate | None:
@@ -289,32 +326,6 @@ def _series(metrics: Mapping[int, Mapping[str, float]], name: str) -> NDArray[np
     return np.array([metrics[step][name] for step in sorted(metrics)], dtype=np.float64)
 
 
-_Floats = NDArray[np.float64]
-
-
-def with_prompts_resampled(
-    pairs: Sequence[ComparedPair], first: ComparedRun, second: ComparedRun
-) -> tuple[ComparedPair, ...]:
-    """Pairs of one run each, with the interval that their prompts give.
-
-    Args:
-        pairs: The metrics of the two runs.
-        first: The run that is subtracted.
-        second: The other.
-
-    Returns:
-        The same pairs. A metric that is not a mean over groups, such as the drawdown, has no such interval; nor has a
-        run whose rollouts cannot be read.
-    """
-    before, after = _means(first), _means(second)
-    return tuple(
-        replace(pair, within_runs=difference_of(before[pair.metric], after[pair.metric]))
-        if pair.metric in before.keys() & after.keys()
-        else pair
-        for pair in pairs
-    )
-
-
 def with_side_rewards(run: ComparedRun) -> ComparedRun:
     """A run with how much of it its main reward decides, for which one of ours is read."""
     if run.sides is not None:
@@ -323,35 +334,3 @@ def with_side_rewards(run: ComparedRun) -> ComparedRun:
         return replace(run, sides=side_rewards(read_run(run.path, rewards_only=True), ""))
     except GradscopeError:
         return run
-
-
-def _means(run: ComparedRun) -> Mapping[str, Estimate]:
-    """The means of a run's steps that are means over its groups."""
-    table = run.rewards
-    if run.log is not None and run.log.kind == "metrics":
-        return {}
-    if table is None:
-        try:
-            table = reward_table(read_run(run.path, rewards_only=True).groups)
-        except GradscopeError:
-            return {}
-        table = table.select(table.sums(np.isnan(table.reward)) == 0)
-    if not len(table):
-        return {}
-    is_dead = (table.size > 1) & (table.spread(table.reward) <= EQUAL_REWARDS)
-    return {
-        "train_reward": _mean_of_steps(table, table.sums(table.reward) / table.size, table.size.astype(np.float64)),
-        "mean_frac_reward_zero_std": _mean_of_steps(table, is_dead.astype(np.float64), np.ones(len(table))),
-    }
-
-
-def _mean_of_steps(table: RewardTable, values: _Floats, counts: _Floats) -> Estimate:
-    """Mean over steps of each step's mean over what is counted, all steps alike; prompts are resampled."""
-    of_group = np.unique(table.step, return_inverse=True)[1]
-    weights = counts / np.bincount(of_group, weights=counts)[of_group]
-    low, high = float(values.min()), float(values.max())
-    if np.ptp(weights) <= 1e-12 * weights[0]:
-        return bootstrap_mean(values, table.prompt, share=low >= 0.0 and high <= 1.0)
-    units = cluster_sums(np.column_stack([weights * values, weights]), table.prompt)
-    (mean,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], units, within=(low, high))
-    return mean

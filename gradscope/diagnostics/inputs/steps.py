@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss, loss_at
 from gradscope.errors import InputError
-from gradscope.gradients.engine_options import EngineOptions
+from gradscope.gradients.engine_options import EngineOptions, require_libraries
 from gradscope.progress import NoticeCallback, ProgressCallback, part
 from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
@@ -254,7 +254,11 @@ def measure_steps(
 
     Yields:
         One result per step, in the order given.
+
+    Raises:
+        MissingDependencyError: PyTorch, transformers or peft are not installed.
     """
+    require_libraries()
     from gradscope.diagnostics.inputs.recomputed import Recomputer
     from gradscope.gradients.plan.trainers.registry import objective_of
 
@@ -279,12 +283,7 @@ def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
 
 
 def _measure(
-    run: Run,
-    step: int,
-    loss: StepLoss,
-    recomputer: Recomputer,
-    options: EngineOptions,
-    question: RowQuestion | None,
+    run: Run, step: int, loss: StepLoss, recomputer: Recomputer, options: EngineOptions, question: RowQuestion | None
 ) -> MeasuredStep:
     """One step: refused with a reason, taken as an earlier call kept it, or computed."""
     from gradscope.gradients.model.budget import names_out_of_memory

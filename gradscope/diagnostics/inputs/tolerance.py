@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
 GRAD_NORM_TOLERANCE = 1e-5
 """Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
 ROUNDING_FLOOR = 1e-6
@@ -30,8 +26,3 @@ def meets_logged(norm: float, logged: float, floor: float = 0.0) -> bool:
         (True, False, True)
     """
     return abs(norm - logged) <= max(GRAD_NORM_TOLERANCE * abs(logged), floor)
-
-
-def _rounding_floor(score_gram: np.ndarray) -> float:
-    """Up to where a norm of the step whose score vectors have this Gram matrix, [R, R], is rounding."""
-    return ROUNDING_FLOOR * math.sqrt(max(float(np.trace(score_gram)), 0.0))

@@ -16,6 +16,7 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.rank import rank_headline
 from gradscope.findings.rank_weights import adapter_findings, idle_adapter_findings, weight_update_findings
+from gradscope.gradients.engine_options import require_libraries
 from gradscope.metrics.gram.spectrum import (
     ZERO_MATRIX,
     Array,
@@ -110,13 +111,14 @@ def _measure_weight_updates(
     weights: Sequence[WeightsRef], progress: ProgressCallback
 ) -> tuple[tuple[WeightUpdate, ...], tuple[UpdateTrajectory, ...], tuple[AdapterState, ...]]:
     """Every change since the first checkpoint and between neighbors, their trajectory, and an adapter's factors."""
-    from gradscope.gradients.model.checkpoint import base_matrices, common_tensors, open_checkpoint
-
     if len(weights) < 2 or len({ref.kind for ref in weights}) > 1:
         raise InputError(
             f"An update needs two checkpoints of one kind, and there are {len(weights)}.",
             hint="Save checkpoints, or name the weights before the first update: --initial FOLDER",
         )
+    require_libraries()
+    from gradscope.gradients.model.checkpoint import base_matrices, common_tensors, open_checkpoint
+
     checkpoints = [open_checkpoint(ref) for ref in weights]
     base, names = base_matrices(weights[0]), common_tensors(checkpoints)
     if not names:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.copies import as_named
+from gradscope.diagnostics.compare.two_runs import prompt_names
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.report.sections.signal import dead_groups
@@ -373,7 +374,7 @@ def _cautions(runs: Sequence[NamedRun], steps: Sequence[int]) -> Iterator[str]:
     sizes = [", ".join(map(str, sizes_of(one.run.groups))) for one in runs]
     if len(set(sizes)) > 1:
         yield f"Groups differ in size ({'; '.join(sizes)}), and larger ones are less often without a gradient."
-    prompts = [set(reward_table(one.run.groups).prompts) for one in runs]
+    prompts = list(map(set, prompt_names([reward_table(one.run.groups) for one in runs])))
     shared, every = len(set.intersection(*prompts)), len(set.union(*prompts))
     yield f"{shared:,} of {every:,} prompts are in all of them."
 
@@ -493,10 +494,15 @@ def _settings(runs: Sequence[NamedRun]) -> ReportSection:
             missing="None of the logs tells its trainer's arguments. Keep them beside the log, as your trainer writes "
             "them; of one run --run-config names them.",
         )
-    names = sorted(set().union(*known))
-    differing = [key for key in names if len({values.get(key, _NOT_TOLD) for values in known}) > 1]
+    values_of = {key: [values[key] for values in known if key in values] for key in sorted(set().union(*known))}
+    stated = {key: values for key, values in values_of.items() if len(values) > 1}
+    differing = [key for key, values in stated.items() if len(set(values)) > 1]
     others = [f"The arguments of {', '.join(untold)} are not in the log."] if untold else []
-    said = f"{len(differing)} of {len(names)} settings differ" + (f": {', '.join(differing[:6])}" if differing else "")
+    if num_alone := len(values_of) - len(stated):
+        others.append(
+            f"{num_alone} more {'is' if num_alone == 1 else 'are'} stated by one run alone, and unknown of the others."
+        )
+    said = f"{len(differing)} of {len(stated)} settings differ" + (f": {', '.join(differing[:6])}" if differing else "")
     more = ", ..." if len(differing) > 6 else ""
     attribution = ["What differs between the runs may be due to any of them."] if len(differing) > 1 else []
     rows = tuple((key, *(values.get(key, _NOT_TOLD) for values in known)) for key in differing)
@@ -512,7 +518,8 @@ def _settings(runs: Sequence[NamedRun]) -> ReportSection:
 
 def _flat(run: Run) -> dict[str, str]:
     """Setting -> its value in words, and how many rollouts a group has."""
-    sizes = {"rollouts of a group": ", ".join(map(str, sizes_of(run.groups))) or _NOT_TOLD}
+    told = ", ".join(map(str, sizes_of(run.groups)))
+    sizes = {"rollouts of a group": told} if told else {}
     values = {
         name: text if len(text := str(value)) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
         for name, value in run.settings.values.items()

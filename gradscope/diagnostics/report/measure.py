@@ -47,9 +47,9 @@ from gradscope.diagnostics.report.sections.rewards import rewards_section
 from gradscope.diagnostics.report.sections.signal import signal_section
 from gradscope.diagnostics.report.sections.tokens import tokens_section
 from gradscope.diagnostics.report.strip import key_numbers
-from gradscope.errors import GradscopeError
+from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
-from gradscope.gradients.engine_options import EngineOptions
+from gradscope.gradients.engine_options import EngineOptions, missing_library
 from gradscope.metrics.gram.geometry import batch_norm, projection_shares
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
@@ -202,6 +202,8 @@ def _or_unavailable(make: Callable[[], Made]) -> Made | Unavailable:
     """A result, or what kept it from being made: one unusable part never costs the page."""
     try:
         return make()
+    except MissingDependencyError:
+        raise
     except GradscopeError as error:
         return Unavailable(reason=error.message, hint=error.hint or "")
 
@@ -210,6 +212,9 @@ def _measured(
     run: Run, steps: Sequence[int], options: EngineOptions, progress: ProgressCallback
 ) -> tuple[tuple[MeasuredStep, ...], Unavailable]:
     """The gradients of the chosen steps, and why there are none where there are none."""
+    if missing_library() and run.steps and not any(run.weights_before(step) for step in steps):
+        reason = missing_weights(run, run.steps[0])
+        return (), Unavailable(reason=f"No gradient was recomputed: {reason}.", hint=reason.advice)
     measured = _or_unavailable(lambda: tuple(measure_steps(run, steps, options, progress, closely=True)))
     if isinstance(measured, Unavailable):
         return (), measured

@@ -40,11 +40,7 @@ class GramAccumulator:
     """
 
     def __init__(
-        self,
-        num_rows: int,
-        device: torch.device,
-        slice_bytes: int | None = None,
-        places: Sequence[int] | None = None,
+        self, num_rows: int, device: torch.device, slice_bytes: int | None = None, places: Sequence[int] | None = None
     ) -> None:
         self.num_parameters = 0
         """Elements of all parameters that were added."""

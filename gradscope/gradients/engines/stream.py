@@ -344,12 +344,7 @@ def capture_batch(
     rows = [plan.rows[index] for index in batch.rows]
     with capture.hooks(), capture.batch(batch, sink):
         outputs = completion_logprobs(
-            model,
-            batch,
-            plan.objective.temperature,
-            past=past,
-            entropies=plan.has_entropies,
-            watch=capture.watch,
+            model, batch, plan.objective.temperature, past=past, entropies=plan.has_entropies, watch=capture.watch
         )
         weights = [plan.cotangent(row, each.detach()) for row, each in zip(rows, outputs, strict=True)]
         if any(row.requires_grad for row in outputs):  # nothing does where no layer has a rule

@@ -246,13 +246,7 @@ class Tracer:
             return None
         handed_on = begin_graph(output, returned)
         inputs = tuple(part.detach() for part in arguments)
-        call = TracedCall(
-            module=module,
-            input=inputs[0],
-            extra=inputs[1:],
-            output=output,
-            version=output._version,
-        )
+        call = TracedCall(module=module, input=inputs[0], extra=inputs[1:], output=output, version=output._version)
         self._trace.segments[self._segment].append(call)
         return handed_on
 

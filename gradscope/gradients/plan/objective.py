@@ -117,9 +117,7 @@ def _of_old_luspo(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason("loss_not_on_disk", "luspo by token averages over the padding of each micro-batch before TRL 1.10")
     else:
         yield Reason(
-            "settings_unknown",
-            "how luspo averages depends on TRL's version, which is not known",
-            hint=VERSION_HINT,
+            "settings_unknown", "how luspo averages depends on TRL's version, which is not known", hint=VERSION_HINT
         )
 
 

@@ -382,9 +382,5 @@ def read_step(path: Path, key: str) -> StepGram | StepNorm | None:
         kept = rest["assumption"]
         rest["assumption"] = Assumption(padding_row=kept["padding_row"], frozen=frozenset(kept["frozen"]))
     return StepGram(
-        gram=arrays["gram"],
-        rewards=arrays["rewards"],
-        advantages=arrays.get("advantages"),
-        logprobs=logprobs,
-        **rest,
+        gram=arrays["gram"], rewards=arrays["rewards"], advantages=arrays.get("advantages"), logprobs=logprobs, **rest
     )

@@ -248,12 +248,7 @@ class RolloutTokens:
 
 
 def measure_rollout_tokens(
-    prepared: PreparedStep,
-    step: StepGram,
-    rollouts: Sequence[int],
-    *,
-    most: int = 512,
-    seed: int = 0,
+    prepared: PreparedStep, step: StepGram, rollouts: Sequence[int], *, most: int = 512, seed: int = 0
 ) -> tuple[RolloutTokens, ...]:
     """Every token of some rollouts of one step.
 

@@ -156,12 +156,7 @@ class TokenTable:
 
 
 def token_tables(
-    prepared: PreparedStep,
-    step: StepGram,
-    *,
-    most: int | None,
-    seed: int,
-    rollouts: Collection[int] | None,
+    prepared: PreparedStep, step: StepGram, *, most: int | None, seed: int, rollouts: Collection[int] | None
 ) -> Iterator[TokenTable]:
     """The tokens of each group that count in the loss, or a random part of them.
 

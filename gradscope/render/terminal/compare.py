@@ -20,9 +20,9 @@ _AT_ONCE = 2
 _MOST_PAIRS = 6
 _METRIC, _LABEL = 16, 29
 """Characters of a name, as many as leave room for the numbers in 80 columns."""
-_OVER_PROMPTS = "Difference of the two runs [95 % interval over their prompts]"
+_OVER_PROMPTS = "Difference of the two runs, the second minus the first [95 % interval]"
 _OVER_SEEDS = "Mean difference over seeds [95 % interval]"
-_ORDER = ("decides", "suggests", "open")
+_ORDER = ("decides", "suggests", "differ", "open")
 
 
 def compare_table(comparison: Comparison, show: Sequence[str] = ()) -> Group:
@@ -80,9 +80,9 @@ def _differences(pairs: Sequence[ComparedPair], comparison: Comparison, notes: F
             "difference",
             lambda pair: pair.within_runs or pair.difference,
             "gap",
-            alone=lambda pair: pair.undefined or "",
+            alone=lambda pair: "the two agree in it" if pair.within_runs else pair.undefined or "",
         ),
-        Column("verdict", lambda pair: Word(pair.verdict, "fine" if pair.verdict == "decides" else "")),
+        Column("verdict", lambda pair: Word(pair.verdict, "fine" if pair.verdict in ("decides", "differ") else "")),
     ]
     return draw_table(columns, pairs, notes)
 

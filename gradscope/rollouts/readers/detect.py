@@ -131,7 +131,7 @@ def read_run(
     progress = reporter(progress)
     request = ReadRequest(
         path=fetched(path, progress),
-        options=options or ReadOptions(),
+        options=(options or ReadOptions()).for_run(path),
         rewards_only=rewards_only,
         parts_answer=rewards_only or parts_answer,
         progress=progress,

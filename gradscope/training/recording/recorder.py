@@ -1,10 +1,10 @@
-"""RolloutRecorder: two lines in somebody's own TRL script, and every command here can read the run.
+"""GradscopeCallback: one line in somebody's own TRL script, and every command here can read the run.
 
 ::
 
-    from gradscope.training import RolloutRecorder
-    RolloutRecorder(trainer, "my-run")  # before trainer.train()
+    trainer = GRPOTrainer(..., callbacks=[GradscopeCallback("my-run")])
 
+It hands the trainer to RolloutRecorder, which takes one itself: ``RolloutRecorder(trainer, "my-run")``.
 Two methods of the trainer are wrapped on the instance, and what they return passes through unchanged:
 ``_calculate_rewards`` tells exact ids and each function's rewards, ``_generate_and_score_completions`` what the loss
 will see. A callback writes a step once its update is done. Nothing is drawn at random and no mode is left changed, so
@@ -15,6 +15,7 @@ Shapes: R rollouts of a generation batch, F reward functions.
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import shlex
@@ -419,6 +420,42 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         more = declared if isinstance(declared, list) else [declared]
         ids = (tokenizer.eos_token_id, tokenizer.pad_token_id, *more)
         return frozenset(token for token in ids if token is not None)
+
+
+class GradscopeCallback(TrainerCallback):  # type: ignore[misc]
+    """Records the run of the GRPOTrainer that it is a callback of.
+
+    Args:
+        output: The run's folder.
+        **options: Those of :class:`RolloutRecorder`.
+
+    Raises:
+        TypeError: The recorder has no such option.
+    """
+
+    def __init__(self, output: str | Path, **options: Any) -> None:
+        inspect.signature(RolloutRecorder).bind(None, output, **options)
+        self._output, self._options = output, options
+        self._recorder: RolloutRecorder | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Begin to record; the trainer calls the recorder right after this callback."""
+        if self._recorder is None:
+            self._recorder = RolloutRecorder(_trainer_of(self), self._output, **self._options)
+
+
+def _trainer_of(callback: TrainerCallback) -> Any:
+    """Who is calling a callback: transformers tells it the model and the optimizer, but no trainer."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        trainer = frame.f_locals.get("self")
+        if callback in getattr(getattr(trainer, "callback_handler", None), "callbacks", ()):
+            return trainer
+        frame = frame.f_back
+    raise UsageError(
+        "GradscopeCallback is called by no trainer.",
+        hint='Give the trainer itself: RolloutRecorder(trainer, "my-run"), before trainer.train().',
+    )
 
 
 def _multiple(done: int, every: int | None) -> int:

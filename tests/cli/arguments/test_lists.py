@@ -13,6 +13,7 @@ from gradscope.cli.arguments.lists import (
     parse_metrics,
     parse_names,
     parse_numbers,
+    parse_steps,
 )
 from gradscope.errors import UsageError
 
@@ -109,3 +110,25 @@ def test_bad_counts_and_a_hint_that_reads(text: str, words: str) -> None:
     written = re.findall(r"--seeds ([\d:,]*\d)", caught.value.hint or "")
     assert written
     assert all(parse_counts("--seeds", example) for example in written)
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        (None, None),
+        ([], None),
+        (["3", "all"], None),
+        (["3,all"], None),
+        (["7"], (7,)),
+        (["4:6", "5", "1"], (1, 4, 5, 6)),
+        (["4-6,5,1"], (1, 4, 5, 6)),
+    ],
+)
+def test_steps_are_named_by_number_list_range_or_all(words: list[str] | None, steps: tuple[int, ...] | None) -> None:
+    assert parse_steps(words) == steps
+
+
+@pytest.mark.parametrize("word", ["x", "1:", "-3", "1.5", "1:2:3", "6:5", "0:99999999"])
+def test_what_is_no_step_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="--step"):
+        parse_steps([word])

@@ -3,9 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from gradscope.cli import app as whole
 from gradscope.cli.app import command as app
-from gradscope.cli.arguments.options import parse_show, show_option
+from gradscope.cli.arguments.options import complete_formulation, complete_metric, parse_show, show_option
 from gradscope.errors import UsageError
 from gradscope.render.terminal.names import TABLES, choices_of
 
@@ -42,3 +44,30 @@ def test_every_table_of_a_command_is_named_at_its_option_and_taken(command: str)
     assert parse_show(command, [",".join(names)]) == names
     with pytest.raises(UsageError, match="--show knows no 'nothing'"):
         parse_show(command, ["nothing"])
+
+
+@pytest.mark.parametrize(
+    ("incomplete", "completed"),
+    [("dr_", ["dr_grpo"]), ("sign,dr_", ["sign,dr_grpo"]), ("nothing", [])],
+)
+def test_the_last_formulation_of_a_list_is_completed(incomplete: str, completed: list[str]) -> None:
+    assert complete_formulation(incomplete) == completed
+
+
+def test_metrics_are_those_of_the_catalogue() -> None:
+    assert complete_metric("frac_reward_zero") == ["frac_reward_zero_std"]
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("gradscope explain frac_reward_zero", "frac_reward_zero_std"),
+        ("gradscope check run --track frac_reward_zero", "frac_reward_zero_std"),
+        ("gradscope check run --require frac_reward_zero", "frac_reward_zero_std"),
+        *((f"gradscope {command} run --advantage dr_", "dr_grpo") for command in ("rank", "replay", "claims")),
+    ],
+)
+def test_a_shell_completes(words: str, completed: str) -> None:
+    asked = {"_GRADSCOPE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    answer = CliRunner().invoke(whole.app, env=asked, prog_name="gradscope")
+    assert answer.stdout.split() == [completed]

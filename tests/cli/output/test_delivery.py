@@ -1,13 +1,110 @@
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.cli.output.delivery import DeliveryOptions, delivery, staged_folder
+from gradscope.errors import OutputExistsError
+from tests.cli.conftest import Cli
 from tests.render.examples import HOSTILE, degeneracy_report, source
+
+
+def test_a_folder_with_something_in_it_is_refused_before_any_work(cli: Cli, log: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    done = cli("degeneracy", log, "--output", tmp_path / "out")
+    assert (done.code, done.out) == (2, "")
+    assert "is not empty" in done.err
+    assert "--force" in done.err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+
+
+def test_force_replaces_its_own_files_and_leaves_the_others(cli: Cli, log: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    (folder / "degeneracy.json").write_text("old")
+    assert cli("degeneracy", log, "--output", folder, "--force").code == 0
+    assert (folder / "mine.txt").read_text() == "mine"
+    assert (folder / "degeneracy.json").read_text() != "old"
+
+
+def test_an_empty_folder_is_taken(cli: Cli, log: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    assert cli("degeneracy", log, "--output", tmp_path / "out").code == 0
+
+
+def test_a_failed_command_leaves_nothing_behind(cli: Cli, tmp_path: Path) -> None:
+    assert cli("degeneracy", tmp_path / "absent", "--output", tmp_path / "out").code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_way_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(OutputExistsError, match="is a file"), staged_folder(tmp_path / "out", force=True):
+        pass
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_what_a_command_reads_is_never_replaced(cli: Cli, log: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "degeneracy.json").symlink_to(log)
+    (folder / "degeneracy_by_step.csv").write_text("old")
+    before = log.read_bytes()
+    done = cli("degeneracy", log, "--output", folder, "--force")
+    assert done.code == 2
+    assert "degeneracy.json is what this command reads; nothing replaces that." in done.err
+    assert (log.read_bytes(), (folder / "degeneracy_by_step.csv").read_text()) == (before, "old")
+    assert cli("degeneracy", log, "--output", "/", "--force").code == 2
+
+
+def test_what_a_killed_command_left_goes_at_the_next_start(cli: Cli, log: Path, tmp_path: Path) -> None:
+    (tmp_path / ".out.99999-0a1b2c.partial").mkdir()
+    (tmp_path / ".out.99999-0a1b2c.partial" / "degeneracy.json").touch()
+    (tmp_path / ".out.lock").write_text('{"process": 1}')
+    assert cli("degeneracy", log, "--output", tmp_path / "out").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [log.name, "out"]
+
+
+def test_a_folder_on_a_disk_of_its_own(cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = Path.replace
+
+    def across(file: Path, target: Path) -> Path:
+        if file.parent != target.parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return replace(file, target)
+
+    monkeypatch.setattr(Path, "replace", across)
+    assert cli("degeneracy", log, "--output", tmp_path / "out").code == 0
+    assert (tmp_path / "out" / "degeneracy.json").is_file()
+
+
+def test_a_disk_that_cannot_be_written_is_named(
+    cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(file: Path, target: Path) -> Path:
+        raise OSError(errno.EROFS, "Read-only file system", str(file))
+
+    monkeypatch.setattr(Path, "replace", read_only)
+    done = cli("degeneracy", log, "--output", tmp_path / "out", "--quiet")
+    assert done.code == 2
+    assert f"error: Read-only file system ({tmp_path / 'out'}/" in done.err
+    assert "hint: Ask for the right to it" in done.err
+
+
+def test_an_exception_removes_what_was_staged(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half.txt").write_text("half")
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"), staged_folder(tmp_path / "out", force=False) as folder:
+        fail(folder)
+    assert list(tmp_path.iterdir()) == []
 
 
 def deliver(**options: object) -> None:

@@ -7,15 +7,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gradscope.diagnostics.compare import measure
 from gradscope.diagnostics.compare.measure import _cell_name, compare_runs
 from gradscope.diagnostics.compare.runs import ComparedRun, _told_apart, read_runs
-from gradscope.estimate import Estimate
 from gradscope.render.terminal.compare import compare_table
-from gradscope.results.compare import ComparedPair, Comparison
+from gradscope.results.compare import Comparison
 from tests.conftest import REPOSITORY
 from tests.diagnostics.compared_runs import write_run
 
@@ -83,21 +81,21 @@ def test_two_logs_of_another_reader_are_compared(tmp_path: Path) -> None:
     low = write_log(tmp_path / "low" / "log.jsonl", [[0, 0, 0, 0], [1, 0, 0, 0]])
     high = write_log(tmp_path / "high" / "log.jsonl", [[1, 0, 0, 1], [1, 1, 1, 1]])
     found = compare_runs(low, high)
-    assert [cell.name for cell in found.cells] == ["generic, run high/log.jsonl", "generic, run low/log.jsonl"]
+    assert [(cell.name, cell.advantage) for cell in found.cells] == [
+        ("low/log.jsonl", "unknown"),
+        ("high/log.jsonl", "unknown"),
+    ]
     assert {pair.changed for pair in found.pairs} == {"run"}
     assert differences(found) == {
-        "train_reward": pytest.approx(0.125 - 0.75),
+        "train_reward": pytest.approx(0.75 - 0.125),
         "reward_drawdown": 0.0,
         "mean_frac_reward_zero_std": 0.0,
     }
     assert found.source.recognized == "2 runs (generic)"
     assert found.source.files == (str(low), str(high))
-    assert found.findings[0].startswith("low/log.jsonl against high/log.jsonl: train_reward -0.625 [")
+    assert found.findings[0] == "No difference between low/log.jsonl and high/log.jsonl is beyond chance (2 looked at)."
     assert "what another seed would change is in none of them" in found.findings[1]
-    assert (
-        found.findings[2]
-        == "Nothing is decided (a decision needs 8 pairs, there are 1): no evidence of equality either."
-    )
+    assert found.findings[2:] == ("2 of 2 prompts are in both.",)
 
 
 def test_trl_runs_are_compared_alone_and_in_a_folder(tmp_path: Path) -> None:
@@ -105,16 +103,17 @@ def test_trl_runs_are_compared_alone_and_in_a_folder(tmp_path: Path) -> None:
         shutil.copytree(REPOSITORY / "fixtures" / "logs" / "trl", tmp_path / "runs" / name)
     alone, together = compare_runs(tmp_path / "runs" / "a", tmp_path / "runs" / "b"), compare_runs(tmp_path / "runs")
     assert set(differences(alone).values()) == {0.0}
-    assert [cell.name for cell in alone.cells] == ["trl, run a", "trl, run b"]
+    assert [cell.name for cell in alone.cells] == ["a", "b"]
     assert together.cells == alone.cells
 
 
-def test_a_log_beside_a_run_of_ours_differs_in_more_than_one_thing(tmp_path: Path) -> None:
+def test_a_log_beside_a_run_of_ours_is_not_told_to_differ_in_what_it_does_not_state(tmp_path: Path) -> None:
     ours, log = write_run(tmp_path / "ours", heldout_prompts=0), write_log(tmp_path / "log.jsonl", [[0, 1]] * 4)
     found = compare_runs(ours, log)
     assert differences(found)["train_reward"] == pytest.approx(0.0)
     assert found.source.recognized == "2 runs (gradscope, generic)"
-    assert any("The two differ in several things (advantage, " in finding for finding in found.findings)
+    assert {pair.changed for pair in found.pairs} == {"run"}
+    assert any("Unknown whether they differ in what one of them does not state: " in one for one in found.findings)
     assert compare_table(found)
 
 
@@ -151,74 +150,12 @@ def test_logs_that_tell_settings_and_seed_are_cells_and_pairs(tmp_path: Path) ->
         for run in read_runs([tmp_path / f"{rate}-{seed}" / "log.jsonl"])[0]
     ]
     cells = measure._cells(_told_apart(runs))
-    assert [_cell_name(cell) for cell in cells] == ["generic, lr 1e-06", "generic, lr 2e-06"]
+    assert [_cell_name(cell) for cell in cells] == ["lr 1e-06", "lr 2e-06"]
     assert [sorted(of_seed) for of_seed in cells.values()] == [[1, 2], [1, 2]]
 
 
 def replace_log(run: ComparedRun, *, rate: float, seed: int) -> ComparedRun:
     return replace(run, settings={"lr": rate}, seed=seed)
-
-
-CHANCES = {"low": 0.3, "high": 0.6}
-
-
-def write_pair(path: Path, chance: float, *, sizes: tuple[int, ...] = (8,), seed: int = 0, scale: float = 1.0) -> Path:
-    """Ten prompts a step for eight steps, groups of the sizes in turn."""
-    rng = np.random.default_rng(seed)
-    rows = [
-        {"prompt_id": f"{path.stem}-{prompt}", "step": step, "reward": scale * float(rng.random() < chance)}
-        for step in range(1, 9)
-        for prompt in range(10)
-        for _ in range(sizes[(step + prompt) % len(sizes)])
-    ]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
-
-
-def within(*paths: Path) -> dict[str, tuple[ComparedPair, Estimate | None]]:
-    return {pair.metric: (pair, pair.within_runs) for pair in compare_runs(*paths).pairs}
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("sizes", "scale"), [((8,), 1.0), ((4, 8), 1.0), ((2, 3, 16), 1.0), ((4, 8), 5.0)])
-def test_the_interval_is_around_the_difference_of_the_table(
-    tmp_path: Path, sizes: tuple[int, ...], scale: float, seed: int
-) -> None:
-    logs = [
-        write_pair(tmp_path / f"{name}.jsonl", chance, sizes=sizes, seed=seed + place, scale=scale)
-        for place, (name, chance) in enumerate(CHANCES.items())
-    ]
-    found = within(*logs)
-    for metric in ("train_reward", "mean_frac_reward_zero_std"):
-        pair, estimate = found[metric]
-        assert estimate is not None
-        assert estimate.value == pytest.approx(pair.difference.value, abs=1e-12)
-        assert estimate.num_units == 10
-        assert pair.difference.interval is None
-        assert pair.verdict == "open"
-    _, reward = found["train_reward"]
-    assert reward is not None
-    assert reward.side_of_zero == -1  # low minus high
-    assert reward.ends[1] - reward.ends[0] < scale * 0.25
-    assert found["reward_drawdown"][1] is None
-
-
-def test_the_interval_covers_as_often_as_it_says(tmp_path: Path) -> None:
-    """Prompts of the same chance: of 20 pairs of runs one leaves zero out."""
-    missed = 0
-    for seed in range(20):
-        logs = [write_pair(tmp_path / f"{name}.jsonl", 0.5, seed=2 * seed + place) for place, name in enumerate("ab")]
-        _, estimate = within(*logs)["train_reward"]
-        assert estimate is not None
-        missed += estimate.side_of_zero != 0
-    assert missed <= 4  # more have a chance of 3 in 1,000
-
-
-def test_three_runs_or_rollouts_that_are_not_there_have_no_such_interval(tmp_path: Path) -> None:
-    logs = [write_pair(tmp_path / f"{name}.jsonl", 0.5) for name in "abc"]
-    assert all(estimate is None for _, estimate in within(*logs).values())
-    bare = write_run(tmp_path / "run", heldout_prompts=0)
-    assert all(estimate is None for _, estimate in within(bare, logs[0]).values())
 
 
 def test_runs_of_one_cell_are_seeds_and_no_pair(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run_folder import checkpoint_path, find_weights, read_manifest, read_metrics, step_path
 from gradscope.rollouts.store import read_steps
-from gradscope.training import RolloutRecorder
+from gradscope.training import GradscopeCallback, RolloutRecorder
 from gradscope.training.config import read_config
 from gradscope.training.grpo.policy import EMBEDDED_FOLDER
 from tests.conftest import REPOSITORY
@@ -232,13 +232,38 @@ def test_images_are_refused(tmp_path: Path) -> None:
 @SLOW
 def test_the_lines_of_the_readme_work_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = re.findall(r"^    (.*RolloutRecorder.*)$", (REPOSITORY / "README.md").read_text(), flags=re.MULTILINE)
+    lines = re.findall(r"^    (.*GradscopeCallback.*)$", (REPOSITORY / "README.md").read_text(), flags=re.MULTILINE)
     trainer = stock_trainer(tmp_path / "trl")
     exec("\n".join(lines), {"trainer": trainer})
     train(trainer)
     assert len(lines) == 2
     assert replay_run("my-run", steps=[1]).verdict == "match"
     assert trainer.state.log_history[0]["gradscope/effective_rank"] >= 1
+
+
+@SLOW
+def test_the_recipe_trains_as_printed_and_its_run_is_reproduced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for where it reports to, and how small it is."""
+    monkeypatch.chdir(tmp_path)
+    recipe = (REPOSITORY / "docs" / "recipes.md").read_text().split("```python\n")[1].split("```")[0]
+    assert "callbacks=[recorder]" in recipe
+    stock = stock_trainer(tmp_path / "stock")
+    kept = {name: getattr(stock.args, name) for name in ("max_steps", "max_completion_length", "use_cpu", "bf16")}
+    given = {**kept, "per_device_train_batch_size": 16, "num_generations": 4, "report_to": "none"}
+    names: dict[str, Any] = {"model": stock.model, "reward": graded, "prompts": stock.train_dataset, "given": given}
+    small = recipe.replace('report_to=["wandb"]', "**given").replace("args=", "processing_class=tokenizer, args=")
+    exec(small, names | {"tokenizer": stock.processing_class})
+    assert replay_run("my-run", steps=[1]).verdict == "match"
+
+
+def test_a_callback_of_no_trainer_and_an_unknown_option_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'weights'"):
+        GradscopeCallback(tmp_path / "run", weights=1)
+    with pytest.raises(UsageError, match="GradscopeCallback is called by no trainer") as refused:
+        GradscopeCallback(tmp_path / "run").on_train_begin(None, None, None)
+    assert "RolloutRecorder(trainer" in str(refused.value.hint)
 
 
 @SLOW

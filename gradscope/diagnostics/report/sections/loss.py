@@ -19,7 +19,7 @@ import numpy as np
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.diagnostics.report.sections.signal import dead_groups
-from gradscope.diagnostics.spike.logged_course import courses_of, metric_at, outstanding_step
+from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
 from gradscope.errors import InputError
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.findings.rank_tokens import kl_findings

@@ -13,12 +13,7 @@ from typing import Any
 
 from gradscope.gradients.plan.losses import Loss, Mode, SamplerCorrection, clipped, tokens_alike
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.trainers.terms import (
-    counted_completions_alike,
-    dual_clipped,
-    held_ratio,
-    log_likelihood,
-)
+from gradscope.gradients.plan.trainers.terms import counted_completions_alike, dual_clipped, held_ratio, log_likelihood
 from gradscope.reason import Reason
 from gradscope.rollouts.run import TrainerSettings
 

@@ -63,11 +63,7 @@ KL_TYPES: Mapping[str, str] = {
     "k3": "k3 bounded",
 }
 """``kl_loss_type`` -> the estimator; with a plus the gradient is that of k2."""
-_SHAPING = (
-    f"{_ACTOR}.loss_agg_mode",
-    f"{_ACTOR}.use_kl_loss",
-    "actor_rollout_ref.rollout.temperature",
-)
+_SHAPING = (f"{_ACTOR}.loss_agg_mode", f"{_ACTOR}.use_kl_loss", "actor_rollout_ref.rollout.temperature")
 
 
 def verl_objective(settings: TrainerSettings) -> Objective:

@@ -1,0 +1,300 @@
+"""A run remembers how it was read: options of reading that were given once are used by the next commands on it.
+
+They are kept in ``gradscope.toml`` beside the run, or in one that gradscope wrote farther up in the same project (the
+folder with ``.git`` or ``pyproject.toml``), as a table a run::
+
+    [runs."my-run"]
+    initial = "./base"
+    reward-column = "score"
+
+Whatever is used from there is said. Only options of :class:`ReadOptions` can stand there: names, columns and paths of
+data, never a formulation, which is code. A file that gradscope did not write is read and left as it is. Of a URL
+nothing is kept: there is no place beside it, and it may hold a password.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from gradscope.cli.output.streams import say
+from gradscope.errors import GradscopeError, InputError, OutputExistsError
+from gradscope.machine.processes import process_index
+from gradscope.option import options_of
+from gradscope.outside.limits import read_whole
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.writing import atomic_write, one_writer
+
+FILE = "gradscope.toml"
+VARIABLE = "GRADSCOPE_REMEMBER"
+"""The environment variable that, as ``0``, has nothing kept and nothing used."""
+HEADER = "# Options that runs were read with, kept by gradscope. Delete a line to forget it.\n"
+"""The first line of a file that gradscope may change."""
+_PROJECT = (".git", "pyproject.toml")
+_FLAGS = {
+    option.flags[0].removeprefix("--"): (record, name)
+    for record in (ReadOptions, ColumnNames)
+    for name, option in options_of(record).items()
+    if option.metavar is not None
+}
+"""Name in the file -> the record and its field; a switch, such as ``--strict``, is of one command."""
+_PATHS = ("initial", "run-config", "completion-ids", "model")
+_LISTS = ("metric-column",)
+_LONGEST = 4096
+"""Characters of a value: the longest path that Linux opens."""
+
+_Value = str | list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What one file keeps for one run."""
+
+    file: Path
+    """The ``gradscope.toml``."""
+    run: Path
+    """The run, links followed."""
+    options: Mapping[str, _Value]
+    """Option without its dashes -> value; paths as they open from the current folder."""
+    owner: int | None
+    """The user whose file or folder it is, where that is another one than who runs this; None: one's own."""
+
+    def spelled(self, names: Iterable[str] | None = None) -> str:
+        """The options as they are typed, or those of some names."""
+        values = {name: self.options[name] for name in names or self.options}
+        return ", ".join(f"--{name} {v if isinstance(v, str) else ','.join(v)}" for name, v in values.items())
+
+
+def kept_for(run: str) -> tuple[Kept, ...]:
+    """What is kept for a run, the nearest file first; see :func:`kept_in`."""
+    real = Path(os.path.realpath(run))
+    return tuple(kept for file in _files_of(real) for kept in kept_in(file) if kept.run == real)
+
+
+def kept_in(file: Path) -> tuple[Kept, ...]:
+    """What a file keeps.
+
+    Returns:
+        A record a run, in the file's order; nothing where there is no file.
+
+    Raises:
+        InputError: The file cannot be read, or holds what it cannot hold.
+    """
+    if not file.exists():
+        return ()
+    owner = _other_owner(file) or _other_owner(file.parent)
+    return tuple(
+        Kept(
+            file=file,
+            run=Path(os.path.realpath(file.parent / run)),
+            options={name: _opened(name, value, file.parent) for name, value in table.items()},
+            owner=owner,
+        )
+        for run, table in _tables_of(_parsed(_text_of(file), file), file).items()
+    )
+
+
+@contextmanager
+def remembering(
+    runs: Sequence[str], read: ReadOptions, offered: Sequence[str], *, quiet: bool = False
+) -> Iterator[ReadOptions]:
+    """How to read some runs while a command works; what was given is kept once the command has an answer.
+
+    Args:
+        runs: As they were named.
+        read: As the command line says.
+        offered: The options without their dashes that the command has: of what is kept no other is used.
+        quiet: Say nothing, but of what another user keeps.
+
+    Yields:
+        The options with what is kept for the runs; what was given stands.
+
+    Raises:
+        InputError: What is kept cannot be read.
+        Exit: The command's own.
+    """
+    num_named = len(runs)
+    runs = () if os.environ.get(VARIABLE) == "0" else [run for run in runs if not _is_url(run)]
+    given = {name: value for name in _FLAGS if (value := _value_of(read, name)) is not None}
+    chosen = {run: _with_kept(run, read, [name for name in offered if name not in given], quiet) for run in runs}
+    try:
+        yield next(iter(chosen.values())) if len(chosen) == 1 == num_named else replace(read, of_run=chosen)
+    except typer.Exit as ended:
+        if ended.exit_code == 1:  # a verdict, to which the run was read
+            _keep_all(runs, given, quiet)
+        raise
+    _keep_all(runs, given, quiet)
+
+
+def _with_kept(run: str, read: ReadOptions, wanted: Sequence[str], quiet: bool) -> ReadOptions:
+    for kept in kept_for(run):
+        used = [name for name in kept.options if name in wanted and _value_of(read, name) is None]
+        if not used:
+            continue
+        for name in used:
+            read = _with_value(read, name, kept.options[name])
+        if kept.owner is not None:
+            say(f"warning: {kept.file} is of user {kept.owner}, and is used for {run}: {kept.spelled(used)}")
+        elif not quiet:
+            say(f"note: {kept.file} is used for {run}: {kept.spelled(used)}")
+    return read
+
+
+def _keep_all(runs: Iterable[str], given: Mapping[str, _Value], quiet: bool) -> None:
+    """Keeps what was given; that it cannot be is no reason to fail a command that has answered."""
+    given = {name: value for name, value in given.items() if not _is_url(str(value))}
+    for run in runs if given and process_index() == 0 else ():
+        try:
+            file = _keep(Path(os.path.realpath(run)), given)
+        except (GradscopeError, OSError, ValueError) as error:
+            said = f"note: options are not kept for {run}: {error}"
+        else:
+            said = f"wrote {file}: the next command on {run} needs no --{', --'.join(given)}" if file else ""
+        if said and not quiet:
+            say(said)
+
+
+def _keep(run: Path, given: Mapping[str, _Value]) -> Path | None:
+    """Writes what was given into the file of a run; None where it stood there."""
+    files = list(_files_of(run))
+    file = next((file for file in files if _is_ours(file)), files[0])
+    if (owner := _other_owner(file.parent)) is not None:
+        raise OutputExistsError(f"the folder {file.parent} is of user {owner}")
+    if (file.exists() or file.is_symlink()) and not _is_ours(file):
+        raise OutputExistsError(f"{file} was not written by gradscope, and is left as it is")
+    with one_writer(file):
+        text = _text_of(file) if file.exists() else HEADER
+        document, folder = _parsed(text, file), Path(os.path.realpath(file.parent))
+        tables = _tables_of(document, file)
+        name = next((name for name in tables if os.path.realpath(folder / name) == str(run)), None)
+        name = name or str(run.relative_to(folder))
+        before = tables.get(name, {})
+        table = {**before, **{option: _closed(option, value, folder) for option, value in given.items()}}
+        if table == before:
+            return None
+        changed = _with_table(text, name, table)
+        try:
+            is_safe = tomllib.loads(changed) == {**document, "runs": {**tables, name: table}}
+        except ValueError:
+            is_safe = False
+        if not is_safe:
+            raise OutputExistsError(f"{file} was written by hand in a way that cannot be changed safely")
+        atomic_write(file, changed, force=True)
+    return file
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file, itself and not a link to one, may be changed."""
+    return file.is_file() and not file.is_symlink() and not _other_owner(file) and _text_of(file).startswith(HEADER)
+
+
+def _other_owner(path: Path) -> int | None:
+    """The user whose a file or folder is, where that is another one; None, too, where systems know no such numbers."""
+    owner = path.stat().st_uid if hasattr(os, "getuid") else None
+    return None if owner is None or owner == os.getuid() else owner
+
+
+def _files_of(run: Path) -> Iterator[Path]:
+    """Where options of a run may be kept: beside it, and in the folders above it up to its project's, if it has one."""
+    above = list(run.parents)
+    depth = next((n for n, one in enumerate(above) if any((one / name).exists() for name in _PROJECT)), 0)
+    yield from (from_here(one / FILE) for one in above[: depth + 1])
+
+
+def _is_url(text: str) -> bool:
+    return "://" in text
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return read_whole(file).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} cannot be read: {error}.", hint=_repair(file)) from error
+
+
+def _parsed(text: str, file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise InputError(f"{file} is not TOML: {why}.", hint=_repair(file)) from error
+
+
+def _tables_of(document: Mapping[str, Any], file: Path) -> dict[str, dict[str, _Value]]:
+    """Run -> option -> value, as the file has them, each of which it may have."""
+    tables = document.get("runs", {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise InputError(
+            f"{file} has no tables of runs in `runs`.", hint='Write [runs."my-run"], and below it reader = "trl".'
+        )
+    for run, name, value in ((run, name, value) for run, table in tables.items() for name, value in table.items()):
+        if name not in _FLAGS:
+            raise InputError(
+                f"{file} keeps {name!r} for {run}, which is no option that can be kept.",
+                hint=f"It can keep {', '.join(_FLAGS)}. What is code, as a formulation, is named where it runs.",
+            )
+        texts = value if isinstance(value, list) and name in _LISTS else [value]
+        if not all(isinstance(text, str) and text.isprintable() and 0 < len(text) <= _LONGEST for text in texts):
+            raise InputError(f"{file} keeps a {name} for {run} that is no line of text.", hint=_repair(file))
+    return tables
+
+
+def _repair(file: Path) -> str:
+    return f"Repair {file} or remove it; {VARIABLE}=0 leaves it alone for one command."
+
+
+def _opened(name: str, value: _Value, folder: Path) -> _Value:
+    """A path of a file as it opens from here; a model may be an id of the hub's."""
+    if name not in _PATHS or isinstance(value, list):
+        return value
+    is_id = name == "model" and not value.startswith((".", "/"))
+    return value if is_id else str(from_here(Path(os.path.normpath(folder.absolute() / value))))
+
+
+def _closed(name: str, value: _Value, folder: Path) -> _Value:
+    """A value as a file has it: paths below its folder from there, all others whole."""
+    if name not in _PATHS or isinstance(value, list) or not Path(value).exists():
+        return value
+    path, folder = Path(value).absolute(), folder.absolute()
+    return f"./{path.relative_to(folder)}" if path.is_relative_to(folder) else str(path)
+
+
+def from_here(path: Path) -> Path:
+    """A path from the current folder, where it is below that."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _value_of(read: ReadOptions, name: str) -> _Value | None:
+    record, field = _FLAGS[name]
+    value = getattr(read if record is ReadOptions else read.columns, field)
+    return value if value is None or isinstance(value, list) else str(value)
+
+
+def _with_value(read: ReadOptions, name: str, value: Any) -> ReadOptions:
+    record, field = _FLAGS[name]
+    own = {field: value} if record is ReadOptions else {"columns": replace(read.columns, **{field: value})}
+    return replace(read, **own)
+
+
+def _with_table(text: str, run: str, table: Mapping[str, _Value]) -> str:
+    """A file's text with a run's table in place of the one it had, or at its end."""
+    head = f"[runs.{_quoted(run)}]\n"
+    lines = text.splitlines(keepends=True)
+    start = lines.index(head) if head in lines else len(lines)
+    end = next((n for n in range(start + 1, len(lines)) if lines[n].startswith("[")), len(lines))
+    rows = [f"{name} = {_quoted(value)}\n" for name, value in table.items()]
+    return "".join([*lines[:start], *(["\n"] if start == len(lines) else []), head, *rows, *lines[end:]])
+
+
+def _quoted(value: _Value) -> str:
+    """Text as TOML writes it, which is as JSON does but for one control character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

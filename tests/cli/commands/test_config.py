@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradscope.cli.remembered import FILE
+from tests.cli.conftest import Cli
+
+
+def test_what_is_kept_is_listed_for_a_run_and_for_a_folder(
+    cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADSCOPE_REMEMBER", "1")
+    monkeypatch.chdir(tmp_path)
+    assert cli("config", log).out.startswith(f"Nothing is kept for {log}.")
+    assert cli("config").out.startswith("Nothing is kept for runs here.")
+    assert cli("degeneracy", log, "--reader", "generic", "--step-column", "step").code == 0
+    line = f"log.jsonl: --reader generic, --step-column step  # {FILE}\n"
+    assert cli("config", "log.jsonl").out == cli("config").out == line
+    Path("outputs").mkdir()
+    Path(FILE).rename(f"outputs/{FILE}")
+    assert cli("config").out == f"outputs/{line.replace(FILE, f'outputs/{FILE}')}"
