@@ -78,11 +78,19 @@ class Mirror:
     def _make_home(self) -> None:
         try:
             self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with tempfile.TemporaryFile(dir=self.home) as probe:  # on some network disks root is another user
+                mine = os.fstat(probe.fileno()).st_uid
         except OSError as error:
             raise InputError(
                 f"There is no place for a copy of {self.listing.root}: {self.home.parent} cannot be written.",
                 hint="Set XDG_CACHE_HOME to a folder that you may write.",
             ) from error
+        home = self.home.lstat()
+        if os.name == "posix" and (home.st_uid != mine or home.st_mode & 0o022 or self.home.is_symlink()):
+            raise InputError(
+                f"{self.home} is where a copy of {self.listing.root} belongs, and others may have written there.",
+                hint="Remove it, or set XDG_CACHE_HOME to a folder that only you may write.",
+            )
 
     def _when(self, entry: Entry) -> str:
         """What was named itself, or by a glob, is copied under any name that may be a log's."""
@@ -150,11 +158,11 @@ class Mirror:
         """What is no longer there, and what was a file and is now a folder, or the other way round."""
         kept = {self.place_of(entry) for entry in self.listing.entries}
         kept |= {awaited_mark(file) for file in kept}
-        if self.root.is_dir() == self.listing.is_file:
-            _remove(self.root)
+        if self.root.is_dir() == self.listing.is_file or self.root.is_symlink() or self.root.parent.is_symlink():
+            _remove(self.root.parent)
         folders = {folder for file in kept for folder in file.parents}
         for path in sorted(self.root.rglob("*")) if self.root.is_dir() else ():
-            if path.exists() and path not in (folders if path.is_dir() else kept):
+            if path.is_symlink() or (path.exists() and path not in (folders if path.is_dir() else kept)):
                 _remove(path)
 
     def _read_index(self) -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from gradscope.cli.output.output_folder import staged_folder
+from gradscope.cli.output.output_folder import staged_folder, unfinished_folder
 from gradscope.errors import OutputExistsError
 from tests.cli.conftest import Cli
 
@@ -63,7 +64,7 @@ def test_what_a_command_reads_is_never_replaced(cli: Cli, log: Path, tmp_path: P
 def test_what_a_killed_command_left_goes_at_the_next_start(cli: Cli, log: Path, tmp_path: Path) -> None:
     (tmp_path / ".out.99999-0a1b2c.partial").mkdir()
     (tmp_path / ".out.99999-0a1b2c.partial" / "degeneracy.json").touch()
-    (tmp_path / ".out.lock").write_text('{"process": 1}')
+    (tmp_path / ".out.lock").write_text('{"process": 1, "host": "a", "since": ""}')
     assert cli("degeneracy", log, "--output", tmp_path / "out").code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [log.name, "out"]
 
@@ -77,6 +78,7 @@ def test_a_folder_on_a_disk_of_its_own(cli: Cli, log: Path, tmp_path: Path, monk
         return replace(file, target)
 
     monkeypatch.setattr(Path, "replace", across)
+    monkeypatch.setattr(os, "link", lambda file, target, **_: across(file, target))
     assert cli("degeneracy", log, "--output", tmp_path / "out").code == 0
     assert (tmp_path / "out" / "degeneracy.json").is_file()
 
@@ -88,6 +90,7 @@ def test_a_disk_that_cannot_be_written_is_named(
         raise OSError(errno.EROFS, "Read-only file system", str(file))
 
     monkeypatch.setattr(Path, "replace", read_only)
+    monkeypatch.setattr(os, "link", lambda file, target, **_: read_only(file, target))
     done = cli("degeneracy", log, "--output", tmp_path / "out", "--quiet")
     assert done.code == 2
     assert f"error: Read-only file system ({tmp_path / 'out'}/" in done.err
@@ -102,3 +105,24 @@ def test_an_exception_removes_what_was_staged(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="stop"), staged_folder(tmp_path / "out", force=False) as folder:
         fail(folder)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "other files"])
+def test_what_was_not_kept_by_us_is_neither_used_nor_removed(tmp_path: Path, kind: str) -> None:
+    kept, theirs = tmp_path / ".out.unfinished", tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "step_00001.safetensors").write_text("theirs")
+    if kind == "link":
+        kept.symlink_to(theirs)
+    elif kind == "file":
+        kept.write_text("theirs")
+    else:
+        kept.mkdir()
+        (kept / "notes.txt").write_text("theirs")
+    before = sorted((path, path.lstat()) for path in tmp_path.rglob("*"))
+    with (
+        pytest.raises(OutputExistsError, match="is where finished steps are kept, and holds something else"),
+        unfinished_folder(tmp_path / "out", force=True),
+    ):
+        pass
+    assert sorted((path, path.lstat()) for path in tmp_path.rglob("*")) == before

@@ -162,3 +162,11 @@ def test_without_pandas_the_error_names_the_other_way(monkeypatch: pytest.Monkey
     with pytest.raises(MissingDependencyError, match="needs pandas") as caught:
         pandas_of(examples.replay_report())
     assert caught.value.hint == "Use to_arrow(), or: pip install pandas"
+
+
+def test_no_cell_is_a_formula_of_a_spreadsheet() -> None:
+    hostile = ["=HYPERLINK(1)", "+1+cmd", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1", "\uff1d1"]
+    text = render_csv([dict.fromkeys(hostile, cell) for cell in (*hostile, "a\r=1", -0.5, "-Infinity", None)])
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    assert rows[0] == [f"'{cell}" for cell in hostile]
+    assert [row[0] for row in rows[1:]] == [*rows[0], "a\r=1", "-0.5", "-Infinity", ""]
