@@ -12,19 +12,24 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from gradscope.copies import note_copy
 from gradscope.errors import InputError
+from gradscope.outside.limits import most
 from gradscope.outside.plain_json import read_json
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.places.failures import explaining
 from gradscope.rollouts.places.kinds import awaited_mark, is_of_use, when_copied
 from gradscope.rollouts.places.listing import AT_ONCE, Entry, Listing, list_place
+from gradscope.rollouts.places.transfer import AtMost, told_of
 from gradscope.rollouts.places.urls import shown_url
 from gradscope.writing import atomic_write
 
 _INDEX = "index.json"
+_MOST_UNTOLD = 4 << 30
+"""Bytes that are copied of a file whose server does not tell how many it has."""
+_MOST_GROWTH = 256 << 20
+"""How much more than twice its size a file may have by the time that it is copied: a log that is being written."""
 _STAND_IN = b"gradscope keeps the name of this file and did not copy it\n"
 
 
@@ -122,7 +127,14 @@ class Mirror:
         os.close(handle)
         partial = Path(name)
         try:
-            self.listing.system.get_file(entry.address, name, callback=count.callback())
+            largest = _MOST_UNTOLD if entry.size is None else 2 * entry.size + _MOST_GROWTH
+            whole = AtMost(most(largest), f"{self.listing.root}/{entry.name}".rstrip("/"))
+
+            def told(number: int) -> None:
+                whole.add(number)
+                count.add(number)
+
+            self.listing.system.get_file(entry.address, name, callback=told_of(told))
             if entry.size is not None and partial.stat().st_size < entry.size:
                 shown = f"{self.listing.root}/{entry.name}".rstrip("/")
                 raise InputError(f"The copy of {shown} was cut off.", hint="Run the same command again.")
@@ -187,18 +199,6 @@ class _ByteCount:
         self._stopped = False
         self._lock = threading.Lock()
         progress(0, self._total, self._label)
-
-    def callback(self) -> Any:
-        """What fsspec tells about one file."""
-        from fsspec.callbacks import Callback
-
-        count = self
-
-        class Told(Callback):  # type: ignore[misc]
-            def relative_update(self, inc: int = 1) -> None:
-                count.add(inc)
-
-        return Told()
 
     def stop(self) -> None:
         """Let files that are still on their way end at their next part."""

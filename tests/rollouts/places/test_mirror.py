@@ -162,7 +162,7 @@ def test_a_file_on_its_way_stops_at_its_next_part(memory: Any) -> None:
     count = mirrors._ByteCount(no_progress, [], "memory://run")
     count.stop()
     with pytest.raises(InterruptedError):
-        count.callback().relative_update(1)
+        count.add(1)
 
 
 def test_the_cache_tells_no_password(web: Any, cache: Path) -> None:
