@@ -18,6 +18,7 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from gradscope.errors import GradscopeError, OutputBusyError, OutputExistsError
 
@@ -33,6 +34,9 @@ _HELD = {errno.EWOULDBLOCK, errno.EACCES}
 _FLOCK: Any = import_module("fcntl") if find_spec("fcntl") else None
 _OURS: set[tuple[int, int, int]] = set()
 """Locks that are held: the process that does, device and inode."""
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Flags that open neither what a link points to nor wait for the other end of a pipe."""
+_LOCK_KEYS = {"process", "host", "since"}
 _OS_ERROR = re.compile(r"\(os error ([0-9]+)\)")
 _PARTIAL = re.compile(r"\.([^/]+)\.[0-9]+(?:-[0-9a-f]{6})?\.partial")
 _TORCH_WRITER = re.compile("PytorchStreamWriter|inline_container")
@@ -52,10 +56,33 @@ def atomic_write(path: Path, data: bytes | str, *, force: bool = False) -> None:
     with naming(path):
         refuse_existing(path, force=force)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial_file(path) as aside:
+        with partial_file(path) as stream:
             # half a surrogate pair, which a log may hold, has no bytes of its own
-            aside.write_bytes(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
-            aside.replace(path)
+            stream.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
+            stream.flush()
+            settle(Path(stream.name), path, force=force)
+
+
+def open_own(path: str, flags: int) -> int:
+    """An ``opener`` for a file that grows in place: what a link leads to is not opened, and no pipe is waited for."""
+    return os.open(path, flags | _NO_LINKS, 0o666)
+
+
+def settle(aside: Path, path: Path, *, force: bool) -> None:
+    """Let a file take its place; what appeared there in the meantime is replaced with ``force`` alone.
+
+    Raises:
+        OutputExistsError: Something is there and ``force`` is off.
+    """
+    if not force:
+        try:
+            os.link(aside, path, follow_symlinks=False)
+            return
+        except FileExistsError:
+            refuse_existing(path, force=False)
+        except (OSError, NotImplementedError):  # a file system without links; whatever else it is, renaming tells
+            pass
+    aside.replace(path)
 
 
 def repeatable(tensors: bytes) -> bytes:
@@ -83,22 +110,21 @@ def refuse_existing(path: Path, *, force: bool) -> None:
     """
     if path.is_dir():
         raise OutputExistsError(f"{path} is a folder.", hint="Name a file.")
-    if path.exists() and not force:
+    if os.path.lexists(path) and not force:
         raise OutputExistsError(f"{path} already exists.", hint="Name another place, or add --force to replace it.")
 
 
 @contextmanager
-def partial_file(path: Path) -> Iterator[Path]:
-    """An empty file beside its place to be, gone at the end unless it was renamed."""
+def partial_file(path: Path) -> Iterator[IO[bytes]]:
+    """An empty file beside its place to be, open; its name is gone at the end unless it was renamed."""
     remove_partials(path)
     aside = _aside(path)
-    descriptor = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-    _lock(descriptor)
-    try:
-        yield aside
-    finally:
-        aside.unlink(missing_ok=True)
-        os.close(descriptor)
+    with aside.open("xb") as stream:
+        _lock(stream.fileno())
+        try:
+            yield stream
+        finally:
+            aside.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -155,7 +181,8 @@ def one_writer(path: Path) -> Iterator[None]:
     """Be the only one who writes a place, a file or a folder, until the end.
 
     The lock is a file beside the place, ``.NAME.lock``, that says who holds it since when. A process that holds it
-    already is let in again; parts that a killed writer left behind are removed.
+    already is let in again; parts that a killed writer left behind are removed. A file of that name which says
+    something else is somebody's: it is neither written nor removed, and no link is followed.
 
     Args:
         path: The place, which need not exist.
@@ -165,6 +192,7 @@ def one_writer(path: Path) -> Iterator[None]:
 
     Raises:
         OutputBusyError: Another process does.
+        OutputExistsError: What lies in the place of the lock is none.
     """
     file = lock_path(path)
     with naming(file):
@@ -176,7 +204,8 @@ def one_writer(path: Path) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
-            file.unlink(missing_ok=True)
+            if _is_still(file, descriptor):
+                file.unlink(missing_ok=True)
             _OURS.discard(_identity(descriptor))
             os.close(descriptor)
 
@@ -248,9 +277,15 @@ def _aside(path: Path) -> Path:
 def _held(file: Path) -> int | None:
     """The descriptor of the lock, now held by this process; None where it was before."""
     while True:
-        descriptor = os.open(file, os.O_CREAT | os.O_RDWR, 0o666)
-        if _lock(descriptor) is False:
-            owner, is_ours = _owner(descriptor), _identity(descriptor) in _OURS
+        try:
+            descriptor = os.open(file, os.O_CREAT | os.O_RDWR | _NO_LINKS, 0o666)
+        except OSError as error:
+            if os.path.islink(file) or (file.exists() and not file.is_file()):
+                raise _no_lock(file) from error
+            raise
+        is_held, owner, status = _lock(descriptor), _owner(descriptor), os.fstat(descriptor)
+        if is_held is False:
+            is_ours = _identity(descriptor) in _OURS
             os.close(descriptor)
             if is_ours:
                 return None
@@ -258,6 +293,10 @@ def _held(file: Path) -> int | None:
                 f"{_place_of(file)} is being written by {_named(owner, file)}.",
                 hint="Wait until it is done, or name another place.",
             )
+        is_one = stat.S_ISREG(status.st_mode) and (owner.keys() >= _LOCK_KEYS or status.st_size == 0)
+        if not is_one or status.st_nlink > 1:
+            os.close(descriptor)
+            raise _no_lock(file)
         if _is_still(file, descriptor):
             break
         os.close(descriptor)  # its holder removed it between our opening and locking it
@@ -265,9 +304,15 @@ def _held(file: Path) -> int | None:
     text = json.dumps({"process": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n"
     with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, text.encode())
+        os.pwrite(descriptor, text.encode(), 0)
     _OURS.add(_identity(descriptor))
     return descriptor
+
+
+def _no_lock(file: Path) -> OutputExistsError:
+    return OutputExistsError(
+        f"{file} is in the place of our lock, and is none.", hint="Move it, or name another place to write to."
+    )
 
 
 def _identity(descriptor: int) -> tuple[int, int, int]:
@@ -288,7 +333,7 @@ def _lock(descriptor: int) -> bool | None:
 
 def _is_still(file: Path, descriptor: int) -> bool:
     try:
-        return os.path.samestat(file.stat(), os.fstat(descriptor))
+        return os.path.samestat(file.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
@@ -297,7 +342,7 @@ def _owner(descriptor: int) -> dict[str, Any]:
     """What the lock says of its holder; nothing where that is only just about to write it."""
     try:
         found = json.loads(os.read(descriptor, 4096))
-    except ValueError:
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 

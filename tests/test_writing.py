@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from gradscope.writing import (
     naming,
     new_folder,
     one_writer,
+    open_own,
     partial_file,
     partial_folder,
     remove_partials,
@@ -91,10 +92,10 @@ def test_what_failed_leaves_the_old_file_and_names_it(tmp_path: Path, monkeypatc
     path = tmp_path / "a.txt"
     path.write_text("old")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(writing, "settle", full)
     with pytest.raises(OSError, match="No space left") as caught:
         atomic_write(path, "new", force=True)
     assert caught.value.filename == str(path)
@@ -144,11 +145,11 @@ def test_what_the_dead_left_goes_and_what_the_living_write_stays(tmp_path: Path)
     others = {".a[1].txt.mine.partial", ".b.17-0a1b2c.partial", ".a[1].txt.html.17-0a1b2c.partial"}
     for name in others:
         (tmp_path / name).touch()
-    with partial_file(place) as file, partial_folder(place) as folder:
+    with partial_file(place) as stream, partial_folder(place) as folder:
         remove_partials(place)
-        assert file.exists()
+        assert Path(stream.name).exists()
         assert folder.exists()
-        assert {one.name for one in tmp_path.iterdir()} == {file.name, folder.name, *others}
+        assert {one.name for one in tmp_path.iterdir()} == {Path(stream.name).name, folder.name, *others}
     assert {one.name for one in tmp_path.iterdir()} == others
 
 
@@ -189,6 +190,68 @@ def test_a_lock_that_does_not_say_whose_it_is(tmp_path: Path, text: str) -> None
             pass
 
 
+@pytest.mark.parametrize("kind", ["link", "hard link", "text", "folder", "pipe"])
+def test_what_is_no_lock_of_ours_is_neither_written_nor_removed(tmp_path: Path, kind: str) -> None:
+    lock, theirs = lock_path(tmp_path / "out"), tmp_path / "theirs"
+    theirs.write_text("theirs" if kind == "link" else "")
+    plant = {"link": lock.symlink_to, "hard link": lock.hardlink_to, "text": lambda of: lock.write_text("[1]")}
+    plant |= {"folder": lambda of: lock.mkdir(), "pipe": lambda of: os.mkfifo(lock)}
+    plant[kind](theirs)
+    before = lock.lstat()
+    with (
+        pytest.raises(OutputExistsError, match=r"\.out\.lock is in the place of our lock"),
+        one_writer(tmp_path / "out"),
+    ):
+        pass
+    assert (lock.lstat(), theirs.read_text()) == (before, "theirs" if kind == "link" else "")
+
+
+def test_a_lock_that_another_took_the_place_of_stays(tmp_path: Path) -> None:
+    with one_writer(tmp_path / "out"):
+        lock_path(tmp_path / "out").unlink()
+        lock_path(tmp_path / "out").write_text("theirs")
+    assert lock_path(tmp_path / "out").read_text() == "theirs"
+
+
+def test_what_appears_while_it_is_written_stays_without_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "a.txt"
+    place.symlink_to("nothing")
+    with pytest.raises(OutputExistsError, match=r"a\.txt already exists"):
+        atomic_write(place, "ours")
+    place.unlink()
+    writes = writing.partial_file
+
+    @contextmanager
+    def slow(path: Path) -> Iterator[IO[bytes]]:
+        with writes(path) as stream:
+            path.write_text("theirs")
+            yield stream
+
+    monkeypatch.setattr(writing, "partial_file", slow)
+    with pytest.raises(OutputExistsError, match=r"a\.txt already exists"):
+        atomic_write(place, "ours")
+    assert [one.read_text() for one in tmp_path.iterdir()] == ["theirs"]
+    monkeypatch.undo()
+    atomic_write(place, "ours", force=True)
+    assert place.read_text() == "ours"
+
+
+def test_a_disk_without_hard_links_gets_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "")
+
+    monkeypatch.setattr(os, "link", none)
+    atomic_write(tmp_path / "a.txt", "ours")
+    assert [one.read_text() for one in tmp_path.iterdir()] == ["ours"]
+
+
+def test_a_file_that_grows_does_so_through_no_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    with pytest.raises(OSError, match="symbolic links"), open(tmp_path / "link", "ab", opener=open_own):
+        pass
+    assert not (tmp_path / "theirs").exists()
+
+
 def test_a_full_disk_is_no_reason_to_lock_oneself_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -226,7 +289,7 @@ def test_a_file_system_without_locks_refuses_nobody(
     monkeypatch.setattr(writing, "_FLOCK", NoLocks())
     with one_writer(tmp_path / "out"), partial_file(tmp_path / "out") as of_somebody:
         atomic_write(tmp_path / "out", "new")
-        assert of_somebody.exists()
+        assert Path(of_somebody.name).exists()
     assert (tmp_path / "out").read_text() == "new"
     monkeypatch.setattr(writing, "_FLOCK", None)
     with one_writer(tmp_path / "out"):

@@ -8,9 +8,9 @@ table of their own, such as singular values, are left to the arrays file.
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +52,7 @@ def document_of(result: object) -> dict[str, Any]:
 
 Row = dict[str, Any]
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _ESTIMATE_KEYS = {"value", "low", "high", "num_units", "undefined"}
 
 
@@ -66,13 +67,26 @@ def tidy_tables(result: object) -> dict[str, list[Row]]:
 
 
 def render_csv(rows: Sequence[Row]) -> str:
-    """Rows, which may differ in columns, as CSV text with a header; an absent or null value is an empty cell."""
+    """Rows as CSV text with a header; an absent or null value is an empty cell, and a formula is text.
+
+    Args:
+        rows: They may differ in columns.
+
+    Returns:
+        Lines; text that a spreadsheet would run as a formula begins with an apostrophe.
+    """
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    stream = io.StringIO(newline="")
-    writer = csv.DictWriter(stream, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()
+    lines: list[str] = []
+    # with this terminator a carriage return within a cell is quoted, too
+    writer = csv.writer(SimpleNamespace(write=lambda line: lines.append(line[:-2])), lineterminator="\r\n")
+    writer.writerow(map(_inert, columns))
+    writer.writerows([_inert(row.get(column)) for column in columns] for row in rows)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _inert(cell: Any) -> Any:
+    is_formula = isinstance(cell, str) and cell.startswith(_FORMULA) and cell not in _NOT_FINITE
+    return f"'{cell}" if is_formula else cell
 
 
 def _flat(record: Any) -> Row:

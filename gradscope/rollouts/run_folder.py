@@ -34,7 +34,7 @@ from gradscope.results.envelope import to_jsonable
 from gradscope.results.source import CUT_OFF
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints
 from gradscope.rollouts.run import WeightsRef
-from gradscope.writing import atomic_write, naming
+from gradscope.writing import atomic_write, naming, open_own
 
 SCHEMA = "gradscope/run"
 SCHEMA_VERSION = 1
@@ -202,8 +202,9 @@ def _is_text(value: Any) -> bool:
 def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
     """Add one step's line to the metrics, in place of a last one that was cut off."""
     path = metrics_path(run)
-    with naming(path), path.open("ab") as stream:
-        stream.truncate(path.read_bytes().rfind(b"\n") + 1)
+    with naming(path), open(path, "a+b", opener=open_own) as stream:
+        stream.seek(0)
+        stream.truncate(stream.read().rfind(b"\n") + 1)
         stream.write(metrics_line(step, metrics).encode())
 
 

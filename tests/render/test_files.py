@@ -264,3 +264,11 @@ def test_spectra_of_weights_are_named_by_their_tensor(tmp_path: Path) -> None:
 def test_without_spectra_there_is_no_file(tmp_path: Path) -> None:
     assert write_spectra(replace(examples.rank_report(), spectra=()), tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_cell_is_a_formula_of_a_spreadsheet() -> None:
+    hostile = ["=HYPERLINK(1)", "+1+cmd", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1", "\uff1d1"]
+    text = render_csv([dict.fromkeys(hostile, cell) for cell in (*hostile, "a\r=1", -0.5, "-Infinity", None)])
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    assert rows[0] == [f"'{cell}" for cell in hostile]
+    assert [row[0] for row in rows[1:]] == [*rows[0], "a\r=1", "-0.5", "-Infinity", ""]

@@ -6,6 +6,8 @@ An output folder appears whole or not at all, and nothing in it is overwritten u
 from __future__ import annotations
 
 import errno
+import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -29,7 +31,9 @@ from gradscope.render.registry import render_table, spec_of
 from gradscope.render.terminal.names import ALL, NOTES, VERDICT
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
-from gradscope.writing import atomic_write, naming, one_writer, partial_folder
+from gradscope.writing import atomic_write, naming, one_writer, partial_folder, settle
+
+_STEP = re.compile(r"\.?step_[0-9]+\.safetensors(\.[0-9]+-[0-9a-f]{6}\.partial)?")
 
 
 @contextmanager
@@ -61,7 +65,7 @@ def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> I
         )
     with one_writer(folder), naming(folder), partial_folder(folder.absolute()) as aside:
         yield aside
-        _move_files(aside, folder.absolute(), inputs)
+        _move_files(aside, folder.absolute(), inputs, force=force)
 
 
 @contextmanager
@@ -74,8 +78,16 @@ def unfinished_folder(folder: Path, *, force: bool) -> Iterator[Path]:
 
     Yields:
         A hidden folder beside it, which need not exist.
+
+    Raises:
+        OutputExistsError: What is there is no such folder: a link, or one with other files.
     """
     kept = unfinished_path(folder)
+    if os.path.lexists(kept) and (kept.is_symlink() or not kept.is_dir() or not all(map(_is_step, kept.iterdir()))):
+        raise OutputExistsError(
+            f"{kept} is where finished steps are kept, and holds something else.",
+            hint="Move it, or name another folder with --output.",
+        )
     if force:
         shutil.rmtree(kept, ignore_errors=True)
     yield kept
@@ -85,6 +97,10 @@ def unfinished_folder(folder: Path, *, force: bool) -> Iterator[Path]:
 def unfinished_path(folder: Path) -> Path:
     """Where finished parts of a folder's work wait."""
     return folder.absolute().with_name(f".{folder.absolute().name}.unfinished")
+
+
+def _is_step(path: Path) -> bool:
+    return _STEP.fullmatch(path.name) is not None and path.is_file() and not path.is_symlink()
 
 
 def refuse_input(path: Path, inputs: Sequence[str]) -> None:
@@ -99,7 +115,7 @@ def refuse_input(path: Path, inputs: Sequence[str]) -> None:
         )
 
 
-def _move_files(aside: Path, folder: Path, inputs: Sequence[str]) -> None:
+def _move_files(aside: Path, folder: Path, inputs: Sequence[str], *, force: bool) -> None:
     files = sorted(path for path in aside.rglob("*") if path.is_file())
     for file in files:
         refuse_input(folder / file.relative_to(aside), inputs)
@@ -107,11 +123,11 @@ def _move_files(aside: Path, folder: Path, inputs: Sequence[str]) -> None:
         target = folder / file.relative_to(aside)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            file.replace(target)
+            settle(file, target, force=force)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            atomic_write(target, file.read_bytes(), force=True)  # the folder is a disk of its own
+            atomic_write(target, file.read_bytes(), force=force)  # the folder is a disk of its own
 
 
 _OUTPUT = "Output"

@@ -72,7 +72,7 @@ for (const box of document.querySelectorAll(".table")) {
 
 // Whole numbers where the page rounds; a text that a spreadsheet would take for a formula is led by a quote.
 function csv(box) {
-  const quoted = (text) => '"' + text.replace(/^[=+\-@\t\r](?![\d.])/, "'$&").replaceAll('"', '""') + '"';
+  const quoted = (text) => '"' + text.replace(/^(?:[=@\t\r\n]|[+-](?![\d.%, [\]-]+$))/, "'$&").replaceAll('"', '""') + '"';
   const heads = [...box.querySelectorAll("thead th")].map((head) => quoted(head.textContent));
   const rows = [...box.querySelectorAll("tbody tr:not(.out):not([hidden])")].map((row) =>
     [...row.cells].map((cell) => cell.dataset.sort ?? quoted(cell.textContent)),

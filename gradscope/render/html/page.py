@@ -84,7 +84,8 @@ def render_document(template: str, *, title: str, **context: object) -> str:
     script, style = _asset("page.js"), _asset("page.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = Markup(
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; base-uri 'none'"
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
     )
     return render(template, title=title, policy=policy, script=script, style=style, version=__version__, **context)
 

@@ -40,6 +40,8 @@ def explained(error: BaseException, url: str) -> GradscopeError:
     family = {"https": "http", "gcs": "gs"}.get(scheme, scheme)
     chain = list(_chain(error))
     names = [type(one).__name__ for one in chain]
+    if ours := next((one for one in chain if isinstance(one, GradscopeError)), None):
+        return ours  # what a library made of our refusal
     if isinstance(error, ImportError):
         package = PACKAGES[scheme]
         return MissingDependencyError(f"{place} needs the package {package}.", hint=f"pip install {package}")

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from html import unescape
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin
 
 from gradscope.errors import InputError
 from gradscope.rollouts.places.kinds import when_copied
+from gradscope.rollouts.places.transfer import AtMost, told_of, web_options
 from gradscope.rollouts.places.urls import glob_start, is_web, shown_url
 
 AT_ONCE = 8
 """Requests that are under way at a time."""
 _MOST_PAGES = 2000
 """Pages of links that are followed below one folder of a web server."""
+_MOST_PAGE = 16 << 20
+"""Bytes of one of them."""
+# each stops where the next tag or quote begins, so that no page is looked at twice
+_ANCHOR = re.compile(r"<a\s([^<>]+)>", re.IGNORECASE)
+_HREF = re.compile(r"""(?:^|\s)href=["'](?P<link>[^"']+)""", re.IGNORECASE)
 _MARKS = (
     *("ETag", "etag", "blob_id", "md5Hash", "generation", "Content-MD5", "Digest"),
     *("Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created"),
@@ -71,16 +80,22 @@ def list_place(url: str) -> Listing:
         FileNotFoundError: There is nothing; other errors are those of the file system.
     """
     from fsspec.core import url_to_fs
+    from fsspec.utils import glob_translate
 
-    start = glob_start(url)
-    system, address = url_to_fs(url)
+    start, options = glob_start(url), web_options() if is_web(url) else {}
+    system, address = url_to_fs(url, **options)
     system.invalidate_cache()
     if start is not None:
         folder = url[:start].rpartition("/")[0]
-        base = url_to_fs(folder)[1]
-        found = system.glob(address, detail=True)
-        entries = _entries(base, (one for one in found.values() if one["type"] == "file"))
+        base = url_to_fs(folder, **options)[1]
         root, pattern = shown_url(folder), url[len(folder) + 1 :]
+        if is_web(url):
+            depth = None if "**" in pattern else pattern.count("/")
+            fits, names = re.compile(glob_translate(pattern)), _linked(system, base.rstrip("/"), depth)
+            found = [{"name": name} for name in names if fits.fullmatch(name.removeprefix(base).strip("/"))]
+        else:
+            found = [one for one in system.glob(address, detail=True).values() if one["type"] == "file"]
+        entries = _entries(base, iter(found))
     else:
         entries = _at(system, address, is_web=is_web(url))
         root, pattern = shown_url(url), ""
@@ -111,7 +126,19 @@ def _at(system: Any, address: str, *, is_web: bool) -> tuple[Entry, ...]:
     return (Entry(name="", address=address, size=info.get("size"), mark=_mark(info)),)
 
 
-def _linked(system: Any, address: str) -> Iterator[str]:
+def _links(page: str) -> set[str]:
+    tags = (match[1] for match in _ANCHOR.finditer(page))
+    return {unescape(found["link"]) for tag in tags for found in _HREF.finditer(tag)}
+
+
+def _page(system: Any, folder: str) -> str:
+    with TemporaryDirectory() as aside:
+        file = Path(aside) / "page"
+        system.get_file(f"{folder}/", str(file), callback=told_of(AtMost(_MOST_PAGE, shown_url(folder)).add))
+        return file.read_text(encoding="utf-8", errors="replace")
+
+
+def _linked(system: Any, address: str, depth: int | None = None) -> Iterator[str]:
     """The files that pages of links lead to, page by page; a link that leads out of its folder is left alone."""
     folders, num_pages = [address], 0
     while folders:
@@ -121,14 +148,15 @@ def _linked(system: Any, address: str) -> Iterator[str]:
             raise InputError(
                 f"{shown_url(address)} has more than {_MOST_PAGES:,} folders.", hint="Name a folder further down."
             )
-        for link in sorted(system.ls(folder, detail=False)):
-            step = link.removeprefix(f"{folder}/")
+        here = urljoin(f"{folder}/", ".")
+        for link in sorted(urljoin(here, link) for link in _links(_page(system, folder))):
+            step = link.removeprefix(here)
             if step == link or "?" in step or "#" in step or unquote(step).rstrip("/") in ("", ".", ".."):
                 continue
             if step.count("/") == 0:
-                yield link
-            elif step.count("/") == 1 and step.endswith("/"):
-                folders.append(link.rstrip("/"))
+                yield f"{folder}/{step}"
+            elif step.count("/") == 1 and step.endswith("/") and depth != folder.count("/") - address.count("/"):
+                folders.append(f"{folder}/{step.rstrip('/')}")
 
 
 def _entries(base: str, found: Iterator[Mapping[str, Any]]) -> tuple[Entry, ...]:

@@ -12,19 +12,24 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from gradscope.copies import note_copy
 from gradscope.errors import InputError
+from gradscope.outside.limits import most
 from gradscope.outside.plain_json import read_json
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.places.failures import explaining
 from gradscope.rollouts.places.kinds import awaited_mark, is_of_use, when_copied
 from gradscope.rollouts.places.listing import AT_ONCE, Entry, Listing, list_place
+from gradscope.rollouts.places.transfer import AtMost, told_of
 from gradscope.rollouts.places.urls import shown_url
 from gradscope.writing import atomic_write
 
 _INDEX = "index.json"
+_MOST_UNTOLD = 4 << 30
+"""Bytes that are copied of a file whose server does not tell how many it has."""
+_MOST_GROWTH = 256 << 20
+"""How much more than twice its size a file may have by the time that it is copied: a log that is being written."""
 _STAND_IN = b"gradscope keeps the name of this file and did not copy it\n"
 
 
@@ -78,11 +83,19 @@ class Mirror:
     def _make_home(self) -> None:
         try:
             self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with tempfile.TemporaryFile(dir=self.home) as probe:  # on some network disks root is another user
+                mine = os.fstat(probe.fileno()).st_uid
         except OSError as error:
             raise InputError(
                 f"There is no place for a copy of {self.listing.root}: {self.home.parent} cannot be written.",
                 hint="Set XDG_CACHE_HOME to a folder that you may write.",
             ) from error
+        home = self.home.lstat()
+        if os.name == "posix" and (home.st_uid != mine or home.st_mode & 0o022 or self.home.is_symlink()):
+            raise InputError(
+                f"{self.home} is where a copy of {self.listing.root} belongs, and others may have written there.",
+                hint="Remove it, or set XDG_CACHE_HOME to a folder that only you may write.",
+            )
 
     def _when(self, entry: Entry) -> str:
         """What was named itself, or by a glob, is copied under any name that may be a log's."""
@@ -114,7 +127,14 @@ class Mirror:
         os.close(handle)
         partial = Path(name)
         try:
-            self.listing.system.get_file(entry.address, name, callback=count.callback())
+            largest = _MOST_UNTOLD if entry.size is None else 2 * entry.size + _MOST_GROWTH
+            whole = AtMost(most(largest), f"{self.listing.root}/{entry.name}".rstrip("/"))
+
+            def told(number: int) -> None:
+                whole.add(number)
+                count.add(number)
+
+            self.listing.system.get_file(entry.address, name, callback=told_of(told))
             if entry.size is not None and partial.stat().st_size < entry.size:
                 shown = f"{self.listing.root}/{entry.name}".rstrip("/")
                 raise InputError(f"The copy of {shown} was cut off.", hint="Run the same command again.")
@@ -150,11 +170,11 @@ class Mirror:
         """What is no longer there, and what was a file and is now a folder, or the other way round."""
         kept = {self.place_of(entry) for entry in self.listing.entries}
         kept |= {awaited_mark(file) for file in kept}
-        if self.root.is_dir() == self.listing.is_file:
-            _remove(self.root)
+        if self.root.is_dir() == self.listing.is_file or self.root.is_symlink() or self.root.parent.is_symlink():
+            _remove(self.root.parent)
         folders = {folder for file in kept for folder in file.parents}
         for path in sorted(self.root.rglob("*")) if self.root.is_dir() else ():
-            if path.exists() and path not in (folders if path.is_dir() else kept):
+            if path.is_symlink() or (path.exists() and path not in (folders if path.is_dir() else kept)):
                 _remove(path)
 
     def _read_index(self) -> None:
@@ -179,18 +199,6 @@ class _ByteCount:
         self._stopped = False
         self._lock = threading.Lock()
         progress(0, self._total, self._label)
-
-    def callback(self) -> Any:
-        """What fsspec tells about one file."""
-        from fsspec.callbacks import Callback
-
-        count = self
-
-        class Told(Callback):  # type: ignore[misc]
-            def relative_update(self, inc: int = 1) -> None:
-                count.add(inc)
-
-        return Told()
 
     def stop(self) -> None:
         """Let files that are still on their way end at their next part."""

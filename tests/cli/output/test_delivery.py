@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def test_what_a_command_reads_is_never_replaced(cli: Cli, log: Path, tmp_path: P
 def test_what_a_killed_command_left_goes_at_the_next_start(cli: Cli, log: Path, tmp_path: Path) -> None:
     (tmp_path / ".out.99999-0a1b2c.partial").mkdir()
     (tmp_path / ".out.99999-0a1b2c.partial" / "degeneracy.json").touch()
-    (tmp_path / ".out.lock").write_text('{"process": 1}')
+    (tmp_path / ".out.lock").write_text('{"process": 1, "host": "a", "since": ""}')
     assert cli("degeneracy", log, "--output", tmp_path / "out").code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [log.name, "out"]
 
@@ -80,6 +81,7 @@ def test_a_folder_on_a_disk_of_its_own(cli: Cli, log: Path, tmp_path: Path, monk
         return replace(file, target)
 
     monkeypatch.setattr(Path, "replace", across)
+    monkeypatch.setattr(os, "link", lambda file, target, **_: across(file, target))
     assert cli("degeneracy", log, "--output", tmp_path / "out").code == 0
     assert (tmp_path / "out" / "degeneracy.json").is_file()
 
@@ -91,6 +93,7 @@ def test_a_disk_that_cannot_be_written_is_named(
         raise OSError(errno.EROFS, "Read-only file system", str(file))
 
     monkeypatch.setattr(Path, "replace", read_only)
+    monkeypatch.setattr(os, "link", lambda file, target, **_: read_only(file, target))
     done = cli("degeneracy", log, "--output", tmp_path / "out", "--quiet")
     assert done.code == 2
     assert f"error: Read-only file system ({tmp_path / 'out'}/" in done.err
@@ -199,3 +202,24 @@ def test_an_evaluation_that_did_not_succeed_is_a_warning_and_no_folded_note(
     assert captured.err.count("The evaluation was cancelled: 12 of 32 samples.") == 1
     assert "warning: The evaluation was cancelled" in captured.err
     assert "the evaluation was cancelled: 12 of 32 samples" in " ".join(captured.out.split())
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "other files"])
+def test_what_was_not_kept_by_us_is_neither_used_nor_removed(tmp_path: Path, kind: str) -> None:
+    kept, theirs = tmp_path / ".out.unfinished", tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "step_00001.safetensors").write_text("theirs")
+    if kind == "link":
+        kept.symlink_to(theirs)
+    elif kind == "file":
+        kept.write_text("theirs")
+    else:
+        kept.mkdir()
+        (kept / "notes.txt").write_text("theirs")
+    before = sorted((path, path.lstat()) for path in tmp_path.rglob("*"))
+    with (
+        pytest.raises(OutputExistsError, match="is where finished steps are kept, and holds something else"),
+        unfinished_folder(tmp_path / "out", force=True),
+    ):
+        pass
+    assert sorted((path, path.lstat()) for path in tmp_path.rglob("*")) == before

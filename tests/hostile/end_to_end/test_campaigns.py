@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 from tests.forked import ForkedPython
-from tests.hostile import gate
+from tests.hostile import gate, servers
 from tests.hostile.campaign import Tally
 from tests.hostile.cases import BYTES, EVALUATIONS, called, run_case, subjects
 from tests.hostile.oracle import counted, difference, write_log
@@ -95,6 +95,23 @@ def test_what_is_written_is_whole_whatever_happens() -> None:
     out, err = done.communicate()
     assert done.returncode == 0, out + err
     assert "killed at a write: 4 held" in out
+
+
+@pytest.mark.slow
+def test_nothing_of_a_stranger_is_written() -> None:
+    done = ForkedPython(
+        ["-m", "tests.hostile.planted", "--writer", "degeneracy --output", "--most", "25", "--seed", "6"]
+    )
+    out, err = done.communicate()
+    assert done.returncode == 0, out + err
+    assert sum(int(number) for number in re.findall(r": ([0-9]+) held, 0 fell", out)) == 25
+
+
+@pytest.mark.slow
+def test_no_server_leads_astray(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="needs aiohttp (the extra http), with which fsspec reads http://")
+    outcomes = [outcome for outcome in servers.campaign(tmp_path, 30, seed=2) if outcome[0] != "silence"]
+    assert [outcome for outcome in outcomes if outcome[1]] == []
 
 
 def test_each_defect_of_the_attack_has_its_tests() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +162,7 @@ def test_a_file_on_its_way_stops_at_its_next_part(memory: Any) -> None:
     count = mirrors._ByteCount(no_progress, [], "memory://run")
     count.stop()
     with pytest.raises(InterruptedError):
-        count.callback().relative_update(1)
+        count.add(1)
 
 
 def test_the_cache_tells_no_password(web: Any, cache: Path) -> None:
@@ -205,3 +207,36 @@ def test_a_server_that_is_not_there_is_no_connection(web: Any) -> None:
 )
 def test_bytes_read_well(number: float, text: str) -> None:
     assert in_bytes(int(number)) == text
+
+
+@pytest.mark.parametrize("kind", ["open to others", "of another user", "a link"])
+def test_a_copy_that_others_may_have_written_is_not_read(memory: Any, cache: Path, kind: str) -> None:
+    memory.pipe("/run/1.jsonl", ROW)
+    home = copied("memory://run").parents[1]
+    if kind == "open to others":
+        home.chmod(0o777)
+    elif kind == "a link":
+        home.rename(cache / "theirs")
+        home.symlink_to(cache / "theirs")
+    elif os.getuid():
+        pytest.skip("only root gives files away")
+    else:
+        os.chown(home, 65534, 65534)
+    with pytest.raises(InputError, match="others may have written there"):
+        copied("memory://run")
+
+
+def test_a_link_in_a_copy_is_removed(memory: Any, tmp_path: Path) -> None:
+    memory.pipe({"/run/1.jsonl": ROW, "/run/a/2.jsonl": ROW})
+    folder = copied("memory://run")
+    (tmp_path / "theirs").mkdir()
+    for place in (folder / "1.jsonl", folder / "a" / "2.jsonl", folder / "a"):
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+        place.symlink_to(tmp_path / "theirs")
+        if place.name != "2.jsonl":
+            copied("memory://run")
+    assert list((tmp_path / "theirs").iterdir()) == []
+    assert (folder / "a" / "2.jsonl").read_bytes() == (folder / "1.jsonl").read_bytes() == ROW
+    (folder / "1.jsonl").parent.parent.rename(tmp_path / "elsewhere")
+    folder.parent.symlink_to(tmp_path / "elsewhere")
+    assert copied("memory://run").parent.is_symlink() is False
