@@ -93,19 +93,17 @@ def _train(study: Study, folder: Path, cells: Sequence[Cell], options: argparse.
 def pilot_tables(runs: Runs) -> str:
     """What the pilot chooses, and what the plan can find."""
     study = runs.study
-    shown = list(study.pilot_metrics)
-    lines = [
-        f"| arm | {' | '.join(f'{PASS_AT_1} at {rate}' for rate in RATES)} | {' | '.join(shown)} |",
-        "|---|" + "--:|" * (len(RATES) + len(shown)),
-    ]
+    shown, rates = list(study.pilot_metrics), list(RATES) if study.rate_of else []
+    columns = [*(f"{PASS_AT_1} at {rate}" for rate in rates), *shown]
+    lines = [f"| arm | {' | '.join(columns)} |", "|---|" + "--:|" * len(columns)]
     for arm in dict.fromkeys(arm for arm, _, _ in runs.planned):
-        means = {rate: student_mean(list(runs.values(arm, PASS_AT_1, rate).values())) for rate in RATES}
-        cells = [_chosen(rate, means[rate], runs.rates.get(arm)) for rate in RATES]
+        means = {rate: student_mean(list(runs.values(arm, PASS_AT_1, rate).values())) for rate in rates}
+        cells = [_chosen(rate, means[rate], runs.rates.get(arm)) for rate in rates]
         cells += [_mean(student_mean(list(runs.values(arm, metric).values()))) for metric in shown]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     parts = [
-        f"{_finished(runs, 'of the pilot')} Means over {len(study.pilot_seeds)} seeds, ± half of the 95 % interval; "
-        "the study's rate is bold.",
+        f"{_finished(runs, 'of the pilot')} Means over {len(study.pilot_seeds)} seeds, ± half of the 95 % interval"
+        + ("; the study's rate is bold." if rates else "."),
         "\n".join(lines),
     ]
     if runs.rates and not runs.num_missing:
