@@ -15,7 +15,7 @@ from study_tables import run_study
 from gradscope.diagnostics.compare.runs import ComparedRun
 from gradscope.rollouts.store import read_step_rollouts, step_files
 
-_STEPS = 24
+_STEPS = 16
 _FIRST = 5
 _PROMPTS = {2: 16, 4: 8}
 """Group size -> prompts of a step, 32 rollouts in each."""
@@ -93,7 +93,7 @@ STUDY = Study(
         "all-fail, whole run": all_fail,
         "pass@1 after": held_out(1),
     },
-    pilot_seeds=(0, 1),
+    pilot_seeds=(2, 3),
 )
 
 

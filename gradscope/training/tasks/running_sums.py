@@ -226,7 +226,7 @@ def draw_operands(draw: Generator, kind: Kind) -> list[int]:
 # ``starved``: every prompt has two or three carries and wants a pattern of forgotten ones of its own, so the embedded
 # model finds it with probability 1/4 or 1/8, and what is learned on one prompt helps with no other.
 #
-# ``bimodal``: an eighth of the prompts has no carry and all others have five or more, so the embedded model solves a
+# ``bimodal``: a sixteenth of the prompts has no carry and all others have five or more, so the embedded model solves a
 # prompt nearly always or nearly never (0.03), at temperature 1.
 #
 # ``steps``: the same prompts, but the reward is the share of right steps, which an outcome formulation spreads over the
@@ -236,7 +236,7 @@ def draw_operands(draw: Generator, kind: Kind) -> list[int]:
 _RARE = 15
 """Percent of the prompts with a carry that want the carry-free sum."""
 _FEWEST_CARRIES, _MOST_CARRIES = 2, 3
-_HARD_CARRIES, _EASY_SHARE = 5, 1 / 8
+_HARD_CARRIES, _EASY_SHARE = 5, 1 / 16
 """Of ``bimodal``: fewest carries of a hard prompt, and the share of the easy ones."""
 
 
@@ -259,7 +259,7 @@ def starved_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Pro
 
 
 def bimodal_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
-    """Prompts without a carry, an eighth, and then those with five or more; see ``make_problems``."""
+    """Prompts without a carry, a sixteenth, and then those with five or more; see ``make_problems``."""
     num_easy = round(_EASY_SHARE * num_prompts)
     easy = make_problems(num_easy, seed=seed, heldout=heldout, kinds=("plain",))
     hard = make_problems(num_prompts - num_easy, seed=seed, heldout=heldout, accept=_is_hard, kinds=("hard",))

@@ -127,7 +127,7 @@ def test_both_answers_of_a_conflict_are_among_what_the_embedded_model_writes() -
 def test_a_bimodal_prompt_has_no_carry_or_five() -> None:
     problems = bimodal_problems(64, seed=0, heldout=True)
     carries = [sum(digits(problem.prompt)) // 10 for problem in problems]
-    assert carries.count(0) == 8
+    assert carries.count(0) == 4
     assert min(number for number in carries if number) == 5
     assert len({problem.prompt for problem in problems}) == 64
     assert all(is_heldout(problem.prompt) for problem in problems)
