@@ -11,7 +11,7 @@ from gradscope.cli.arguments.completion import complete_formulation, complete_me
 
 @pytest.mark.parametrize(
     ("incomplete", "completed"),
-    [("dr_", ["dr_grpo"]), ("sign,dr_", ["sign,dr_grpo"]), ("nothing", [])],
+    [("dr_", ["dr_grpo"]), ("sign,dr_", ["sign,dr_grpo"]), ("nothing", []), ("sig", ["sign", "sign:c="])],
 )
 def test_the_last_formulation_of_a_list_is_completed(incomplete: str, completed: list[str]) -> None:
     assert complete_formulation(incomplete) == completed
