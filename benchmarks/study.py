@@ -95,6 +95,10 @@ class Study:
     """Arm -> its learning rate, of arms for which the pilot chooses none."""
     pilot_metrics: Mapping[str, Number] = dataclasses.field(default_factory=dict)
     """Title -> what the pilot shows of each arm beside the number that it chooses by."""
+    drawn: Sequence[str] = ()
+    """Metrics of the figure of differences."""
+    drawn_over_steps: Sequence[str] = ()
+    """Arms of the figure over the steps, where there is one."""
     seeds: Sequence[int] = range(100, 120)
     """Seeds of the study."""
     pilot_seeds: Sequence[int] = range(4)

@@ -6,10 +6,7 @@ on the page; ``--quick`` is the smoke test. A study that is there goes on where 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from study import PASS_AT_1, RATES, Claim, Runs, Study, dead_groups, drawdown, held_out, held_out_before
+from study import PASS_AT_1, RATES, Claim, Study, dead_groups, drawdown, held_out, held_out_before
 from study_tables import run_study
 
 from gradscope.diagnostics.compare.runs import ComparedRun
@@ -94,20 +91,9 @@ STUDY = Study(
         "pass@1 after": held_out(1),
     },
     pilot_seeds=(2, 3),
+    drawn=(PASS_AT_1, "all-fail groups"),
 )
 
 
-def draw(runs: Runs, folder: Path) -> None:
-    """The figure of the page."""
-    from study_figures import draw_differences  # every run's process imports this file
-
-    draw_differences(runs, folder / "study_starvation_differences", metrics=(PASS_AT_1, "all-fail groups"))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the study."""
-    return run_study(STUDY, draw, arguments)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_study(STUDY))

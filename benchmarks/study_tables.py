@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from gradscope.metrics.uncertainty.paired import student_mean
 from gradscope.training.grid import train_grid
 
 
-def run_study(study: Study, draw: Callable[[Runs, Path], None], arguments: Sequence[str] | None) -> int:
+def run_study(study: Study, arguments: Sequence[str] | None = None) -> int:
     """Train what is missing of a study or of its pilot, and put what came out on its page."""
     parser = argparse.ArgumentParser()
     source = parser.add_mutually_exclusive_group(required=True)
@@ -40,6 +40,8 @@ def run_study(study: Study, draw: Callable[[Runs, Path], None], arguments: Seque
     print(text)
     if options.images is not None and not options.pilot and not runs.num_missing:
         options.images.mkdir(parents=True, exist_ok=True)
+        from study_figures import draw  # every run's process imports this file
+
         draw(runs, options.images)
         for picture in options.images.glob(f"{study.name}_*.png"):  # the page shows the drawings
             picture.unlink()
