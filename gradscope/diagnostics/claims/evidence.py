@@ -34,10 +34,9 @@ from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport
 from gradscope.results.row_kinds import RowKind
 from gradscope.results.update import WeightUpdate
-from gradscope.rollouts.groups import sizes_of
+from gradscope.rollouts.groups import RolloutGroup, sizes_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
 
 ADVANTAGE = "dr_grpo"
 """Ranks are compared between group sizes under the reward minus the group's mean, which every reward has. Grpo's rows

@@ -21,7 +21,7 @@ from gradscope.gradients.tokens.sums import (
     measure_token_sums,
     sequence_factors,
 )
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.groups import RolloutGroup
 from tests.gradients.models import ARCHITECTURES, DAPO, naive_token_rows, relative, tiny_groups, tiny_policy, weight_of
 
 NUM_WEIGHTINGS = 3
