@@ -89,10 +89,16 @@ class Study:
     """What is decided, one family of tests."""
     metrics: Mapping[str, Number]
     """Title -> number of a run."""
-    rate_of: Mapping[str, str]
+    rate_of: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Arm -> the arm whose best learning rate in the pilot it takes, often itself."""
+    planned_rates: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Arm -> its learning rate, of arms for which the pilot chooses none."""
     pilot_metrics: Mapping[str, Number] = dataclasses.field(default_factory=dict)
     """Title -> what the pilot shows of each arm beside the number that it chooses by."""
+    drawn: Sequence[str] = ()
+    """Metrics of the figure of differences."""
+    drawn_over_steps: Sequence[str] = ()
+    """Arms of the figure over the steps, where there is one."""
     seeds: Sequence[int] = range(100, 120)
     """Seeds of the study."""
     pilot_seeds: Sequence[int] = range(4)
@@ -219,9 +225,10 @@ class Runs:
         Returns:
             Arm -> rate.
         """
-        chooses = {arm: self.study.rate_of[arm] for arm in self.study.arms}
+        chooses = {arm: other for arm, other in self.study.rate_of.items() if arm in self.study.arms}
         best = {arm: max(RATES, key=lambda rate: self._mean_pass(arm, rate)) for arm in chooses.values()}
-        return {arm: best[other] for arm, other in chooses.items()}
+        planned = {arm: rate for arm, rate in self.study.planned_rates.items() if arm in self.study.arms}
+        return {arm: best[other] for arm, other in chooses.items()} | planned
 
     def _mean_pass(self, arm: str, rate: str) -> float:
         return float(np.mean([*self.values(arm, PASS_AT_1, rate).values()]))

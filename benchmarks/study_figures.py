@@ -22,11 +22,16 @@ _SERIES: Mapping[str, Callable[[ComparedRun], NDArray[np.float64]]] = {
 }
 
 
-def draw_steps(runs: Runs, stem: Path, *, arms: Sequence[str], series: Sequence[str]) -> None:
-    """Quantities over the steps of training: a panel for each, a line for each arm; nothing without runs."""
-    if not runs.by_cell:
-        return
-    arms = [arm for arm in arms if arm in runs.study.arms]
+def draw(runs: Runs, folder: Path) -> None:
+    """The figures of a study."""
+    _draw_differences(runs, folder / f"{runs.study.name}_differences", metrics=runs.study.drawn)
+    arms = [arm for arm in runs.study.drawn_over_steps if arm in runs.study.arms]
+    if runs.by_cell and arms:
+        _draw_steps(runs, folder / f"{runs.study.name}_steps", arms=arms, series=list(_SERIES))
+
+
+def _draw_steps(runs: Runs, stem: Path, *, arms: Sequence[str], series: Sequence[str]) -> None:
+    """Quantities over the steps of training: a panel for each, a line for each arm."""
     with figure_style():
         figure, panels = new_figure(
             f"{' and '.join(series).capitalize()} over the steps",
@@ -62,7 +67,7 @@ def _course(
     )
 
 
-def draw_differences(runs: Runs, stem: Path, *, metrics: Sequence[str]) -> None:
+def _draw_differences(runs: Runs, stem: Path, *, metrics: Sequence[str]) -> None:
     """Arms against others: a panel for each number, a row for each pair of arms, a dot for each pair of runs."""
     rows = list(runs.study.against.items())
     labels = [f"{arm} - {other}" for arm, other in rows]

@@ -9,11 +9,8 @@ stopped, and no number on the page is typed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import numpy as np
-from study import PASS_AT_1, Claim, Runs, Study, dead_groups, drawdown, held_out, held_out_before
+from study import PASS_AT_1, Claim, Study, dead_groups, drawdown, held_out, held_out_before
 from study_tables import run_study
 
 from gradscope.diagnostics.compare.runs import ComparedRun
@@ -74,20 +71,9 @@ STUDY = Study(
     },
     rate_of=dict.fromkeys(_ARMS, "grpo"),
     pilot_metrics={"pass@1 before": held_out_before},
+    drawn=(PASS_AT_1, "drawdown", _INCOHERENT),
 )
 
 
-def draw(runs: Runs, folder: Path) -> None:
-    """The figures of the page."""
-    from study_figures import draw_differences  # every run's process imports this file
-
-    draw_differences(runs, folder / "study_five_differences", metrics=(PASS_AT_1, "drawdown", _INCOHERENT))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the study."""
-    return run_study(STUDY, draw, arguments)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_study(STUDY))

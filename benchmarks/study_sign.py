@@ -7,11 +7,8 @@ typed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import numpy as np
-from study import PASS_AT_1, Claim, Runs, Study, dead_groups, held_out, held_out_before
+from study import PASS_AT_1, Claim, Study, dead_groups, held_out, held_out_before
 from study_tables import run_study
 
 from gradscope.diagnostics.compare.runs import ComparedRun
@@ -83,21 +80,10 @@ STUDY = Study(
         "dead, first 20": first_dead,
         "all-fail among them": first_all_fail,
     },
+    drawn=(PASS_AT_1, "pass@16", "dead, last 50 steps"),
+    drawn_over_steps=_FREE,
 )
 
 
-def draw(runs: Runs, folder: Path) -> None:
-    """The figures of the page."""
-    from study_figures import draw_differences, draw_steps  # every run's process imports this file
-
-    draw_steps(runs, folder / "study_sign_steps", arms=_FREE, series=("dead groups", "reward"))
-    draw_differences(runs, folder / "study_sign_differences", metrics=(PASS_AT_1, "pass@16", "dead, last 50 steps"))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the study."""
-    return run_study(STUDY, draw, arguments)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_study(STUDY))

@@ -8,10 +8,7 @@ typed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from study import PASS_AT_1, Claim, Runs, Study, dead_groups, drawdown, held_out, held_out_before
+from study import PASS_AT_1, Claim, Study, dead_groups, drawdown, held_out, held_out_before
 from study_tables import run_study
 
 _STEPS = 100
@@ -36,20 +33,9 @@ STUDY = Study(
     metrics={PASS_AT_1: held_out(1), "pass@16": held_out(16), "dead groups": dead_groups, "drawdown": drawdown},
     rate_of={arm: arm for arm in ("outcome", "per step", "share of steps")},
     pilot_metrics={"pass@1 before": held_out_before},
+    drawn=(PASS_AT_1, "pass@16", "dead groups"),
 )
 
 
-def draw(runs: Runs, folder: Path) -> None:
-    """The figures of the page."""
-    from study_figures import draw_differences  # every run's process imports this file
-
-    draw_differences(runs, folder / "study_steps_differences", metrics=(PASS_AT_1, "pass@16", "dead groups"))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the study."""
-    return run_study(STUDY, draw, arguments)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_study(STUDY))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from gradscope.metrics.uncertainty.paired import student_mean
 from gradscope.training.grid import train_grid
 
 
-def run_study(study: Study, draw: Callable[[Runs, Path], None], arguments: Sequence[str] | None) -> int:
+def run_study(study: Study, arguments: Sequence[str] | None = None) -> int:
     """Train what is missing of a study or of its pilot, and put what came out on its page."""
     parser = argparse.ArgumentParser()
     source = parser.add_mutually_exclusive_group(required=True)
@@ -40,6 +40,8 @@ def run_study(study: Study, draw: Callable[[Runs, Path], None], arguments: Seque
     print(text)
     if options.images is not None and not options.pilot and not runs.num_missing:
         options.images.mkdir(parents=True, exist_ok=True)
+        from study_figures import draw  # every run's process imports this file
+
         draw(runs, options.images)
         for picture in options.images.glob(f"{study.name}_*.png"):  # the page shows the drawings
             picture.unlink()
@@ -93,19 +95,17 @@ def _train(study: Study, folder: Path, cells: Sequence[Cell], options: argparse.
 def pilot_tables(runs: Runs) -> str:
     """What the pilot chooses, and what the plan can find."""
     study = runs.study
-    shown = list(study.pilot_metrics)
-    lines = [
-        f"| arm | {' | '.join(f'{PASS_AT_1} at {rate}' for rate in RATES)} | {' | '.join(shown)} |",
-        "|---|" + "--:|" * (len(RATES) + len(shown)),
-    ]
+    shown, rates = list(study.pilot_metrics), list(RATES) if study.rate_of else []
+    columns = [*(f"{PASS_AT_1} at {rate}" for rate in rates), *shown]
+    lines = [f"| arm | {' | '.join(columns)} |", "|---|" + "--:|" * len(columns)]
     for arm in dict.fromkeys(arm for arm, _, _ in runs.planned):
-        means = {rate: student_mean(list(runs.values(arm, PASS_AT_1, rate).values())) for rate in RATES}
-        cells = [_chosen(rate, means[rate], runs.rates.get(arm)) for rate in RATES]
+        means = {rate: student_mean(list(runs.values(arm, PASS_AT_1, rate).values())) for rate in rates}
+        cells = [_chosen(rate, means[rate], runs.rates.get(arm)) for rate in rates]
         cells += [_mean(student_mean(list(runs.values(arm, metric).values()))) for metric in shown]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     parts = [
-        f"{_finished(runs, 'of the pilot')} Means over {len(study.pilot_seeds)} seeds, ± half of the 95 % interval; "
-        "the study's rate is bold.",
+        f"{_finished(runs, 'of the pilot')} Means over {len(study.pilot_seeds)} seeds, ± half of the 95 % interval"
+        + ("; the study's rate is bold." if rates else "."),
         "\n".join(lines),
     ]
     if runs.rates and not runs.num_missing:

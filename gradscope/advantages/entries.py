@@ -102,6 +102,7 @@ ENTRIES: tuple[Formulation, ...] = (
         min_group_size=1,
         zero_sum=False,
         function=_sign,
+        takes_c=True,
     ),
     Formulation(
         name="positive_only",
@@ -157,6 +158,7 @@ ENTRIES: tuple[Formulation, ...] = (
         min_group_size=1,
         zero_sum=False,
         function=group.grpo_negative,
+        takes_c=True,
     ),
     Formulation(
         name="ngrpo",

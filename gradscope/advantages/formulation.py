@@ -9,7 +9,7 @@ import hashlib
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
@@ -55,6 +55,19 @@ class Formulation:
     not decide."""
     digest: str | None = None
     """SHA-256 of the file that a user's own is from; None for one of the package."""
+    takes_c: bool = False
+    """Whether it gives -1 to a group without a success and ``NAME:c=X`` gives -X instead."""
+
+    def with_c(self, name: str, c: float) -> Formulation:
+        """The same under another name, with -c for every rollout of a group without a success."""
+
+        def function(rewards: Array) -> Array:
+            assert self.function is not None, "what takes a constant is a function of rewards"
+            failed = rewards.max(axis=-1, keepdims=True) == 0.0
+            return np.asarray(np.where(failed, 0.0 - c, self.function(rewards)), dtype=np.float64)
+
+        of_failed = f"and {0.0 - c:g} for every rollout of a group without a success"
+        return replace(self, name=name, formula=f"{self.formula.partition(', and')[0]}, {of_failed}", function=function)
 
     def why_not(self, rewards: ArrayLike) -> str | None:
         """Why rewards, [..., G] or all groups of a step, [N, G], have no such advantage; None where they have one."""

@@ -10,6 +10,8 @@ the last where `rank` has the matrix (:mod:`gradscope.advantages.group`).
 from __future__ import annotations
 
 import difflib
+import functools
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,8 @@ GRAM_FORMULATIONS: dict[str, Formulation] = {
 """Name -> entry of those that weigh the rewards of a group: what any recomputed step can be asked as well."""
 
 
+CONSTANT = ":c="
+"""Between the name of a formulation that takes a constant and its value, as in ``sign:c=0.5``."""
 _FROM_FILES: dict[str, Formulation] = {}
 """Name -> entry of the user's own that were named so far."""
 
@@ -46,7 +50,7 @@ def named_formulation(name: str) -> Formulation:
     """A formulation that somebody names on a command line or in a call; one in a file is read and run now.
 
     Args:
-        name: The formulation's name, or ``my.py:name``.
+        name: The formulation's name, ``sign:c=0.5`` for one with another constant, or ``my.py:name``.
 
     Returns:
         Its entry, which :func:`formulation` gives from then on.
@@ -63,16 +67,29 @@ def short_name(name: str) -> str:
         The short name.
 
     Example:
-        >>> short_name("rules/my.py:centered"), short_name("grpo")
-        ('my.centered', 'grpo')
+        >>> short_name("rules/my.py:centered"), short_name("sign:c=0.5"), short_name("grpo")
+        ('my.centered', 'sign-c0.5', 'grpo')
     """
     path, _, function = name.rpartition(":")
-    return f"{Path(path).stem}.{function}" if is_in_file(name) else name
+    return f"{Path(path).stem}.{function}" if is_in_file(name) else name.replace(CONSTANT, "-c")
 
 
 def is_known(name: str) -> bool:
     """Whether there is such a formulation; one in a file that nobody has named is none."""
-    return name in ALL_FORMULATIONS or name in _FROM_FILES
+    return name in ALL_FORMULATIONS or name in _FROM_FILES or _with_constant(name) is not None
+
+
+@functools.cache
+def _with_constant(name: str) -> Formulation | None:
+    """The formulation of ``NAME:c=X``; None where NAME takes no constant or X is none."""
+    entry = ALL_FORMULATIONS.get(name.partition(CONSTANT)[0])
+    try:
+        constant = float(name.partition(CONSTANT)[2])
+    except ValueError:
+        return None
+    if entry is None or not entry.takes_c or not 0 <= constant < math.inf:
+        return None
+    return entry.with_c(name, constant)
 
 
 def formulation(name: str) -> Formulation:
@@ -91,18 +108,20 @@ def formulation(name: str) -> Formulation:
         >>> formulation("dr_grpo").formula
         'r - mean(r)'
     """
-    if is_known(name):
-        return ALL_FORMULATIONS.get(name) or _FROM_FILES[name]
+    found = ALL_FORMULATIONS.get(name) or _FROM_FILES.get(name) or _with_constant(name)
+    if found is not None:
+        return found
     if is_in_file(name):
         raise UsageError(
             f"{name} is code in a file, which runs only where you name it.", hint=f"Add --advantage {name}"
         )
     near = difflib.get_close_matches(name, ALL_FORMULATIONS, n=3, cutoff=0.5)
     listed = ", ".join(ALL_FORMULATIONS)
+    constants = " and ".join(f"{entry.name}{CONSTANT}X" for entry in ENTRIES if entry.takes_c)
     meant = f"Did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
     raise UsageError(
         f"There is no advantage formulation {name!r}.",
-        hint=f"{meant}There are: {listed}; my.py:name is one of your own.",
+        hint=f"{meant}There are: {listed}; {constants}, X 0 or more; my.py:name is one of your own.",
     )
 
 

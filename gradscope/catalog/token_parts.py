@@ -110,7 +110,9 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by=_MISMATCH,
         source="tis: Yao et al. 2025, truncated importance sampling, bound 2; icepop: Ling Team 2025, arXiv "
-        "2510.18855, band [0.5, 5]; token_mask, sequence_truncate, sequence_mask: TRL's modes at its bound 3.",
+        "2510.18855, band [0.5, 5]; mis: slime, band [0.5, 2]; geometric_mask: the geometric mean of a "
+        "sequence's ratios, verl's band [1/1.001, 1.001]; token_mask, sequence_truncate, sequence_mask: TRL's modes at "
+        "its bound 3.",
         path="corrections.cosine",
     ),
     rank_metric(

@@ -65,8 +65,8 @@ class CorrectionEffect:
     step: int
     """The trainer's step."""
     correction: str
-    """``none``, ``token_ratio``, ``tis``, ``icepop``, ``token_mask``, ``sequence_truncate``, ``sequence_mask``,
-    ``sequence_ratio``; ``trained`` for the run's own."""
+    """``none``, ``token_ratio``, ``tis``, ``icepop``, ``mis``, ``token_mask``, ``sequence_truncate``,
+    ``sequence_mask``, ``geometric_mask``, ``sequence_ratio``; ``trained`` for the run's own."""
     units: Literal["tokens", "sequences"]
     """What has one f."""
     kept: Estimate

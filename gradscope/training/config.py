@@ -16,7 +16,7 @@ from gradscope.outside.plain_json import read_json
 
 EMBEDDED_MODEL = "embedded"
 """The name of the packaged model."""
-TaskName = Literal["running-sums", "conflict", "starved", "steps", "gsm8k", "jsonl"]
+TaskName = Literal["running-sums", "conflict", "starved", "bimodal", "steps", "gsm8k", "jsonl"]
 GraderName = Literal["plain", "math-verify"]
 LossType = Literal["dapo", "dr_grpo", "bnpo", "grpo"]
 Sampling = Literal["fixed", "dynamic", "reallocated"]

@@ -43,6 +43,11 @@ from gradscope.training.processes import gather, run_on_main, shards_model
 from gradscope.training.sampling import make_sampling
 from gradscope.training.tasks.task import Problem, Task, prompt_order
 
+SMALL_MODEL = 5_000_000
+"""Parameters below which a CPU is fastest with one thread, for more only wait for each other, and with many rows."""
+_FEWEST_ROWS = 512
+"""Held-out completions that a small model samples at once, at least: a call of few rows takes as long."""
+
 
 def fit(
     run: Path,
@@ -193,11 +198,13 @@ def _sample_heldout(
         folder = checkpoint_path(run, 0 if when == "before" else config.steps)
         with own_random_state():
             policy = load_saved_policy(policy, config, folder, PartialState().device)
+    small = sum(parameter.numel() for parameter in policy.model.parameters()) < SMALL_MODEL
     completions = sample(
         policy,
         task.heldout,
         num_samples=config.heldout_samples,
-        rows_at_once=config.num_prompts * config.group_size,  # as many as a step samples, so what trains also fits
+        # as many as a step samples, so what trains also fits
+        rows_at_once=max(config.num_prompts * config.group_size, _FEWEST_ROWS * small),
         max_completion_length=arguments["max_completion_length"],
         temperature=config.temperature,
         seed=config.seed,

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 _FREE_ON_RESUME = ("output", "device")
 """What a run may go on with differently; everything else decides its result."""
-_SMALL_MODEL = 5_000_000
-"""Parameters below which one thread is fastest on a CPU: more only wait for each other."""
 
 
 def train(
@@ -139,7 +137,7 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
     from gradscope.training.grpo.policy import check_prompts, load_trained_policy, most_answer_tokens, weights_dtype
     from gradscope.training.libraries import own_random_state, quiet_libraries, torch_threads
     from gradscope.training.run_checks import make_manifest
-    from gradscope.training.run_training import fit
+    from gradscope.training.run_training import SMALL_MODEL, fit
 
     on_cpu = _on_cpu(config.device)
     with quiet_libraries(), own_random_state():
@@ -164,7 +162,7 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
         if not resume:
             with naming(run):
                 run_on_main(start)
-        small = sum(parameter.numel() for parameter in policy.model.parameters()) < _SMALL_MODEL
+        small = sum(parameter.numel() for parameter in policy.model.parameters()) < SMALL_MODEL
         with torch_threads(1 if on_cpu and small else None), naming(run):
             try:
                 fit(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)

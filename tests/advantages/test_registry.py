@@ -11,6 +11,7 @@ from gradscope.advantages.registry import (
     compute_advantages,
     compute_step_advantages,
     formulation,
+    is_known,
 )
 from gradscope.errors import UsageError
 
@@ -145,6 +146,25 @@ def test_unknown_formulation_gets_a_suggestion() -> None:
     with pytest.raises(UsageError, match="There is no advantage formulation 'xyz'") as caught:
         formulation("xyz")
     assert caught.value.hint.startswith("There are: grpo, dr_grpo")
+
+
+@pytest.mark.parametrize("base", ["sign", "grpo_negative"])
+def test_a_constant_is_what_a_group_without_a_success_loses(base: str) -> None:
+    groups = np.array([[1.0, 0, 0, 0], [0.0] * 4, [1.0] * 4])
+    plain, half = (compute_advantages(name, groups) for name in (base, f"{base}:c=0.25"))
+    np.testing.assert_array_equal(half[[0, 2]], plain[[0, 2]])
+    assert half[1].tolist() == [-0.25] * 4
+    np.testing.assert_array_equal(compute_advantages(f"{base}:c=1", groups), plain)
+    assert not compute_advantages(f"{base}:c=0", groups)[1].any()
+    assert formulation(f"{base}:c=0.25").formula.endswith("and -0.25 for every rollout of a group without a success")
+
+
+@pytest.mark.parametrize("name", ["sign:c=", "sign:c=-1", "sign:c=inf", "sign:c=nan", "sign:k=1", "rloo:c=1", "no:c=1"])
+def test_a_constant_that_is_none_is_no_formulation(name: str) -> None:
+    assert not is_known(name)
+    with pytest.raises(UsageError, match=f"There is no advantage formulation '{name}'") as caught:
+        formulation(name)
+    assert "sign:c=X and grpo_negative:c=X, X 0 or more" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ALL_FORMULATIONS.items() if entry.function is None])

@@ -71,9 +71,10 @@ def complete_metric(incomplete: str) -> list[str]:
 
 def complete_formulation(incomplete: str) -> list[str]:
     """Formulations of the registry, the last of a list by comma."""
-    from gradscope.advantages.registry import ALL_FORMULATIONS
+    from gradscope.advantages.registry import ALL_FORMULATIONS, CONSTANT
 
-    return _last_of_list(incomplete, list(ALL_FORMULATIONS))
+    constants = (f"{name}{CONSTANT}" for name, entry in ALL_FORMULATIONS.items() if entry.takes_c)
+    return _last_of_list(incomplete, [*ALL_FORMULATIONS, *constants])
 
 
 def _last_of_list(incomplete: str, names: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ EXAMPLES = (
     "gradscope explain",
     "gradscope explain effective_rank",
     "gradscope explain dead",
+    "gradscope explain sign:c=0.5",
     "gradscope explain --markdown",
 )
 COMMON = ("--markdown",)
@@ -31,9 +32,10 @@ MarkdownOption = Annotated[bool, output_option("--markdown", help="Print the who
 
 
 def explain(metric: MetricArgument = None, markdown: MarkdownOption = False) -> None:
-    """What a metric is: formula, range, direction, what moves it, where it is from."""
+    """What a metric or an advantage formulation is: formula, range, direction, what moves it, where it is from."""
+    from gradscope.advantages.registry import formulation, is_known
     from gradscope.render.markdown import catalog_markdown
-    from gradscope.render.terminal.explain import essential_metrics, metric_answer
+    from gradscope.render.terminal.explain import essential_metrics, fact_page, metric_answer
 
     if markdown and metric is not None:
         raise UsageError(
@@ -41,5 +43,10 @@ def explain(metric: MetricArgument = None, markdown: MarkdownOption = False) -> 
         )
     if markdown:
         write_data(catalog_markdown())
+    elif metric is not None and is_known(metric):
+        entry = formulation(metric)
+        rewards = "of 0 and 1 only" if entry.needs_binary else "any that are finite"
+        facts = {"formula": entry.formula, "rewards": rewards, "source": entry.source}
+        show(fact_page(f"Advantage formulation {metric}", "How rewards, r, become advantages.", facts))
     else:
         show(essential_metrics() if metric is None else metric_answer(metric))

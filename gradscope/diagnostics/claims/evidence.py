@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradscope.advantages.token import return_to_go
-from gradscope.diagnostics.degeneracy.group_rewards import group_rewards, group_table
+from gradscope.diagnostics.degeneracy.group_rewards import chosen_threshold, group_rewards, group_table
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
@@ -107,8 +107,9 @@ class Evidence:
         return found
 
     def groups(self) -> GroupTable:
-        """The groups as a table, whether their rewards are equal among it."""
-        return group_table(group_rewards(self.run, None), None)
+        """The groups as a table, whether their rewards are equal among it, and how many pass where that is known."""
+        chosen = group_rewards(self.run, None)
+        return group_table(chosen, chosen_threshold(chosen, self.success_threshold))
 
     def gradients(self, kind: RowKind) -> Collected:
         """One kind of matrix at each of the steps.

@@ -18,7 +18,7 @@ from gradscope.diagnostics.rank.collected import Collected
 from gradscope.diagnostics.rank.formulations import group_index, kinds_of, measure_baselines
 from gradscope.diagnostics.rank.request import RankRequest
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
-from gradscope.diagnostics.rank.rows import StepRows, advantage_rows
+from gradscope.diagnostics.rank.rows import StepRows, advantage_rows, advantages_of, sub_groups
 from gradscope.diagnostics.rank.spectrum import GroupRank, compare_sizes, ranks_of_groups
 from gradscope.diagnostics.rank.weight_groups import ALL_WEIGHTS
 from gradscope.errors import InputError
@@ -215,6 +215,8 @@ ABOUT_TWO = (1.5, 2.5)
 """Ranks that are called "about 2"."""
 SAME_RANK = 0.5
 """A change of the rank between the smallest and the largest group up to this is "whatever the group size"."""
+OF_CLASS_MEANS = 0.9
+"""Rows that hold this share of their energy in the means of two classes are two rows for all that a rank can tell."""
 HIGHER_RANK = 0.05
 """The least relative rise of a rank that is called higher."""
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
@@ -264,6 +266,44 @@ def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Ev
         verdict=together(verdicts),
         why=f"Rank {course}; {changed}; {_ratio(last)} of unrelated rows.{seen}",
         steps=(last.step,),
+    )
+
+
+def two_class_means(evidence: Evidence) -> Judgement:
+    """Whether the rows A_i s_i of a group are little else than one mean row of its passes and one of its fails.
+
+    Advantages that sum to zero and have two values make a group's gradient a multiple of the difference of the two mean
+    score vectors, whatever G. Its rows have rank 2 only as far as those of a class are alike: the part of their summed
+    squared norms in the class means, sum over classes of |sum of A_i s_i|^2 / n_c over the sum of |A_i s_i|^2.
+
+    Returns:
+        The judgement, at the last step; the null is what unrelated rows of these norms have.
+    """
+    rows = evidence.rows(evidence.gradients("rollout").steps[-1].step)
+    parts = sub_groups(rows, None)
+    shares, others = [], 0
+    for part, advantages in zip(parts, advantages_of(rows, parts, evidence.advantage), strict=True):
+        if not np.any(advantages):
+            continue
+        values, of_class = np.unique(advantages.round(9), return_inverse=True)
+        if len(values) > 2 or abs(advantages.sum()) > _NO_SPREAD * len(advantages):
+            others += 1
+            continue
+        gram = rows.gram[np.ix_(part.index, part.index)] * np.outer(advantages, advantages)
+        means = np.eye(len(values))[of_class] / np.sqrt(np.bincount(of_class))  # [G, classes]
+        energy = np.trace(gram)
+        shares.append(np.array([np.trace(means.T @ gram @ means), np.sum(means**2 * np.diag(gram)[:, None])]) / energy)
+    if others or not shares:
+        why = f"under {evidence.advantage} the advantages of {others} groups do not sum to zero or have over two values"
+        return cannot_tell(why if others else "no group has a gradient", steps=(rows.step,))
+    share, null = bounded_means(shares, low=0.0, high=1.0)
+    return Judgement(
+        estimate=share,
+        null=null,
+        verdict=in_range(share, OF_CLASS_MEANS, 1.0),
+        why=f"Over {len(shares)} groups whose advantages sum to zero and have two values, so that their gradient is a "
+        "multiple of the mean score of the passes minus that of the fails.",
+        steps=(rows.step,),
     )
 
 

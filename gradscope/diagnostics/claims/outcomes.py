@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, rises, together
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, rises, together
 from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import dead_persistence
+from gradscope.metrics.outcomes.passk import pass_at_k
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
+from gradscope.metrics.uncertainty.studentized import cluster_sums
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.say import percent, points, with_interval
+
+Array = NDArray[np.float64]
 
 EXCESS = 0.01
 """The least share of groups beyond the prediction that is called an excess."""
 PERSISTENT = 0.05
 """The least excess of dead groups after a dead one that is called persistence."""
+SAME_SHARE = 0.02
+"""A share of all-fail groups as near as this to that of a power of one rate is that of the power; so is one within a
+quarter of the way from the power to a line."""
+_SHORTEST_CURVE = 3
+"""Sizes, of which one is in the middle."""
 _FEW_RETURNING = 10
 """Prompts; of 8 whose pass rate rises to one the interval left out 0 in 6.5 % of simulated logs without persistence."""
 HARD = 0.25
@@ -115,6 +128,55 @@ def dead_groups_are_failures(evidence: Evidence) -> Judgement:
         verdict=_larger(failing, passing),
         why=f"All fail in {with_interval(failing, percent)} of the groups, all pass in "
         f"{with_interval(passing, percent)}.",
+    )
+
+
+def all_fail_is_exponential(evidence: Evidence) -> Judgement:
+    """Whether the share of all-fail groups falls with N as one q^N does, and not along a line.
+
+    The share at N is the mean over groups of C(n - c, N) / C(n, N), without bias up to the smallest group. A power has
+    the geometric mean of its ends in the middle of a range, a line their arithmetic mean; prompts that differ have less
+    than either (Cauchy and Schwarz).
+
+    Returns:
+        The judgement on the middle minus the geometric mean, beside what a line would make of that.
+    """
+    table = evidence.groups()
+    if table.num_passing is None:
+        return cannot_tell("No success threshold is known")
+    last = int(table.size.min())
+    last -= 1 - last % 2  # so that a whole number lies in the middle
+    if last < _SHORTEST_CURVE:
+        return cannot_tell(f"A curve needs groups of {_SHORTEST_CURVE} or more, the smallest has {table.size.min()}")
+    sizes = range(1, last + 1)
+    fails = 1 - np.column_stack([pass_at_k(table.size, table.num_passing, size) for size in sizes])
+
+    def curve(sums: Array) -> Array:
+        shares = sums[..., :-1] / sums[..., -1:]
+        first, middle, end = shares[..., 0], shares[..., last // 2], shares[..., -1]
+        power = np.sqrt(np.clip(first * end, 0.0, None))
+        return np.stack([middle - power, (first + end) / 2 - power, first, middle, end], axis=-1)
+
+    bend, of_line, *shares = bootstrap_statistics(
+        curve,
+        cluster_sums(np.column_stack([fails, np.ones(len(fails))]), table.prompt),
+        within=([-1.0, 0.0, 0.0, 0.0, 0.0], 1.0),
+        resampling=evidence.resampling,
+    )
+    course = ", ".join(
+        f"{with_interval(share, percent)} at N = {size}"
+        for share, size in zip(shares, (1, last // 2 + 1, last), strict=True)
+    )
+    margin = max(SAME_SHARE, (of_line.value or 0.0) / 4)
+    verdict = in_range(bend, -margin, margin)
+    if verdict != "contradicted" and of_line.ends[0] <= 2 * SAME_SHARE:
+        return cannot_tell(f"A power and a line are nearly one over these N: all-fail groups {course}", estimate=bend)
+    return Judgement(
+        estimate=bend,
+        null=of_line,
+        verdict=verdict,
+        why=f"All-fail groups {course}; below a power the share falls more slowly at the end, as it does where prompts "
+        "differ.",
     )
 
 

@@ -80,6 +80,15 @@ CLAIMS: tuple[Claim, ...] = (
         judge=partial(gradients.two_whatever_the_size, gradients.of_advantages),
     ),
     Claim(
+        name="rank_two.cause",
+        source=_FOUNDATIONS,
+        claim="The rank is low because the advantages of a group sum to zero: its gradient is that of two class means.",
+        metric="share of the rows' summed squared norms in the mean row of the passes and that of the fails",
+        settle=_MORE_ROLLOUTS,
+        ours=True,
+        judge=gradients.two_class_means,
+    ),
+    Claim(
         name="rank_rises.token_credit",
         source=_FOUNDATIONS,
         claim="Advantages of single tokens raise the rank of the gradient.",
@@ -143,6 +152,15 @@ CLAIMS: tuple[Claim, ...] = (
         settle="A task of which fewer than a quarter of the rollouts pass, and more groups.",
         ours=True,
         judge=outcomes.dead_groups_are_failures,
+    ),
+    Claim(
+        name="dead_groups.barrier",
+        source=_SUMMARY,
+        claim="The share of all-fail groups falls exponentially with the number of rollouts, not linearly.",
+        metric="share at the middle N minus the geometric mean of those at the ends: 0 for a power of one rate",
+        settle="More groups, and larger ones.",
+        ours=True,
+        judge=outcomes.all_fail_is_exponential,
     ),
     Claim(
         name="dead_groups.persist",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.formulation import Formulation
-from gradscope.advantages.registry import FORMULATIONS, compute_advantages
+from gradscope.advantages.registry import CONSTANT, FORMULATIONS, compute_advantages, formulation, is_known
 from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import GroupTable
@@ -95,12 +95,15 @@ _FEW_KINDS = 64
 """Kinds of groups up to which they are counted prompt by prompt."""
 
 
-def measure_advantage_mass(chosen: GroupRewards, *, resampling: Resampling) -> tuple[AdvantageMass, ...]:
-    """Positive and negative mass and share of zeros by formulation; undefined where one refuses these rewards."""
+def measure_advantage_mass(
+    chosen: GroupRewards, own: str | None, *, resampling: Resampling
+) -> tuple[AdvantageMass, ...]:
+    """Positive and negative mass and share of zeros by formulation, and by the run's own where it has a constant."""
     groups = chosen.table
     kinds = _kinds(chosen)
     masses = []
-    for entry in FORMULATIONS.values():
+    trained = [formulation(own)] if own is not None and CONSTANT in own and is_known(own) else []
+    for entry in (*FORMULATIONS.values(), *trained):
         sums = _sums(entry, kinds)
         if isinstance(sums, str):
             unknown = Estimate.undefined_because(sums, num_units=len(groups))

@@ -170,7 +170,7 @@ def degeneracy_of_run(
         by_step=course(run, table, by, reward, options),
         pass_rates=describe_pass_rates(table, rates),
         starvation=starvation,
-        advantages=measure_advantage_mass(chosen, resampling=resampling),
+        advantages=measure_advantage_mass(chosen, run.settings.get("advantage"), resampling=resampling),
         advantages_of=rewards.advantages_of,
         by_reward=rewards.functions,
         frac_reward_conflict=rewards.frac_conflict,

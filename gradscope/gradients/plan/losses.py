@@ -180,6 +180,8 @@ class SamplerCorrection:
     """The least ratio; None without one."""
     high: float | None = 3.0
     """The largest ratio; None without one."""
+    geometric: bool = False
+    """Whether the ratio of a sequence is the geometric mean of its tokens' and not their product."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> SamplerCorrection | None:
@@ -202,7 +204,7 @@ class SamplerCorrection:
 
     @property
     def by_sequence(self) -> bool:
-        """Whether the whole sequence has one ratio, the product of its tokens'."""
+        """Whether the whole sequence has one ratio."""
         return self.mode.startswith("sequence")
 
     def ratio(self, sampler: torch.Tensor, old: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
@@ -217,7 +219,8 @@ class SamplerCorrection:
             A ratio by token, [T], or one, [1].
         """
         gap = ((old - sampler) * counted).nan_to_num(nan=0.0)
-        ratio = (gap.sum().unsqueeze(0) if self.by_sequence else gap).exp()
+        whole = gap.sum().unsqueeze(0) / (counted.sum().clamp(min=1) if self.geometric else 1)
+        ratio = (whole if self.by_sequence else gap).exp()
         low = -float("inf") if self.low is None else self.low
         high = float("inf") if self.high is None else self.high
         if self.mode.endswith("truncate"):

@@ -294,13 +294,16 @@ CORRECTIONS: Mapping[str, SamplerCorrection | None] = {
     "token_ratio": SamplerCorrection(mode="token_truncate", low=None, high=None),
     "tis": SamplerCorrection(mode="token_truncate", low=None, high=2.0),
     "icepop": SamplerCorrection(mode="token_mask", low=0.5, high=5.0),
+    "mis": SamplerCorrection(mode="token_mask", low=0.5, high=2.0),
     "token_mask": SamplerCorrection(mode="token_mask", low=None, high=_TRL_BOUND),
     "sequence_truncate": SamplerCorrection(mode="sequence_truncate", low=None, high=_TRL_BOUND),
     "sequence_mask": SamplerCorrection(mode="sequence_mask", low=None, high=_TRL_BOUND),
+    "geometric_mask": SamplerCorrection(mode="sequence_mask", low=1 / 1.001, high=1.001, geometric=True),
     UNBIASED: SamplerCorrection(mode="sequence_truncate", low=None, high=None),
 }
 """Name -> the correction. ``tis`` has the bound of verl's ``rollout_is_threshold``, ``icepop`` its usual band [0.5, 5],
-the others the bound of TRL."""
+``mis`` that of slime's masked importance sampling, ``geometric_mask`` the widest that verl recommends for geometric
+means, the others the bound of TRL."""
 
 
 def corrected(tokens: CountedTokens, sampler: Array, correction: SamplerCorrection | None) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group
 from rich.table import Table
@@ -54,14 +54,19 @@ def _list(entries: Sequence[Metric], head: str, foot: str) -> Group:
 
 def _page(name: str) -> Group:
     entry = metric(name)
-    facts = Table.grid(padding=(0, 2))
-    for label, text in (
-        ("formula", entry.formula),
-        ("range", f"{entry.range}, {_DIRECTIONS[entry.better]}"),
-        ("moved by", entry.moved_by),
-        ("source", entry.source),
-        ("computed by", f"gradscope {entry.command}"),
-    ):
-        facts.add_row(Text(label, style=QUIET), cell(text))
-    head = Text(f"{entry.title} ({name})", style="bold")
-    return Group(head, Text(), cell(entry.meaning), Text(), facts)
+    facts = {
+        "formula": entry.formula,
+        "range": f"{entry.range}, {_DIRECTIONS[entry.better]}",
+        "moved by": entry.moved_by,
+        "source": entry.source,
+        "computed by": f"gradscope {entry.command}",
+    }
+    return fact_page(f"{entry.title} ({name})", entry.meaning, facts)
+
+
+def fact_page(head: str, meaning: str, facts: Mapping[str, str]) -> Group:
+    """What something is: a head, a sentence, and named facts below it."""
+    table = Table.grid(padding=(0, 2))
+    for label, text in facts.items():
+        table.add_row(Text(label, style=QUIET), cell(text))
+    return Group(Text(head, style="bold"), Text(), cell(meaning), Text(), table)

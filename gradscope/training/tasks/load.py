@@ -18,6 +18,7 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.tasks.running_sums import (
     ANSWER_MARK,
     MAX_COMPLETION_LENGTH,
+    bimodal_problems,
     conflict_problems,
     grade_answer,
     grade_share,
@@ -277,14 +278,15 @@ def _parse_math(text: str) -> list[object]:
     return [expression for expression in parsed if not isinstance(expression, str)]
 
 
-_STEPWISE = ("running-sums", "steps")
-_ANSWER_APART = ("running-sums", "conflict")
+_STEPWISE = ("running-sums", "bimodal", "steps")
+_ANSWER_APART = ("running-sums", "bimodal", "conflict")
 DEFAULT_TRAIN_PROMPTS = 256
 _DEFAULT_COMPLETION_LENGTH = 256
 _MAKERS: dict[str, Callable[..., tuple[Problem, ...]]] = {
     "running-sums": make_problems,
     "conflict": conflict_problems,
     "starved": starved_problems,
+    "bimodal": bimodal_problems,
     "steps": steps_problems,
 }
 _GRADERS: dict[str, Grader] = {"starved": grade_whole, "steps": grade_share}
@@ -318,7 +320,7 @@ def _running_sums(config: TrainConfig) -> Task:
         graders={"steps" if config.task == "steps" else "answer": _GRADERS.get(config.task, grade_answer)},
         step_grader=grade_steps if config.task in _STEPWISE else None,
         answer_mark=ANSWER_MARK if config.task in _ANSWER_APART else None,
-        is_coherent=is_coherent if config.task == "running-sums" else None,
+        is_coherent=is_coherent if config.task in ("running-sums", "bimodal") else None,
     )
 
 

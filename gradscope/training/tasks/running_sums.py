@@ -151,7 +151,12 @@ def is_coherent(prompt: str, completion: str) -> bool:
 
 
 def make_problems(
-    num_prompts: int, *, seed: int, heldout: bool, accept: Callable[[Sequence[int]], bool] = lambda _: True
+    num_prompts: int,
+    *,
+    seed: int,
+    heldout: bool,
+    accept: Callable[[Sequence[int]], bool] = lambda _: True,
+    kinds: Sequence[Kind] = KINDS,
 ) -> tuple[Problem, ...]:
     """Distinct prompts of very different difficulty.
 
@@ -160,6 +165,7 @@ def make_problems(
         seed: The same seed draws the same prompts, and the first n of them whatever the number.
         heldout: Which of the two disjoint sides to draw from.
         accept: Whether operands make a prompt of the set.
+        kinds: Which kinds are drawn, each as often as the others.
 
     Returns:
         The problems, in the order drawn.
@@ -175,7 +181,7 @@ def make_problems(
     draw = np.random.default_rng([seed, int(heldout)])
     problems: dict[str, Problem] = {}
     while len(problems) < num_prompts:
-        kind = draw_kind(draw)
+        kind = draw_kind(draw, kinds)
         for _ in range(_MAX_TRIES):
             operands = draw_operands(draw, kind)
             prompt = format_prompt(operands)
@@ -190,9 +196,9 @@ def is_heldout(prompt: str) -> bool:
     return crc32(prompt.encode()) % _HELDOUT_SHARE == 0
 
 
-def draw_kind(draw: Generator) -> Kind:
+def draw_kind(draw: Generator, kinds: Sequence[Kind] = KINDS) -> Kind:
     """How difficult the next sum is to be; each kind has about the same probability."""
-    return KINDS[int(draw.integers(len(KINDS)))]
+    return kinds[int(draw.integers(len(kinds)))]
 
 
 def draw_operands(draw: Generator, kind: Kind) -> list[int]:
@@ -220,6 +226,9 @@ def draw_operands(draw: Generator, kind: Kind) -> list[int]:
 # ``starved``: every prompt has two or three carries and wants a pattern of forgotten ones of its own, so the embedded
 # model finds it with probability 1/4 or 1/8, and what is learned on one prompt helps with no other.
 #
+# ``bimodal``: a sixteenth of the prompts has no carry and all others have five or more, so the embedded model solves a
+# prompt nearly always or nearly never (0.03), at temperature 1.
+#
 # ``steps``: the same prompts, but the reward is the share of right steps, which an outcome formulation spreads over the
 # whole completion and ``per_step`` gives to the tokens that earned it.
 #
@@ -227,6 +236,8 @@ def draw_operands(draw: Generator, kind: Kind) -> list[int]:
 _RARE = 15
 """Percent of the prompts with a carry that want the carry-free sum."""
 _FEWEST_CARRIES, _MOST_CARRIES = 2, 3
+_HARD_CARRIES, _EASY_SHARE = 5, 1 / 16
+"""Of ``bimodal``: fewest carries of a hard prompt, and the share of the easy ones."""
 
 
 def conflict_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
@@ -245,6 +256,14 @@ def starved_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Pro
         Problem(prompt_id=problem.prompt_id, prompt=problem.prompt, answer=_starved_answer(problem.prompt))
         for problem in problems
     )
+
+
+def bimodal_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
+    """Prompts without a carry, a sixteenth, and then those with five or more; see ``make_problems``."""
+    num_easy = round(_EASY_SHARE * num_prompts)
+    easy = make_problems(num_easy, seed=seed, heldout=heldout, kinds=("plain",))
+    hard = make_problems(num_prompts - num_easy, seed=seed, heldout=heldout, accept=_is_hard, kinds=("hard",))
+    return easy + hard
 
 
 def steps_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
@@ -304,6 +323,10 @@ def _starved_answer(prompt: str) -> str:
 def _is_starved(operands: Sequence[int]) -> bool:
     """Single digits carry once for every ten that their sum has."""
     return _FEWEST_CARRIES <= sum(operands) // 10 <= _MOST_CARRIES
+
+
+def _is_hard(operands: Sequence[int]) -> bool:
+    return sum(operands) // 10 >= _HARD_CARRIES
 
 
 def _operands(prompt: str) -> list[int]:

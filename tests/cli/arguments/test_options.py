@@ -48,7 +48,7 @@ def test_every_table_of_a_command_is_named_at_its_option_and_taken(command: str)
 
 @pytest.mark.parametrize(
     ("incomplete", "completed"),
-    [("dr_", ["dr_grpo"]), ("sign,dr_", ["sign,dr_grpo"]), ("nothing", [])],
+    [("dr_", ["dr_grpo"]), ("sign,dr_", ["sign,dr_grpo"]), ("nothing", []), ("sig", ["sign", "sign:c="])],
 )
 def test_the_last_formulation_of_a_list_is_completed(incomplete: str, completed: list[str]) -> None:
     assert complete_formulation(incomplete) == completed

@@ -17,6 +17,12 @@ def test_markdown_is_the_whole_catalogue_as_it_stands(cli: Cli) -> None:
     assert done.out == catalog_markdown()
 
 
+def test_a_formulation_is_explained_with_its_constant(cli: Cli) -> None:
+    done = cli("explain", "sign:c=0.5")
+    assert done.code == 0
+    assert "2 r - 1, and -0.5 for every rollout of a group without a success" in done.out
+
+
 def test_markdown_of_one_metric_is_refused(cli: Cli) -> None:
     done = cli("explain", "stable_rank", "--markdown")
     assert (done.code, done.out) == (2, "")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.cli.output.delivery import DeliveryOptions, delivery, staged_folder
+from gradscope.cli.output.delivery import DeliveryOptions, delivery, staged_folder, unfinished_folder
 from gradscope.errors import OutputExistsError
 from tests.cli.conftest import Cli
 from tests.render.examples import HOSTILE, degeneracy_report, source

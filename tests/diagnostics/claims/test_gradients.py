@@ -29,6 +29,7 @@ from gradscope.diagnostics.claims.gradients import (
     sign_part_climbs,
     sign_part_is_the_direction,
     tokens_grow_sparser,
+    two_class_means,
     two_whatever_the_size,
 )
 from gradscope.diagnostics.rank.collected import Collected
@@ -217,6 +218,53 @@ def test_one_group_is_not_enough_and_its_noise_may_be_unknown() -> None:
     found = group_mean_is_optimal(baseline_evidence(np.array([[1.0, 0.0, 0.0, 0.0]]), norms))
     assert found.verdict == "cannot_tell"
     assert "unknown" in group_mean_is_optimal(baseline_evidence(np.array([[1.0, 0.0, 0.0, 0.0]]), norms * 0 + 1.0)).why
+
+
+def alike(within: float, advantage: str = ADVANTAGE, rewards: tuple[float, ...] = (1.0, 0.0) * 4) -> Judgement:
+    """Twelve groups of eight whose score vectors are their class's mean and noise of so much of its length."""
+    rows, noise = make_rows([*rewards] * 12, [f"g{group}" for group in range(12) for _ in rewards])
+    means = np.random.default_rng(1).normal(size=(12, 2, noise.shape[1])).repeat(8, 0).reshape(96, 2, -1)
+    scores = means[np.arange(96), (np.array(rows.rewards) > 0.5).astype(int)] + within * noise
+    found = Collected(rows=[replace(rows, gram=scores @ scores.T)], steps=[SimpleNamespace(step=3)])
+    return two_class_means(Given(advantage=advantage, found={"gradients": {"rollout": found}}))
+
+
+def test_rows_of_a_class_that_are_alike_are_two_rows() -> None:
+    judged = alike(0.1)
+    assert judged.verdict == "supported"
+    assert judged.null.value == pytest.approx(2 / 8)  # eight unrelated rows of one size, four of each class
+    assert judged.estimate.value == pytest.approx(1.0, abs=0.02)
+
+
+def test_unrelated_rows_have_no_two_class_means() -> None:
+    judged = alike(30.0)
+    assert (judged.verdict, judged.steps) == ("contradicted", (3,))
+    assert judged.estimate.low < 2 / 8 < judged.estimate.high
+
+
+def test_the_share_is_that_of_rows_projected_on_the_class_means() -> None:
+    rows, scores = make_rows([1.0, 1.0, 0.0, 0.0, 0.0, 1.0], ["a"] * 6)
+    found = Collected(rows=[rows], steps=[SimpleNamespace(step=3)])
+    judged = two_class_means(Given(found={"gradients": {"rollout": found}}))
+    weighed = (rows.rewards - rows.rewards.mean())[:, None] * scores
+    fitted = np.stack([weighed[rows.rewards == reward].mean(axis=0) for reward in rows.rewards])
+    assert judged.estimate.value == pytest.approx((fitted**2).sum() / (weighed**2).sum())
+
+
+@pytest.mark.parametrize("advantage", ["sign", "reinforce", "negative_only"])
+def test_advantages_that_do_not_sum_to_zero_are_no_such_cause(advantage: str) -> None:
+    judged = alike(0.1, advantage, (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0))
+    assert judged.verdict == "cannot_tell"
+    assert judged.why.startswith(f"Under {advantage} the advantages of 12 groups do not sum to zero")
+
+
+def test_graded_rewards_have_more_than_two_means() -> None:
+    judged = alike(0.1, rewards=(1.0, 0.5, 0.0, 0.0, 1.0, 0.0, 0.2, 0.0))
+    assert (judged.verdict, "have over two values" in judged.why) == ("cannot_tell", True)
+
+
+def test_dead_groups_have_no_class_means() -> None:
+    assert alike(0.1, rewards=(0.0,) * 8).why == "No group has a gradient."
 
 
 class Policy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,8 @@ from gradscope.diagnostics.claims.outcomes import (
     EXCESS,
     HARD,
     PERSISTENT,
+    SAME_SHARE,
+    all_fail_is_exponential,
     dead_beyond_prediction,
     dead_groups_are_failures,
     dead_groups_return,
@@ -265,3 +268,56 @@ def test_that_dead_groups_mostly_fail_is_said_of_hard_tasks(rate: tuple[float, f
     found = by_degeneracy(dead_groups_are_failures, **shares)
     assert found.verdict == verdict
     assert (verdict == "supported") == ("said of hard tasks" not in found.why)
+
+
+def barrier(rate: Callable[[int, int], float], seed: int, *, size: int = 8) -> Judgement:
+    return all_fail_is_exponential(Given(run=log(rate, seed, steps=8, a_step=40, size=size), resampling=FEW))
+
+
+def test_one_rate_makes_a_power_and_prompts_that_differ_do_not() -> None:
+    alike = barrier(lambda step, place: 0.3, 0)
+    assert (alike.verdict, alike.estimate.side_of_zero) == ("supported", 0)
+    # (1 + .7 + .343 ...) by hand: .7, .7^4 and .7^7; a line would have the mean of the ends
+    assert alike.null.value == pytest.approx((0.7 + 0.7**7) / 2 - 0.7**4, abs=0.03)
+    differ = barrier(lambda step, place: 0.02 if place % 2 else 0.6, 0)
+    assert differ.verdict == "contradicted"
+    # half at .98, half at .4
+    q = [(0.98**n + 0.4**n) / 2 for n in (1, 4, 7)]
+    assert differ.estimate.value == pytest.approx(q[1] - (q[0] * q[2]) ** 0.5, abs=0.03)
+    assert differ.estimate.ends[1] < -SAME_SHARE
+    assert "at N = 1" in differ.why
+    assert "at N = 4" in differ.why
+    assert "at N = 7" in differ.why
+
+
+def test_the_curve_is_that_of_all_draws_from_a_group() -> None:
+    """C(n - c, N) / C(n, N), by counting the draws themselves."""
+    run = run_of(*(group_of(rewards, prompt=f"p{i}") for i, rewards in enumerate([[0, 0, 0, 1], [0, 1, 0, 1]] * 4)))
+    draws = {n: np.mean([not any(d) for g in run.groups for d in combinations(g.rewards, n)]) for n in (1, 2, 3)}
+    judged = all_fail_is_exponential(Given(run=run, resampling=FEW))
+    assert judged.estimate.value == pytest.approx(draws[2] - (draws[1] * draws[3]) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("rate", "size", "words"),
+    [
+        (lambda step, place: 0.02, 4, "A power and a line are nearly one over these N"),
+        (lambda step, place: 0.5, 2, "A curve needs groups of 3 or more, the smallest has 2"),
+    ],
+)
+def test_a_curve_that_tells_nothing_says_why(rate: Callable[[int, int], float], size: int, words: str) -> None:
+    found = barrier(rate, 1, size=size)
+    assert found.verdict == "cannot_tell"
+    assert found.why.startswith(words)
+
+
+def test_without_a_threshold_nobody_fails() -> None:
+    run = run_of(group_of([0.1, 0.7, 0.3], prompt="a"), group_of([0.2, 0.5, 0.3], prompt="b"))
+    assert all_fail_is_exponential(Given(run=run)).why == "No success threshold is known."
+
+
+@pytest.mark.slow  # a simulation
+def test_a_power_is_seldom_called_another_curve() -> None:
+    found = [barrier(lambda step, place: 0.3, seed).verdict for seed in range(100)]
+    assert found.count("contradicted") <= 5
+    assert found.count("supported") > 60

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gradscope.advantages.registry import FORMULATIONS
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_degeneracy
+from gradscope.rollouts.run import TrainerSettings
 from tests.diagnostics.made_up_runs import beta_run, group_of, run_of, said, two_steps, with_tokens
 
 
@@ -66,6 +68,15 @@ def test_every_formulation_is_weighed() -> None:
     assert (sign.positive_mass.value, sign.negative_mass.value, sign.frac_zero.value) == (6 / 16, 10 / 16, 0.0)
     assert (dr_grpo.positive_mass.value, dr_grpo.frac_zero.value) == (1 / 16, 0.75)
     assert reinforce.frac_zero.value == 10 / 16
+
+
+def test_a_run_with_a_constant_is_weighed_under_it() -> None:
+    settings = TrainerSettings(values={"advantage": "sign:c=0.5"})
+    masses = degeneracy_of_run(replace(two_steps(), settings=settings)).advantages
+    own, plain = masses[-1], next(mass for mass in masses if mass.advantage == "sign")
+    assert own.advantage == "sign:c=0.5"
+    assert own.positive_mass.value == plain.positive_mass.value
+    assert own.negative_mass.value == plain.negative_mass.value - 0.5 * 8 / 16  # two groups of four fail
 
 
 def test_formulation_that_needs_pass_or_fail_says_so() -> None:

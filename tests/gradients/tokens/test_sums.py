@@ -219,6 +219,8 @@ def table(logprobs: list[float], rollouts: list[int], **others: object) -> Count
         ("token_ratio", [4, 0.25, 6, 1]),
         ("tis", [2, 0.25, 2, 1]),
         ("icepop", [4, 0, 0, 1]),
+        ("mis", [0, 0, 0, 1]),
+        ("geometric_mask", [1, 1, 0, 0]),
         ("token_mask", [0, 0.25, 0, 1]),
         ("sequence_truncate", [1, 1, 3, 3]),
         ("sequence_mask", [1, 1, 0, 0]),
@@ -237,9 +239,11 @@ def test_a_ratio_beyond_floating_point_is_infinite() -> None:
 
 
 def test_whole_sequences_have_one_number_each() -> None:
-    factors = sequence_factors([np.log([4.0, 0.25]), np.log([6.0]), np.array([1000.0])])
-    assert list(factors) == ["none", "sequence_truncate", "sequence_mask", "sequence_ratio"]
+    factors = sequence_factors([np.log([4.0, 0.251]), np.log([6.0]), np.array([1000.0])])
+    names = ["none", "sequence_truncate", "sequence_mask", "geometric_mask", "sequence_ratio"]
+    assert list(factors) == names
     np.testing.assert_allclose(factors["none"], [1, 1, 1])
-    np.testing.assert_allclose(factors["sequence_truncate"], [1, 3, 3])
-    np.testing.assert_allclose(factors["sequence_mask"], [1, 0, 0])
-    np.testing.assert_allclose(factors["sequence_ratio"], [1, 6, np.inf])
+    np.testing.assert_allclose(factors["sequence_truncate"], [1.004, 3, 3])
+    np.testing.assert_allclose(factors["sequence_mask"], [1.004, 0, 0])
+    np.testing.assert_allclose(factors["geometric_mask"], [0, 0, 0])  # 1.004 ^ (1/2) is beyond 1.001
+    np.testing.assert_allclose(factors["sequence_ratio"], [1.004, 6, np.inf])

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow  # whole runs of TRL, replayed
 
 SETTINGS: tuple[dict[str, Any], ...] = (
     *({"advantage": name} for name in ("grpo", "dr_grpo", "rloo", "reinforce", "sign", "negative_only", "tasa")),
-    *({"advantage": name} for name in ("grpo_negative", "pass_at_2", "batch_mean", "shrinkage")),
+    *({"advantage": name} for name in ("grpo_negative:c=0.5", "pass_at_2", "batch_mean", "shrinkage")),
     *({"advantage": name} for name in ("batch_std", "gdpo", "opo", "krpo")),
     *({"task": name} for name in ("conflict", "starved", "steps")),
     {"lora_rank": 2},

@@ -19,7 +19,7 @@ from gradscope.training.run_checks import check_settings
 from tests.conftest import REPOSITORY
 from tests.diagnostics.compared_runs import write_run
 
-STUDIES = ("study_sign", "study_five", "study_steps")
+STUDIES = ("study_sign", "study_five", "study_steps", "study_starvation")
 PARTS = {"pilot": "<!-- end of pilot -->", "tables": "<!-- end of tables -->"}
 
 

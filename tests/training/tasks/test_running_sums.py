@@ -10,6 +10,7 @@ from gradscope.training.tasks.load import load_task
 from gradscope.training.tasks.running_sums import (
     MAX_COMPLETION_LENGTH,
     _is_rare,
+    bimodal_problems,
     conflict_problems,
     format_prompt,
     grade_answer,
@@ -123,6 +124,15 @@ def test_both_answers_of_a_conflict_are_among_what_the_embedded_model_writes() -
 
 
 @pytest.mark.slow
+def test_a_bimodal_prompt_has_no_carry_or_five() -> None:
+    problems = bimodal_problems(64, seed=0, heldout=True)
+    carries = [sum(digits(problem.prompt)) // 10 for problem in problems]
+    assert carries.count(0) == 4
+    assert min(number for number in carries if number) == 5
+    assert len({problem.prompt for problem in problems}) == 64
+    assert all(is_heldout(problem.prompt) for problem in problems)
+
+
 def test_starved_prompts_have_two_or_three_carries_and_a_pattern_of_their_own() -> None:
     problems = starved_problems(200, seed=0, heldout=False)
     assert all(2 <= sum(digits(problem.prompt)) // 10 <= 3 for problem in problems)

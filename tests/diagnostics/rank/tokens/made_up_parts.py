@@ -75,7 +75,7 @@ def made_up(
         labels=tuple(weightings),
         cells=cells,
         factors=factors,
-        by_sequence=frozenset(name for name in factors if name.startswith("sequence")),
+        by_sequence=frozenset(name for name in factors if name.startswith(("sequence", "geometric"))),
         products=products_without(np.einsum("vjp,wkp->vjwk", sums, sums)),
     )
     return MadeUp(found=found, grams=_grams(tokens, rows, most), rows=rows, climbs=climbs)

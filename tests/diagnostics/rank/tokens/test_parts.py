@@ -241,9 +241,11 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
         "token_ratio": ratio,
         "tis": np.minimum(ratio, 2),
         "icepop": ratio * (ratio >= 0.5) * (ratio <= 5),
+        "mis": ratio * (ratio >= 0.5) * (ratio <= 2),
         "token_mask": ratio * (ratio <= 3),
         "sequence_truncate": np.minimum(whole, 3),
         "sequence_mask": whole * (whole <= 3),
+        "geometric_mask": whole ** (1 / 6) * (abs(np.log(whole)) / 6 <= np.log(1.001)),
         "sequence_ratio": whole,
     }
     plain, unbiased = tokens.plain @ made.rows, (whole * tokens.plain) @ made.rows
@@ -253,6 +255,10 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
         own = (factors[effect.correction] * tokens.plain) @ made.rows
         lengths = {name: np.linalg.norm(of) for name, of in (("own", own), ("plain", plain), ("unbiased", unbiased))}
         assert effect.norm_ratio.value == pytest.approx(lengths["own"] / lengths["plain"])
+        if not own.any():  # no geometric mean is within one in a thousand
+            assert (effect.correction, effect.kept.value) == ("geometric_mask", 0.0)
+            assert effect.cosine.undefined
+            continue
         assert effect.cosine.value == pytest.approx(own @ plain / lengths["own"] / lengths["plain"])
         assert effect.unbiased_cosine.value == pytest.approx(own @ unbiased / lengths["own"] / lengths["unbiased"])
         f = factors[effect.correction][:: 6 if effect.units == "sequences" else 1]
@@ -262,6 +268,7 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
     assert {effect.correction for effect in effects if effect.units == "sequences"} == {
         "sequence_truncate",
         "sequence_mask",
+        "geometric_mask",
         "sequence_ratio",
     }
 
@@ -308,6 +315,7 @@ def test_each_sequence_correction_is_the_sum_of_its_rows() -> None:
         "none": np.ones(8),
         "sequence_truncate": np.minimum(whole, 3),
         "sequence_mask": whole * (whole <= 3),
+        "geometric_mask": whole**0.5 * (abs(np.log(whole)) / 2 <= np.log(1.001)),
         "sequence_ratio": whole,
     }
     effects = sequence_corrections(*made())
