@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from gradscope.rollouts.groups import RolloutGroup, reward_table
 from gradscope.rollouts.readers.beside import CheckpointLayout, SavedWeights, saved_weights, trainer_settings
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, counted
 from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.run import TrainerSettings
@@ -66,8 +67,8 @@ def verl_metrics(
     if not files and experiment is None:
         return VerlMetrics()
     chosen = [file for file in files if experiment in (None, file.name.split(".")[0])]
+    means = _mean_rewards(groups) if experiment is None else {}
     if len(chosen) > 1:
-        means = _mean_rewards(groups)
         chosen = [file for file in files if _agree(read_verl_metrics(file, QuarantineLog()), means)]
     if len(chosen) != 1:
         names = ", ".join(str(file) for file in files) or "none"
@@ -78,9 +79,17 @@ def verl_metrics(
             hint="Name the one of these rollouts by its file: --metric-run NAME; or move the others away.",
         )
     (file,) = chosen
-    said = f"Of {len(files)} files of metrics {file.name} is that of these rollouts: its mean rewards are theirs."
-    is_found = len(files) > 1 and experiment is None
-    return VerlMetrics(file=file, metrics=read_verl_metrics(file, quarantine), sentences=(said,) if is_found else ())
+    metrics, sentences = read_verl_metrics(file, quarantine), list[str]()
+    if len(files) > 1 and experiment is None:
+        sentences.append(
+            f"Of {len(files)} files of metrics {file.name} is that of these rollouts: its mean rewards are theirs."
+        )
+    elif (pairs := _mean_pairs(metrics, means)) and not any(starmap(_is_close, pairs)):
+        sentences.append(
+            f"At none of {counted(len(pairs), 'step')} is the mean reward in {file.name} that of the rollouts: it may "
+            "be of another experiment."
+        )
+    return VerlMetrics(file=file, metrics=metrics, sentences=tuple(sentences))
 
 
 def _metrics_files(folder: Path) -> list[Path]:
@@ -100,9 +109,18 @@ def _mean_rewards(groups: Sequence[RolloutGroup]) -> dict[int, float]:
 
 def _agree(metrics: Mapping[int, Mapping[str, float]], means: Mapping[int, float]) -> bool:
     """Whether a log has every step of the rollouts, with their mean reward wherever it has one."""
-    logged = [(metrics[step].get("reward"), mean) for step, mean in means.items() if step in metrics]
-    pairs = [(reward, mean) for reward, mean in logged if reward is not None]
-    return len(logged) == len(means) and bool(pairs) and all(math.isclose(*pair, abs_tol=_CLOSE) for pair in pairs)
+    pairs = _mean_pairs(metrics, means)
+    return means.keys() <= metrics.keys() and bool(pairs) and all(starmap(_is_close, pairs))
+
+
+def _mean_pairs(metrics: Mapping[int, Mapping[str, float]], means: Mapping[int, float]) -> list[tuple[float, float]]:
+    """The logged and the own mean reward of each step that has both."""
+    logged = ((metrics.get(step, {}).get("reward", math.nan), mean) for step, mean in means.items())
+    return [pair for pair in logged if math.isfinite(pair[0])]
+
+
+def _is_close(logged: float, mean: float) -> bool:
+    return math.isclose(logged, mean, abs_tol=_CLOSE)
 
 
 def is_metrics(file: Path) -> bool:

@@ -131,3 +131,15 @@ def test_experiments_that_rewards_do_not_tell_apart_are_asked_for(
     assert read_run(rollouts, ReadOptions(metric_run="first")).metrics[1]["reward"] == first[0]
     with pytest.raises(InputError, match="and none is called so"):
         read_run(rollouts, ReadOptions(metric_run="third"))
+
+
+@pytest.mark.parametrize(
+    ("means", "fits"), [([0.5, 1.0], True), ([0.5, 0.25], True), ([0.25, 0.25], False), ([math.nan, math.nan], True)]
+)
+def test_one_file_of_metrics_with_no_mean_of_the_rollouts_is_doubted(
+    tmp_path: Path, means: list[float], fits: bool
+) -> None:
+    rollouts = experiments(tmp_path, only=means)
+    doubt = "At none of 2 steps is the mean reward in only.jsonl that of the rollouts: it may be of another experiment."
+    assert (doubt in read_run(rollouts).source.inferred) != fits
+    assert doubt not in read_run(rollouts, ReadOptions(metric_run="only")).source.inferred
