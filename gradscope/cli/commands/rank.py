@@ -15,6 +15,7 @@ from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
+from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.results.row_kinds import RowKind
 from gradscope.rollouts.read_options import ReadOptions
@@ -59,57 +60,6 @@ GroupSizesOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
-MaxTokensOption = Annotated[
-    int | None,
-    typer.Option(
-        "--max-tokens",
-        metavar="N",
-        help="For rows that are tokens: most tokens of a group, drawn at random where it has more; 512 by default.",
-        rich_help_panel="Measure",
-    ),
-]
-PairGroupsOption = Annotated[
-    bool,
-    typer.Option(
-        "--pair-groups",
-        help="Count only prompts that have a gradient at every group size, each the same: then the size is all that "
-        "changes.",
-        rich_help_panel="Measure",
-    ),
-]
-SketchOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="K",
-        help="For --rows token: all tokens, however many, each row sketched in K numbers; the error is stated.",
-        rich_help_panel="Measure",
-    ),
-]
-HeldoutOption = Annotated[
-    str | None,
-    typer.Option(
-        "--heldout",
-        metavar="FILE",
-        help="Samples of known correctness (a file, a gradscope run, another log): what each step does to the correct "
-        "answers of their prompts. Runs each step's rollouts twice.",
-        rich_help_panel="Measure",
-        show_default=False,
-    ),
-]
-HeldoutThresholdOption = Annotated[
-    float | None,
-    typer.Option(
-        "--heldout-threshold",
-        metavar="X",
-        help="A held-out sample is correct when its reward reaches this; 1 by default for rewards of 0/1 or -1/1.",
-        rich_help_panel="Measure",
-        show_default=False,
-    ),
-]
-SeedOption = Annotated[
-    int, typer.Option(metavar="N", help="Decides what is drawn at random.", rich_help_panel="Measure")
-]
-CenterOption = Annotated[bool, typer.Option("--center", help="Subtract the mean row first.", rich_help_panel="Measure")]
 ShowOption = Annotated[list[str] | None, options.show_option("rank")]
 
 
@@ -121,15 +71,9 @@ def rank(
     rows: RowsOption = "rollout",
     advantage: AdvantagesOption = None,
     group_size: GroupSizesOption = None,
-    pair_groups: PairGroupsOption = False,
-    center: CenterOption = False,
-    max_tokens: MaxTokensOption = None,
-    sketch: SketchOption = None,
-    heldout: HeldoutOption = None,
-    heldout_threshold: HeldoutThresholdOption = None,
-    seed: SeedOption = 0,
-    show: ShowOption = None,
     *,
+    drawn: RankOptions,
+    show: ShowOption = None,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,
@@ -141,10 +85,9 @@ def rank(
     are on disk, unless --step names some.
     """
     from gradscope.diagnostics.rank.measure import measure_rank
-    from gradscope.diagnostics.rank.request import RankOptions
 
     steps, tables = parse_steps(step), options.parse_show("rank", show)
-    if heldout is not None and not tables:
+    if drawn.heldout is not None and not tables:
         tables = ("heldout",)  # nobody pays for passes whose numbers are not shown
     advantages, sizes = parse_names("--advantage", advantage), parse_counts("--group-size", group_size)
     with delivery(out) as result:
@@ -154,16 +97,7 @@ def rank(
                 steps=steps,
                 rows=rows,
                 advantages=advantages or None,
-                options=RankOptions(
-                    group_sizes=sizes,
-                    centered=center,
-                    pair_groups=pair_groups,
-                    tokens=max_tokens,
-                    sketch=sketch,
-                    heldout=heldout,
-                    heldout_threshold=heldout_threshold,
-                    seed=seed,
-                ),
+                options=replace(drawn, group_sizes=sizes),
                 read=read,
                 engine=replace(engine, notice=result.notice, unfinished=engine.unfinished or result.unfinished),
                 output=result.staging,

@@ -27,7 +27,7 @@ from gradscope.diagnostics.compare.runs import (
     with_side_rewards,
 )
 from gradscope.diagnostics.rank.measure import measure_rank
-from gradscope.diagnostics.rank.request import RankOptions
+from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import compare_findings

@@ -24,7 +24,8 @@ from gradscope.diagnostics.rank.collected import (
 )
 from gradscope.diagnostics.rank.formulations import measure_baselines
 from gradscope.diagnostics.rank.heldout import HeldoutQuestion, read_heldout
-from gradscope.diagnostics.rank.request import TOKEN_ROWS, RankOptions, RankRequest, known_advantages, possible_sizes
+from gradscope.diagnostics.rank.options import TOKEN_ROWS, RankOptions
+from gradscope.diagnostics.rank.request import RankRequest, known_advantages, possible_sizes
 from gradscope.diagnostics.rank.spectrum import compare_formulations, compare_sizes
 from gradscope.diagnostics.rank.tokens.weighed import PartsQuestion
 from gradscope.diagnostics.rank.weight_gradients import OptimizerQuestion, learning_rates

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.logged.generation import ENDED
+from gradscope.diagnostics.logged.measure import ENDED
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import Rollout, RolloutGroup
 

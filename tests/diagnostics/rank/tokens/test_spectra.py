@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.rank.request import RankOptions
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.diagnostics.rank.tokens.spectra import _token_weights, token_spectra
 from gradscope.errors import InputError, UsageError
@@ -111,16 +110,6 @@ def test_groups_that_are_all_dead_have_no_rank() -> None:
     _, points = token_spectra(rows, TOKENS, "dr_grpo", None, seed=0)
     assert "has a gradient by its advantages" in (points[0].effective_rank.undefined or "")
     assert "No token of these steps has a weight" in token_findings(points)[0]
-
-
-def checked(rows: str, **options: int) -> None:
-    RankOptions(**options).check(rows)
-
-
-@pytest.mark.parametrize("options", [{"rows": "rollout", "tokens": 8}, {"rows": "token", "tokens": 1}])
-def test_a_number_of_tokens_needs_token_rows(options: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="--max-tokens is a number from 2 on, and goes with rows that are tokens"):
-        checked(**options)
 
 
 def test_a_sketch_says_how_far_off_it_is() -> None:
