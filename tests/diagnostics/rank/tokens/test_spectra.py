@@ -9,7 +9,7 @@ import pytest
 
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.diagnostics.rank.tokens.spectra import _token_weights, token_spectra
-from gradscope.errors import InputError, UsageError
+from gradscope.errors import InputError
 from gradscope.findings.rank_tokens import token_findings
 from gradscope.gradients.tokens.measure import TokenGram, _TokenVerification
 from gradscope.gradients.tokens.rows import TokenRow, TokenTable
@@ -121,14 +121,6 @@ def test_a_sketch_says_how_far_off_it_is() -> None:
     assert spectra[0].noise_floor == pytest.approx((1.25 / 100) ** 0.25 * 0.5)
     assert (point.method, point.energy_error) == ("sketch", pytest.approx((1.5 / 100) ** 0.5))
     assert "each squared singular value is known to 12.2% of their sum" in token_findings([point])[1]
-
-
-@pytest.mark.parametrize(
-    "options", [{"rows": "rollout"}, {"rows": "token", "tokens": 8}, {"rows": "token", "sketch": 1}]
-)
-def test_a_sketch_takes_all_tokens(options: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="--sketch K keeps every token, as K numbers"):
-        checked(**{"sketch": 64, **options})
 
 
 def test_every_mean_rank_of_tokens_has_its_nulls() -> None:
