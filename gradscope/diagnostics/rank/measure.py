@@ -41,17 +41,19 @@ from gradscope.findings.rank import (
     sparsity_findings,
     update_findings,
 )
-from gradscope.findings.rank_tokens import (
+from gradscope.findings.rank_parts import (
     correction_findings,
     entropy_findings,
+    gradient_update_findings,
     kind_findings,
     kl_findings,
     logprob_change_findings,
+    optimizer_findings,
     signal_findings,
     token_findings,
     turn_findings,
+    weight_rank_findings,
 )
-from gradscope.findings.rank_weights import gradient_update_findings, optimizer_findings, weight_rank_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
 from gradscope.reason import Reason

@@ -10,7 +10,7 @@ import pytest
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.diagnostics.rank.tokens.spectra import _token_weights, token_spectra
 from gradscope.errors import InputError
-from gradscope.findings.rank_tokens import token_findings
+from gradscope.findings.rank_parts import token_findings
 from gradscope.gradients.tokens.measure import TokenGram, _TokenVerification
 from gradscope.gradients.tokens.rows import TokenRow, TokenTable
 from gradscope.metrics.gram.spectrum import NULLS
