@@ -66,8 +66,8 @@ from gradscope.results.source import Source
 from gradscope.results.tokens import GradientSparsity
 from gradscope.results.update import ModuleShare, OptimizerStep
 from gradscope.rollouts.function_rewards import function_rewards
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
 from gradscope.say import as_ranges
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.logged.measure import ENDED
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import Rollout, RolloutGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

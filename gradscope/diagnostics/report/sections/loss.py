@@ -27,8 +27,7 @@ from gradscope.findings.spike import spike_headline
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
 from gradscope.results.tokens import TokenKl
-from gradscope.rollouts.groups import reward_table
-from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
+from gradscope.rollouts.groups import UNKNOWN, RewardTable, reward_table
 from gradscope.rollouts.run import Run
 from gradscope.say import percent
 

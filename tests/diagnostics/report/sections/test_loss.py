@@ -12,8 +12,8 @@ from gradscope.diagnostics.report.sections.inputs import TokenParts
 from gradscope.diagnostics.report.sections.loss import loss_scale_section, zero_loss_section
 from gradscope.findings.rank_parts import kl_findings
 from gradscope.results.report import ReportSection
+from gradscope.rollouts.groups import RolloutGroup, Tokens
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup, Tokens
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 from tests.render.examples import degeneracy_report
