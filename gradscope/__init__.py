@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
     from gradscope.diagnostics.rank.measure import measure_rank
-    from gradscope.diagnostics.rank.request import RankOptions
+    from gradscope.diagnostics.rank.options import RankOptions
     from gradscope.diagnostics.reduce.part import reduce_run
     from gradscope.diagnostics.replay.measure import replay_run
     from gradscope.diagnostics.report.index import report_runs
@@ -66,7 +66,7 @@ __all__ = [
 _HOMES = {
     "ColumnNames": "gradscope.rollouts.read_options",
     "EngineOptions": "gradscope.gradients.engine_options",
-    "RankOptions": "gradscope.diagnostics.rank.request",
+    "RankOptions": "gradscope.diagnostics.rank.options",
     "ReadOptions": "gradscope.rollouts.read_options",
     "Resampling": "gradscope.metrics.uncertainty.intervals",
     "TrainConfig": "gradscope.training.config",

@@ -13,6 +13,7 @@ from gradscope.cli.arguments.options import StepsOption, complete_formulation, m
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
+from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.results.row_kinds import RowKind
 from gradscope.rollouts.read_options import ReadOptions
@@ -52,50 +53,6 @@ GroupSizesOption = Annotated[
         "--group-size", metavar="G,A:B", help="Sizes of sub-groups; 2, 4, 8 and the logged size by default."
     ),
 ]
-MaxTokensOption = Annotated[
-    int | None,
-    measure_option(
-        "--max-tokens",
-        metavar="N",
-        help="For rows that are tokens: most tokens of a group, drawn at random where it has more; 512 by default.",
-    ),
-]
-PairGroupsOption = Annotated[
-    bool,
-    measure_option(
-        "--pair-groups",
-        help="Count only prompts that have a gradient at every group size, each the same: then the size is all that "
-        "changes.",
-    ),
-]
-SketchOption = Annotated[
-    int | None,
-    measure_option(
-        metavar="K",
-        help="For --rows token: all tokens, however many, each row sketched in K numbers; the error is stated.",
-    ),
-]
-HeldoutOption = Annotated[
-    str | None,
-    measure_option(
-        "--heldout",
-        metavar="FILE",
-        help="Samples of known correctness (a file, a gradscope run, another log): what each step does to the correct "
-        "answers of their prompts. Runs each step's rollouts twice.",
-        show_default=False,
-    ),
-]
-HeldoutThresholdOption = Annotated[
-    float | None,
-    measure_option(
-        "--heldout-threshold",
-        metavar="X",
-        help="A held-out sample is correct when its reward reaches this; 1 by default for rewards of 0/1 or -1/1.",
-        show_default=False,
-    ),
-]
-SeedOption = Annotated[int, measure_option(metavar="N", help="Decides what is drawn at random.")]
-CenterOption = Annotated[bool, measure_option("--center", help="Subtract the mean row first.")]
 ShowOption = Annotated[list[str] | None, options.show_option("rank")]
 
 
@@ -107,15 +64,9 @@ def rank(
     rows: RowsOption = "rollout",
     advantage: AdvantagesOption = None,
     group_size: GroupSizesOption = None,
-    pair_groups: PairGroupsOption = False,
-    center: CenterOption = False,
-    max_tokens: MaxTokensOption = None,
-    sketch: SketchOption = None,
-    heldout: HeldoutOption = None,
-    heldout_threshold: HeldoutThresholdOption = None,
-    seed: SeedOption = 0,
-    show: ShowOption = None,
     *,
+    drawn: RankOptions,
+    show: ShowOption = None,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,
@@ -127,10 +78,9 @@ def rank(
     are on disk, unless --step names some.
     """
     from gradscope.diagnostics.rank.measure import measure_rank
-    from gradscope.diagnostics.rank.request import RankOptions
 
     steps, tables = parse_steps(step), options.parse_show("rank", show)
-    if heldout is not None and not tables:
+    if drawn.heldout is not None and not tables:
         tables = ("heldout",)  # nobody pays for passes whose numbers are not shown
     advantages, sizes = parse_names("--advantage", advantage), parse_counts("--group-size", group_size)
     with delivery(out) as result:
@@ -140,16 +90,7 @@ def rank(
                 steps=steps,
                 rows=rows,
                 advantages=advantages or None,
-                options=RankOptions(
-                    group_sizes=sizes,
-                    centered=center,
-                    pair_groups=pair_groups,
-                    tokens=max_tokens,
-                    sketch=sketch,
-                    heldout=heldout,
-                    heldout_threshold=heldout_threshold,
-                    seed=seed,
-                ),
+                options=replace(drawn, group_sizes=sizes),
                 read=read,
                 engine=replace(engine, notice=result.notice, unfinished=engine.unfinished or result.unfinished),
                 output=result.staging,

@@ -31,7 +31,7 @@ from gradscope.diagnostics.check.requirements import (
 from gradscope.diagnostics.degeneracy.measure import frac_set_aside
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import UsageError
-from gradscope.findings.degeneracy_signal import conflict_findings
+from gradscope.findings.degeneracy import conflict_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.machine.processes import process_index
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling

@@ -27,8 +27,7 @@ from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_fi
 from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
-from gradscope.findings.degeneracy import dead_group_advice
-from gradscope.findings.degeneracy_signal import conflict_advice
+from gradscope.findings.degeneracy import conflict_advice, dead_group_advice
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k

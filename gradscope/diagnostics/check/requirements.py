@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+import tomllib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +15,35 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from gradscope.diagnostics.inputs.toml_file import read_toml
-from gradscope.errors import UsageError
+from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
+from gradscope.outside.limits import read_whole
 from gradscope.outside.numerals import number_from
 from gradscope.outside.rules import is_finite
 from gradscope.results.verdicts import BaselineRule, Operator, Requirement
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The document in a TOML file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its tables.
+
+    Raises:
+        InputError: The file cannot be read or is not TOML.
+    """
+    file = Path(path)
+    try:
+        return tomllib.loads(read_whole(file).decode("utf-8"))
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}.", hint="Check the path.") from error
+    except ValueError as error:
+        raise InputError(f"{file} is not TOML: {error}.", hint="Repair the line that it names.") from error
+
 
 Aggregate = Literal["mean", "max", "min", "last", "trend"]
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check.metric_values import MetricValues
-from gradscope.diagnostics.check.requirements import split_metric
+from gradscope.diagnostics.check.requirements import read_toml, split_metric
 from gradscope.diagnostics.claims.claim import Claim, Judgement, cannot_tell, in_range
 from gradscope.diagnostics.claims.evidence import Evidence
-from gradscope.diagnostics.inputs.toml_file import read_toml
 from gradscope.errors import UsageError
 from gradscope.rollouts.run import Run
 

@@ -31,7 +31,7 @@ from gradscope.diagnostics.compare.runs import (
 )
 from gradscope.diagnostics.compare.two_runs import prompt_names, unlike_rewards, with_differences
 from gradscope.diagnostics.rank.measure import measure_rank
-from gradscope.diagnostics.rank.request import RankOptions
+from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import compare_findings

@@ -23,7 +23,8 @@ from gradscope.diagnostics.rank.formulations import (
     measure_shares,
 )
 from gradscope.diagnostics.rank.heldout import measure_heldout
-from gradscope.diagnostics.rank.request import WHOLE_ROLLOUTS, RankRequest
+from gradscope.diagnostics.rank.options import WHOLE_ROLLOUTS
+from gradscope.diagnostics.rank.request import RankRequest
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import StepRows, advantage_rows, step_rows, write_gram
 from gradscope.diagnostics.rank.spectrum import GroupRank, ranks_of_groups

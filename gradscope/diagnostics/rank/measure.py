@@ -24,7 +24,8 @@ from gradscope.diagnostics.rank.collected import (
 )
 from gradscope.diagnostics.rank.formulations import measure_baselines
 from gradscope.diagnostics.rank.heldout import HeldoutQuestion, read_heldout
-from gradscope.diagnostics.rank.request import TOKEN_ROWS, RankOptions, RankRequest, known_advantages, possible_sizes
+from gradscope.diagnostics.rank.options import TOKEN_ROWS, RankOptions
+from gradscope.diagnostics.rank.request import RankRequest, known_advantages, possible_sizes
 from gradscope.diagnostics.rank.spectrum import compare_formulations, compare_sizes
 from gradscope.diagnostics.rank.tokens.weighed import PartsQuestion
 from gradscope.diagnostics.rank.weight_gradients import OptimizerQuestion, learning_rates
@@ -40,17 +41,19 @@ from gradscope.findings.rank import (
     sparsity_findings,
     update_findings,
 )
-from gradscope.findings.rank_tokens import (
+from gradscope.findings.rank_parts import (
     correction_findings,
     entropy_findings,
+    gradient_update_findings,
     kind_findings,
     kl_findings,
     logprob_change_findings,
+    optimizer_findings,
     signal_findings,
     token_findings,
     turn_findings,
+    weight_rank_findings,
 )
-from gradscope.findings.rank_weights import gradient_update_findings, optimizer_findings, weight_rank_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
 from gradscope.reason import Reason

@@ -15,7 +15,7 @@ import numpy as np
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.rank import rank_headline
-from gradscope.findings.rank_weights import adapter_findings, idle_adapter_findings, weight_update_findings
+from gradscope.findings.rank_parts import adapter_findings, idle_adapter_findings, weight_update_findings
 from gradscope.gradients.engine_options import require_libraries
 from gradscope.metrics.gram.spectrum import (
     ZERO_MATRIX,

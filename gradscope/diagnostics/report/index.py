@@ -24,7 +24,7 @@ from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.degeneracy_signal import conflicts_of_runs
+from gradscope.findings.degeneracy import conflicts_of_runs
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.diagnostics.rank.measure import measure_rank
-from gradscope.diagnostics.rank.request import RankOptions
+from gradscope.diagnostics.rank.options import RankOptions
 from tests.cli.conftest import Cli
 
 

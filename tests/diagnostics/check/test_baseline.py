@@ -144,6 +144,16 @@ def test_a_starved_run_fails_with_number_meaning_and_next_step(tmp_path: Path, b
     assert "gradscope degeneracy" in verdict.next_step
 
 
+def test_without_advice_the_next_step_begins_with_the_command(tmp_path: Path) -> None:
+    good, worse = (tmp_path / f"{name}.jsonl" for name in ("good", "worse"))
+    for path, reward in ((good, 1), (worse, 0)):
+        write_log(path, {f"p{n}": [reward] * 3 + [1 - reward] for n in range(20)})
+    kept = tmp_path / "kept.json"
+    check_run(good, track=["pass@1"], baseline=kept, update_baseline=True)
+    (verdict,) = check_run(worse, track=["pass@1"], baseline=kept).verdicts
+    assert verdict.next_step.startswith("Look closer: gradscope passk")
+
+
 @pytest.mark.parametrize(("rule", "outcome"), [("interval", "pass"), ("value", "fail")])
 def test_a_change_that_chance_could_make_fails_by_value_only(
     tmp_path: Path, baseline: Path, rule: str, outcome: str

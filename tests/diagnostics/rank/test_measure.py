@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from gradscope.diagnostics.rank.measure import measure_rank
-from gradscope.diagnostics.rank.request import RankOptions
+from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import InputError, UsageError
 from gradscope.results.rank import GradientSpectrum, RankReport
 from gradscope.rollouts.read_options import ReadOptions

@@ -15,7 +15,7 @@ from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.diagnostics.rank.weight_updates import _adapter_states, _measure_weight_updates, gradients_and_updates
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.rank_weights import gradient_update_findings
+from gradscope.findings.rank_parts import gradient_update_findings
 from gradscope.gradients.model.checkpoint import Checkpoint
 from gradscope.progress import no_progress
 from gradscope.results.rank import GradientSpectrum, SpectrumLabel

@@ -96,6 +96,14 @@ def test_sparsity_has_a_course_and_a_heat_map() -> None:
     assert {"rank_sparsity", "rank_layers", "rank_layers_sparsity"} <= set(draw_figures(sparse_weight_report()))
 
 
+def test_a_weight_without_a_gradient_has_no_cell_of_sparsity() -> None:
+    report = sparse_weight_report()
+    *others, last = sorted((one for one in report.sparsity if one.tensor is not None), key=lambda one: one.step)
+    report = dataclasses.replace(report, sparsity=(*others, dataclasses.replace(last, gini=ZERO)))
+    cells = re.findall(r"\b0\.\d\d\b", words_of(draw_figures(report)["rank_layers_sparsity"]))
+    assert len(cells) == sum(one.step == last.step for one in others) > 0
+
+
 def test_one_step_has_no_course() -> None:
     report = token_report()
     once = dataclasses.replace(report, steps=report.steps[:1], sparsity=report.sparsity[:1])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gradscope.diagnostics.rank.measure import measure_rank
-from gradscope.diagnostics.rank.request import RankOptions
+from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.rollouts.run_folder import (
     base_model_path,
     checkpoint_path,

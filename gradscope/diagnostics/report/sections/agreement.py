@@ -18,7 +18,7 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.logged.tokens import NO_SAMPLER
 from gradscope.diagnostics.rank.tokens.parts import sequence_corrections
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_part, missing_section
-from gradscope.findings.rank_tokens import correction_findings
+from gradscope.findings.rank_parts import correction_findings
 from gradscope.metrics.sampler import NAMES
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.logged import MismatchNumbers, SamplerMismatch

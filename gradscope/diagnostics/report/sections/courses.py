@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_part
 from gradscope.estimate import Estimate
-from gradscope.findings.rank_tokens import entropy_findings
+from gradscope.findings.rank_parts import entropy_findings
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.logged import (
     EntropyNumbers,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
-from gradscope.findings.degeneracy_signal import conflict_advice, conflict_sentence, signed_percent
+from gradscope.findings.degeneracy import conflict_advice, conflict_sentence, signed_percent
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Severity

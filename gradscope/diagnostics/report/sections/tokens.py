@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.estimate import Estimate
-from gradscope.findings.rank_tokens import logprob_change_findings, turn_findings
+from gradscope.findings.rank_parts import logprob_change_findings, turn_findings
 from gradscope.metrics.gram.geometry import share_of_largest
 from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
 from gradscope.metrics.sampler import PROBABILITIES, TokenCell, token_cells

@@ -16,7 +16,7 @@ from gradscope.diagnostics.claims.evidence import ADVANTAGE, MOST_TOKENS
 from gradscope.diagnostics.claims.measure import measure_claims
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.rank.measure import measure_rank
-from gradscope.diagnostics.rank.request import RankOptions
+from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.results.rank import RankReport
 from gradscope.results.verdicts import ClaimRow, ClaimsReport
 from gradscope.training.config import TrainConfig

@@ -7,11 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.rank.request import RankOptions
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.diagnostics.rank.tokens.spectra import _token_weights, token_spectra
-from gradscope.errors import InputError, UsageError
-from gradscope.findings.rank_tokens import token_findings
+from gradscope.errors import InputError
+from gradscope.findings.rank_parts import token_findings
 from gradscope.gradients.tokens.measure import TokenGram, _TokenVerification
 from gradscope.gradients.tokens.rows import TokenRow, TokenTable
 from gradscope.metrics.gram.spectrum import NULLS
@@ -113,16 +112,6 @@ def test_groups_that_are_all_dead_have_no_rank() -> None:
     assert "No token of these steps has a weight" in token_findings(points)[0]
 
 
-def checked(rows: str, **options: int) -> None:
-    RankOptions(**options).check(rows)
-
-
-@pytest.mark.parametrize("options", [{"rows": "rollout", "tokens": 8}, {"rows": "token", "tokens": 1}])
-def test_a_number_of_tokens_needs_token_rows(options: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="--max-tokens is a number from 2 on, and goes with rows that are tokens"):
-        checked(**options)
-
-
 def test_a_sketch_says_how_far_off_it_is() -> None:
     sketched = [dataclasses.replace(gram, num_buckets=100) for gram in TOKENS]
     spectra, (point,) = token_spectra(ROWS, sketched, "logged", None, seed=3)
@@ -132,14 +121,6 @@ def test_a_sketch_says_how_far_off_it_is() -> None:
     assert spectra[0].noise_floor == pytest.approx((1.25 / 100) ** 0.25 * 0.5)
     assert (point.method, point.energy_error) == ("sketch", pytest.approx((1.5 / 100) ** 0.5))
     assert "each squared singular value is known to 12.2% of their sum" in token_findings([point])[1]
-
-
-@pytest.mark.parametrize(
-    "options", [{"rows": "rollout"}, {"rows": "token", "tokens": 8}, {"rows": "token", "sketch": 1}]
-)
-def test_a_sketch_takes_all_tokens(options: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="--sketch K keeps every token, as K numbers"):
-        checked(**{"sketch": 64, **options})
 
 
 def test_every_mean_rank_of_tokens_has_its_nulls() -> None:

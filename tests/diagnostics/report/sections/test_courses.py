@@ -6,7 +6,7 @@ import pytest
 
 from gradscope.diagnostics.report.sections.courses import entropy_section, generation_section, staleness_section
 from gradscope.diagnostics.report.sections.inputs import TokenParts
-from gradscope.findings.rank_tokens import entropy_findings
+from gradscope.findings.rank_parts import entropy_findings
 from gradscope.results.report import ReportSection
 from tests.diagnostics.logged.made_up_tokens import drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of

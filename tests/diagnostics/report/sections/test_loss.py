@@ -10,7 +10,7 @@ import pytest
 
 from gradscope.diagnostics.report.sections.inputs import TokenParts
 from gradscope.diagnostics.report.sections.loss import loss_scale_section, zero_loss_section
-from gradscope.findings.rank_tokens import kl_findings
+from gradscope.findings.rank_parts import kl_findings
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.groups import RolloutGroup, Tokens
 from gradscope.rollouts.run import Run

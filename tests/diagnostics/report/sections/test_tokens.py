@@ -7,7 +7,7 @@ import pytest
 
 from gradscope.diagnostics.report.sections.inputs import TokenParts
 from gradscope.diagnostics.report.sections.tokens import MOST_TEXTS, tokens_section
-from gradscope.findings.rank_tokens import logprob_change_findings, turn_findings
+from gradscope.findings.rank_parts import logprob_change_findings, turn_findings
 from gradscope.gradients.tokens.measure import RolloutTokens
 from gradscope.results.report import ReportSection
 from tests.diagnostics.made_up_runs import group_of, run_of

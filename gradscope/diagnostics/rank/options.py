@@ -1,0 +1,124 @@
+"""How the matrices of a step are made: one record, from which the flags of `gradscope rank` are made.
+
+Nothing heavy is imported here, so that `gradscope rank --help` loads no numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from gradscope.errors import UsageError
+from gradscope.option import Option
+from gradscope.results.row_kinds import RowKind
+
+WHOLE_ROLLOUTS = ("rollout", "group")
+"""Kinds of rows that are made of whole rollouts, and ask nothing of a step but held-out answers."""
+TOKEN_ROWS = ("token", "hidden", "logit")
+"""Kinds of rows that are tokens."""
+_MEASURE = "Measure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOptions:
+    """How the rows of a step are grouped, centered and drawn, and what they are held against.
+
+    >>> RankOptions(group_sizes=(4,), pair_groups=True).centered
+    False
+    """
+
+    group_sizes: Sequence[int] = ()
+    """Sizes to regroup into; empty: 2, 4 and 8 as far as groups are large enough, and the logged size; where rows are
+    tokens the logged size alone."""
+    pair_groups: Annotated[
+        bool,
+        Option(
+            ("--pair-groups",),
+            "Count only prompts that have a gradient at every group size, each the same: then the size is all that "
+            "changes.",
+            _MEASURE,
+        ),
+    ] = False
+    """Whether only groups count that live at every size, each weighing the same: the same prompts at every size."""
+    centered: Annotated[bool, Option(("--center",), "Subtract the mean row first.", _MEASURE)] = False
+    """Whether to subtract the mean row first."""
+    tokens: Annotated[
+        int | None,
+        Option(
+            ("--max-tokens",),
+            "For rows that are tokens: most tokens of a group, drawn at random where it has more; 512 by default.",
+            _MEASURE,
+            metavar="N",
+        ),
+    ] = None
+    """For rows that are tokens: most tokens of a group; of more, as many are drawn at random. None: 512."""
+    sketch: Annotated[
+        int | None,
+        Option(
+            ("--sketch",),
+            "For --rows token: all tokens, however many, each row sketched in K numbers; the error is stated.",
+            _MEASURE,
+            metavar="K",
+        ),
+    ] = None
+    """For token rows: all tokens, each kept as this many numbers."""
+    heldout: Annotated[
+        str | Path | None,
+        Option(
+            ("--heldout",),
+            "Samples of known correctness (a file, a gradscope run, another log): what each step does to the correct "
+            "answers of their prompts. Runs each step's rollouts twice.",
+            _MEASURE,
+            metavar="FILE",
+            shows_default=False,
+        ),
+    ] = None
+    """Samples of known correctness to hold each step against: a file, a gradscope run, or another log. It costs the
+    passes of each step once more, and one for each correct answer."""
+    heldout_threshold: Annotated[
+        float | None,
+        Option(
+            ("--heldout-threshold",),
+            "A held-out sample is correct when its reward reaches this; 1 by default for rewards of 0/1 or -1/1.",
+            _MEASURE,
+            metavar="X",
+            shows_default=False,
+        ),
+    ] = None
+    """A held-out sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1."""
+    seed: Annotated[int, Option(("--seed",), "Decides what is drawn at random.", _MEASURE, metavar="N")] = 0
+    """Decides which tokens and held-out answers are drawn, and the sketch."""
+
+    def check(self, rows: RowKind) -> None:
+        """Refuse options that do not go with a kind of rows, or with each other.
+
+        Raises:
+            UsageError: They do not.
+        """
+        if self.tokens is not None and (rows not in TOKEN_ROWS or self.tokens < 2):
+            raise UsageError(
+                "--max-tokens is a number from 2 on, and goes with rows that are tokens.",
+                hint="Write --max-tokens 64"
+                if rows in TOKEN_ROWS
+                else "Add --rows token, --rows hidden or --rows logit.",
+            )
+        if self.sketch is not None and (rows != "token" or self.tokens is not None or self.sketch < 2):
+            raise UsageError(
+                "--sketch K keeps every token, as K numbers (2 or more): it goes with --rows token, without "
+                "--max-tokens.",
+                hint="Write --rows token --sketch 4096",
+            )
+        if self.pair_groups and rows in ("update", "group"):
+            raise UsageError(
+                f"--pair-groups is for the rollouts of one group, and --rows {rows} has no such matrix.",
+                hint="Use --rows rollout, token, weight, hidden, logit or advantage.",
+            )
+        if self.heldout is None and self.heldout_threshold is not None:
+            raise UsageError("--heldout-threshold is about held-out samples.", hint="Name them: --heldout FILE")
+        if self.heldout is not None and rows not in WHOLE_ROLLOUTS:
+            raise UsageError(
+                f"--heldout is for rows of whole rollouts, and --rows {rows} has others.",
+                hint="Leave out --rows, or use --rows group.",
+            )
