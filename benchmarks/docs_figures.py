@@ -11,6 +11,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from PIL import Image
+
 from gradscope import measure_degeneracy, measure_pass_at_k, measure_rank
 from gradscope.render.figures.style import save_figure
 from gradscope.render.registry import draw_figures
@@ -35,8 +37,11 @@ def main() -> None:
         for name, figure in (drawn for result in results for drawn in draw_figures(result).items()):
             if name in NAMES:
                 shutil.copy(save_figure(figure, Path(folder) / name)[1], IMAGES)
+    picture = IMAGES / "report.png"
     chromium = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1080,800"]
-    subprocess.run([*chromium, f"--screenshot={IMAGES / 'report.png'}", page.resolve().as_uri()], check=True)
+    command = [*chromium, f"--screenshot={picture}", page.resolve().as_uri()]
+    subprocess.run(command, stderr=subprocess.DEVNULL, check=True)
+    Image.open(picture).quantize(64).save(picture, optimize=True)
 
 
 if __name__ == "__main__":
