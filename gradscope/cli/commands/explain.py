@@ -35,8 +35,7 @@ MarkdownOption = Annotated[
 
 def explain(metric: MetricArgument = None, markdown: MarkdownOption = False) -> None:
     """What a metric is: formula, range, direction, what moves it, where it is from."""
-    from gradscope.render.markdown import catalog_markdown
-    from gradscope.render.terminal.explain import essential_metrics, metric_answer
+    from gradscope.render.terminal.explain import catalog_markdown, essential_metrics, metric_answer
 
     if markdown and metric is not None:
         raise UsageError(
