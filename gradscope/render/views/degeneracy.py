@@ -16,7 +16,7 @@ def prompts_view(most: int, letters: int) -> View:
         return whole if len(whole) <= letters else f"{whole[: letters - 1]}…"
 
     columns = (
-        Column("prompt", text),
+        Column("prompt", text, limit=letters),
         Column("groups", itemgetter("num_groups"), "count"),
         Column("rollouts", itemgetter("num_rollouts"), "count"),
         Column("pass\nrate", itemgetter("pass_rate"), "share"),
