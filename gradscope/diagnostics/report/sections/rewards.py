@@ -15,8 +15,7 @@ from gradscope.render.views.view import lines_over, view_table
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Severity
 from gradscope.results.signal import RewardFunction
-from gradscope.rollouts.groups import reward_table
-from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.say import interval, percent, with_interval
 
 Array = NDArray[np.float64]

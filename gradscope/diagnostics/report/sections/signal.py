@@ -18,7 +18,7 @@ from gradscope.render.views.degeneracy import ENVIRONMENTS, prompts_view
 from gradscope.render.views.view import Column, tabulate, view_table
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, SeriesKind, Severity
-from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.groups import RewardTable
 from gradscope.say import interval, points
 
 NAME = "signal"

@@ -9,7 +9,7 @@ from gradscope.diagnostics.report.sections.signal import MOST_PROMPTS, dead_grou
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.results.degeneracy import DegeneracyReport
-from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.groups import RewardTable
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of
 from tests.render.examples import degeneracy_report
