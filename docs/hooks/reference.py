@@ -14,7 +14,7 @@ import gradscope
 from gradscope.__main__ import main
 from gradscope.advantages.registry import ALL_FORMULATIONS
 from gradscope.catalog.lookup import CATALOG
-from gradscope.render.markdown import metric_table
+from gradscope.render.terminal.explain import metric_table
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

@@ -13,19 +13,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from safetensors.numpy import save
-
 from gradscope.catalog.lookup import definitions
 from gradscope.errors import MissingDependencyError, UsageError
 from gradscope.render.registry import draw_figures, load, metrics_of, spec_of
 from gradscope.results.envelope import LazyRows, build_document, render_json, to_jsonable
-from gradscope.results.rank import GradientSpectrum, RankReport
 from gradscope.writing import atomic_write, repeatable
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+
+    from gradscope.results.rank import GradientSpectrum, RankReport
 
 
 def notes_of(result: object) -> tuple[str, ...]:
@@ -208,6 +206,9 @@ def write_files(result: object, document: Mapping[str, Any], folder: Path) -> li
 
 def write_spectra(report: RankReport, folder: Path) -> list[Path]:
     """Writes the singular values of each spectrum under a name that says whose they are; no file without spectra."""
+    import numpy as np  # here, so that help starts without it
+    from safetensors.numpy import save
+
     if not report.spectra:
         return []
     path = folder / "rank_spectra.safetensors"

@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from gradscope.catalog.lookup import budget_of, metric
-from gradscope.estimate import Estimate
-from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
-from gradscope.results.report import KeyNumber, NumberStyle
-from gradscope.results.verdicts import Verdict
 from gradscope.say import non_finite_word, percent
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # colors and escapes are needed at once, before any result is known
     from rich.text import Text
+
+    from gradscope.estimate import Estimate
+    from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
+    from gradscope.results.report import KeyNumber, NumberStyle
+    from gradscope.results.verdicts import Verdict
 
 
 _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})

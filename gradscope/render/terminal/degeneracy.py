@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter, itemgetter
@@ -16,7 +16,8 @@ from rich.text import Text
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, Views, answer
 from gradscope.render.terminal.layout import draw, draw_table, losses, rows_set_aside
-from gradscope.render.views.view import MOST_ROWS, Column, Course, Selection, View, digits
+from gradscope.render.views.degeneracy import ADVANTAGES, ENVIRONMENTS, POLICIES, REWARDS, SIZES, prompts_view
+from gradscope.render.views.view import MOST_ROWS, Column, Course, digits
 from gradscope.render.words import (
     IN_THE_FILES,
     UNDEFINED,
@@ -80,7 +81,7 @@ def _answer(report: DegeneracyReport) -> Blocks:
     yield cell(_prompts(report.prompts, report.reward))
     if len(report.by_group_size) > 1:
         yield Text()
-        yield from draw((_SIZES,), report, notes)
+        yield from draw((SIZES,), report, notes)
         notes.remark(f"i.i.d.: p is {report.pass_rate_origin}; intervals are in the CSV")
     if report.target is not None:
         yield from (Text(), draw_table(_plan_columns(report.target.target), report.target.plans, notes))
@@ -202,80 +203,12 @@ def _cost(report: DegeneracyReport, notes: Footnotes) -> Blocks:
     yield draw_table(columns, timed, notes)
 
 
-def _parts(of: str, title: str) -> View:
-    columns = (
-        Column(title, title, limit=28),
-        Column("groups", digits("num_groups"), "count"),
-        Column("no gradient", "frac_reward_zero_std", "share", ""),
-        Column("pass rate", "pass_rate", "share", ""),
-    )
-    return View(of, columns)
-
-
-def _first_prompts(rows: Sequence[Any]) -> Selection:
-    """Those that took the most rollouts and are not live, as many as a screen holds."""
-    more = f"{len(rows) - MOST_ROWS:,} more prompts: --output DIR writes all of them as CSV and JSON"
-    return Selection(rows[:MOST_ROWS], remarks=(more,) if len(rows) > MOST_ROWS else ())
-
-
-def _item(name: str) -> Callable[[Any], str | None]:
-    """A whole number or a word of a row that is a mapping."""
-    return lambda row: None if row[name] is None else str(row[name])
-
-
-_SIZES = View(
-    "by_group_size",
-    (
-        Column("group\nsize", digits("group_size"), "count"),
-        Column("no gradient", "degeneracy", "share", ""),
-        Column("i.i.d.\nprediction", "iid_prediction", "share"),
-        Column("Jensen gap", "jensen_gap", "gap", ""),
-        Column("how", "method"),
-    ),
-)
 _VIEWS = {
-    "advantages": (
-        View(
-            "advantages",
-            (
-                Column("advantage on these rewards", "advantage"),
-                Column("mean max(A, 0)", "positive_mass", "share"),
-                Column("mean max(-A, 0)", "negative_mass", "share"),
-                Column("A = 0", "frac_zero", "share"),
-            ),
-        ),
-    ),
-    "rewards": (
-        View(
-            "by_reward",
-            (
-                Column("reward function", "name", limit=24),
-                Column("weight", "weight", "norm"),
-                Column("tied", "frac_tied", "share"),
-                Column("squared\nadvantage", "advantage_share", "share"),
-                Column("squared\ndifferences", "difference_share", "share"),
-                Column("alone", digits("num_alone"), "count"),
-            ),
-            remarks=(IN_THE_FILES,),
-        ),
-    ),
-    "prompts": (
-        View(
-            "by_prompt",
-            (
-                Column("prompt", lambda row: row["prompt"] or row["prompt_id"], limit=28),
-                Column("groups", _item("num_groups"), "count"),
-                Column("rollouts", _item("num_rollouts"), "count"),
-                Column("pass\nrate", itemgetter("pass_rate"), "share"),
-                Column("status", lambda row: row["status"] or None, "count"),
-                Column("first\nstep", _item("first_step"), "count"),
-                Column("last\nlive", _item("last_live_step"), "count"),
-            ),
-            _first_prompts,
-        ),
-    ),
-    "environments": (_parts("by_environment", "environment"),),
-    "policies": (_parts("by_policy", "policy"),),
+    "advantages": (ADVANTAGES,),
+    "rewards": (REWARDS,),
+    "prompts": (prompts_view(MOST_ROWS, 28),),
+    "environments": (ENVIRONMENTS,),
+    "policies": (POLICIES,),
 }
 """Name of ``--show`` -> its tables, each drawn where the result has such records."""
 

@@ -1,15 +1,15 @@
-"""The metric catalogue for readers: what to know first, what a search finds, and a page for each metric."""
+"""The metric catalogue for readers: what to know first, what a search finds, a page for each metric, and Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from gradscope.catalog.entry import Metric
-from gradscope.catalog.lookup import CATALOG, ESSENTIAL, catalog_name, metric, near_names, search
+from gradscope.catalog.lookup import CATALOG, ESSENTIAL, FAMILIES, catalog_name, metric, near_names, search
 from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.words import QUIET, cell
 
@@ -70,3 +70,22 @@ def fact_page(head: str, meaning: str, facts: Mapping[str, str]) -> Group:
     for label, text in facts.items():
         table.add_row(Text(label, style=QUIET), cell(text))
     return Group(Text(head, style="bold"), Text(), cell(meaning), Text(), table)
+
+
+_HEAD = "| metric | formula | range | better | source |\n|---|---|---|---|---|\n"
+
+
+def catalog_markdown() -> str:
+    """All families, each under its name."""
+    return "\n".join(f"### {name}\n\n{metric_table(entries)}" for name, entries in FAMILIES.items())
+
+
+def metric_table(entries: Iterable[Metric]) -> str:
+    """Name, formula, range, better side and source of some metrics, a line each."""
+    return _HEAD + "".join(_row(entry) for entry in entries)
+
+
+def _row(entry: Metric) -> str:
+    cells = (f"`{entry.name}`", f"`{entry.formula}`", entry.range, entry.better, entry.source)
+    # A bar ends a cell even within code, unless it is escaped.
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gradscope.render.markdown import catalog_markdown
+from gradscope.render.terminal.explain import catalog_markdown
 from tests.cli.conftest import Cli
 
 

@@ -139,6 +139,19 @@ def test_a_table_of_many_rows_has_a_filter(browser: Browser, tmp_path: Path) -> 
     assert shown == [0, 8 * len(table.rows)]
 
 
+def test_a_link_opens_what_it_leads_to(browser: Browser, tmp_path: Path) -> None:
+    """What is fine is folded; a link to it, or to what lies in it, opens it, and no script is needed to read it."""
+    report = run_report()
+    section = next(one for one in report.sections if one.texts)
+    page = page_of(render_page(replace(report, sections=(replace(section, severity="fine"),))), tmp_path)
+    inner = f"{section.name}-text-1"
+    with opened(browser, page) as tab:
+        is_open = f"document.querySelector('#{section.name} > details').open"
+        assert tab.run(is_open) is False
+        followed = f"new Promise(done => {{ addEventListener('hashchange', () => done({is_open})); "
+        assert tab.run(f"{followed} location.hash = '#{inner}'; }})") is True
+
+
 def test_a_hostile_index_does_not_run(tmp_path: Path) -> None:
     index = look_at(render_index(INDEX), tmp_path)
     title = re.search(r"<title>(.*?)</title>", index.dom)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.findings.degeneracy import conflict_advice, conflict_sentence, signed_percent
-from gradscope.render.views.view import Column, lines_over, tabulate
+from gradscope.render.views.degeneracy import REWARDS
+from gradscope.render.views.view import lines_over, view_table
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Severity
 from gradscope.results.signal import RewardFunction
@@ -21,6 +22,7 @@ Array = NDArray[np.float64]
 
 NAME = "rewards"
 QUESTION = "Which reward function makes the advantage?"
+_FORMULA = f"squared advantage: {metric('by_reward.advantage_share').formula}; intervals resample prompts"
 
 
 def rewards_section(inputs: ReportInputs) -> ReportSection:
@@ -45,7 +47,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         next_step=_next_step(report, functions),
         command=inputs.command("degeneracy", "--show", "rewards"),
         charts=_charts(reward_table(inputs.run.groups), [one.name for one in functions]),
-        tables=(_table(report), *_correlations(functions)),
+        tables=(*filter(None, (view_table(REWARDS, report, _FORMULA),)), *_correlations(functions)),
     )
 
 
@@ -103,21 +105,6 @@ def _charts(table: RewardTable, names: list[str]) -> tuple[Chart, ...]:
 def _mean(rewards: Array) -> float | None:
     known = rewards[~np.isnan(rewards)]
     return float(np.mean(known)) if len(known) else None
-
-
-def _table(report: DegeneracyReport) -> ReportTable:
-    return tabulate(
-        f"share of the squared advantage = {metric('by_reward.advantage_share').formula}; intervals resample prompts",
-        (
-            Column("reward function", "name"),
-            Column("weight", "weight", "norm"),
-            Column("groups tied", "frac_tied", "share"),
-            Column("share of the squared advantage", "advantage_share", "gap"),
-            Column("share of the squared reward differences", "difference_share", "gap"),
-            Column("groups in which it alone differs", "num_alone", "count"),
-        ),
-        report.by_reward,
-    )
 
 
 def _correlations(functions: list[RewardFunction]) -> tuple[ReportTable, ...]:

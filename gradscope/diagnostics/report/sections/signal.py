@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +14,9 @@ from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.steps import trend
-from gradscope.render.views.view import Column, tabulate
-from gradscope.results.degeneracy import DegeneracyReport, EnvironmentDegeneracy, StepDegeneracy
-from gradscope.results.envelope import LazyRows
+from gradscope.render.views.degeneracy import ENVIRONMENTS, prompts_view
+from gradscope.render.views.view import Column, tabulate, view_table
+from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.rollouts.groups import RewardTable
 from gradscope.say import interval, points
@@ -64,8 +63,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         charts=(_course(report.by_step),) if len(report.by_step) > 1 else (),
         tables=(
             _kinds(report),
-            *((_by_environment(report.by_environment),) if report.by_environment else ()),
-            _by_prompt(report.by_prompt),
+            *filter(None, _views(report)),
             *((_by_step(report.by_step),) if len(report.by_step) > 1 else ()),
         ),
     )
@@ -132,41 +130,11 @@ def _kinds(report: DegeneracyReport) -> ReportTable:
     )
 
 
-def _by_environment(rows: Sequence[EnvironmentDegeneracy]) -> ReportTable:
-    return tabulate(
-        "Each environment, data source or agent that rows name; intervals resample its prompts",
-        (
-            Column("environment", lambda row: _cut(row.environment)),
-            Column("groups", "num_groups", "count"),
-            Column("rollouts", "num_rollouts", "count"),
-            Column("no gradient", "frac_reward_zero_std", "share"),
-            Column("pass rate", "pass_rate", "share"),
-        ),
-        rows,
-    )
-
-
-def _by_prompt(rows: LazyRows) -> ReportTable:
-    """The prompts on which the most rollouts taught nothing."""
-    counted = f"{MOST_PROMPTS} of {len(rows):,}" if len(rows) > MOST_PROMPTS else f"{len(rows):,}"
-    more = "; gradscope degeneracy --output DIR writes all" * (len(rows) > MOST_PROMPTS)
-    return tabulate(
-        f"{counted} prompts, first those never or always solved, by their number of rollouts{more}",
-        (
-            Column("prompt", lambda row: _cut(row["prompt"] or row["prompt_id"])),
-            Column("groups", itemgetter("num_groups"), "count"),
-            Column("rollouts", itemgetter("num_rollouts"), "count"),
-            Column("pass rate", itemgetter("pass_rate"), "share"),
-            Column("status", itemgetter("status")),
-            Column("first step", itemgetter("first_step"), "count"),
-            Column("last step it differed", itemgetter("last_live_step"), "count"),
-        ),
-        rows[:MOST_PROMPTS],
-    )
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+def _views(report: DegeneracyReport) -> Iterator[ReportTable | None]:
+    """The tables that the terminal has, too."""
+    caption = f"{len(report.by_prompt):,} prompts, first those never or always solved, by their number of rollouts"
+    yield view_table(ENVIRONMENTS, report, "Each environment, data source or agent that rows name")
+    yield view_table(prompts_view(MOST_PROMPTS, _SHOWN), report, caption)
 
 
 def _by_step(steps: tuple[StepDegeneracy, ...]) -> ReportTable:

@@ -5,7 +5,7 @@ import re
 from docs.hooks.reference import COMMANDS, page_of
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG, FAMILIES
-from gradscope.render.markdown import catalog_markdown, metric_table
+from gradscope.render.terminal.explain import catalog_markdown, metric_table
 
 PAGES = "".join(page_of(name) for name in COMMANDS)
 

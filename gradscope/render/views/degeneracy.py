@@ -1,0 +1,78 @@
+"""Tables of dead groups, which the terminal and the page draw."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+
+from gradscope.render.views.view import Column, Selection, View, digits
+from gradscope.render.words import IN_THE_FILES
+
+
+def prompts_view(most: int, letters: int) -> View:
+    """The prompts that took the most rollouts and are not live: so many of them, each in so many letters."""
+
+    def text(row: dict[str, str]) -> str:
+        whole = row["prompt"] or row["prompt_id"]
+        return whole if len(whole) <= letters else f"{whole[: letters - 1]}…"
+
+    columns = (
+        Column("prompt", text, limit=letters),
+        Column("groups", itemgetter("num_groups"), "count"),
+        Column("rollouts", itemgetter("num_rollouts"), "count"),
+        Column("pass\nrate", itemgetter("pass_rate"), "share"),
+        Column("status", lambda row: row["status"] or None),
+        Column("first\nstep", itemgetter("first_step"), "count"),
+        Column("last\nlive", itemgetter("last_live_step"), "count"),
+    )
+    more = "more prompts: --output DIR writes all of them as CSV and JSON"
+    return View(
+        "by_prompt",
+        columns,
+        lambda rows: Selection(rows[:most], remarks=(f"{len(rows) - most:,} {more}",) if len(rows) > most else ()),
+    )
+
+
+def _parts(of: str, title: str) -> View:
+    columns = (
+        Column(title, title, limit=20),
+        Column("groups", "num_groups", "count"),
+        Column("rollouts", "num_rollouts", "count"),
+        Column("no gradient", "frac_reward_zero_std", "share", ""),
+        Column("pass rate", "pass_rate", "share", ""),
+    )
+    return View(of, columns)
+
+
+ENVIRONMENTS = _parts("by_environment", "environment")
+POLICIES = _parts("by_policy", "policy")
+SIZES = View(
+    "by_group_size",
+    (
+        Column("group\nsize", digits("group_size"), "count"),
+        Column("no gradient", "degeneracy", "share", ""),
+        Column("i.i.d.\nprediction", "iid_prediction", "share"),
+        Column("Jensen gap", "jensen_gap", "gap", ""),
+        Column("how", "method"),
+    ),
+)
+ADVANTAGES = View(
+    "advantages",
+    (
+        Column("advantage on these rewards", "advantage"),
+        Column("mean max(A, 0)", "positive_mass", "share"),
+        Column("mean max(-A, 0)", "negative_mass", "share"),
+        Column("A = 0", "frac_zero", "share"),
+    ),
+)
+REWARDS = View(
+    "by_reward",
+    (
+        Column("reward function", "name", limit=24),
+        Column("weight", "weight", "norm"),
+        Column("tied", "frac_tied", "share"),
+        Column("squared\nadvantage", "advantage_share", "share"),
+        Column("squared\ndifferences", "difference_share", "share"),
+        Column("alone", "num_alone", "count"),
+    ),
+    remarks=(IN_THE_FILES,),
+)
