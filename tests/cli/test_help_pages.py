@@ -13,7 +13,7 @@ import pytest
 from gradscope.advantages.registry import ALL_FORMULATIONS
 from gradscope.cli.app import command
 from gradscope.cli.help_pages import HELP_NAMES, examples_in
-from gradscope.rollouts.readers.registry import FORMATS
+from gradscope.rollouts.readers.detect import FORMATS
 from tests.cli.conftest import Cli
 
 COMMANDS: dict[str, Any] = command().commands
