@@ -40,7 +40,6 @@ _START_TEXT = """What carries signal in a GRPO run? RUN is a folder, a log or a 
   gradscope --help           all commands
 """
 """What `gradscope` alone prints."""
-EXAMPLES = ("gradscope demo", "gradscope degeneracy outputs/my-run", "gradscope report outputs/my-run")
 
 
 def _help(paragraphs: list[str], examples: tuple[str, ...]) -> str:
@@ -56,9 +55,9 @@ app = typer.Typer(
     context_settings={"help_option_names": HELP_NAMES},
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 done, 1 a check failed or could not be decided (`replay` is one), 2 usage or unusable input, "
-    "also where a part of it is damaged and the rest is shown, "
-    "3 a bug in gradscope, 130 interrupted.",
+    epilog="`gradscope COMMAND --help` has examples; --install-completion completes names.\n"
+    "Exit codes: 0 done, 1 a check failed or could not be decided (`replay` is one),\n"
+    "2 usage, or input that is unusable or damaged in part, 3 a bug, 130 interrupted.",
 )
 
 
@@ -70,13 +69,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback(
     invoke_without_command=True,
-    help=_help(
-        [
-            "What carries signal in a GRPO run, and what does not.",
-            "Give a command a run: its folder, a log or a URL. stdout is data, stderr is talk.",
-        ],
-        EXAMPLES,
-    ),
+    help="What carries signal in a GRPO run? RUN is a folder, a log or a URL.",
 )
 def gradscope(
     context: typer.Context,
@@ -89,37 +82,33 @@ def gradscope(
         write_data(_START_TEXT)
 
 
-def _add(
-    function: Callable[..., None],
-    panel: str,
-    examples: tuple[str, ...],
-    common: tuple[str, ...],
-    summary: str | None = None,
-) -> None:
-    """Adds a command with the options of its first page of help."""
-    words = (summary or inspect.getdoc(function) or "").split("\n\n")
+def _add(module: Any, panel: str, question: str) -> None:
+    """Adds the command of a module, with its line on the page of all and the options of its own first page."""
+    function: Callable[..., None] = getattr(module, module.__name__.rpartition(".")[2])
+    words = getattr(module, "SUMMARY", inspect.getdoc(function) or "").split("\n\n")
     app.command(
-        cls=page_of(function, examples, common),
-        help=_help(words, examples),
+        cls=page_of(function, module.EXAMPLES, module.COMMON),
+        help=_help(words, module.EXAMPLES),
+        short_help=question,
         context_settings={"help_option_names": HELP_NAMES},
         rich_help_panel=panel,
     )(function)
 
 
-_add(demo.demo, _START, demo.EXAMPLES, demo.COMMON)
-_add(train.train, _START, train.EXAMPLES, train.COMMON)
-_add(explain.explain, _START, explain.EXAMPLES, explain.COMMON)
-_add(config.config, _START, config.EXAMPLES, config.COMMON)
-_add(degeneracy.degeneracy, _DIAGNOSE, degeneracy.EXAMPLES, degeneracy.COMMON)
-_add(passk.passk, _DIAGNOSE, passk.EXAMPLES, passk.COMMON)
-_add(rank.rank, _DIAGNOSE, rank.EXAMPLES, rank.COMMON)
-_add(replay.replay, _DIAGNOSE, replay.EXAMPLES, replay.COMMON, replay.SUMMARY)
-_add(spike.spike, _DIAGNOSE, spike.EXAMPLES, spike.COMMON)
-_add(claims.claims, _DIAGNOSE, claims.EXAMPLES, claims.COMMON)
-_add(compare.compare, _DIAGNOSE, compare.EXAMPLES, compare.COMMON)
-_add(report.report, _DIAGNOSE, report.EXAMPLES, report.COMMON)
-_add(reduce.reduce, _DIAGNOSE, reduce.EXAMPLES, reduce.COMMON)
-_add(check.check, _GATE, check.EXAMPLES, check.COMMON, check.SUMMARY)
+_add(demo, _START, "The whole tour on a small model, in two minutes")
+_add(train, _START, "A reference run with TRL, of which everything is known")
+_add(explain, _START, "What does a number mean?")
+_add(config, _START, "Which options are kept for a run?")
+_add(degeneracy, _DIAGNOSE, "How many groups gave no gradient, why, at what cost?")
+_add(passk, _DIAGNOSE, "pass@k with intervals: wider, or only sharper?")
+_add(rank, _DIAGNOSE, "How many directions have the gradients?")
+_add(replay, _DIAGNOSE, "Does the log reproduce the trainer's numbers?")
+_add(spike, _DIAGNOSE, "What made the step that stands out?")
+_add(claims, _DIAGNOSE, "Does this run bear out what papers say?")
+_add(compare, _DIAGNOSE, "Did changing one thing matter? Two runs, or seeds")
+_add(report, _DIAGNOSE, "All that a log can answer, on one page")
+_add(reduce, _DIAGNOSE, "The rewards of a log as one small file")
+_add(check, _GATE, "Is the recipe still healthy? Exit codes for CI")
 
 
 @cache

@@ -1,8 +1,10 @@
-"""How many threads linear algebra may take, and what threads do while they wait."""
+"""What numerical libraries take at their start: threads for linear algebra, turns while they wait, and a compiler."""
 
 from __future__ import annotations
 
 import os
+import sys
+from importlib.util import LazyLoader, find_spec, module_from_spec
 
 
 def one_blas_thread() -> None:
@@ -13,6 +15,20 @@ def one_blas_thread() -> None:
     """
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+
+
+def late_compiler() -> None:
+    """Load ``numpy.f2py`` only once something looks into it.
+
+    scipy.special copies the names of NumPy, that one among them, and it takes a fifth of all imports of scipy.special.
+    """
+    spec = None if "numpy.f2py" in sys.modules else find_spec("numpy.f2py")
+    if spec is None or spec.loader is None:
+        return
+    spec.loader = LazyLoader(spec.loader)
+    module = sys.modules["numpy.f2py"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules["numpy"].f2py = module  # type: ignore[attr-defined]
 
 
 def patient_threads() -> None:

@@ -29,14 +29,6 @@ _WIDEST_VALUE = 18
 """Characters; choices that take more stand behind the sentence."""
 _LISTS = "Lists: 2,4 or the option again. Ranges: 2:4 or 2-4."
 _EVERY_PAGE = "--help: the options most people need; --help-all: every option."
-_LOOKS = {
-    **dict.fromkeys(("STYLE_OPTION", "STYLE_SWITCH", "STYLE_COMMANDS_TABLE_FIRST_COLUMN"), STYLES["unknown"]),
-    **dict.fromkeys(("STYLE_NEGATIVE_OPTION", "STYLE_NEGATIVE_SWITCH"), STYLES["unknown"]),
-    **dict.fromkeys(("STYLE_OPTIONS_PANEL_BORDER", "STYLE_COMMANDS_PANEL_BORDER", "STYLE_OPTION_DEFAULT"), QUIET),
-    **dict.fromkeys(("STYLE_HELPTEXT", "STYLE_TYPES", "STYLE_TYPES_SEPARATOR"), ""),
-    "STYLE_USAGE": "bold",
-}
-"""typer's own styles, several of them too pale to read on white -> ours."""
 
 
 def examples_in(examples: Sequence[str]) -> str:
@@ -81,14 +73,6 @@ class _PlainSwitches:
                 one.help, one.opts = _EVERY_PAGE, [*HELP_NAMES[1:], HELP_NAMES[0]]  # typer's order changes
         return params
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Prints the page in colors that can be read."""
-        from typer import rich_utils
-
-        for name, style in _LOOKS.items():
-            setattr(rich_utils, name, style)
-        super().format_help(ctx, formatter)  # type: ignore[misc]
-
 
 def _metavar_alone(one: Any, ctx: Any) -> list[str]:
     """An argument in the line of usage, whose own brackets and dots say what typer's would say again."""
@@ -111,7 +95,20 @@ def _in_one_grammar(one: Any) -> Callable[[Any, Any], Any]:
 
 
 class Commands(_PlainSwitches, TyperGroup):
-    """All commands."""
+    """All commands; typer's own page of them takes twice the time of its imports, and three screens."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Prints a line a command."""
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style=STYLES["unknown"])
+        panel = None
+        for name, one in self.commands.items():
+            if one.rich_help_panel != panel:  # type: ignore[attr-defined]
+                panel = one.rich_help_panel  # type: ignore[attr-defined]
+                table.add_row(Text(str(panel), style="bold default"))
+            table.add_row(Text(f"  {name}"), Text(str(one.short_help)))
+        head, tail = Text(f"Usage: {ctx.command_path} COMMAND ...\n{self.help}"), Text(str(self.epilog))
+        formatter.write(rendered(Group(head, table, tail)))
 
 
 class _Command(_PlainSwitches, TyperCommand):

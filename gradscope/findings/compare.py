@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import conflicts_of_runs
 from gradscope.results.compare import ComparedPair, Comparison
 from gradscope.say import chance, points, with_interval
@@ -40,17 +41,18 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
         return
     names = {cell.name: ", ".join(cell.runs) for cell in comparison.cells}
     first, second = names[pairs[0].first], names[pairs[0].second]
-    surest = max((pair for pair in pairs if pair.verdict == "differ"), key=_sureness, default=None)
-    if surest is None or surest.within_runs is None:
+    told = [(pair, pair.within_runs) for pair in pairs if pair.within_runs and pair.verdict == "differ"]
+    if not told:
         yield f"No difference between {first} and {second} is beyond chance ({len(pairs)} looked at)."
         return
-    title, form, unit = _UNITS.get(surest.metric, (surest.metric, "+.3f", ""))
-    yield f"{second} beside {first}: {title} {with_interval(surest.within_runs, form)}{unit}, which is beyond chance."
+    pair, difference = max(told, key=lambda one: sureness(one[1]))
+    title, form, unit = _UNITS.get(pair.metric, (pair.metric, "+.3f", ""))
+    yield f"{second} beside {first}: {title} {with_interval(difference, form)}{unit}, which is beyond chance."
 
 
-def _sureness(pair: ComparedPair) -> float:
-    """How many times half its interval a difference is."""
-    low, high = pair.within_runs.ends if pair.within_runs is not None else (0.0, 0.0)
+def sureness(difference: Estimate) -> float:
+    """How many times half its interval a difference is: what chance explains least is the greatest."""
+    low, high = difference.ends
     return abs(low + high) / max(high - low, 1e-300)
 
 

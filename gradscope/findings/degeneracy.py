@@ -431,7 +431,7 @@ def _why_different(more_here: float) -> str:
 def _left_out(log: LoggedGroups) -> str:
     parts = []
     if log.num_singletons:
-        parts.append(f"{log.num_singletons} with a single rollout")
+        parts.append(f"{log.num_singletons:,} with a single rollout")
     if log.num_incomplete:
-        parts.append(f"{log.num_incomplete} with a missing reward")
-    return f"Left out: groups {' and '.join(parts)}." if parts else ""
+        parts.append(f"{log.num_incomplete:,} with a missing reward")
+    return f"Groups left out: {' and '.join(parts)}." if parts else ""

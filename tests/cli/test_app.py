@@ -90,7 +90,7 @@ def test_no_arguments_say_where_to_begin(cli: Cli) -> None:
 
 def test_the_help_names_the_exit_codes(cli: Cli) -> None:
     text = " ".join(cli("--help").out.split())
-    for part in ("0 done", "1 a check failed", "2 usage or unusable input", "3 a bug in gradscope", "130 interrupted"):
+    for part in ("0 done", "1 a check failed", "2 usage, or input that is unusable", "3 a bug", "130 interrupted"):
         assert part in text
 
 

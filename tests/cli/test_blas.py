@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +14,16 @@ def test_linear_algebra_takes_one_thread_unless_told_otherwise(monkeypatch: pyte
     monkeypatch.setenv("MKL_NUM_THREADS", "4")
     one_blas_thread()
     assert (os.environ["OPENBLAS_NUM_THREADS"], os.environ["MKL_NUM_THREADS"]) == ("1", "4")
+
+
+def test_a_compiler_is_loaded_only_where_something_looks_into_it() -> None:
+    code = (
+        "import sys; from gradscope.cli.blas import late_compiler; late_compiler(); late_compiler(); "
+        "import numpy, scipy.special; name = 'numpy.f2py.crackfortran'; before = name in sys.modules; "
+        "numpy.f2py.get_include(); print(before, name in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
 
 
 @pytest.mark.parametrize("told", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])

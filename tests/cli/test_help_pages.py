@@ -31,6 +31,13 @@ def test_the_first_page_fits_a_terminal_and_opens_with_examples(cli: Cli, name: 
     assert f"all options: gradscope {name} --help-all" in done.out
 
 
+def test_the_page_of_all_commands_fits_a_terminal_with_a_line_for_each(cli: Cli) -> None:
+    lines = cli("--help").out.splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+    assert {line.split()[0] for line in lines if line.startswith("  ")} == set(COMMANDS)
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_the_first_page_shows_at_most_eight_options_and_all_of_them_exist(name: str) -> None:
     own = {flag for one in COMMANDS[name].params for flag in one.opts}

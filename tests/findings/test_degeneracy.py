@@ -369,7 +369,7 @@ def test_the_trainers_own_share_is_compared_where_it_was_logged() -> None:
 
 def test_what_is_left_out_is_counted() -> None:
     text = said(degeneracy_report(), replace(LOG, num_singletons=2, num_incomplete=3))
-    assert "Left out: groups 2 with a single rollout and 3 with a missing reward. " in text
+    assert "Groups left out: 2 with a single rollout and 3 with a missing reward. " in text
 
 
 def test_groups_tied_between_pass_and_fail_ask_for_finer_rewards() -> None:

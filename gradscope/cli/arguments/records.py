@@ -11,7 +11,6 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from gradscope.cli.remembered import remembering
 from gradscope.option import Option, options_of
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -51,6 +50,8 @@ def with_records(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Comm
             if read is None:
                 command(**values, **made)
                 return
+            from gradscope.cli.remembered import remembering  # `--help` need not wait for it
+
             named = next(values[name] for name in _RUNS if name in values)
             runs = [named] if isinstance(named, str) else named
             quiet = any(getattr(record, "quiet", False) for record in made.values())

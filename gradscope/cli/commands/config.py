@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.output.streams import show_line
-from gradscope.cli.remembered import FILE, from_here, kept_for, kept_in
 
 EXAMPLES = ("gradscope config", "gradscope config outputs/my-run")
 COMMON = ()
@@ -25,6 +24,8 @@ def config(run: RunArgument = None) -> None:
     They stand in gradscope.toml beside the run or in its project's folder, and go when their line is deleted there.
     Options of the command line go before them. GRADSCOPE_REMEMBER=0 leaves them alone.
     """
+    from gradscope.cli.remembered import FILE, from_here, kept_for, kept_in
+
     files = [Path(FILE), *sorted(Path().glob(f"*/{FILE}"))]
     found = kept_for(run) if run is not None else [kept for file in files for kept in kept_in(file)]
     for kept in found:

@@ -24,6 +24,7 @@ from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
+from gradscope.findings.compare import sureness
 from gradscope.findings.degeneracy import conflicts_of_runs
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
@@ -272,8 +273,8 @@ def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSectio
         question=question,
         severity="look" if told or any(one.conflict for one in sides) else "fine",
         findings=(
-            *conflicts_of_runs(sides),
             *_sentences(first[0], [other for other, _ in others], rows),
+            *conflicts_of_runs(sides),
             *_cautions(runs, steps),
         ),
         meaning="Rewards and dead groups: intervals resample the prompts of each run. Metrics as logged: intervals "
@@ -349,13 +350,16 @@ def _sentences(first: str, others: Sequence[str], rows: Sequence[_Row]) -> Itera
     alike = []
     for other in others:
         of_run = [row for row in rows if row[2] == other]
+        sure = [row for row in of_run if _beyond_chance(row[5], len(rows))]
         told = [
             f"{title} {with_interval(difference, form)}{' points' if form is points else ''}"
-            for title, form, _, _, _, difference in of_run
-            if _beyond_chance(difference, len(rows))
+            for title, form, _, _, _, difference in sorted(sure, key=lambda row: -sureness(row[5]))
         ]
+        at_once = 1 if len(others) == 1 else len(told)  # of two runs the surest alone, in its one unit
         if told:
-            yield f"{other} beside {first}: {'; '.join(told)}."
+            yield f"{other} beside {first}: {'; '.join(told[:at_once])}."
+        if told[at_once:]:
+            yield f"Beyond chance, too: {'; '.join(told[at_once:])}."
         else:
             alike.append(other)
     if alike:

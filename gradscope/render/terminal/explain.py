@@ -39,8 +39,10 @@ def metric_answer(text: str) -> Group:
         return _page(text)
     near = [*map(CATALOG.__getitem__, near_names(text, CATALOG)), *search(text)]
     nearest = list(dict.fromkeys(near))
-    if len(nearest) < 2:
-        return _page(nearest[0].name if nearest else text)
+    if not nearest:
+        return _page(text)
+    if len(nearest) == 1:
+        return Group(cell(f"No metric is called {text!r}; the nearest:"), Text(), _page(nearest[0].name))
     more = f"The {_MOST_LISTED} nearest of {len(nearest)}" if len(nearest) > _MOST_LISTED else "Near"
     return _list(nearest[:_MOST_LISTED], f"{more} to {text!r}:", f"$ gradscope explain {nearest[0].name}")
 

@@ -91,7 +91,8 @@ _CLAIM_TONES: Mapping[str, Tone] = {"supported": "fine", "contradicted": "proble
 
 def claims_table(report: ClaimsReport, show: Sequence[str] = ()) -> Group:
     """How many claims hold, those that the run decides at a glance, the others by name; ``show`` adds the reasons."""
-    steps = f"gradients of steps {as_ranges(report.steps)}" if report.steps else "no gradient was recomputed"
+    plural = "s" if len(report.steps) > 1 else ""
+    steps = f"gradients of step{plural} {as_ranges(report.steps)}" if report.steps else "no gradient was recomputed"
     return answer(
         "claims",
         report.findings,

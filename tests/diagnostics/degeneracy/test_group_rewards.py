@@ -24,7 +24,7 @@ def test_groups_that_cannot_be_judged_are_left_out_and_counted() -> None:
     run = run_of(group_of([1, 1]), group_of([0, None]), group_of([1]), group_of([0, 1]))
     report = degeneracy_of_run(run)
     assert (report.num_groups, report.frac_reward_zero_std.value) == (2, 0.5)
-    assert "Left out: groups 1 with a single rollout and 1 with a missing reward." in report.findings
+    assert "Groups left out: 1 with a single rollout and 1 with a missing reward." in report.findings
 
 
 def test_run_without_groups_is_refused() -> None:

@@ -19,6 +19,7 @@ from gradscope.rollouts.store import read_steps
 from gradscope.training import GradscopeCallback, RolloutRecorder
 from gradscope.training.config import read_config
 from gradscope.training.grpo.policy import EMBEDDED_FOLDER
+from gradscope.training.libraries import quiet_libraries
 from tests.conftest import REPOSITORY
 from tests.training.conftest import save_model
 from tests.training.recording.recorded import assert_reproduced, record
@@ -250,11 +251,15 @@ def test_the_recipe_trains_as_printed_and_its_run_is_reproduced(
     recipe = (REPOSITORY / "docs" / "recipes.md").read_text().split("```python\n")[1].split("```")[0]
     assert "callbacks=[recorder]" in recipe
     stock = stock_trainer(tmp_path / "stock")
-    kept = {name: getattr(stock.args, name) for name in ("max_steps", "max_completion_length", "use_cpu", "bf16")}
+    kept = {
+        name: getattr(stock.args, name)
+        for name in ("max_steps", "max_completion_length", "use_cpu", "bf16", "gradient_checkpointing")
+    }
     given = {**kept, "per_device_train_batch_size": 16, "num_generations": 4, "report_to": "none"}
     names: dict[str, Any] = {"model": stock.model, "reward": graded, "prompts": stock.train_dataset, "given": given}
     small = recipe.replace('report_to=["wandb"]', "**given").replace("args=", "processing_class=tokenizer, args=")
-    exec(small, names | {"tokenizer": stock.processing_class})
+    with quiet_libraries():
+        exec(small, names | {"tokenizer": stock.processing_class})
     assert replay_run("my-run", steps=[1]).verdict == "match"
 
 
