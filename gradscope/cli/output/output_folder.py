@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gradscope.errors import OutputExistsError
-from gradscope.writing import atomic_write, naming, one_writer, partial_folder, settle
+from gradscope.writing import atomic_write, naming, one_writer, partial_folder, take_place
 
 _STEP = re.compile(r"\.?step_[0-9]+\.safetensors(\.[0-9]+-[0-9a-f]{6}\.partial)?")
 
@@ -103,7 +103,7 @@ def _move_files(aside: Path, folder: Path, inputs: Sequence[str], *, force: bool
         target = folder / file.relative_to(aside)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            settle(file, target, force=force)
+            take_place(file, target, force=force)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
