@@ -38,7 +38,7 @@ def end():
 class Ending(TrainerCallback):
     pass
 def watched(self, args, state, control, **more):
-    if mine and state.global_step >= at:
+    if mine and (state.global_step >= at or phase == "on_train_begin"):
         end()
 if phase.startswith("on_"):
     setattr(Ending, phase, watched)
@@ -115,7 +115,8 @@ def campaign(phases: Sequence[str], hows: Sequence[str], sizes: Sequence[int] = 
         for phase in phases:
             for how in hows if size == 1 else ("kill",):
                 with tempfile.TemporaryDirectory() as folder:
-                    yield f"{size}, {phase}, {how}", trial(Path(folder), phase, how, 1, size)
+                    at = int(phase != "on_train_begin")
+                    yield f"{size}, {phase}, {how}", trial(Path(folder), phase, how, at, size)
 
 
 if __name__ == "__main__":
