@@ -29,8 +29,8 @@ from gradscope.gradients.model.checkpoint import (
 )
 from gradscope.gradients.model.sharding import own_device
 from gradscope.outside.limits import ending
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import WeightsRef
-from gradscope.rollouts.types import Rollout, RolloutGroup
 
 # What a model looks up: its tokens, under whatever PEFT put around their embedding, and its positions, if any.
 #

@@ -33,8 +33,8 @@ from gradscope.gradients.model.policy import (
     token_embedding,
     token_sequences,
 )
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import WeightsRef
-from gradscope.rollouts.types import Rollout, RolloutGroup
 from tests.gradients.adapters import adapted
 from tests.gradients.models import DAPO, VOCAB, measured_step, tiny_groups, tiny_model, tiny_policy, write_tokenizer
 

@@ -15,7 +15,7 @@ from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step import heldout as heldout_module
 from gradscope.gradients.step.heldout import _heldout_sequences, measure_heldout_gram
 from gradscope.gradients.step.measure import measure_step
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from tests.gradients.models import ARCHITECTURES, DAPO, policy_of, tiny_experts, tiny_groups, tiny_policy
 
 ANSWERS = (((7, 8, 9), ((3, 4, 1), (5, 1))), ((2, 11), ((6, 6, 12, 1),)), ((19, 20, 21, 2), ((1,), (4, 5, 6, 7, 8, 1))))
