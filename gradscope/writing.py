@@ -60,7 +60,7 @@ def atomic_write(path: Path, data: bytes | str, *, force: bool = False) -> None:
             # half a surrogate pair, which a log may hold, has no bytes of its own
             stream.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
             stream.flush()
-            settle(Path(stream.name), path, force=force)
+            take_place(Path(stream.name), path, force=force)
 
 
 def open_own(path: str, flags: int) -> int:
@@ -68,7 +68,7 @@ def open_own(path: str, flags: int) -> int:
     return os.open(path, flags | _NO_LINKS, 0o666)
 
 
-def settle(aside: Path, path: Path, *, force: bool) -> None:
+def take_place(aside: Path, path: Path, *, force: bool) -> None:
     """Let a file take its place; what appeared there in the meantime is replaced with ``force`` alone.
 
     Raises:

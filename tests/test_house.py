@@ -106,7 +106,7 @@ THIRD_PARTY = {
     "metrics": {"numpy", "scipy"},
     "advantages": {"numpy", "scipy"},
     "results": {"msgspec"},
-    "rollouts": {"msgspec", "numpy", "pyarrow", "yaml", "fsspec"},
+    "rollouts": {"msgspec", "numpy", "pyarrow", "yaml", "fsspec", "aiohttp"},
     "gradients": {"numpy", "torch", "transformers", "peft", "safetensors", "huggingface_hub"},
     "findings": {"numpy"},
     "diagnostics": {"numpy", "safetensors"},

@@ -9,7 +9,11 @@ from __future__ import annotations
 import io
 import os
 import shlex
+import signal
 import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +30,9 @@ MOST_UNPACKED = 512 << 20
 MOST_RATIO = 200
 """How many times its size a compressed file may unpack to beyond that: rollouts of one prompt are alike and compress
 ten- to thirtyfold, a file made to fill memory a thousandfold."""
+_MOST_SECONDS = 5
+"""Of processor time, for the template of one prompt: an honest one takes milliseconds."""
+_MOST_MEMORY = 1 << 30
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -111,6 +118,50 @@ def require_regular(path: Path) -> None:
 def _starts_as_pointer(path: Path) -> bool:
     with path.open("rb") as stream:
         return stream.read(len(_LFS)) == _LFS
+
+
+@contextmanager
+def ending(what: str) -> Iterator[None]:
+    """Run what a stranger wrote, for some seconds of processor time and with some memory beyond what is held.
+
+    Where a system has no such limits, and beside the main thread, it runs without them.
+
+    Args:
+        what: What runs, for the message.
+
+    Yields:
+        For the time of the running.
+
+    Raises:
+        InputError: It took more.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGVTALRM"):
+        yield
+        return
+    import resource
+
+    error = InputError(
+        f"{what} takes more than {_MOST_SECONDS} s or {in_mib(_MOST_MEMORY)}.",
+        hint="Look at it before you run it anywhere; where it is meant, it has to be made simpler.",
+    )
+
+    def too_long(*_: object) -> None:
+        raise error
+
+    before, (soft, hard) = signal.signal(signal.SIGVTALRM, too_long), resource.getrlimit(resource.RLIMIT_AS)
+    with suppress(OSError):  # no Linux: what is held is not known, and memory not limited
+        held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+        if soft == resource.RLIM_INFINITY or soft > held + _MOST_MEMORY:
+            resource.setrlimit(resource.RLIMIT_AS, (held + _MOST_MEMORY, hard))
+    signal.setitimer(signal.ITIMER_VIRTUAL, _MOST_SECONDS)
+    try:
+        yield
+    except MemoryError as found:
+        raise error from found
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def open_file(path: Path) -> IO[bytes]:

@@ -78,7 +78,7 @@ def written_by(bench: Bench, writer: Writer) -> list[str]:
     told.write_bytes(b"")
     descriptor = os.open(told, os.O_WRONLY | os.O_APPEND)
     hook = at_event(folder, None, lambda path: os.write(descriptor, f"{path}\n".encode()) and None)
-    code, err = forked(folder, writer.arguments, hook)
+    code, err = forked(folder, writer.arguments, lambda: (signal.alarm(600) and None) or hook())
     os.close(descriptor)
     assert code in (0, 1), f"{writer.name} ended with {code}: {err}"
     return [os.path.relpath(line, folder) for line in told.read_text().splitlines()]
@@ -170,6 +170,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--writer", action="append", default=[], choices=[writer.name for writer in WRITERS])
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     preload(asked.writer)
     held, wrong = Counter[str](), Counter[str]()
     with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as place:

@@ -14,6 +14,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -165,18 +166,19 @@ def _files(subject: Path) -> Iterator[Path]:
 def _rewritten(file: Path, change: Callable[[str, str], str]) -> bytes:
     """A file's bytes with each text changed, given the name of its field."""
 
+    def changed(name: str, text: str) -> str:
+        found = change(name, text)  # columns hold no half of a surrogate pair
+        return found.encode(errors="backslashreplace").decode() if file.suffix == ".parquet" else found
+
     def walk(value: Any, name: str) -> Any:
         if isinstance(value, dict):
             return {
-                change(f"{name}.key", key): walk(inner, f"{name}.{key}" if len(value) < 30 else name)
+                changed(f"{name}.key", key): walk(inner, f"{name}.{key}" if len(value) < 30 else name)
                 for key, inner in value.items()
             }
         if isinstance(value, list):
             return [walk(inner, name) for inner in value]
-        if not isinstance(value, str):
-            return value
-        changed = change(name, value)  # of columns none holds half a surrogate pair
-        return changed.encode(errors="backslashreplace").decode() if file.suffix == ".parquet" else changed
+        return changed(name, value) if isinstance(value, str) else value
 
     if file.suffix == ".parquet":
         import pyarrow
@@ -188,10 +190,10 @@ def _rewritten(file: Path, change: Callable[[str, str], str]) -> bytes:
     text = file.read_text(encoding="utf-8", errors="surrogateescape")
     if file.suffix == ".csv":
         rows, sink_of_text = list(csv.DictReader(text.splitlines())), io.StringIO()
-        changed = [walk(row, "") for row in rows]
-        writer = csv.DictWriter(sink_of_text, list(dict.fromkeys(name for row in changed for name in row)))
+        walked = [walk(row, "") for row in rows]
+        writer = csv.DictWriter(sink_of_text, list(dict.fromkeys(name for row in walked for name in row)))
         writer.writeheader()
-        writer.writerows(changed)
+        writer.writerows(walked)
         return sink_of_text.getvalue().encode("utf-8", "backslashreplace")
     lines = []
     for part in [text] if file.suffix == ".json" else text.splitlines():
@@ -201,27 +203,19 @@ def _rewritten(file: Path, change: Callable[[str, str], str]) -> bytes:
     return "".join(lines).encode("utf-8", "surrogateescape")
 
 
-def shown(folder: Path, subject: Path, field: str, texts: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Put texts into one field of a log, and let every command show it.
-
-    Returns:
-        Where it was shown -> the kind of what was shown, and it itself.
-    """
-    place = folder / subject.name
-    shutil.copytree(subject, place) if subject.is_dir() else shutil.copy(subject, place)
+def infect(place: Path, field: str, texts: Sequence[str]) -> int:
+    """Put texts behind what stands in one field of a log, each of its words another one; how many were put there."""
     seen: dict[str, str] = {}
 
     def hostile(name: str, text: str) -> str:
-        if name != field:
-            return text
-        return seen.setdefault(text, text + texts[len(seen) % len(texts)])
+        return seen.setdefault(text, text + texts[len(seen) % len(texts)]) if name == field else text
 
     for file in _files(place):
         file.write_bytes(_rewritten(file, hostile))
-    return outputs(folder, place)
+    return min(len(seen), len(texts))
 
 
-def outputs(folder: Path, place: Path) -> dict[str, tuple[str, str]]:
+def outputs(folder: Path, place: Path, *, figures: bool = True) -> dict[str, tuple[str, str]]:
     """What every command makes of a log: where -> the kind of what was shown, and it itself."""
     from gradscope import measure_degeneracy
     from gradscope.errors import GradscopeError
@@ -229,18 +223,11 @@ def outputs(folder: Path, place: Path) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     gate = ("check", str(place), "--require", "frac_reward_zero_std <= 1", "--format")
     os.environ["GITHUB_STEP_SUMMARY"] = str(folder / "summary.md")
+    charts = ("--figures", str(folder / "charts")) if figures else ()
     calls = {
         "terminal": ("degeneracy", str(place), "--show", "all"),
         "passk": ("passk", str(place)),
-        "page": (
-            "report",
-            str(place),
-            "--no-gradients",
-            "--output",
-            str(folder / "page.html"),
-            "--figures",
-            str(folder / "charts"),
-        ),
+        "page": ("report", str(place), "--no-gradients", "--output", str(folder / "page.html"), *charts),
         "junit": (*gate, "junit"),
         "github": (*gate, "github"),
     }
@@ -265,22 +252,32 @@ def outputs(folder: Path, place: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def campaign(number: int, seed: int) -> Iterator[tuple[str, list[str], str]]:
-    """As many texts as are asked for, a few in each field of each format in turn: name, what is wrong, the page."""
+def campaign(number: int, seed: int, *, each: int = 30) -> Iterator[tuple[str, int, list[str], str]]:
+    """Texts until as many as asked for were shown, in one field of one format after the other.
+
+    Args:
+        number: How many texts.
+        seed: Draws them, and the order of the fields.
+        each: The most in one log.
+
+    Yields:
+        The log and its field, how many texts were in it, what is wrong, and the page.
+    """
     texts, chance = made_texts(number, seed), random.Random(seed)
     fields = [(subject, field) for subject in subjects() for field in fields_of(subject)]
     chance.shuffle(fields)
-    few = max(4, number // len(fields))
-    for at in range(0, number, few):
-        subject, field = fields[at // few % len(fields)]
+    done = tries = 0
+    while done < number:
+        subject, field = fields[tries % len(fields)]
         with tempfile.TemporaryDirectory() as folder:
-            found = shown(Path(folder), subject, field, texts[at : at + few])
-        wrong = [
-            f"{where}: {one[:300]}"
-            for where, (kind, text) in found.items()
-            for one in ([text] if kind == "failed" else wrong_with(kind, text))
-        ]
-        yield f"{subject.name}, {field}", wrong, found.get("page", ("", ""))[1]
+            place = Path(folder) / subject.name
+            shutil.copytree(subject, place) if subject.is_dir() else shutil.copy(subject, place)
+            num = max(1, infect(place, field, texts[done : done + each]))
+            found = outputs(Path(folder), place, figures=tries % 10 == 0)
+        done, tries = done + num, tries + 1
+        told = {where: [text] if kind == "failed" else wrong_with(kind, text) for where, (kind, text) in found.items()}
+        wrong = [f"{where}: {one[:300]}" for where, several in told.items() for one in several]
+        yield f"{subject.name}, {field}", num, wrong, found.get("page", ("", ""))[1]
 
 
 if __name__ == "__main__":
@@ -289,20 +286,22 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--browser", type=int, default=50, help="every which page is opened in Chromium")
     asked = parser.parse_args()
-    fell = tries = opened = 0
-    for name, wrong, page in campaign(asked.texts, asked.seed):
-        tries += 1
-        if page and tries % asked.browser == 0:
-            from tests.render.end_to_end.browser import look_at
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    fell = tries = opened = texts = 0
+    with suppress(KeyboardInterrupt):  # what was run until then is told
+        for name, num, wrong, page in campaign(asked.texts, asked.seed):
+            tries, texts = tries + 1, texts + num
+            if page and tries % asked.browser == 0:
+                from tests.render.end_to_end.browser import look_at
 
-            with tempfile.TemporaryDirectory() as place:
-                seen = look_at(page, Path(place))
-            opened += 1
-            wrong += seen.console + sorted(url for url in seen.urls if not url.startswith(("file:", "data:")))
-        fell += bool(wrong)
-        if wrong:
-            sys.stderr.write(f"{name}: {wrong[:5]}\n")
+                with tempfile.TemporaryDirectory() as place:
+                    seen = look_at(page, Path(place))
+                opened += 1
+                wrong += seen.console + sorted(url for url in seen.urls if not url.startswith(("file:", "data:")))
+            fell += bool(wrong)
+            if wrong:
+                sys.stderr.write(f"{name}: {wrong[:5]}\n")
     sys.stdout.write(
-        f"seed {asked.seed}: {asked.texts} texts in {tries} logs, {opened} pages in a browser: {fell} did not hold\n"
+        f"seed {asked.seed}: {texts:,} texts in {tries} logs, {opened} in a browser: {fell} did not hold\n"
     )
     sys.exit(bool(fell))

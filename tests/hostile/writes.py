@@ -28,6 +28,8 @@ from tests.hostile.writers import LOG, TRAIN, WRITERS, Writer, preload
 
 SIZES = (0, 1, 100, 1_000, 4_096, 20_000, 100_000, 400_000)
 """Bytes that a file may have where the disk is full."""
+MOMENTS = (0.01, 0.03, 0.06, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 1.8, 2.5, 4.0)
+"""Seconds of processor time after which Ctrl-C is pressed."""
 LONGEST = 60
 """Seconds of one command: what hangs ends by a signal."""
 _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
@@ -187,6 +189,20 @@ class Bench:
             return f"ended with {code}: {err[-800:]}"
         return self.half(writer, folder) or self.finished(writer, folder)
 
+    def interrupted(self, writer: Writer, seconds: float) -> str:
+        """Press Ctrl-C after some processor time, and go on."""
+        folder = self.fresh(writer)
+
+        def press() -> None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+
+        code, err = forked(folder, writer.arguments, press)
+        if code not in (0, 130) or "Traceback" in err:
+            return f"ended with {code}: {err[-800:]}"
+        return self.half(writer, folder) or self.finished(writer, folder)
+
     def full(self, writer: Writer, size: int) -> str:
         """Let no file become larger than a size, and go on with space."""
         folder = self.fresh(writer)
@@ -268,6 +284,7 @@ def others(bench: Bench, writer: Writer) -> list[tuple[str, Callable[[], str]]]:
         for at in range(1, count_events(folder, writer.arguments, reads=True) + 1)
     ]
     found += [(f"files of {size:,} bytes", lambda size=size: bench.full(writer, size)) for size in SIZES]  # type: ignore[misc]
+    found += [(f"Ctrl-C after {at} s", lambda at=at: bench.interrupted(writer, at)) for at in MOMENTS]  # type: ignore[misc]
     return [*found, ("two at once", lambda: bench.beside(writer)), ("clock backwards", lambda: bench.clock(writer))]
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import resource
+import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from gradscope.outside import limits
 from gradscope.outside.limits import (
     VARIABLE,
     Unpacked,
+    ending,
     in_mib,
     most,
     most_unpacked,
@@ -111,3 +115,31 @@ def test_a_pointer_of_git_lfs_says_how_the_file_is_had(tmp_path: Path) -> None:
         assert caught.value.hint == f"Download it: git -C '{file.parent}' lfs pull"
     file.write_bytes(POINTER[:40] + b"x" * 2000)
     require_regular(file)
+
+
+def endless() -> None:
+    while True:
+        pass
+
+
+def test_what_a_stranger_wrote_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_MOST_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "_MOST_MEMORY", 256 << 20)
+    before = resource.getrlimit(resource.RLIMIT_AS), signal.getsignal(signal.SIGVTALRM)
+    with pytest.raises(InputError, match=r"It takes more than 0\.2 s or 256 MiB"), ending("It"):
+        endless()
+    with pytest.raises(InputError, match=r"It takes more than 0\.2 s or 256 MiB"), ending("It"):
+        bytes(300 << 20)
+    with pytest.raises(KeyError), ending("It"):
+        raise KeyError
+    assert (resource.getrlimit(resource.RLIMIT_AS), signal.getsignal(signal.SIGVTALRM)) == before
+    assert len(bytes(300 << 20)) == 300 << 20
+
+
+def test_beside_the_main_thread_nothing_is_limited() -> None:
+    def run() -> bool:
+        with ending("It"):
+            return signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run).result()

@@ -31,7 +31,7 @@ from gradscope.render.registry import render_table, spec_of
 from gradscope.render.terminal.names import ALL, NOTES, VERDICT
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
-from gradscope.writing import atomic_write, naming, one_writer, partial_folder, settle
+from gradscope.writing import atomic_write, naming, one_writer, partial_folder
 
 _STEP = re.compile(r"\.?step_[0-9]+\.safetensors(\.[0-9]+-[0-9a-f]{6}\.partial)?")
 
@@ -123,7 +123,7 @@ def _move_files(aside: Path, folder: Path, inputs: Sequence[str], *, force: bool
         target = folder / file.relative_to(aside)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            settle(file, target, force=force)
+            take_place(file, target, force=force)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise

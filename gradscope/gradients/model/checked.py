@@ -29,6 +29,8 @@ _REFUSED = (
     *(RuntimeError, SafetensorError, StrictDataclassError),
 )
 """What transformers and PEFT raise where a configuration says what none can."""
+_FOREIGN = ("jinja2", "pyo3_runtime")
+"""Modules whose errors are of nothing but a template, and of nothing but what tokenizers gives up on."""
 UNREADABLE = "weights_unreadable"
 """The cause of an error over weights that are there and cannot be used."""
 _SHOWN = 300
@@ -54,8 +56,9 @@ def loading_errors(headline: str, hint: str | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
         of_files = isinstance(error, _REFUSED) or type(error) is Exception  # tokenizers has no type of its own
+        of_files |= type(error).__module__.partition(".")[0] in _FOREIGN
         if not of_files or is_out_of_memory(error):
             raise
         words = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
@@ -150,6 +153,10 @@ def _document(file: Path) -> dict[str, Any] | list[Any]:
     return document
 
 
+_INNER = ("intermediate_size", "moe_intermediate_size", "n_inner", "ffn_dim", "d_ff")
+"""Names of the width between the two layers of a perceptron."""
+
+
 def require_consistent_config(folder: Path) -> None:
     """Refuse a configuration that its own weights cannot be of.
 
@@ -181,12 +188,14 @@ def require_consistent_config(folder: Path) -> None:
         layers, rows, width = (part.get(name) for name in ("num_hidden_layers", "vocab_size", "hidden_size"))
         if type(layers) is int and layers > len(shapes):
             raise InputError(f"{file} declares {layers:,} layers, and there are {len(shapes)} tensors.", hint=_FIT)
-        if type(rows) is int and type(width) is int and rows * width > numbers:
-            raise InputError(
-                f"{file} declares an embedding of {rows:,} by {width:,}, and the weights are {numbers:,} numbers.",
-                hint=_FIT,
-                cause=UNREADABLE,
-            )
+        inner = max((part[name] for name in _INNER if type(part.get(name)) is int), default=0)
+        for what, size in (("an embedding", rows), ("a layer", inner)):
+            if type(size) is int and type(width) is int and size * width > numbers:
+                raise InputError(
+                    f"{file} declares {what} of {size:,} by {width:,}, and the weights are {numbers:,} numbers.",
+                    hint=_FIT,
+                    cause=UNREADABLE,
+                )
 
 
 def _shapes(weights: Path) -> list[list[int]]:

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.model.batches import TokenSequence, TrainerPadding
 from gradscope.gradients.model.calls import call_on
-from gradscope.gradients.model.checked import load_tokenizer
+from gradscope.gradients.model.checked import load_tokenizer, loading_errors
 from gradscope.gradients.model.checkpoint import (
     FloatName,
     is_fresh,
@@ -28,6 +28,7 @@ from gradscope.gradients.model.checkpoint import (
     require_finite,
 )
 from gradscope.gradients.model.sharding import own_device
+from gradscope.outside.limits import ending
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import WeightsRef
 
@@ -36,6 +37,7 @@ from gradscope.rollouts.run import WeightsRef
 # A model with rotary positions runs, and trains, beyond the ``max_position_embeddings`` of its configuration.
 _PROBE = 3
 """Tokens enough to see what is counted up."""
+_AGAIN = "Name the tokenizer that the run was sampled with, by --model."
 _INSIDE = ("base_layer", "original_module")
 """Where PEFT's wrappers keep what they wrap."""
 
@@ -385,17 +387,21 @@ def _sequence(
 
 def _prompt_ids(tokenizer: Any, rollout: Rollout, template: Mapping[str, Any]) -> tuple[int, ...]:
     if rollout.messages is None:
-        return tuple(tokenizer(rollout.prompt)["input_ids"])
+        return _ids(tokenizer, rollout.prompt)
     # Columnar files give every message every key; a template must not see the ones that are null.
     messages = [{key: value for key, value in message.items() if value is not None} for message in rollout.messages]
-    encoded = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, tokenize=True, return_dict=True, **template
-    )
-    return tuple(encoded["input_ids"])
+    with ending("The chat template of the tokenizer"), loading_errors("The chat template cannot be filled", _AGAIN):
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **template)
+    return _ids(tokenizer, text, add_special_tokens=False)
+
+
+def _ids(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
+    with loading_errors("The tokenizer gives up on a text of this run", _AGAIN):
+        return tuple(tokenizer(text, **options)["input_ids"])
 
 
 def _completion_ids(tokenizer: Any, completion: str, max_completion_length: int | None) -> tuple[int, ...]:
-    ids = tuple(tokenizer(completion, add_special_tokens=False)["input_ids"])
+    ids = _ids(tokenizer, completion, add_special_tokens=False)
     if tokenizer.eos_token_id is None:
         return ids
     if max_completion_length is not None and len(ids) >= max_completion_length:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import VARIABLE, in_mib
@@ -83,20 +84,25 @@ def refuse_inwards(url: str, target: str) -> None:
         InputError: The host of ``target`` is nearer to this machine than that of ``url``, or is this machine under
             another port.
     """
-    from yarl import URL
-
-    before, after = URL(url), URL(target)
-    is_same = (before.host, before.port) == (after.host, after.port)
-    if after.scheme not in ("http", "https") or (
-        not is_same and _nearness(after.host) > min(_nearness(before.host), 1)
-    ):
+    before, after = _origin(url), _origin(target)
+    if after is None or (after != before and _nearness(after[0]) > min(_nearness(before[0]) if before else 0, 1)):
         raise InputError(
             f"{shown_url(url)} sends its readers to {shown_url(target)}, which is no place for a log from there.",
             hint="If that is where the log is, name it.",
         )
 
 
-def _nearness(host: str | None) -> int:
+def _origin(url: str) -> tuple[str, int] | None:
+    """Host and port; None where it is no URL of the web."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except (ValueError, KeyError):
+        return None
+    return (parts.hostname, port) if parts.hostname else None
+
+
+def _nearness(host: str) -> int:
     """0 for a host of the internet, 1 for one of a private network, 2 for this machine and what only it may ask."""
     try:
         found = {ip_address(str(address[4][0]).partition("%")[0]) for address in socket.getaddrinfo(host, None)}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from jinja2 import TemplateError
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerFast
 
@@ -27,12 +28,12 @@ from gradscope.gradients.model.checked import (
 )
 from tests.gradients.models import write_tokenizer
 
+PANIC = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+GIVEN_UP = (ValueError, ZeroDivisionError, StrictDataclassError, RuntimeError, Exception, TemplateError, PANIC)
 
-@pytest.mark.parametrize(
-    "error",
-    [ValueError("a\n b"), ZeroDivisionError("a b"), StrictDataclassError("a b"), RuntimeError("a b"), Exception("a b")],
-)
-def test_a_loader_that_gives_up_is_an_error_of_the_input(error: Exception) -> None:
+
+@pytest.mark.parametrize("error", [kind("a\n b") for kind in GIVEN_UP])
+def test_a_loader_that_gives_up_is_an_error_of_the_input(error: BaseException) -> None:
     with (
         pytest.raises(InputError, match="folder does not load: a b") as caught,
         loading_errors("folder does not load", "Copy it."),
@@ -106,6 +107,7 @@ def test_every_file_of_json_is_bounded(folder: Path, name: str, text: str) -> No
     [
         ({"num_hidden_layers": 10**9}, "declares 1,000,000,000 layers, and there are 3 tensors"),
         ({"hidden_size": 10**7}, "declares an embedding of 5 by 10,000,000, and the weights are 21 numbers"),
+        ({"intermediate_size": 10**6}, "declares a layer of 1,000,000 by "),
         ({"text_config": CONFIG | {"num_hidden_layers": 4}}, "declares 4 layers"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, r"is quantized \(gptq\)"),
         ({"quantization_config": "x"}, "is quantized:"),

@@ -409,13 +409,11 @@ class LetterTokenizer:
         ids = [ord(letter) - 96 for letter in text]
         return {"input_ids": [20, *ids] if add_special_tokens else ids}
 
-    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize, return_dict, end=22):
+    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize, end=22):
         assert add_generation_prompt
-        assert tokenize
-        assert return_dict
+        assert not tokenize
         assert all(set(message) == {"role", "content"} for message in messages)
-        text = "".join(message["content"] for message in messages)
-        return {"input_ids": [22, *self(text, add_special_tokens=False)["input_ids"], end]}
+        return "v" + "".join(message["content"] for message in messages) + chr(96 + end)
 
 
 POLICY = dataclasses.replace(tiny_policy("llama_untied_biases"), tokenizer=LetterTokenizer())
@@ -494,3 +492,15 @@ def test_more_tokens_than_a_table_of_positions_has_are_refused():
 
 def test_rotary_positions_go_on_beyond_what_the_model_was_built_for():
     assert sequence(prompt_ids=(1,), completion_ids=(2,) * 32).length == 33
+
+
+def test_a_template_that_does_not_end_is_refused(monkeypatch):
+    class Endless(LetterTokenizer):
+        def apply_chat_template(self, messages, **_):
+            while True:
+                pass
+
+    monkeypatch.setattr("gradscope.outside.limits._MOST_SECONDS", 0.1)
+    policy = dataclasses.replace(POLICY, tokenizer=Endless())
+    with pytest.raises(InputError, match=r"chat template of the tokenizer takes more than 0\.1 s"):
+        sequence(policy, messages=({"role": "user", "content": "a"},), completion="b")

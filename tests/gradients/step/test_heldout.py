@@ -178,13 +178,13 @@ class Letters:
     eos_token_id = 1
 
     def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
-        return {"input_ids": [ord(one) - 95 if one in "abcdefghijkl" else 0 for one in text.lower() if one != " "]}
+        return {"input_ids": [ord(one) - 95 if one in "abcdefghijklst" else 0 for one in text.lower() if one != " "]}
 
     def decode(self, ids: list[int]) -> str:
         return "".join("?."[one] if one < 2 else chr(one + 95) for one in ids)
 
-    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> dict[str, list[int]]:
-        return {"input_ids": [20, *self("".join(one["content"] for one in messages))["input_ids"], 21]}
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
+        return f"s{''.join(one['content'] for one in messages)}t"
 
 
 def prompt_of(prompt: str, *answers: str, **fields: Any) -> RolloutGroup:
@@ -266,7 +266,7 @@ def test_answers_outside_the_vocabulary_are_left_out() -> None:
 def test_prompts_that_a_template_wrapped_need_messages() -> None:
     messages = ({"role": "user", "content": "abc"},)
     wrapped = step_of(("abc", "de"), messages=messages)
-    ids = tuple(Letters().apply_chat_template(list(messages))["input_ids"])
+    ids = tuple(Letters()(Letters().apply_chat_template(list(messages)))["input_ids"])
     rollouts = tuple(dataclasses.replace(rollout, prompt_ids=ids) for rollout in wrapped.rollouts)
     groups = (dataclasses.replace(wrapped.groups[0], rollouts=rollouts),)
     prepared = prepare_step(wrapped.policy, groups, DAPO)

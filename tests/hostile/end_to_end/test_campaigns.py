@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 from tests.forked import ForkedPython
-from tests.hostile import gate, servers
+from tests.hostile import ended, gate, inputs, servers
 from tests.hostile.campaign import Tally
 from tests.hostile.cases import BYTES, EVALUATIONS, called, run_case, subjects
 from tests.hostile.oracle import counted, difference, write_log
@@ -112,6 +112,22 @@ def test_no_server_leads_astray(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp", reason="needs aiohttp (the extra http), with which fsspec reads http://")
     outcomes = [outcome for outcome in servers.campaign(tmp_path, 30, seed=2) if outcome[0] != "silence"]
     assert [outcome for outcome in outcomes if outcome[1]] == []
+
+
+@pytest.mark.slow
+def test_no_model_takes_more_than_it_may(tmp_path: Path) -> None:
+    names = ["intermediate_size 1000000", "template: endless loops", "quantized: gptq", "code of the hub"]
+    assert {one.name: (one.code, one.why) for one in inputs.models(tmp_path, names)} == dict.fromkeys(names, (2, ""))
+
+
+@pytest.mark.slow
+def test_what_was_recorded_stays_when_its_trainer_ends() -> None:
+    assert list(ended.campaign(["on_step_end"], ["raise"], [1])) == [("1, on_step_end, raise", "")]
+
+
+def test_a_recipe_that_does_not_change_fails_no_gate_by_chance() -> None:
+    assert gate.months(1, populations=4, weeks=26).mean() <= 0.03
+    assert gate.months(1, populations=2, weeks=4, fallen=0.1).mean() >= 0.9
 
 
 def test_each_defect_of_the_attack_has_its_tests() -> None:

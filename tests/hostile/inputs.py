@@ -1,0 +1,271 @@
+"""Models and logs that are too much: sizes that none has, expressions and templates without end, files that lie.
+
+Each case is a fork of a process that has imported what the command needs, with its processor time and the memory that
+it took beyond that. A command may read what it was given or refuse it with a hint, in ``SECONDS`` and ``BYTES``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.hostile.writes import forked
+
+SECONDS, BYTES = 10.0, 1 << 30
+_TINY = ("--steps", "2", "--num-prompts", "2", "--group-size", "2", "--checkpoint-every", "1", "--heldout-prompts", "0")
+TRAIN = ("train", "--output", "run", "--quiet", *_TINY, "--max-completion-length", "8")
+RANK = ("rank", "chat.jsonl", "--model", "model", "--initial", "model", "--step", "1", "--quiet")
+
+
+def _json(name: str, **changes: Any) -> Callable[[Path], None]:
+    """Change fields of a document; a name with dots leads inwards."""
+
+    def change(model: Path) -> None:
+        document = json.loads((model / name).read_text())
+        for path, value in changes.items():
+            *outer, last = path.split(".")
+            inner = document
+            for part in outer:
+                inner = inner[part]
+            inner[last] = value
+        (model / name).write_text(json.dumps(document))
+
+    return change
+
+
+def _config(**changes: Any) -> Callable[[Path], None]:
+    return _json("config.json", **changes)
+
+
+def _template(text: str) -> Callable[[Path], None]:
+    return _json("tokenizer_config.json", chat_template=text)
+
+
+def _text(name: str, text: str | bytes) -> Callable[[Path], None]:
+    return lambda model: (model / name).write_bytes(text.encode() if isinstance(text, str) else text) and None
+
+
+def _header(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    """Change the header of the weights, their numbers left as they are."""
+
+    def rewrite(model: Path) -> None:
+        data = (model / "model.safetensors").read_bytes()
+        (size,) = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8 : 8 + size])
+        change(header)
+        text = json.dumps(header).encode()
+        (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+
+    return rewrite
+
+
+def _every(**fields: Any) -> Callable[[Path], None]:
+    return _header(lambda header: [entry.update(fields) for name, entry in header.items() if name != "__metadata__"])
+
+
+def _index(shard: str, number: int = 1) -> Callable[[Path], None]:
+    def write(model: Path) -> None:
+        document = {"metadata": {"total_size": 10**18}, "weight_map": {f"x{at}": shard for at in range(number)}}
+        (model / "model.safetensors.index.json").write_text(json.dumps(document))
+        (model / "model.safetensors").unlink()
+
+    return write
+
+
+def _code(model: Path) -> None:
+    """Code that a hub's model may bring along, under every name by which it is asked for."""
+    (model / "evil.py").write_text("open('ran', 'w').close()\nclass Evil: pass\n")
+    auto = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer"), "evil.Evil")
+    _config(auto_map=auto, model_type="evil", architectures=["Evil"], trust_remote_code=True)(model)
+    _json("tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.Evil", None]}, tokenizer_class="Evil")(model)
+
+
+_SIZES = ("num_hidden_layers", "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "head_dim")
+_ENDLESS = "((a|a?)+)+$"
+_LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+MODELS: dict[str, Callable[[Path], None]] = {
+    "sound": lambda model: None,
+    **{
+        f"{name} {size}": _config(**{name: size})
+        for name in _SIZES
+        for size in (0, -1, 10**6, 10**12, 10**400, "x", True)
+    },
+    **{f"max_position_embeddings {size}": _config(max_position_embeddings=size) for size in (0, 10**12, -5, None)},
+    **{
+        f"{kind}": _config(model_type=kind)
+        for kind in ("mixtral", "mamba", "gpt2", "deepseek_v3", "whisper", "../x", "")
+    },
+    "a million experts": _config(model_type="mixtral", num_local_experts=10**6),
+    "a million labels": _config(id2label={str(at): "x" for at in range(10**6)}),
+    "kernels of the hub": _config(attn_implementation="kernels-community/flash-attn", _attn_implementation="a/b:c"),
+    "kernels by a flag": _config(use_kernels=True, experts_implementation="a/b"),
+    "code of the hub": _code,
+    "a dtype": _config(dtype="os.system", torch_dtype="os.system"),
+    **{f"rope {value}": _config(rope_parameters=value) for value in ({"rope_type": "x"}, {"rope_theta": -1}, 7, [])},
+    **{
+        f"quantized: {kind}": _config(quantization_config={"quant_method": kind})
+        for kind in ("gptq", "awq", "bitsandbytes", "fp8", "mxfp4", "x")
+    },
+    "quantized: no object": _config(quantization_config=[1]),
+    "quantized in the tensors alone": _every(dtype="I8"),
+    **{f"dtype {kind}": _every(dtype=kind) for kind in ("F8_E4M3", "F4", "BOOL", "U64", "C64", "x", 7, None)},
+    **{f"shape {shape}": _every(shape=shape) for shape in ([2**40, 0], [2**62, 2**62], [-1], [], "x", [1.5])},
+    **{f"offsets {at}": _every(data_offsets=at) for at in ([0, 0], [0, 2**63], [8, 0], [-8, 8], [0, 4], "x")},
+    "a header of 2^63": lambda model: _text("model.safetensors", struct.pack("<Q", 2**63) + b"{}")(model),
+    "a header of 100 MB": lambda model: _text("model.safetensors", struct.pack("<Q", 10**8) + b" " * 10**8)(model),
+    "deep metadata": _header(lambda header: header.update(__metadata__={"a": "[" * 10**6})),
+    "a million tensors of nothing": _header(
+        lambda header: header.update(
+            {f"x{at}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for at in range(10**5)}
+        )
+    ),
+    **{
+        f"shard {shard}": _index(shard)
+        for shard in ("/etc/passwd", "../../log.jsonl", "absent.safetensors", "model.safetensors.index.json", ".", "")
+    },
+    "an index of a million": _index("x.safetensors", 10**6),
+    "a pickle alone": lambda model: (model / "model.safetensors").rename(model / "pytorch_model.bin") and None,
+    **{
+        f"splits by {text}": _json("tokenizer.json", **{"pre_tokenizer.pattern": {"Regex": text}})
+        for text in (_ENDLESS, "(?:a+)+b", "(", "a" * 10**6, "(a{1000}){1000}", r"(?<!a{0,99999})")
+    },
+    "replaces by an endless one": _json(
+        "tokenizer.json", normalizer={"type": "Replace", "pattern": {"Regex": _ENDLESS}, "content": ""}
+    ),
+    "replaces one letter by ten thousand": _json(
+        "tokenizer.json", normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10**4}
+    ),
+    "charsmap": _json("tokenizer.json", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA////"}),
+    **{
+        f"an id of {at}": _json("tokenizer.json", **{"model.vocab": {"<pad>": 0, "<eos>": 1, "a": at}})
+        for at in (2**31, 2**40, -1)
+    },
+    "a million tokens added": _json(
+        "tokenizer.json",
+        added_tokens=[
+            {
+                "id": 22 + at,
+                "content": f"<{at}>",
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for at in range(10**5)
+        ],
+    ),
+    **{f"tokenizer.json {text[:9]}": _text("tokenizer.json", text) for text in ("", "[]", "{}", '{"model":' * 10**5)},
+    "template: endless loops": _template(_LOOP),
+    "template: a large range": _template("{% for a in range(10**12) %}{% endfor %}"),
+    "template: much text": _template("{{ 'a' * 10**11 }}"),
+    "template: doubled text": _template(
+        "{% set ns = namespace(x='a') %}{% for a in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}"
+    ),
+    "template: a large power": _template("{{ 9 ** 9 ** 9 }}"),
+    "template: calls itself": _template("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
+    "template: wide": _template("{{ '%1000000000d' | format(1) }}{{ 'a' | center(10**10) }}"),
+    "template: the machine": _template(
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}{{ cycler.__init__.__globals__.os.system('touch ran') }}"
+    ),
+    "template: a file": _template("{% include '/etc/passwd' %}"),
+    "template: none": _template("{% for"),
+    "template: raises": _template("{{ raise_exception('\x1b[31mno') }}"),
+}
+"""What a folder of a model is made to be."""
+
+
+class Taken(NamedTuple):
+    """What a case came to."""
+
+    name: str
+    code: int
+    seconds: float
+    """Of processor time."""
+    bytes: int
+    """Beyond what the imports take."""
+    why: str
+    """It did not hold; empty where it did."""
+
+
+def make_base(folder: Path) -> None:
+    """A small model that a log of chats was sampled from."""
+    code, err = forked(folder, TRAIN)
+    assert code == 0, err
+    shutil.copytree(folder / "run" / "checkpoints" / "checkpoint-1", folder / "base")
+    _template("{% for m in messages %}{{ m.content }}{% endfor %}=")(folder / "base")
+    row = {"step": 1, "prompt_id": "p", "prompt": [{"role": "user", "content": "a" * 40 + "b"}], "completion": "12"}
+    (folder / "chat.jsonl").write_text("".join(json.dumps(row | {"reward": at % 2}) + "\n" for at in range(4)))
+
+
+def taken(folder: Path, name: str, arguments: tuple[str, ...], *, seconds: float = SECONDS, most: int = BYTES) -> Taken:
+    """Run a command in a fork and measure it."""
+    told = folder / ".told"
+
+    def measured() -> None:
+        signal.alarm(int(20 * seconds))  # the machine may be busy
+        resource.setrlimit(resource.RLIMIT_CPU, (int(3 * seconds), int(3 * seconds)))
+        before, exit_now = resource.getrusage(resource.RUSAGE_SELF), os._exit
+
+        def tell(code: int) -> None:
+            after = resource.getrusage(resource.RUSAGE_SELF)
+            used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            told.write_text(json.dumps([used, (after.ru_maxrss - before.ru_maxrss) << 10]))
+            exit_now(code)
+
+        os._exit = tell  # type: ignore[assignment]
+
+    told.unlink(missing_ok=True)
+    code, err = forked(folder, arguments, measured)
+    used, num_bytes = json.loads(told.read_text()) if told.exists() else (3 * seconds, 0)
+    told.unlink(missing_ok=True)
+    why = ""
+    if code not in (0, 1, 2) or (code == 2 and not ("error: " in err and "hint: " in err)):
+        why = f"exit {code}: {err[-700:]}"
+    elif used > seconds or num_bytes > most:
+        why = f"{used:.0f} s, {num_bytes >> 20} MiB"
+    elif any(ord(letter) < 32 and letter != "\n" for letter in err):
+        why = "an escape reached the terminal"
+    elif (folder / "ran").exists() or (folder / "model" / "ran").exists():
+        why = "it ran code"
+    return Taken(name, code, used, num_bytes, why)
+
+
+def models(folder: Path, names: list[str]) -> Iterator[Taken]:
+    """Each of some models, asked for the rank of a step."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    for module in ("cli.app", "diagnostics.rank.measure", "training.run_training"):
+        import_module(f"gradscope.{module}")
+    make_base(folder)
+    for name in names:
+        shutil.rmtree(folder / "model", ignore_errors=True)
+        shutil.copytree(folder / "base", folder / "model")
+        MODELS[name](folder / "model")
+        yield taken(folder, name, RANK)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tests.hostile.inputs", description=__doc__)
+    parser.add_argument("--only", default="", help="part of the names")
+    asked = parser.parse_args()
+    fell = []
+    with tempfile.TemporaryDirectory() as place:
+        for one in models(Path(place), [name for name in MODELS if asked.only in name]):
+            sys.stdout.write(
+                f"{one.name[:60]}: exit {one.code}, {one.seconds:.1f} s, {one.bytes >> 20} MiB {one.why}\n"
+            )
+            sys.stdout.flush()
+            fell += [one.name] * bool(one.why)
+    sys.stdout.write(f"{len(fell)} did not hold: {fell}\n")
+    sys.exit(bool(fell))
