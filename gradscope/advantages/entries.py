@@ -320,6 +320,17 @@ ENTRIES: tuple[Formulation, ...] = (
         scope="token",
     ),
     Formulation(
+        name="gae",
+        formula="A_t = V_{t+1} - V_t + 0.95 A_{t+1}, r in place of V after the last token; V a linear head on the "
+        "policy's hidden state before token t, trained on (V_t - R_t)^2, R_t = A_t + V_t",
+        source="Schulman et al. 2016 (GAE), arXiv 1506.02438, as in PPO (arXiv 1707.06347), gamma 1, not whitened. "
+        "The head's form and its start at zero are ours.",
+        needs_binary=False,
+        min_group_size=1,
+        zero_sum=False,
+        scope="token",
+    ),
+    Formulation(
         name="optimal_baseline",
         formula="r - b, b = sum(q r) / sum(q) over the group, q the squared norm of a rollout's score vector",
         source="Weaver and Tao 2001; Greensmith, Bartlett and Baxter 2004, JMLR 5, section 3.",
