@@ -143,7 +143,7 @@ def _of_tokens(rows: StepRows, groups: NDArray[np.int64], others: Sequence[str])
     assert rows.policy_gram is not None, "the caller looked"
     weighed, ones = replace(rows, gram=rows.policy_gram), np.ones(len(rows.group_ids))
     expected, unknown = expected_updates(weighed.gram, ones[None], groups), Estimate.undefined_because(_BY_TOKEN)
-    targets = _pass_at_k_targets(rows)[0] or {"pass@1": None}
+    targets = list(_pass_at_k_targets(rows)[0]) or ["pass@1"]
     return FormulationUpdate(
         step=rows.step,
         advantage=LOGGED,
