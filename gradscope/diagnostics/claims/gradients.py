@@ -143,7 +143,7 @@ def group_mean_is_optimal(evidence: Evidence) -> Judgement:
         estimate=distance,
         null=Estimate.exact(0.0),
         verdict=in_range(distance, -margin, margin),
-        why=f"Over {len(apart)} groups of unequal rewards. The condition: squared norms above a group's mean reward are "
+        why=f"Over {len(apart)} groups of unequal rewards. The condition: squared norms above a mean reward are "
         f"{_or_unknown(_norm_ratio(mixed))} of those below it, and the correlation of reward and squared norm is "
         f"{_or_unknown(whole.reward_norm_correlation)}; taken from the other rollouts the least "
         f"noisy constant leaves {_or_unknown(without)} of leave-one-out's noise.",
