@@ -21,7 +21,7 @@ from gradscope.diagnostics.rank.tokens.spectra import _token_weights
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.training.grpo.trainer import HEADS
 from tests.gradients.models import DAPO, measured_step, relative, tiny_groups, tiny_policy
 
