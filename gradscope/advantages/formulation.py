@@ -41,11 +41,11 @@ class Formulation:
     """How it is computed, in one line of plain text."""
     source: str
     """The paper or program that the formula is from."""
-    needs_binary: bool
+    needs_binary: bool = False
     """Whether it is defined for rewards of 0 and 1 only."""
-    min_group_size: int
+    min_group_size: int = 1
     """Fewest rollouts of a group that it is defined for."""
-    zero_sum: bool
+    zero_sum: bool = False
     """Whether the advantages of every group sum to zero."""
     scope: Scope = "group"
     """What it needs: the rewards of a group, of all groups of a step, also the lengths of completions, the rewards of

@@ -50,7 +50,7 @@ class StepRollouts:
     token_rewards: Sequence[Sequence[float]] | None = None
     """Reward of each token, [R][T]; None where the task does not grade steps."""
     states: Sequence[NDArray[np.float32]] | None = None
-    """The policy's last hidden state at each token, [R][T, H]; None unless the formulation reads them."""
+    """The policy's last hidden states before the first token and at each, [R][1 + T, H]; None unless they are read."""
 
     function_rewards: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Reward function -> reward of each rollout, [R], of those whose sum is the scalar reward."""

@@ -62,6 +62,31 @@ def _against_group(values: Sequence[Array]) -> tuple[Array, ...]:
     return tuple(row - baseline[: len(row)] for row in values)
 
 
+def gae(values: ArrayLike, reward: float, *, decay: float = 0.95) -> Array:
+    """Generalized advantage estimation with one reward at the end and no discount (Schulman et al. 2016).
+
+    d_t = V_{t+1} - V_t, with the reward in place of V after the last token; A_t = d_t + decay A_{t+1}. At a decay of 1
+    that is the reward minus the value, at 0 the change of the value.
+
+    Args:
+        values: What is expected before each token, [T].
+        reward: What the rollout earned.
+        decay: Lambda; 0.95 is the paper's and TRL's.
+
+    Returns:
+        Advantages, [T].
+
+    Example:
+        >>> gae([0.5, 0.25], 1.0, decay=0.5).tolist(), gae([0.5, 0.25], 1.0, decay=1.0).tolist()
+        ([0.125, 0.75], [0.5, 0.75])
+    """
+    known = np.asarray(values, dtype=np.float64)
+    advantages, after = np.diff(known, append=reward), 0.0
+    for place in reversed(range(len(known))):
+        after = advantages[place] = advantages[place] + decay * after
+    return np.asarray(advantages, dtype=np.float64)
+
+
 def compensation(logprobs: ArrayLike, max_logprobs: ArrayLike, *, limit: float = 2.0) -> Array:
     """The factor 2 - p/p_max: 1 for the most likely token, up to 2 for one that was hardly likely.
 

@@ -74,7 +74,7 @@ class TrainConfig:
     learning_rate: float = 3e-4
     """AdamW's learning rate, constant over the run."""
     critic_learning_rate: float = 1e-3
-    """That of the head of ``token_critic``, which has an AdamW of its own."""
+    """That of the head of ``token_critic`` and ``gae``, which has an AdamW of its own."""
     max_grad_norm: float = 1.0
     """Gradients are clipped to this norm; the logged norm is the one before."""
     match_grad_norm: float | None = None

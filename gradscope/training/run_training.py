@@ -37,7 +37,7 @@ from gradscope.training.grpo.policy import (
     write_heldout,
 )
 from gradscope.training.grpo.recorder import Recorder
-from gradscope.training.grpo.trainer import NormMatch, RecordingTrainer, StepCallback, TokenCritic
+from gradscope.training.grpo.trainer import HEADS, NormMatch, RecordingTrainer, StepCallback
 from gradscope.training.libraries import grpo_config, lora_config, own_random_state
 from gradscope.training.processes import gather, run_on_main, shards_model
 from gradscope.training.sampling import make_sampling
@@ -99,8 +99,8 @@ def fit(
 
 def _trained_advantage(config: TrainConfig, *, width: int) -> OnlineAdvantage:
     """The formulation that a run is trained with, nothing remembered yet; ``width`` is that of the hidden states."""
-    if config.advantage == "token_critic":
-        return TokenCritic(width, config.critic_learning_rate)
+    if config.advantage in HEADS:
+        return HEADS[config.advantage](width, config.critic_learning_rate)
     return online_advantage(config.advantage)
 
 

@@ -114,7 +114,7 @@ def train(
         list[str] | None, _option("learning_rate", "Of AdamW; several: a grid.", "Optimization", "X,...")
     ] = None,
     critic_learning_rate: Annotated[
-        float | None, _option("critic_learning_rate", "Of token_critic's head.", "Optimization", "X")
+        float | None, _option("critic_learning_rate", "Of the head of token_critic and gae.", "Optimization", "X")
     ] = None,
     max_grad_norm: Annotated[float | None, _option("max_grad_norm", "Clip to this.", "Optimization", "X")] = None,
     match_grad_norm: Annotated[

@@ -31,7 +31,7 @@ from gradscope.render.registry import render_table, spec_of
 from gradscope.render.terminal.names import ALL, NOTES, VERDICT
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
-from gradscope.writing import atomic_write, naming, one_writer, partial_folder
+from gradscope.writing import atomic_write, naming, one_writer, partial_folder, take_place
 
 _STEP = re.compile(r"\.?step_[0-9]+\.safetensors(\.[0-9]+-[0-9a-f]{6}\.partial)?")
 

@@ -15,7 +15,7 @@ from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, on_side, rises, together
 from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.diagnostics.rank.collected import Collected
-from gradscope.diagnostics.rank.formulations import group_index, kinds_of, measure_baselines
+from gradscope.diagnostics.rank.formulations import BaselineGroup, group_index, kinds_of, measure_baselines
 from gradscope.diagnostics.rank.request import RankRequest
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import StepRows, advantage_rows, advantages_of, sub_groups
@@ -140,11 +140,27 @@ def group_mean_is_optimal(evidence: Evidence) -> Judgement:
         estimate=distance,
         null=Estimate.exact(0.0),
         verdict=in_range(distance, -margin, margin),
-        why=f"Over {len(apart)} groups of unequal rewards. Correlation of reward and squared norm "
+        why=f"Over {len(apart)} groups of unequal rewards. The condition: squared norms above a mean reward are "
+        f"{_or_unknown(_norm_ratio(mixed))} of those below it, and the correlation of reward and squared norm is "
         f"{_or_unknown(whole.reward_norm_correlation)}; taken from the other rollouts the least "
         f"noisy constant leaves {_or_unknown(without)} of leave-one-out's noise.",
         steps=steps,
     )
+
+
+def _norm_ratio(groups: Sequence[BaselineGroup]) -> Estimate:
+    """Mean squared norm above the group's mean reward over that below it: 1 where it tells nothing of two rewards."""
+    above = [group.rewards > group.rewards.mean() for group in groups]
+    parts = [(of.squared_norms[up].mean(), of.squared_norms[~up].mean()) for of, up in zip(groups, above, strict=True)]
+    total = np.sum(parts, axis=0)
+    if not total.all():
+        return Estimate.undefined_because("one side has no gradient", num_units=len(parts))
+
+    def ratio(sums: Array) -> Array:
+        least = np.maximum(sums, _NO_SPREAD * total)  # a resample may hold no group with a gradient
+        return np.asarray(least[..., :1] / least[..., 1:], dtype=np.float64)
+
+    return bootstrap_statistics(ratio, parts, within=(0.0, np.inf))[0]
 
 
 def _rewards(evidence: Evidence) -> NDArray[np.float64]:

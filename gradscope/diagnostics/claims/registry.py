@@ -11,6 +11,7 @@ from functools import partial
 from gradscope.diagnostics.claims import gradients, outcomes, tokens
 from gradscope.diagnostics.claims.claim import Claim
 from gradscope.diagnostics.rank.tokens.weighed import UNDECIDED, UNLIKELY
+from gradscope.results.rank import GroupKind
 
 _FOUNDATIONS = "arXiv 2606.29238 (On the policy gradient foundations of GRPO)"
 _STARVATION = "arXiv 2605.07689 (Gradient starvation in binary-reward GRPO)"
@@ -25,6 +26,12 @@ _NEAR_CHECKPOINTS = (
     "Weights before and after single updates, with more groups that have a gradient: --checkpoint-every 1."
 )
 _CHECKPOINTS = "Ten or more checkpoints at steps of the same prompts, each named: --checkpoint-every, claims --step."
+
+_SIGN_PARTS: tuple[tuple[GroupKind, str, str], ...] = (
+    ("all_fail", "all-fail", ", with G small enough that lone successes occur"),
+    ("mixed", "mixed", ""),
+    ("all_pass", "all-pass", ""),
+)
 
 _about_two = partial(
     Claim,
@@ -171,29 +178,16 @@ CLAIMS: tuple[Claim, ...] = (
         settle="More visits of the same prompts: several epochs in the log.",
         judge=outcomes.dead_groups_return,
     ),
-    Claim(
-        name="sign.all_fail",
-        source=_STARVATION,
-        claim="Sign climbs pass@G, by its all-fail part.",
-        metric="cosine of expected updates, Sign on all-fail groups with pass@G",
-        settle="More groups at one step, with G small enough that lone successes occur.",
-        judge=gradients.sign_part_climbs("all_fail", "pass@G"),
-    ),
-    Claim(
-        name="sign.mixed",
-        source=_STARVATION,
-        claim="Sign climbs pass@G, by its mixed part.",
-        metric="cosine of expected updates, Sign on mixed groups with pass@G",
-        settle="More groups at one step.",
-        judge=gradients.sign_part_climbs("mixed", "pass@G"),
-    ),
-    Claim(
-        name="sign.all_pass",
-        source=_STARVATION,
-        claim="Sign climbs pass@G, by its all-pass part.",
-        metric="cosine of expected updates, Sign on all-pass groups with pass@G",
-        settle="More groups at one step.",
-        judge=gradients.sign_part_climbs("all_pass", "pass@G"),
+    *(
+        Claim(
+            name=f"sign.{part}",
+            source=_STARVATION,
+            claim=f"Sign climbs pass@G, by its {words} part.",
+            metric=f"cosine of expected updates, Sign on {words} groups with pass@G",
+            settle=f"More groups at one step{more}.",
+            judge=gradients.sign_part_climbs(part, "pass@G"),
+        )
+        for part, words, more in _SIGN_PARTS
     ),
     Claim(
         name="sign.same_direction",

@@ -6,7 +6,7 @@ Shapes: R rollouts of a step, J groups of G rollouts, F formulations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
@@ -111,6 +111,7 @@ def _class_energy(rows: StepRows, gradients: Array) -> Estimate:
 
 
 _NOT_BINARY = "pass@k is defined for rewards of 0 and 1, and there are others"
+_BY_TOKEN = "each token has an advantage of its own, and rows of rollouts tell no angle with others"
 _ZERO_UPDATE = "one of the two updates is zero"
 
 
@@ -118,21 +119,25 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[Form
     """The update under every formulation that these rewards have.
 
     Args:
-        advantages: ``logged`` and formulations. Logged advantages that differ by token have no row here.
+        advantages: ``logged`` and formulations. Logged advantages that differ by token have sizes and noise of their
+            own, but no angle with the others.
 
     Returns:
         One per formulation; those that the rewards do not have are left out.
     """
     names, table = weights_by_name(rows, advantages)
-    if not names:
-        return []
     groups = group_index(rows)
+    by_token = LOGGED in advantages and rows.advantages is None and rows.policy_gram is not None
+    apart = {LOGGED: Estimate.undefined_because(_BY_TOKEN)} if by_token else {}
+    first = [_of_tokens(rows, groups, names)] if by_token else []
+    if not names:
+        return first
     targets, why_no_target = _pass_at_k_targets(rows)
     everything = np.array([*table, *targets.values()])
     expected = expected_updates(rows.gram, everything, groups)
     angles = cosines(update_gram(rows.gram, table))
     place_of = {name: len(names) + index for index, name in enumerate(targets)}
-    return [
+    return first + [
         FormulationUpdate(
             step=rows.step,
             advantage=name,
@@ -140,11 +145,29 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[Form
             critical_batch_size=expected.critical_batch_size(index),
             noise_within=_noise_within(rows, name),
             alignment=_alignment(expected, index, place_of, why_no_target),
-            cosines={other: _cosine(angles[index, at]) for at, other in enumerate(names) if at != index},
+            cosines=apart | {other: _cosine(angles[index, at]) for at, other in enumerate(names) if at != index},
             **_size(rows, table[index], groups),
         )
         for index, name in enumerate(names)
     ]
+
+
+def _of_tokens(rows: StepRows, groups: NDArray[np.int64], others: Sequence[str]) -> FormulationUpdate:
+    """The logged update where each token has its own advantage: its rows are weighed already."""
+    assert rows.policy_gram is not None, "the caller looked"
+    weighed, ones = replace(rows, gram=rows.policy_gram), np.ones(len(rows.group_ids))
+    expected, unknown = expected_updates(weighed.gram, ones[None], groups), Estimate.undefined_because(_BY_TOKEN)
+    targets = list(_pass_at_k_targets(rows)[0]) or ["pass@1"]
+    return FormulationUpdate(
+        step=rows.step,
+        advantage=LOGGED,
+        signal_to_noise=expected.signal_to_noise(0),
+        critical_batch_size=expected.critical_batch_size(0),
+        noise_within=unknown,
+        alignment=dict.fromkeys(targets, unknown),
+        cosines=dict.fromkeys(others, unknown),
+        **_size(weighed, ones, groups),
+    )
 
 
 def measure_shares(rows: StepRows) -> list[GroupShare]:

@@ -19,6 +19,7 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from gradscope.advantages.online import Memory, OnlineAdvantage, StepRollouts
+from gradscope.advantages.token import gae
 from gradscope.machine.processes import num_processes, process_index
 from gradscope.training.grpo.policy import RewardFunctions, problems_of
 from gradscope.training.grpo.recorder import Recorder, SampledRow
@@ -164,8 +165,8 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         # prompt_ids: Exact ids of the prompts, [R].
         # completion_ids: Exact ids of the completions, [R].
         # Returns of each sampled token and of the most likely one at its place, both [R][T], at the sampling
-        # temperature, in
-        # Returns float32; and the last hidden state at each token, [R][T, H], where the formulation reads them.
+        # temperature, in float32; and the last hidden states before the first token and at each, [R][1 + T, H], where
+        # the formulation reads them.
         size, wanted = self.args.per_device_train_batch_size, self._online.reads_states
         rows = [
             torch.tensor(prompt + completion) for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
@@ -185,8 +186,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                 logprobs.append(tuple(taken[index, sampled].tolist()))
                 max_logprobs.append(tuple(top[index, sampled].tolist()))
                 if wanted:
-                    after = slice(begin + 1, begin + 1 + len(completion_ids[start + index]))
-                    states.append(seen[0][index, after].float().cpu().numpy())
+                    states.append(seen[0][index, begin : sampled.stop + 1].float().cpu().numpy())
         return logprobs, max_logprobs, states if wanted else None
 
 
@@ -243,31 +243,31 @@ def _unpad(rows: torch.Tensor, mask: torch.Tensor) -> list[tuple[Any, ...]]:
     return [tuple(row[keep.bool()].tolist()) for row, keep in zip(rows, mask, strict=True)]
 
 
-# ``token_critic``: the group's advantage plus what a small learned head says of each token.
-#
-# A_it = A_i + b_it, with A_i the ``grpo`` advantage and b_it = w . h_it + c linear in the policy's last hidden state h
-# at token t. After each step's advantages are made, one AdamW update lowers -A_i b_it, averaged over the step's tokens.
-# The head starts at zero, so the first step is that of ``grpo``. The states are detached: neither gradient reaches the
+# Two formulations read a small head on the policy's last hidden state: b_t = w . h_t + c, linear, learned by one AdamW
+# update after each step's advantages are made. It starts at zero. The states are detached: neither gradient reaches the
 # other.
 #
-# The state *at* a token has seen the token. One *before* it could not tell what was chosen, so its b would be a
-# baseline: it adds noise and moves the expected update nowhere. Nothing bounds b: the loss is linear in it.
+# ``token_critic``: A_it = A_i + b_it, with A_i the ``grpo`` advantage and h the state *at* token t, which has seen it;
+# the head lowers -A_i b_it, averaged over the step's tokens, and its first step is that of ``grpo``. Nothing bounds b.
+#
+# ``gae``: PPO's. The state *before* a token cannot tell what was chosen, so V is a baseline; d_t = V_{t+1} - V_t, the
+# last with the reward in place of the next V, and A_t = d_t + 0.95 A_{t+1}. The head learns A_t + V_t by least squares.
 Array = NDArray[np.float64]
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class TokenCritic(OnlineAdvantage):
-    """The formulation with its head and the head's optimizer.
+class _Head(OnlineAdvantage):
+    """A formulation with a head and the head's optimizer.
 
     Args:
+        name: The formulation's name.
         width: Numbers of a hidden state, H.
         learning_rate: The optimizer's, constant over the run.
     """
 
-    def __init__(self, width: int, learning_rate: float) -> None:
-        super().__init__("token_critic")
-        self._outcome = OnlineAdvantage("grpo")
+    def __init__(self, name: str, width: int, learning_rate: float) -> None:
+        super().__init__(name)
         self._head = torch.zeros(width + 1, requires_grad=True)  # no random start: that would move the sampler's
         self._optimizer = torch.optim.AdamW([self._head], lr=learning_rate, weight_decay=0.0)
         self._metrics: dict[str, float] = {}
@@ -284,7 +284,7 @@ class TokenCritic(OnlineAdvantage):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Mean |b| over the step's tokens and the auxiliary loss, both before the head's update."""
+        """Mean |b| over the step's tokens and the head's loss, both before the head's update."""
         return dict(self._metrics)
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
@@ -297,22 +297,30 @@ class TokenCritic(OnlineAdvantage):
             ValueError: The step has no hidden states.
         """
         if step.states is None:
-            raise ValueError("token_critic needs the hidden state of every token")
-        lengths = [len(states) for states in step.states]
-        outcome = np.repeat(np.concatenate(self._outcome.advantages(step)), lengths)
-        bonus = self._learn(np.concatenate(step.states), outcome)
-        return tuple(np.split(outcome + bonus, np.cumsum(lengths)[:-1]))
-
-    def _learn(self, states: NDArray[np.float32], outcome: Array) -> Array:
-        """What the head says of each token, [N], before one update of the head on all of them."""
+            raise ValueError(f"{self.name} needs the hidden state of every token")
+        lengths = [len(states) - 1 for states in step.states]
         with torch.enable_grad():
-            bonus = torch.from_numpy(states) @ self._head[:-1] + self._head[-1]
-            loss = (torch.from_numpy(-outcome).to(bonus) * bonus).mean()
+            said = torch.from_numpy(np.concatenate(self._read(step.states))) @ self._head[:-1] + self._head[-1]
+            plain = np.split(said.detach().numpy().astype(np.float64), np.cumsum(lengths)[:-1])
+            advantages, targets = self._made(step, plain)
+            loss = self._loss(said, torch.from_numpy(np.concatenate(targets)).to(said)).mean()
             self._optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        self._metrics = {"critic_mean_abs": float(bonus.detach().abs().mean()), "critic_loss": float(loss.detach())}
-        return np.asarray(bonus.detach().numpy(), dtype=np.float64)
+        self._metrics = {"critic_mean_abs": float(said.detach().abs().mean()), "critic_loss": float(loss.detach())}
+        return advantages
+
+    def _read(self, states: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+        """What the head reads of the states before the first token and at each, [R][1 + T, H]: one a token."""
+        raise NotImplementedError
+
+    def _made(self, step: StepRollouts, said: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
+        """From what the head says, [R][T], to advantages and to what it is to learn, both [R][T]."""
+        raise NotImplementedError
+
+    def _loss(self, said: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Of each token, [N]."""
+        raise NotImplementedError
 
     @property
     def memory(self) -> Memory:
@@ -337,6 +345,47 @@ class TokenCritic(OnlineAdvantage):
             self._head.copy_(arrays["head"])
         state = {name: arrays[name] for name in _MOMENTS} | {"step": torch.tensor(memory.numbers["num_updates"])}
         self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": {0: state}})
+
+
+class TokenCritic(_Head):
+    """``token_critic``; its arguments are the width of a hidden state, H, and the learning rate of its head."""
+
+    def __init__(self, width: int, learning_rate: float) -> None:
+        super().__init__("token_critic", width, learning_rate)
+        self._outcome = OnlineAdvantage("grpo")
+
+    def _read(self, states: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+        return [own[1:] for own in states]
+
+    def _made(self, step: StepRollouts, said: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
+        outcome = np.concatenate(self._outcome.advantages(step))
+        targets = [np.full(len(own), advantage) for own, advantage in zip(said, outcome, strict=True)]
+        return tuple(own + target for own, target in zip(said, targets, strict=True)), targets
+
+    def _loss(self, said: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return -targets * said
+
+
+class ValueHead(_Head):
+    """``gae``; its arguments are the width of a hidden state, H, and the learning rate of its head."""
+
+    def __init__(self, width: int, learning_rate: float) -> None:
+        super().__init__("gae", width, learning_rate)
+
+    def _read(self, states: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+        return [own[:-1] for own in states]
+
+    def _made(self, step: StepRollouts, said: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
+        rewards = np.concatenate(step.rewards)
+        found = tuple(gae(values, reward) for values, reward in zip(said, rewards, strict=True))
+        return found, [advantage + values for advantage, values in zip(found, said, strict=True)]
+
+    def _loss(self, said: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (said - targets).square() / 2
+
+
+HEADS: dict[str, Callable[[int, float], OnlineAdvantage]] = {"token_critic": TokenCritic, "gae": ValueHead}
+"""Formulation -> what makes it, of the width of a hidden state and the learning rate of its head."""
 
 
 # A control for comparisons: every update from a gradient of one norm, so that formulations differ in direction alone.

@@ -192,7 +192,9 @@ def test_long_successes_pull_the_best_baseline_up() -> None:
     judged = group_mean_is_optimal(drawn(0, of_success=4.0))
     assert (judged.verdict, judged.null.value, judged.steps) == ("contradicted", 0.0, (3,))
     assert judged.estimate.low > SAME_BASELINE
-    assert "Correlation of reward and squared norm 0.88" in judged.why
+    assert "the correlation of reward and squared norm is 0.88" in judged.why
+    ratio = float(judged.why.partition("mean reward are ")[2].split(" ", 1)[0])
+    assert ratio == pytest.approx(4.0, abs=0.2)
     assert group_mean_is_optimal(drawn(0, spread=2.0)).verdict == "cannot_tell"
 
 

@@ -161,6 +161,22 @@ def test_token_advantages_have_no_single_weight() -> None:
     assert measure_formulations(rows, [LOGGED]) == []
 
 
+def test_token_advantages_have_a_size_and_noise_of_their_own() -> None:
+    """Rows that are weighed already, here by one number a rollout, of which the other way of counting knows."""
+    weighed, _ = make_rows(REWARDS, GROUPS, advantages=[reward - 0.4 for reward in REWARDS])
+    (known, _), (found, other) = (
+        measure_formulations(rows, [LOGGED, "rloo"]) for rows in (weighed, replace(weighed, advantages=None))
+    )
+    for name in ("update_norm", "cancellation", "signal_to_noise", "critical_batch_size", "group_cosine"):
+        assert getattr(found, name).value == pytest.approx(getattr(known, name).value), name
+    assert found.advantage == LOGGED
+    for update, name in ((found, "rloo"), (other, LOGGED)):
+        assert "each token has an advantage of its own" in str(update.cosines[name].undefined)
+    assert list(found.alignment) == list(other.alignment)
+    (alone,) = measure_formulations(replace(weighed, advantages=None), [LOGGED])
+    assert alone.update_norm == found.update_norm
+
+
 def test_shares_add_up_to_one_by_rollout_and_by_group() -> None:
     rows, scores = make_rows(REWARDS, GROUPS, advantages=[reward - 0.5 for reward in REWARDS])
     shares = measure_shares(rows)

@@ -22,7 +22,7 @@ from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
 from gradscope.rollouts.groups import RolloutGroup
-from gradscope.training.grpo.trainer import TokenCritic
+from gradscope.training.grpo.trainer import HEADS
 from tests.gradients.models import DAPO, measured_step, relative, tiny_groups, tiny_policy
 
 NUM_GROUPS, GROUP_SIZE = 2, 4
@@ -50,17 +50,17 @@ def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list
         token_rewards=[rng.integers(0, 2, len(logprobs)).tolist() for logprobs in step.logprobs],
         function_rewards={"half": (rewards.ravel() / 2).tolist(), "other": rng.integers(0, 2, rewards.size).tolist()},
         completion_ids=[rollout.completion_ids or () for group in groups for rollout in group.rollouts],
-        states=[rng.normal(size=(len(logprobs), 5)).astype(np.float32) for logprobs in step.logprobs],
+        states=[rng.normal(size=(1 + len(logprobs), 5)).astype(np.float32) for logprobs in step.logprobs],
     )
     if name == "optimal_baseline":
         norms = np.diag(step.score_gram).reshape(rewards.shape)
         return [
             np.full(len(of), a) for a, of in zip(formulated(name, rewards, norms).ravel(), step.logprobs, strict=True)
         ]
-    online = TokenCritic(len(seen.states[0][0]), 0.1) if name == "token_critic" else online_advantage(name)
+    online = HEADS[name](len(seen.states[0][0]), 0.1) if name in HEADS else online_advantage(name)
     if name == "running_mean":
         online.recall(Memory(numbers={group.prompt_id: 0.3 for group in groups}))
-    if name == "token_critic":
+    if name in HEADS:
         online.advantages(seen)
     advantages = online.advantages(seen)
     return [np.broadcast_to(a, len(of)).astype(float) for a, of in zip(advantages, step.logprobs, strict=True)]

@@ -51,6 +51,7 @@ BEYOND_REWARDS: tuple[dict[str, Any], ...] = (
             "compensation",
             "compensation_clipped",
             "token_critic",
+            "gae",
         )
     ),
     *(

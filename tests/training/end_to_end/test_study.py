@@ -222,6 +222,32 @@ def test_the_quick_study_of_ranks_fills_its_page(run_study: Ran, tmp_path: Path)
     check_files(tmp_path)
 
 
+def test_a_step_is_judged_by_the_samples_from_before_it(scripts: Any) -> None:
+    """Two prompts with rates of 1/4 and 0; a step that doubles the first, and moves mass among the second's fails."""
+    study = scripts("study_intervention")
+    before = study.Sampled(
+        ids=None,
+        mask=None,
+        prompt=np.array([3, 3, 7, 7]),
+        reward=np.array([1.0, 0.0, 0.0, 0.0]),
+        share=np.array([0.25, 0.75, 0.5, 0.5]),
+    )
+    failed, passed = study.changes(before, np.array([2.0, 2 / 3, 1.5, 0.5]))
+    assert (failed, passed) == pytest.approx(((0.5**4 - 0.75**4) / 2, 0.25 / 2))
+    assert study.changes(before, np.ones(4)) == (0.0, 0.0)
+
+
+@pytest.mark.slow
+def test_the_quick_study_of_one_step_fills_its_page(run_study: Ran, tmp_path: Path) -> None:
+    page = page_of(tmp_path, "study_intervention")
+    code, _, error = run_study("study_intervention", "--quick", "--output", tmp_path / "runs", "--page", page)
+    assert code == 0, error
+    rows = list(csv.DictReader((tmp_path / "study_intervention.csv").read_text().splitlines()))
+    assert len(rows) == 2 * 2 * 3 * 2  # weights, batches, directions, lengths
+    own = [float(row["q^4 change"]) for row in rows[:12] if row["direction"].startswith("all-fail")][::2]
+    assert f"| 0 | 0.01 | all-fail part of sign | {1000 * np.mean(own):+.2f} [" in page.read_text()
+
+
 def check_files(folder: Path) -> None:
     """The tables beside a page are whole."""
     files = list(folder.glob("*.csv"))

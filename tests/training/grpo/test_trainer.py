@@ -15,7 +15,7 @@ from gradscope.advantages.token import return_to_go
 from gradscope.rollouts.run_folder import checkpoint_path, read_manifest, read_metrics
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
-from gradscope.training.grpo.trainer import NormMatch, TokenCritic
+from gradscope.training.grpo.trainer import HEADS, NormMatch, TokenCritic, ValueHead
 from gradscope.training.run_training import _trained_advantage
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
@@ -117,7 +117,8 @@ STATES = [[[1.0, 0.0], [0.0, 2.0]], [[1.0, 1.0]]]
 
 
 def step(rewards: Sequence[float] = (1.0, 0.0), states: Any = STATES) -> StepRollouts:
-    given = None if states is None else [np.array(rows, dtype=np.float32) for rows in states]
+    first = [[7.0, -5.0]]  # before the first token: a critic of what was chosen does not read it
+    given = None if states is None else [np.array(first + rows, dtype=np.float32) for rows in states]
     nothing: list[list[float]] = [[0.0], [0.0]]
     return StepRollouts(
         rewards=[np.array(rewards)], prompt_ids=("p",), logprobs=nothing, max_logprobs=nothing, states=given
@@ -138,6 +139,30 @@ def test_two_steps_by_hand() -> None:
     np.testing.assert_allclose(second[1], [minus + 0.1 + 0.1], rtol=1e-6)
     assert online.metrics["critic_mean_abs"] == pytest.approx((0.1 + 0.3 + 0.2) / 3)
     assert online.metrics["critic_loss"] == pytest.approx(-plus * (0.1 + 0.3 - 0.2) / 3)
+
+
+def test_two_steps_of_a_value_head_by_hand() -> None:
+    """Its states are those before each token: (7, -5), (1, 0) of the first rollout and (7, -5) of the second."""
+    online = _trained_advantage(TrainConfig(advantage="gae", critic_learning_rate=0.1), width=2)
+    first = online.advantages(step())
+    np.testing.assert_allclose(np.concatenate(first), [0.95, 1.0, 0.0])  # no value yet: r 0.95^(T - t)
+    # gradients of the mean of (V - R)^2 / 2 with V = 0 and R = .95, 1, 0: -(.95 7 + 1) / 3, (.95 5) / 3, -1.95 / 3;
+    # AdamW's first update is the rate times their signs
+    weights, bias = np.array([0.1, -0.1]), 0.1
+    one, two = np.array([7.0, -5.0]) @ weights + bias, np.array([1.0, 0.0]) @ weights + bias
+    second = online.advantages(step())
+    np.testing.assert_allclose(second[0], [two - one + 0.95 * (1 - two), 1 - two], rtol=1e-6)
+    np.testing.assert_allclose(second[1], [0.0 - one], rtol=1e-6)
+    assert online.metrics["critic_mean_abs"] == pytest.approx((2 * one + two) / 3)
+    squares = np.concatenate(second) ** 2  # of V against A + V
+    assert online.metrics["critic_loss"] == pytest.approx(squares.mean() / 2)
+
+
+def test_a_value_head_learns_what_a_policy_earns() -> None:
+    online = ValueHead(2, 0.05)
+    for _ in range(400):
+        advantages = np.concatenate(online.advantages(step(rewards=(1.0, 1.0))))
+    assert np.abs(advantages).max() < 0.01
 
 
 def test_nothing_bounds_it() -> None:
@@ -193,14 +218,23 @@ def test_the_first_step_is_that_of_grpo(short_run: MakeRun) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"lora_rank": 2}, {"gradient_accumulation_steps": 4}], ids=str)
-def test_the_head_reads_the_state_at_each_token(short_run: MakeRun, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("advantage", "settings"),
+    [
+        ("token_critic", {}),
+        ("token_critic", {"lora_rank": 2}),
+        ("token_critic", {"gradient_accumulation_steps": 4}),
+        ("gae", {}),
+    ],
+    ids=str,
+)
+def test_the_head_reads_the_states_of_each_token(short_run: MakeRun, advantage: str, settings: dict[str, Any]) -> None:
     """The second step's bonus, from an update by hand on states that a plain forward of each rollout gives."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    run = short_run(advantage="token_critic", checkpoint_every=1, **settings)
-    online = TokenCritic(64, TrainConfig().critic_learning_rate)
+    run = short_run(advantage=advantage, checkpoint_every=1, **settings)
+    online = HEADS[advantage](64, TrainConfig().critic_learning_rate)
     for number in (1, 2):
         model = AutoModelForCausalLM.from_pretrained(checkpoint_path(run, number - 1))
         groups = [group for group in read_steps(run) if group.step == number]
@@ -209,7 +243,7 @@ def test_the_head_reads_the_state_at_each_token(short_run: MakeRun, settings: di
             ids = torch.tensor([[*(rollout.prompt_ids or ()), *(rollout.completion_ids or ())]])
             with torch.no_grad():
                 last = model(input_ids=ids, output_hidden_states=True).hidden_states[-1][0]
-            states.append(last[len(rollout.prompt_ids or ()) :].numpy())
+            states.append(last[len(rollout.prompt_ids or ()) - 1 :].numpy())
         expected = online.advantages(
             StepRollouts(
                 rewards=[np.array(group.rewards, dtype=np.float64) for group in groups],
