@@ -152,7 +152,7 @@ def test_a_pair_is_called_by_what_differs() -> None:
 def test_logs_that_tell_no_setting_are_called_by_their_names() -> None:
     report = comparison()
     first, second, *_ = report.cells
-    cells = tuple(replace(cell, settings={"run": name}) for cell, name in ((first, "a/run"), (second, "b/run")))
+    cells = tuple(replace(cell, settings={}, runs=(name,)) for cell, name in ((first, "a/run"), (second, "b/run")))
     pair = replace(report.pairs[0], first=first.name, second=second.name, changed="run")
     assert pair_label(pair, replace(report, cells=cells)) == "b/run - a/run"
 

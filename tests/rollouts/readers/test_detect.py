@@ -114,7 +114,7 @@ def test_a_run_folder_of_ours(tmp_path: Path) -> None:
     from gradscope.rollouts.store import write_step_rollouts
 
     write_manifest(tmp_path, MANIFEST)
-    with pytest.raises(InputError, match=r"holds no rollouts/step_"):
+    with pytest.raises(InputError, match=r"holds no rollouts/step"):
         read_run(tmp_path, ReadOptions(reader="gradscope"))
     write_step_rollouts(tmp_path, 1, [group(1, rewards=(1.0, None))])
     append_metrics(tmp_path, 1, {"grad_norm": 2.0})

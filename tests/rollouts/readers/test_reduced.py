@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
@@ -215,12 +216,12 @@ def test_a_part_is_named_by_its_files_and_never_replaced(tmp_path: Path) -> None
 
 
 def test_an_interrupted_reduction_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     run = read_run(LOGS / "art", rewards_only=True)
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", interrupted)
+        patched.setattr(os, "link", interrupted)
         with pytest.raises(KeyboardInterrupt):
             write_part(run, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -36,7 +36,7 @@ def test_every_token_is_compared() -> None:
 
 
 def test_the_step_that_sequence_ratios_turn_most_is_named() -> None:
-    """Ratios 1 and e: of gradients (1, 0) and (0, 1) the sum (1, 1) becomes (1, e)."""
+    """Ratios 1 and e: of gradients (1, 0) and (0, 1) the one of ratio e is masked, and (1, 1) becomes (1, 0)."""
     runs = [run_with((-1.0,), (-2.0,)), run_with((-1.0,), (-1.0,))]
     groups = tuple(replace(group, step=step) for step, run in enumerate(runs, start=1) for group in run.groups)
     grams = [
@@ -44,10 +44,9 @@ def test_the_step_that_sequence_ratios_turn_most_is_named() -> None:
         for step in (1, 2)
     ]
     section = agreement_section(inputs_of(run_of(*groups), grams=grams))
-    cosine = (1 + np.e) / np.sqrt(2 * (1 + np.e**2))
+    cosine = 1 / np.sqrt(2)
     assert section.findings[1].startswith(
-        "Corrections for the sampler by sequence turn the gradient of step 1: sequence_truncate has cosine "
-        f"{cosine:.2f}"
+        f"Corrections for the sampler by sequence turn the gradient of step 1: geometric_mask has cosine {cosine:.2f}"
     )
     assert section.tables[0].columns[-1].title == "cosine by sequence"
     assert [row[-1].value for row in section.tables[0].rows] == pytest.approx([cosine, 1.0])
