@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 import os
+import random
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
