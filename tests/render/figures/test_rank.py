@@ -100,7 +100,8 @@ def test_a_weight_without_a_gradient_has_no_cell_of_sparsity() -> None:
     report = sparse_weight_report()
     *others, last = sorted((one for one in report.sparsity if one.tensor is not None), key=lambda one: one.step)
     report = dataclasses.replace(report, sparsity=(*others, dataclasses.replace(last, gini=ZERO)))
-    cells = re.findall(r"\b0\.\d\d\b", words_of(draw_figures(report)["rank_layers_sparsity"]))
+    axes = draw_figures(report)["rank_layers_sparsity"].axes[0]
+    cells = [text for text in axes.texts if re.fullmatch(r"0\.\d\d", text.get_text())]
     assert len(cells) == sum(one.step == last.step for one in others) > 0
 
 
