@@ -35,11 +35,10 @@ from gradscope.progress import Progress, ProgressCallback, no_progress, part, re
 from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, RunIndex, RunSummary, Series
 from gradscope.results.signal import SideRewards
 from gradscope.results.source import Source
-from gradscope.rollouts.groups import groups_of_steps, reward_table, sizes_of
+from gradscope.rollouts.groups import UNKNOWN, RewardTable, groups_of_steps, reward_table, sizes_of
 from gradscope.rollouts.places.fetch import fetched, names_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
-from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.say import number, percent, points, with_interval
 
