@@ -351,17 +351,19 @@ def _sentences(first: str, others: Sequence[str], rows: Sequence[_Row]) -> Itera
     for other in others:
         of_run = [row for row in rows if row[2] == other]
         sure = [row for row in of_run if _beyond_chance(row[5], len(rows))]
+        if len(others) == 1:  # of two runs the surest alone, in its one unit
+            sure.sort(key=lambda row: -sureness(row[5]))
         told = [
             f"{title} {with_interval(difference, form)}{' points' if form is points else ''}"
-            for title, form, _, _, _, difference in sorted(sure, key=lambda row: -sureness(row[5]))
+            for title, form, _, _, _, difference in sure
         ]
-        at_once = 1 if len(others) == 1 else len(told)  # of two runs the surest alone, in its one unit
-        if told:
-            yield f"{other} beside {first}: {'; '.join(told[:at_once])}."
+        if not told:
+            alike.append(other)
+            continue
+        at_once = 1 if len(others) == 1 else len(told)
+        yield f"{other} beside {first}: {'; '.join(told[:at_once])}."
         if told[at_once:]:
             yield f"Beyond chance, too: {'; '.join(told[at_once:])}."
-        else:
-            alike.append(other)
     if alike:
         num = sum(row[2] in alike for row in rows)
         yield f"{', '.join(alike)} beside {first}: none of {num} differences is beyond chance."
