@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (80_500, 490), "tests": (64_500, 575), "benchmarks": (12_000, 83)}
+BUDGET = {"gradscope": (79_800, 445), "tests": (64_000, 530), "benchmarks": (11_450, 77)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 
