@@ -203,6 +203,7 @@ def test_the_interval_is_around_the_difference_of_the_table(
     assert found["reward_drawdown"][1] is None
 
 
+@pytest.mark.slow
 def test_the_interval_covers_as_often_as_it_says(tmp_path: Path) -> None:
     """Prompts of the same chance: of 20 pairs of runs one leaves zero out."""
     missed = 0
