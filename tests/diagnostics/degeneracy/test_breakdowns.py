@@ -16,10 +16,9 @@ from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_degeneracy
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD
 from gradscope.metrics.uncertainty.intervals import Resampling
+from gradscope.rollouts.groups import RewardTable, RolloutGroup
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.reward_table import RewardTable
-from gradscope.rollouts.types import RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of, with_rewards
 from tests.rollouts.readers.lines import write_lines
 

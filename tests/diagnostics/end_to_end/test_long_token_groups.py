@@ -12,7 +12,7 @@ from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import measure_tokens
 from gradscope.results.rank import GradientSpectrum
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from tests.gradients.models import DAPO, VOCAB, measured_step, tiny_policy
 
 NUM_ROLLOUTS, LENGTH = 6, 24
