@@ -111,6 +111,7 @@ def test_a_change_of_prompts_is_no_change_of_the_policy() -> None:
     assert "the prompts change between these steps" in found.why.lower()
 
 
+@pytest.mark.slow
 def test_a_constant_policy_under_a_curriculum_grows_no_sparser() -> None:
     """Prompts grow harder along the log: those that never return tell nothing, those that return tell the truth."""
     harder = [visits(lambda step, prompt: 0.5 - step / 50, seed, num_prompts=288) for seed in range(20)]

@@ -178,6 +178,7 @@ def test_a_step_that_cannot_be_told_is_left_out_and_said() -> None:
     ) in said(report)
 
 
+@pytest.mark.slow
 def test_the_interval_is_over_steps_and_holds_the_share_of_the_policy() -> None:
     """A filter at work: groups die with probability 0.7 and are drawn until six live ones are kept."""
     held = []

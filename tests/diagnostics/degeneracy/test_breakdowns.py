@@ -75,6 +75,7 @@ def test_the_main_reward_tells_which_prompts_are_solved() -> None:
     assert {row["prompt_id"]: row["status"] for row in report.by_prompt} == {"a": "never", "b": "live"}
 
 
+@pytest.mark.slow
 def test_a_million_prompts_are_arrays() -> None:
     number = 1_000_000
     table = RewardTable(

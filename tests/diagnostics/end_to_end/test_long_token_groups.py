@@ -69,6 +69,7 @@ def test_no_value_of_a_sample_is_above_that_of_the_whole(long: Long, seed: int) 
     assert found.ranks.effective_rank.value <= 48
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_buckets", [256, 2048])
 def test_a_sketch_is_within_a_few_times_its_error(long: Long, num_buckets: int) -> None:
     found, truth = spectrum(long, num_buckets=num_buckets), long[4]

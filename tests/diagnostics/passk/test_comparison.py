@@ -129,6 +129,7 @@ def newly_solved(share: float) -> Change:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [16, 64])
 @pytest.mark.parametrize(
     "draw",

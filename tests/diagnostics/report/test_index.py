@@ -142,6 +142,7 @@ def test_a_run_that_earns_more_is_told_to_and_an_equal_one_is_not() -> None:
     assert same.severity == "fine"
 
 
+@pytest.mark.slow
 def test_an_interval_holds_the_true_difference() -> None:
     """Twenty pairs of runs at rates .3 and .6: at most a few of the intervals miss 0.3."""
     held = 0

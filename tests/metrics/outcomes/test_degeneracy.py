@@ -213,6 +213,7 @@ ALIKE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALIKE)
 def test_prompts_that_are_all_alike_do_not_persist(name: str) -> None:
     """The whole interval is above zero in 2.5 % of the logs, whatever the pass rate does over time."""

@@ -29,6 +29,7 @@ def test_gap_of_a_population_is_a_multiple_of_its_variance(rates: list[float], s
     assert gap == pytest.approx(size * p.var(), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_moments_agree_with_deals(monkeypatch: pytest.MonkeyPatch) -> None:
     # z is exact: over many logs made under the hypothesis it has mean 0 and variance 1.
     monkeypatch.setattr(dispersion, "NUM_DEALS", 9)
@@ -42,6 +43,7 @@ def test_moments_agree_with_deals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.std(scores) == pytest.approx(1.0, abs=0.15)
 
 
+@pytest.mark.slow
 def test_p_value_is_uniform_under_the_hypothesis_and_a_drifting_rate_does_not_matter() -> None:
     rng = np.random.default_rng(1)
     stratum, rate = np.repeat([1, 2], 20), np.repeat([0.1, 0.9], 20)

@@ -24,6 +24,7 @@ def fitted_to(num_samples: np.ndarray, num_passing: np.ndarray) -> PassRates:
     return rates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at_zero", "at_one", "a"), [(0.575, 0.0, 2.0), (0.3, 0.3, 5.0)])
 def test_forecast_holds_where_prompts_are_out_of_reach(at_zero: float, at_one: float, a: float) -> None:
     """The regime in which a plain beta-binomial forecast held 36 to 47 times of 60."""

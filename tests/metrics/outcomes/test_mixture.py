@@ -105,6 +105,7 @@ def test_many_prompts_leave_what_their_counts_leave_open() -> None:
     assert high > ends[1] - 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [4, 8, 100])
 def test_bounds_hold_without_any_shape(n: int) -> None:
     truth = 0.6 + 0.4 * float(np.mean((1 - np.random.default_rng(9).beta(2, 2, 100_000)) ** (4 * n)))

@@ -144,6 +144,7 @@ def test_intervals_of_a_relative_gap_hold_their_truth() -> None:
     assert np.mean(held) > 0.85
 
 
+@pytest.mark.slow
 def test_one_more_value_lies_inside_as_often_as_it_says() -> None:
     """999 of 1,000 for normal samples of six; the Monte Carlo error of the share is 0.0005."""
     draw = np.random.default_rng(0).normal(3.0, 0.2, (20_000, 7))

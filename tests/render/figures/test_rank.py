@@ -13,6 +13,7 @@ from gradscope.estimate import Estimate
 from gradscope.render.figures.rank import _curve
 from gradscope.render.figures.rank_spectra import place_of
 from gradscope.render.registry import draw_figures
+from gradscope.results.row_kinds import RowKind
 from tests.render import examples
 from tests.render.rank_examples import (
     formulation_report,
@@ -94,6 +95,15 @@ def test_ranks_are_drawn_against_the_group_size_where_there_are_several() -> Non
 def test_sparsity_has_a_course_and_a_heat_map() -> None:
     assert "rank_sparsity" in draw_figures(token_report())
     assert {"rank_sparsity", "rank_layers", "rank_layers_sparsity"} <= set(draw_figures(sparse_weight_report()))
+
+
+@pytest.mark.parametrize(
+    ("rows", "legend"),
+    [("token", "its rows are the gradients of its tokens (8 to 8 x"), ("rollout", "a thin line a group (matrix 8 x")],
+)
+def test_the_legend_of_spectra_says_what_a_row_is(rows: RowKind, legend: str) -> None:
+    report = dataclasses.replace(examples.rank_report(), rows=rows)
+    assert legend in " ".join(" ".join(map(words_of, draw_figures(report).values())).split())
 
 
 def test_a_weight_without_a_gradient_has_no_cell_of_sparsity() -> None:

@@ -84,6 +84,7 @@ def test_what_python_writes_is_bounded(protocol: int, value: Any) -> None:
     ("data", "why"),
     [
         (b"\x80\x04Nr\xff\xff\xff\x7f.", "place 2147483647 of the memo"),
+        (b"N.r\xff\xff\xff\x7f.", "place 2147483647 of the memo"),
         (b"Np99999999\n.", "a place of the memo"),
         (b"\x80\x04\x8e\x00\x00\x00\x00\x10\x00\x00\x00.", "an argument is longer"),
         (b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x7f.", "an argument is longer"),
