@@ -317,7 +317,8 @@ def test_nothing_but_the_project_is_tracked_at_the_top() -> None:
     at_the_top = {name.partition("/")[0] for name in tracked.stdout.splitlines()}
     folders = {".ci", "benchmarks", "docs", "fixtures", "gradscope", "tests"}
     texts = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md"}
-    settings = {".gitignore", ".pre-commit-config.yaml", "constraints.txt", "mkdocs.yml", "pyproject.toml"}
+    settings = {".gitignore", ".pre-commit-config.yaml", "mkdocs.yml", "pyproject.toml"}
+    settings |= {"constraints.txt", "constraints.hashes.txt"}
     assert at_the_top - folders - texts - settings == set()
 
 

@@ -27,7 +27,7 @@ from tests.hostile.writes import Bench, at_event, forked
 _RANDOM = re.compile(r"\.[0-9]+-[0-9a-f]{6}\.partial|tmp[^/]*$")
 """Names that nobody can know beforehand."""
 MINE = b"mine\n"
-PATIENCE = 45
+PATIENCE = 300
 """Seconds of a command: what waits for a pipe ends by a signal."""
 NOBODY = 65534
 """The user that commands run as where rights are taken away: root has all of them."""

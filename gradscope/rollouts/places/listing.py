@@ -63,7 +63,7 @@ class Listing:
     @property
     def is_file(self) -> bool:
         """Whether it is one file and no folder."""
-        return [entry.name for entry in self.entries] == [""]
+        return len(self.entries) == 1 and not self.entries[0].name
 
 
 def list_place(url: str) -> Listing:

@@ -240,3 +240,14 @@ def test_a_link_in_a_copy_is_removed(memory: Any, tmp_path: Path) -> None:
     (folder / "1.jsonl").parent.parent.rename(tmp_path / "elsewhere")
     folder.parent.symlink_to(tmp_path / "elsewhere")
     assert copied("memory://run").parent.is_symlink() is False
+
+
+def test_names_alone_cost_no_look_at_all_others(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    write = mirrors.atomic_write
+    monkeypatch.setattr(
+        mirrors, "atomic_write", lambda path, *_, **more: (written.append(path.name), write(path, *_, **more))
+    )
+    memory.pipe({f"/run/{at}.txt": b"x" for at in range(20)} | {"/run/1.jsonl": ROW})
+    assert len(files_below(copied("memory://run"))) == 21
+    assert written == ["index.json"]
