@@ -248,7 +248,7 @@ def test_the_quick_study_of_one_step_fills_its_page(run_study: Ran, tmp_path: Pa
     )  # weights, batches, lengths, directions, of which one may be none
     first = [row for row in rows if (row["checkpoint"], row["length"]) == ("0", "0.01")]
     own = [float(row["q^4 change"]) for row in first if row["direction"].startswith("all-fail")]
-    assert f"| 0 | 0.01 | all-fail part of sign | {1000 * np.mean(own):+.2f} [" in page.read_text()
+    assert f"| 0 | 0.01 | all-fail part of sign | {len(own)} | {1000 * np.mean(own):+.2f} [" in page.read_text()
 
 
 def check_files(folder: Path) -> None:
