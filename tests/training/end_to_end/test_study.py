@@ -142,7 +142,7 @@ def test_nothing_is_tested_before_all_runs_are_in(scripts: Any, tmp_path: Path) 
 
 def test_labels_that_are_dealt_anew_are_the_same_labels(scripts: Any) -> None:
     rank: ModuleType = scripts("study_rank")
-    from gradscope.rollouts.types import Rollout, RolloutGroup
+    from gradscope.rollouts.groups import Rollout, RolloutGroup
 
     rollouts = tuple(
         Rollout(group_id="g", sample=i, row=i, prompt="p", completion="c", reward=float(i % 3 == 0), token_rewards=own)
