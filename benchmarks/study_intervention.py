@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
+from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,22 +27,20 @@ from gradscope.metrics.uncertainty.paired import holm, sign_flip_p_value, studen
 from gradscope.rollouts.run_folder import checkpoint_path
 from gradscope.training.config import TrainConfig
 from gradscope.training.tasks.load import load_task
+from gradscope.training.tasks.task import Task
 from gradscope.training.train import train
 
 Array = NDArray[np.float64]
 
 SIZE = 4
-"""G, rollouts of a group."""
 NORMS = (0.01, 0.1)
 """Lengths of a step; the first update of AdamW at 3e-4 has 0.09."""
-DIRECTIONS = ("all-fail part of sign", "mixed part of grpo", "random")
-_NAME = "study_intervention"
-_ROWS_AT_ONCE = 4096
+DIRECTIONS, _ROWS_AT_ONCE = ("all-fail part of sign", "mixed part of grpo", "random"), 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much of it."""
+    """How much of it; groups are of four."""
 
     checkpoints: Sequence[int] = (0, 20, 40)
     """Updates before the weights that are looked at."""
@@ -144,7 +144,7 @@ class Subject:
 
 
 def directions(subject: Subject, plan: Plan, seed: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """One batch's directions, each of length 1."""
+    """One batch's directions, each of length 1; none of a part that the batch does not have."""
     draw = np.random.default_rng(seed)
     torch.manual_seed(seed)
     parts: dict[str, torch.Tensor] = {name: torch.zeros(len(subject.before)) for name in DIRECTIONS}
@@ -159,7 +159,8 @@ def directions(subject: Subject, plan: Plan, seed: int) -> Iterator[tuple[str, t
             parts["mixed part of grpo"] += subject.gradient(group, of_copy[np.cumsum(counts) - 1] * counts)
     parts["random"] = torch.randn(len(subject.before))
     for name, vector in parts.items():
-        yield name, vector / vector.norm()
+        if vector.any():  # a batch may have no group of a kind
+            yield name, vector / vector.norm()
 
 
 def changes(before: Sampled, ratios: Array) -> tuple[float, float]:
@@ -173,49 +174,65 @@ def changes(before: Sampled, ratios: Array) -> tuple[float, float]:
     return float(np.mean((1 - after) ** SIZE - (1 - rate) ** SIZE)), float(np.mean(after - rate))
 
 
-def measure(output: Path, plan: Plan) -> list[dict[str, Any]]:
-    """A row a checkpoint, length, direction and batch."""
+def measure(output: Path, plan: Plan, *, show: bool) -> list[dict[str, Any]]:
+    """A row a checkpoint, length, direction and batch; with ``show`` those that are there."""
     run = output / "run"
-    last = max(plan.checkpoints)
     config = TrainConfig(
         output=str(run),
         task="bimodal",
         group_size=SIZE,
         num_prompts=8,
         learning_rate=1e-4,
-        steps=last,
+        steps=max(plan.checkpoints),
         checkpoint_every=next(step for step in plan.checkpoints if step),
         train_prompts=plan.num_prompts,
         heldout_prompts=0,
         device="cpu",
     )
-    train(config, resume=run.is_dir())
-    task = load_task(config)
+    if not show:
+        train(config, resume=run.is_dir())
     rows: list[dict[str, Any]] = []
     for checkpoint in plan.checkpoints:
-        subject = Subject(checkpoint_path(run, checkpoint), task.train, task.grade)
-        torch.manual_seed(checkpoint)
-        sampled = subject.sample(range(plan.num_prompts), plan.num_samples)
-        start = subject.at(torch.zeros_like(subject.before), sampled)
-        for batch in range(plan.num_batches):
-            for name, unit in directions(subject, plan, 1000 * checkpoint + batch):
-                for norm in NORMS:
-                    ratios = np.exp(subject.at(norm * unit, sampled) - start)
-                    failed, passed = changes(sampled, ratios)
-                    rate = float(np.sum(sampled.share * sampled.reward)) / plan.num_prompts
-                    rows.append(
-                        {
-                            "checkpoint": checkpoint,
-                            "length": norm,
-                            "direction": name,
-                            "batch": batch,
-                            "pass@1 before": round(rate, 6),
-                            "q^4 change": round(failed, 9),
-                            "pass@1 change": round(passed, 9),
-                        }
-                    )
-            print(f"checkpoint {checkpoint}: {batch + 1} of {plan.num_batches} batches", flush=True)
+        file = output / f"rows-{checkpoint}.csv"
+        if not file.is_file() and not show:
+            write_rows(file, list(_rows(load_task(config), run, plan, checkpoint)))
+        rows += read_rows(file) if file.is_file() else []
     return rows
+
+
+def _rows(task: Task, run: Path, plan: Plan, checkpoint: int) -> Iterator[dict[str, Any]]:
+    """Those of one of the weights."""
+    subject = Subject(checkpoint_path(run, checkpoint), task.train, task.grade)
+    torch.manual_seed(checkpoint)
+    sampled = subject.sample(range(plan.num_prompts), plan.num_samples)
+    rate = float(np.sum(sampled.share * sampled.reward)) / plan.num_prompts
+    start = subject.at(torch.zeros_like(subject.before), sampled)
+    for batch in range(plan.num_batches):
+        for name, unit in directions(subject, plan, 1000 * checkpoint + batch):
+            for norm in NORMS:
+                failed, passed = changes(sampled, np.exp(subject.at(norm * unit, sampled) - start))
+                row = {"checkpoint": checkpoint, "length": norm, "direction": name, "batch": batch}
+                numbers = {"pass@1 before": rate, "q^4 change": failed, "pass@1 change": passed}
+                yield row | {title: round(number, 9) for title, number in numbers.items()}
+        print(f"checkpoint {checkpoint}: {batch + 1} of {plan.num_batches} batches", flush=True)
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of a file, numbers as numbers."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        return [
+            {title: value if title == "direction" else literal_eval(value) for title, value in row.items()}
+            for row in csv.DictReader(stream)
+        ]
+
+
+def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """All of them at once, so that a file is whole or not there."""
+    stream = io.StringIO(newline="")
+    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    file.write_text(stream.getvalue(), encoding="utf-8")
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -229,17 +246,20 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> str:
         for name in DIRECTIONS
         for number in ("q^4 change", "pass@1 change")
     }
-    corrected = holm([sign_flip_p_value(of[cell, DIRECTIONS[0], "q^4 change"]) for cell in cells])
+    found = [sign_flip_p_value(of[cell, DIRECTIONS[0], "q^4 change"]) for cell in cells]
+    missing = len(Plan().checkpoints) * len(NORMS) - len(cells)  # planned, and not there yet: they count as decided no
+    corrected = holm([*found, *[1.0] * missing])[: len(cells)]
     lines = [
-        "| updates before | length | direction | q^4, change in 1/1000 | p | pass@1, change in 1/1000 |",
-        "|--:|--:|---|--:|--:|--:|",
+        "| updates before | length | direction | batches | q^4, change in 1/1000 | p | pass@1, change in 1/1000 |",
+        "|--:|--:|---|--:|--:|--:|--:|",
     ]
     for cell, p in zip(cells, corrected, strict=True):
         for name in DIRECTIONS:
             failed, passed = (_thousandths(of[cell, name, number]) for number in ("q^4 change", "pass@1 change"))
             decided = name == DIRECTIONS[0] and p is not None and p <= LEVEL
             told = "" if name != DIRECTIONS[0] or p is None else f"**{p:.4f}**" if decided else f"{p:.4f}"
-            lines.append(f"| {cell[0]} | {cell[1]} | {name} | {failed} | {told} | {passed} |")
+            count = len(of[cell, name, "q^4 change"])
+            lines.append(f"| {cell[0]:g} | {cell[1]:g} | {name} | {count} | {failed} | {told} | {passed} |")
     return "\n".join(lines)
 
 
@@ -253,19 +273,17 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", type=Path, required=True, help="the folder of the run")
     parser.add_argument("--page", type=Path, help="the page to put the table into")
+    parser.add_argument("--show", action="store_true", help="measure nothing")
     parser.add_argument("--quick", action="store_true", help="the smoke test")
     options = parser.parse_args()
     quick = Plan(checkpoints=(0, 2), num_prompts=10, num_samples=20, num_batches=2, batch_prompts=8)
     torch.set_num_threads(1)
-    rows = measure(options.output, quick if options.quick else Plan())
+    rows = measure(options.output, quick if options.quick else Plan(), show=options.show)
     text = tables(rows)
     print(text)
     if options.page is not None:
-        fill_page(options.page, f"<!-- tables of benchmarks/{_NAME}.py -->", "<!-- end of tables -->", text)
-        with (options.page.parent / f"{_NAME}.csv").open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        fill_page(options.page, "<!-- tables of benchmarks/study_intervention.py -->", "<!-- end of tables -->", text)
+        write_rows(options.page.parent / "study_intervention.csv", rows)
     return 0
 
 

@@ -27,8 +27,9 @@ _NEAR_CHECKPOINTS = (
 )
 _CHECKPOINTS = "Ten or more checkpoints at steps of the same prompts, each named: --checkpoint-every, claims --step."
 
+_ONE_STEP = "what one step does: docs/research/study_intervention.md"
 _SIGN_PARTS: tuple[tuple[GroupKind, str, str], ...] = (
-    ("all_fail", "all-fail", ", with G small enough that lone successes occur"),
+    ("all_fail", "all-fail", f", with G small enough that lone successes occur; {_ONE_STEP}"),
     ("mixed", "mixed", ""),
     ("all_pass", "all-pass", ""),
 )
@@ -203,7 +204,7 @@ CLAIMS: tuple[Claim, ...] = (
         source=_SUMMARY,
         claim="A negative advantage for all-fail groups climbs the pass rate.",
         metric="cosine of expected updates, -1 on all-fail groups with pass@1",
-        settle=_SAME_RUN,
+        settle=f"{_SAME_RUN[:-1]}; {_ONE_STEP}.",
         judge=gradients.sign_part_climbs("all_fail", "pass@1"),
     ),
     Claim(
