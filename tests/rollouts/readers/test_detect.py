@@ -186,3 +186,23 @@ def test_rewards_that_cannot_be_added_up_are_refused(tmp_path: Path, cells: dict
     log.write_text("".join(json.dumps(row) + "\n" for row in (*rows, {"step": 1, "prompt_id": "p"} | cells)))
     with pytest.raises(InputError, match=r"has a reward of 1e\+(61|308) in size, and such beyond 1e\+60"):
         read_run(log)
+
+
+@pytest.mark.parametrize(
+    ("logs", "read", "other"),
+    [
+        (("trl", "verl_legacy"), "trl", "verl"),
+        (("slime", "roll"), "slime", "roll"),
+        (("nemo_rl", "art"), "nemo-rl", "art"),
+    ],
+)
+def test_files_of_another_trainer_in_the_folder_are_named(
+    tmp_path: Path, logs: tuple[str, str], read: str, other: str
+) -> None:
+    for log in logs:
+        shutil.copytree(LOGS / log, tmp_path, dirs_exist_ok=True)
+    said = f"Files of {other} are in the folder, too, and are left out: read them with --reader."
+    source = read_run(tmp_path).source
+    assert (source.format, said in source.missing) == (read, True)
+    assert said not in read_run(tmp_path, ReadOptions(reader=read)).source.missing
+    assert read_run(tmp_path, ReadOptions(reader=other)).source.format == other
