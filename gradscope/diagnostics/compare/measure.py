@@ -420,5 +420,5 @@ def _source(paths: Sequence[str | Path], runs: Sequence[ComparedRun]) -> Source:
         recognized=f"{len(runs)} {_kind(runs)}",
         kind="metrics" if all(run.log is not None and run.log.kind == "metrics" for run in runs) else "rollouts",
         files=tuple(file for run in runs for file in run.files),
-        num_rows=sum(len(run.reward) for run in runs),
+        num_rows=sum(len(run.reward) if run.log is None else run.log.num_rows for run in runs),
     )

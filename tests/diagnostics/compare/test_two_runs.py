@@ -209,3 +209,8 @@ def test_three_runs_or_rollouts_that_are_not_there_have_no_such_interval(tmp_pat
     assert all(estimate is None for _, estimate in within(*logs).values())
     bare = write_run(tmp_path / "run", heldout_prompts=0)
     assert all(estimate is None for _, estimate in within(bare, logs[0]).values())
+
+
+def test_the_rows_of_foreign_logs_are_counted() -> None:
+    logs = REPOSITORY / "fixtures" / "logs"
+    assert compare_runs(logs / "verl_v1", logs / "trl").source.num_rows == 4 + 8
