@@ -178,9 +178,13 @@ def line_columns(
         rewards = numbers_of(list(map(score, rows)))
         numbers: dict[str, NDArray[Any]] = {"reward": rewards, REWARD + "score": rewards}
         numbers |= {REWARD + name: numbers_of(list(map(cell, rows))) for name, cell in further.items()}
-        is_odd = np.array([cell is not UNSET and not isinstance(cell, str) for cell in map(source, rows)])
+        is_odd = np.zeros(len(rows), dtype=np.bool_)
+        if not {UnsetType, str}.issuperset(map(type, map(source, rows))):
+            is_odd |= [cell is not UNSET and not isinstance(cell, str) for cell in map(source, rows)]
         for other in others:
-            is_odd |= [cell is not UNSET and bytes(cell)[0] not in _NO_NUMBER for cell in map(other, rows)]
+            logged = list(map(other, rows))
+            if Raw in set(map(type, logged)):
+                is_odd |= [cell is not UNSET and bytes(cell)[0] not in _NO_NUMBER for cell in logged]
         if has_tokens:
             found = [_tokens({name: cell(row) for name, cell in tokens.items()}) for row in rows]
             is_odd |= [one is None for one in found]
