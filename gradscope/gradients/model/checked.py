@@ -165,7 +165,7 @@ def require_consistent_config(folder: Path) -> None:
 
     Raises:
         InputError: It is no object, it is of a quantized model, a dropout of it is no share, or it declares more layers
-            or a larger embedding than the weights have numbers for.
+            than there are tensors, or a larger embedding, perceptron or attention than there are numbers.
     """
     file = folder / "config.json"
     if not file.is_file():
@@ -189,7 +189,9 @@ def require_consistent_config(folder: Path) -> None:
         if type(layers) is int and layers > len(shapes):
             raise InputError(f"{file} declares {layers:,} layers, and there are {len(shapes)} tensors.", hint=_FIT)
         inner = max((part[name] for name in _INNER if type(part.get(name)) is int), default=0)
-        for what, size in (("an embedding", rows), ("a layer", inner)):
+        heads = [part.get(name) for name in ("num_attention_heads", "head_dim")]
+        attended = math.prod(heads) if {type(one) for one in heads} == {int} else 0
+        for what, size in (("an embedding", rows), ("a layer", inner), ("attention", attended)):
             if type(size) is int and type(width) is int and size * width > numbers:
                 raise InputError(
                     f"{file} declares {what} of {size:,} by {width:,}, and the weights are {numbers:,} numbers.",

@@ -108,6 +108,7 @@ def test_every_file_of_json_is_bounded(folder: Path, name: str, text: str) -> No
         ({"num_hidden_layers": 10**9}, "declares 1,000,000,000 layers, and there are 3 tensors"),
         ({"hidden_size": 10**7}, "declares an embedding of 5 by 10,000,000, and the weights are 21 numbers"),
         ({"intermediate_size": 10**6}, "declares a layer of 1,000,000 by "),
+        ({"num_attention_heads": 4, "head_dim": 10**6}, "declares attention of 4,000,000 by "),
         ({"text_config": CONFIG | {"num_hidden_layers": 4}}, "declares 4 layers"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, r"is quantized \(gptq\)"),
         ({"quantization_config": "x"}, "is quantized:"),
