@@ -146,7 +146,8 @@ def read_run(
         )
     _refuse_unused(reader, request)
     refuse_several(request.path, reader.name, request.options)
-    run = as_named_run(_naming_others(_naming_non_finite(_with_given_base(reader.read(request), request)), request))
+    run = as_named_run(_naming_non_finite(_with_given_base(reader.read(request), request)))
+    run = _naming_others(run, reader, request)
     if rewards_only:
         trim_heap()  # what was merged leaves holes that the statistics would not fit
     if request.options.strict:
@@ -176,12 +177,13 @@ def _with_given_base(run: Run, request: ReadRequest) -> Run:
     return replace(run, weights=tuple(weights))
 
 
-def _naming_others(run: Run, request: ReadRequest) -> Run:
+def _naming_others(run: Run, reader: Format | RowFormat, request: ReadRequest) -> Run:
     """The run, with a sentence on files of other trainers in its folder, which nobody chose to leave out."""
-    if request.options.reader is not None or not request.path.is_dir():
+    is_chosen = request.options.reader is not None or reader is reduced.FORMAT or reader not in TRAINERS
+    if is_chosen or not request.path.is_dir():
         return run
-    others = [one.name for one in TRAINERS if one.name != run.source.format and one.recognizes(request)]
-    if not others or run.source.format not in {one.name for one in TRAINERS}:
+    others = [one.name for one in TRAINERS if one is not reader and one.recognizes(request)]
+    if not others:
         return run
     said = f"Files of {' and '.join(others)} are in the folder, too, and are left out: read them with --reader."
     return replace(run, source=replace(run.source, missing=(*run.source.missing, said)))
