@@ -80,11 +80,12 @@ def verl_metrics(
         )
     (file,) = chosen
     metrics, sentences = read_verl_metrics(file, quarantine), list[str]()
+    pairs = [pair for pair in _mean_pairs(metrics, means) if math.isfinite(pair[0])]
     if len(files) > 1 and experiment is None:
         sentences.append(
             f"Of {len(files)} files of metrics {file.name} is that of these rollouts: its mean rewards are theirs."
         )
-    elif (pairs := _mean_pairs(metrics, means)) and not any(starmap(_is_close, pairs)):
+    elif pairs and not any(starmap(_is_close, pairs)):
         sentences.append(
             f"At none of {counted(len(pairs), 'step')} is the mean reward in {file.name} that of the rollouts: it may "
             "be of another experiment."
@@ -115,8 +116,7 @@ def _agree(metrics: Mapping[int, Mapping[str, float]], means: Mapping[int, float
 
 def _mean_pairs(metrics: Mapping[int, Mapping[str, float]], means: Mapping[int, float]) -> list[tuple[float, float]]:
     """The logged and the own mean reward of each step that has both."""
-    logged = ((metrics.get(step, {}).get("reward", math.nan), mean) for step, mean in means.items())
-    return [pair for pair in logged if math.isfinite(pair[0])]
+    return [(metrics[step]["reward"], mean) for step, mean in means.items() if "reward" in metrics.get(step, ())]
 
 
 def _is_close(logged: float, mean: float) -> bool:

@@ -119,7 +119,10 @@ def test_of_two_experiments_the_metrics_are_those_whose_rewards_are_the_rollouts
 
 @pytest.mark.parametrize(
     ("second", "which"),
-    [([0.5, 1.0], "2 of them have"), ([0.5], "none of them have"), ([0.25, 1.0], "none of them have"), ([], "none of")],
+    [
+        *[([0.5, 1.0], "2 of them have"), ([0.5], "none of them have"), ([0.25, 1.0], "none of them have")],
+        *[([0.5, math.nan], "none of them have"), ([], "none of")],
+    ],
 )
 def test_experiments_that_rewards_do_not_tell_apart_are_asked_for(
     tmp_path: Path, second: list[float], which: str
