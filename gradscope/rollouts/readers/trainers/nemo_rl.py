@@ -231,7 +231,7 @@ def _token_columns() -> LineColumns:
 
     def take(rows: Sequence[Any], file: Path) -> Columns:
         texts = [jsons_of(list(map(cell, rows))) for cell in (ids, mask, logprobs, advantages)]
-        lengths, prompts, levels = zip(*map(_PlainTokens().of, map(length, rows), *texts), strict=True)
+        lengths, prompts, levels = zip(*map(_plain_tokens, map(length, rows), *texts), strict=True)
         known = {text: ids_digest(text) for text in dict.fromkeys(prompts)}
         groups = [known[text] for text in prompts]
         num_tokens = np.array(lengths)
@@ -275,55 +275,40 @@ class _Scores:
         return np.full(len(rows), -1 if step is None else step)
 
 
-class _PlainTokens:
-    """What is told of rows' tokens without a list of them; the start of the row before mostly serves again."""
+def _plain_tokens(
+    length: Sequence[int], ids: bytes, mask: bytes, logprobs: bytes, advantages: bytes
+) -> tuple[int, bytes, float | None]:
+    """What is told of a row's tokens without a list of them: of four JSON texts, each a list of one list, or null.
 
-    def __init__(self) -> None:
-        self._starts: dict[bytes, int] = {}
-        self._prompt, self._head = b"", b""
-
-    def of(
-        self, length: Sequence[int], ids: bytes, mask: bytes, logprobs: bytes, advantages: bytes
-    ) -> tuple[int, bytes, float | None]:
-        """Of four JSON texts, each a list of one list, or null.
-
-        Returns:
-            The number of tokens of the completion, -1 where the lists are not plain; the prompt's ids, as JSON; and the
-            advantage of all sampled tokens, None where they differ or have none.
-        """
-        logged = [text for text in (ids, mask, logprobs, advantages) if text != b"null"]
-        outline = b"".join(logged).translate(None, _FLAT)
-        are_one = {text[:2] + text[-2:] for text in logged} == {b"[[]]"}
-        if len(length) != 1 or len(logged) < 2 or not are_one or outline != b"[[]]" * len(logged):
+    Returns:
+        The number of tokens of the completion, -1 where the lists are not plain; the prompt's ids, as JSON; and the
+        advantage of all sampled tokens, None where they differ or have none.
+    """
+    logged = [text for text in (ids, mask, logprobs, advantages) if text != b"null"]
+    outline = b"".join(logged).translate(None, _FLAT)
+    are_one = {text[:2] + text[-2:] for text in logged} == {b"[[]]"}
+    if len(length) != 1 or len(logged) < 2 or not are_one or outline != b"[[]]" * len(logged):
+        return _NOT_PLAIN
+    size, num_commas = length[0], [text.count(b",") for text in logged]
+    first = mask.find(b"1") if b"1" in mask else mask.find(b"true")
+    start = mask.count(b",", 0, max(first, 0))
+    is_flag = mask[first + 1 : first + 2] in (b",", b"]", b".", b"r", b" ")
+    is_plain = first > 0 and is_flag and not mask[2:first].strip(b"0,. fales") and not ids.translate(None, _IDS)
+    if not is_plain or min(num_commas) + 1 < size or start >= size:
+        return _NOT_PLAIN
+    advantage = None
+    if advantages != b"null":
+        number, comma, _ = advantages[2:-2].partition(b",")
+        gap = b", " if advantages[2 + len(number) : 4 + len(number)] == b", " else comma
+        is_one_level = advantages[2:-2] == number + (gap + number) * num_commas[-1]
+        levels = {number} if is_one_level else set(advantages[2:-2].replace(b" ", b"").split(b",")[start:size])
+        if levels & {b"null", b"true", b"false"}:
             return _NOT_PLAIN
-        size, num_commas = length[0], [text.count(b",") for text in logged]
-        first = mask.find(b"1") if b"1" in mask else mask.find(b"true")
-        head = mask[: first + 2]
-        start = self._starts[head] if head in self._starts else self._starts.setdefault(head, _start(head, first))
-        if start < 0 or ids.translate(None, _IDS) or min(num_commas) + 1 < size or start >= size:
-            return _NOT_PLAIN
-        advantage = None
-        if advantages != b"null":
-            number, comma, _ = advantages[2:-2].partition(b",")
-            gap = b", " if advantages[2 + len(number) : 4 + len(number)] == b", " else comma
-            is_one_level = advantages[2:-2] == number + (gap + number) * num_commas[-1]
-            levels = {number} if is_one_level else set(advantages[2:-2].replace(b" ", b"").split(b",")[start:size])
-            if levels & {b"null", b"true", b"false"}:
-                return _NOT_PLAIN
-            if len(levels) > 1:
-                flags, numbers = (json.loads(text)[0][start:size] for text in (mask, advantages))
-                levels = {number for number, flag in zip(numbers, flags, strict=True) if flag}
-            advantage = float(levels.pop()) if len(levels) == 1 else None
-        if not self._head or not ids.startswith(self._head) or self._head.count(b",") != start:
-            self._prompt = b"[" + b",".join(ids[2:-2].split(b",", start)[:start]) + b"]"
-            self._head = b"[" + self._prompt[:-1] + b","
-        return size - start, self._prompt, advantage
-
-
-def _start(head: bytes, first: int) -> int:
-    """How many flags a mask has before the first that is set, at a byte; -1 where they are not plain."""
-    is_flag = head[first + 1 : first + 2] in (b",", b"]", b".", b"r", b" ")
-    return head.count(b",", 0, first) if first > 0 and is_flag and not head[2:first].strip(b"0,. fales") else -1
+        if len(levels) > 1:
+            flags, numbers = (json.loads(text)[0][start:size] for text in (mask, advantages))
+            levels = {number for number, flag in zip(numbers, flags, strict=True) if flag}
+        advantage = float(levels.pop()) if len(levels) == 1 else None
+    return size - start, b"[" + b",".join(ids[2:-2].split(b",", start)[:start]) + b"]", advantage
 
 
 def _only(cell: Any) -> Any:
