@@ -182,7 +182,8 @@ def _naming_others(run: Run, reader: Format | RowFormat, request: ReadRequest) -
     is_chosen = request.options.reader is not None or reader is reduced.FORMAT or reader not in TRAINERS
     if is_chosen or not request.path.is_dir():
         return run
-    others = [one.name for one in TRAINERS if one is not reader and one.recognizes(request)]
+    behind = TRAINERS[TRAINERS.index(reader) + 1 :]  # those before it were asked, and said no
+    others = [one.name for one in behind if one.recognizes(request)]
     if not others:
         return run
     said = f"Files of {' and '.join(others)} are in the folder, too, and are left out: read them with --reader."
