@@ -8,6 +8,7 @@ Shapes: R rollouts of a step, T tokens of a completion, N tokens of a step, H wi
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -257,7 +258,7 @@ Array = NDArray[np.float64]
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class _Head(OnlineAdvantage):
+class _Head(OnlineAdvantage, ABC):
     """A formulation with a head and the head's optimizer.
 
     Args:
@@ -310,17 +311,17 @@ class _Head(OnlineAdvantage):
         self._metrics = {"critic_mean_abs": float(said.detach().abs().mean()), "critic_loss": float(loss.detach())}
         return advantages
 
+    @abstractmethod
     def _read(self, states: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
         """What the head reads of the states before the first token and at each, [R][1 + T, H]: one a token."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _made(self, step: StepRollouts, said: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
         """From what the head says, [R][T], to advantages and to what it is to learn, both [R][T]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _loss(self, said: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Of each token, [N]."""
-        raise NotImplementedError
 
     @property
     def memory(self) -> Memory:
