@@ -251,6 +251,20 @@ def test_the_quick_study_of_one_step_fills_its_page(run_study: Ran, tmp_path: Pa
     assert f"| 0 | 0.01 | all-fail part of sign | {len(own)} | {1000 * np.mean(own):+.2f} [" in page.read_text()
 
 
+@pytest.mark.slow
+def test_granularity_is_measured_on_the_same_rollouts(run_study: Ran, tmp_path: Path) -> None:
+    for folder in ("research", "images"):
+        (tmp_path / folder).mkdir()
+    code, _, error = run_study("granularity", "--quick", "--output", tmp_path / "runs", "--docs", tmp_path)
+    assert code == 0, error
+    with (tmp_path / "research" / "formulations_granularity.csv").open() as file:
+        rows = {row["advantage"]: row for row in csv.DictReader(file)}
+    assert len(rows) == 10
+    assert rows["dr_grpo"]["over dr_grpo's"] == "1.00 [1.00, 1.00]"
+    assert len({row["signal to noise"] for row in rows.values()}) > 5
+    assert "</svg>" in (tmp_path / "images" / "granularity.svg").read_text()
+
+
 def check_files(folder: Path) -> None:
     """The tables beside a page are whole."""
     files = list(folder.glob("*.csv"))
