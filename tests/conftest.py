@@ -5,17 +5,21 @@ from __future__ import annotations
 import gc
 import os
 import random
+import shutil
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.places import cache, memory, web
 
 __all__ = ["cache", "memory", "web"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+TRAINED = {"short_run", "tiny_run"}
+"""Fixtures that train; a test that asks for one is slow."""
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -45,9 +49,12 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules with slow tests first, so that no worker is left with one of them at the end."""
+    for item in items:
+        if TRAINED & set(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
 
@@ -59,6 +66,21 @@ def pytest_runtest_setup() -> None:
     for library, seed in (("numpy.random", "seed"), ("torch", "manual_seed")):
         if library in sys.modules:
             getattr(sys.modules[library], seed)(0)
+
+
+def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that only the first worker who asks for it makes; the others wait for it, and all read it."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # where the folders of all workers lie
+    folder, finished = root / "shared" / name, root / "shared" / f"{name}.finished"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f"{folder.name}.lock")):
+        if not finished.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            make(folder)
+            finished.touch()
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.strangers.models import plain_llama
-from benchmarks.strangers.words import WORDS, TokenizerChoice
+from benchmarks.strangers.texts import WORDS, TokenizerChoice
 
 Expected = Literal["match", "match_bf16", "match_within", "no_gradient", "cannot", "mismatch"]
 """``mismatch``: the run was spoiled on purpose, and anything but a match is right."""

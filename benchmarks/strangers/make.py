@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks.strangers.case import Case, Folders
-from benchmarks.strangers.words import build_tokenizer, by_ids, prompts
+from benchmarks.strangers.texts import build_tokenizer, by_ids, prompts
 
 COMMON: dict[str, Any] = {
     "per_device_train_batch_size": 4,

@@ -1,11 +1,11 @@
-"""Tiny models of any architecture, with nothing left at a value that hides a mistake."""
+"""Tiny models of any architecture with nothing left at a value that hides a mistake, and what scripts do to them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.strangers.words import EOS, VOCAB
+from benchmarks.strangers.texts import EOS, VOCAB
 
 SHAPE: dict[str, Any] = {
     "vocab_size": VOCAB,
@@ -18,6 +18,8 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 64,
 }
 SEED = 11
+TARGETS = ["q_proj", "v_proj", "down_proj"]
+LORA: dict[str, Any] = {"r": 3, "target_modules": TARGETS, "task_type": "CAUSAL_LM"}
 
 
 def build(kind: str, *, dropout: float = 0.0, seed: int = SEED, **changes: Any) -> Any:
@@ -52,3 +54,85 @@ def of(kind: str, **changes: Any) -> Callable[[], Any]:
 def plain_llama() -> Any:
     """The model of every case that is not about models."""
     return build("llama")
+
+
+def lora(**changes: Any) -> Callable[[], Any]:
+    """A LoraConfig in the making."""
+
+    def build() -> Any:
+        from peft import LoraConfig
+
+        return LoraConfig(**{**LORA, **changes})
+
+    return build
+
+
+def peft_of(name: str, **changes: Any) -> Callable[[], Any]:
+    """Another of PEFT's configurations."""
+
+    def build() -> Any:
+        import peft
+
+        return getattr(peft, name)(task_type="CAUSAL_LM", **{"target_modules": TARGETS, **changes})
+
+    return build
+
+
+def frozen_embeddings(model: Any, folders: Any) -> Any:
+    """The script freezes the input embeddings."""
+    model.get_input_embeddings().weight.requires_grad_(False)
+    return model
+
+
+def frozen_first_layer(model: Any, folders: Any) -> Any:
+    """The script freezes the first layer."""
+    model.model.layers[0].requires_grad_(False)
+    return model
+
+
+def saved_in_shards(model: Any, folders: Any) -> Any:
+    """The base is large, so that its file is several."""
+    (folders.base / "model.safetensors").unlink()
+    model.save_pretrained(folders.base, max_shard_size="20KB")
+    return model
+
+
+def existing_adapter(model: Any, folders: Any) -> Any:
+    """The script goes on from an adapter that was trained before."""
+    import torch
+    from peft import PeftModel, get_peft_model
+
+    adapted = get_peft_model(model, lora()())
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    adapted.save_pretrained(folders.root / "earlier")
+    base = adapted.unload()
+    return PeftModel.from_pretrained(base, folders.root / "earlier", is_trainable=True)
+
+
+def second_adapter(kind: Callable[[], Any], active: str) -> Callable[[Any, Any], Any]:
+    """A model with two adapters, of which one is trained."""
+
+    def prepare(model: Any, folders: Any) -> Any:
+        from peft import get_peft_model
+
+        adapted = get_peft_model(model, lora()())
+        adapted.add_adapter("second", kind())
+        adapted.set_adapter(active)
+        return adapted
+
+    return prepare
+
+
+def trainer_of(name: str, module: str = "trl") -> Callable[[], tuple[Any, Any]]:
+    """Another of TRL's trainers and its arguments' class."""
+
+    def load() -> tuple[Any, Any]:
+        from importlib import import_module
+
+        found = import_module(module)
+        return getattr(found, f"{name}Trainer"), getattr(found, f"{name}Config")
+
+    return load

@@ -1,30 +1,165 @@
-"""How prompts and completions became ids: templates, tools, environments, padding tokens."""
+"""Tokenizers of words, ragged prompts of them, rollouts of an environment, and reward functions that look at ids."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.strangers.case import Case
-from benchmarks.strangers.models import of
-from benchmarks.strangers.words import (
-    EOS_TEMPLATE,
-    KEYWORD_TEMPLATE,
-    OTHER_TEMPLATE,
-    PLAIN_RESPONSE,
-    TEMPLATE,
-    TOOL_TEMPLATE,
-    WORDS,
-    TokenizerChoice,
-    by_ids,
-    scores,
-    unlogged,
+VOCAB = 32
+EOS = 1
+SPECIAL = ("<pad>", "<eos>", "<unk>")
+TEMPLATE = "{% for m in messages %}w5 {{ m['content'] }} w6 {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
+OTHER_TEMPLATE = (
+    "{% for m in messages %}w8 w9 {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}w10 w11{% endif %}"
 )
+EOS_TEMPLATE = (
+    "{% for m in messages %}w5 {{ m['content'] }} <eos> {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
+)
+KEYWORD_TEMPLATE = TEMPLATE.replace("w7{% endif", "w7{% if thinking %} w12 w13{% endif %}{% endif")
+BOS_TEMPLATE = "w4 " + KEYWORD_TEMPLATE
+TOOL_TEMPLATE = (
+    "{% if tools %}{% for t in tools %}w14 w15 {{ 'w16' if t['function']['name'] == 'double' else 'w17' }} "
+    "{% endfor %}{% endif %}{% for m in messages %}w5 {{ m['content'] }}{% for c in m.tool_calls or [] %} "
+    "{{ c.function.name }} {{ c.function.arguments }}{% endfor %} w6 {% endfor %}"
+    "{% if add_generation_prompt %}w7{% endif %}"
+)
+PLAIN_RESPONSE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "w7",
+    "fields": {"content": {"close_pattern": r"<eos>\s*$", "content": "text"}},
+}
 
-CHAT = TokenizerChoice(chat=True, saved_template=TEMPLATE)
-PAD_IS_EOS = TokenizerChoice(has_pad=False)
-NO_KEYS: dict[str, Any] = {"num_key_value_heads": None, "head_dim": None}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerChoice:
+    """How the words of a run become ids."""
+
+    size: int = VOCAB
+    """Words of the tokenizer."""
+    of_qwen2: bool = False
+    """Whether it is a small one of Qwen2's own class, of letters; else of words."""
+    has_pad: bool = True
+    """Whether it has a padding token; else TRL takes EOS."""
+    bos: bool = False
+    """Whether every text begins with the word w4."""
+    saved_template: str | None = None
+    """The chat template that is saved beside the base model."""
+    script_template: str | None = None
+    """The chat template that the script sets afterwards."""
+    chat: bool = False
+    """Whether prompts are conversations."""
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    """How responses are parsed, which TRL's tools need."""
+
+
+WORDS = TokenizerChoice()
+
+
+def build_tokenizer(choice: TokenizerChoice) -> Any:
+    """The tokenizer as it is saved beside the base model."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
+
+    if choice.of_qwen2:
+        letters = {one: number for number, one in enumerate([*SPECIAL, "w", "Ġ", "Ġw", *"0123456789abcdefghijklmnop"])}
+        named = {"unk_token": "<unk>", "eos_token": "<eos>", "pad_token": "<pad>"}
+        return Qwen2Tokenizer(vocab=letters, merges=[("Ġ", "w")], **named)
+    words = [*SPECIAL, *(f"w{number}" for number in range(3, choice.size))]
+    core = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "<pad>"} if choice.has_pad else {}
+    if choice.bos:
+        special["bos_token"] = "w4"
+        core.post_processor = processors.TemplateProcessing(single="w4 $A", special_tokens=[("w4", 4)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<eos>", **special)
+    if choice.saved_template:
+        tokenizer.chat_template = choice.saved_template
+    if choice.schema:
+        tokenizer.response_template = dict(choice.schema)
+    return tokenizer
+
+
+def prompts(choice: TokenizerChoice) -> list[Any]:
+    """Sixteen prompts of two to seven words."""
+    texts = [" ".join(f"w{3 + (7 * i + 5 * j) % 29}" for j in range(2 + i % 6)) for i in range(16)]
+    return [[{"role": "user", "content": text}] for text in texts] if choice.chat else list(texts)
+
+
+def by_ids(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
+    """A number that depends on the ids, which it logs."""
+    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+    return scores(completion_ids)
+
+
+def scores(completion_ids: Sequence[Sequence[int]]) -> list[float]:
+    """0, 0.5 or 1."""
+    return [sum(ids) % 3 / 2 for ids in completion_ids]
+
+
+def unlogged(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float]:
+    """A number that depends on the ids, which nobody logs."""
+    return scores(completion_ids)
+
+
+def by_length(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float]:
+    """How many tokens there are."""
+    return [len(ids) / 10 for ids in completion_ids]
+
+
+def sometimes_none(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float | None]:
+    """None for a part of the completions."""
+    return [None if sum(ids) % 4 == 0 else float(ids[0] % 2) for ids in completion_ids]
+
+
+def mostly_scored(
+    completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any
+) -> list[float | None]:
+    """None for a part of the completions, which are then not scored at all."""
+    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+    return [None if sum(ids) % 4 == 0 else float(sum(ids) % 3) for ids in completion_ids]
+
+
+def always_none(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[None]:
+    """A function that never applies."""
+    return [None for _ in completion_ids]
+
+
+def constant(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
+    """The same for all: no group has a gradient."""
+    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+    return [1.0 for _ in completion_ids]
+
+
+def half_dead(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
+    """The first group's are all the same."""
+    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+    return [1.0 if place < 4 else score for place, score in enumerate(scores(completion_ids))]
+
+
+def named_alike(*weights: float) -> tuple[Callable[..., Any], ...]:
+    """Reward functions of one name, as a factory makes them; the first logs the ids."""
+
+    def build(place: int, weight: float) -> Callable[..., Any]:
+        def reward(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
+            if place == 0:
+                log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+            return [weight * ((sum(ids) + place) % (3 + place)) for ids in completion_ids]
+
+        return reward
+
+    return tuple(build(place, weight) for place, weight in enumerate(weights))
+
+
+def graded(value: float, share: int = 0) -> Callable[..., Any]:
+    """A judge that gives the same grade to all, but for every ``share``-th group."""
+
+    def judge(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
+        log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+        live = [bool(share) and place // 4 % share == share - 1 for place in range(len(completion_ids))]
+        return [score if alive else value for score, alive in zip(scores(completion_ids), live, strict=True)]
+
+    return judge
 
 
 def double(number: int) -> int:
@@ -73,125 +208,3 @@ def with_prompts(
 
 def _numbers(text: str) -> list[int]:
     return [int(word[1:]) for word in text.split()]
-
-
-def with_tools() -> dict[str, Any]:
-    """A chat with one tool, whose schema stands before the conversation."""
-    tokenizer = replace(CHAT, saved_template=TOOL_TEMPLATE, schema=PLAIN_RESPONSE)
-    return {"tokenizer": tokenizer, "trainer": {"tools": [double]}}
-
-
-def text_cases() -> list[Case]:
-    """Tokenization."""
-    chat_eos = replace(CHAT, has_pad=False, saved_template=EOS_TEMPLATE)
-    return [
-        Case(name="chat", axis="text", tokenizer=CHAT),
-        Case(name="chat, template set in the script", axis="text", tokenizer=_scripted(None)),
-        Case(name="chat, template changed in the script", axis="text", tokenizer=_scripted(OTHER_TEMPLATE)),
-        Case(
-            name="chat, template changed in the script, W0 by the trainer",
-            axis="text",
-            tokenizer=_scripted(OTHER_TEMPLATE),
-            saved="trainer",
-        ),
-        Case(
-            name="chat, chat_template_kwargs",
-            axis="text",
-            tokenizer=replace(CHAT, saved_template=KEYWORD_TEMPLATE),
-            args={"chat_template_kwargs": {"thinking": True}},
-        ),
-        Case(
-            name="tools",
-            axis="text",
-            **with_tools(),
-            expect="cannot",
-            word="tool",
-            oracle=False,
-        ),
-        Case(
-            name="tools, prompt_ids logged",
-            axis="text",
-            **with_tools(),
-            rewards=(with_prompts,),
-        ),
-        Case(
-            name="rollout_func with env_mask",
-            axis="text",
-            trainer={"rollout_func": masked_rollouts(logs=False)},
-            expect="cannot",
-            word="mask|environment",
-            oracle=False,
-            rank="any",
-        ),
-        Case(
-            name="rollout_func with env_mask, mask logged",
-            axis="text",
-            trainer={"rollout_func": masked_rollouts(logs=True)},
-            rewards=(with_mask,),
-        ),
-        *_of_padding(chat_eos),
-        Case(name="tokenizer larger than the vocabulary", axis="text", tokenizer=replace(WORDS, size=40)),
-        Case(name="tokenizer of another class than the model's", axis="text", model=of("qwen2", head_dim=None)),
-        Case(
-            name="text only",
-            axis="text",
-            rewards=(unlogged,),
-            expect="cannot",
-            word="inferred",
-            oracle=False,
-            rank="any",
-        ),
-        Case(
-            name="text only, no --run-config",
-            axis="text",
-            rewards=(unlogged,),
-            run_config=False,
-            expect="cannot",
-            oracle=False,
-            rank="any",
-        ),
-        Case(name="no --run-config, defaults", axis="text", run_config=False),
-        Case(
-            name="no --run-config, another loss",
-            axis="text",
-            run_config=False,
-            args={"loss_type": "grpo"},
-            expect="cannot",
-            word="--run-config",
-            oracle=False,
-            rank="any",
-        ),
-        Case(name="two functions, one logs ids", axis="text", rewards=(unlogged, by_ids)),
-    ]
-
-
-def _scripted(saved: str | None) -> TokenizerChoice:
-    """A template of the script, beside the one that the base model has."""
-    return TokenizerChoice(chat=True, saved_template=saved, script_template=TEMPLATE)
-
-
-def _of_padding(chat_eos: TokenizerChoice) -> list[Case]:
-    """Padding by EOS, which prompts then hold too: its embedding has a gradient or has none."""
-    cases = [
-        Case(name="pad = eos", axis="text", tokenizer=PAD_IS_EOS),
-        Case(name="pad = eos, chat", axis="text", tokenizer=chat_eos),
-        Case(name="pad = eos, chat, W0 by the trainer", axis="text", tokenizer=chat_eos, saved="trainer"),
-    ]
-    families = {
-        "gpt_neox": of("gpt_neox", **NO_KEYS),
-        "gptj": of("gptj", **NO_KEYS, intermediate_size=None, n_inner=48, rotary_dim=4),
-        "mpt": of("mpt", **NO_KEYS, intermediate_size=None, d_model=32, n_heads=4, n_layers=2, max_seq_len=64),
-        "mamba": of("mamba", **NO_KEYS, intermediate_size=None, state_size=4, time_step_rank=4),
-    }
-    for kind, model in families.items():
-        for saved in ("model", "trainer"):
-            cases.append(
-                Case(
-                    name=f"pad = eos, chat, {kind}, W0 by the {saved}",
-                    axis="text",
-                    tokenizer=chat_eos,
-                    model=model,
-                    saved=saved,
-                )
-            )
-    return cases

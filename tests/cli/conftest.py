@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from gradscope.__main__ import main
+from tests.conftest import made_once
 from tests.render.examples import HOSTILE
 
 
@@ -64,8 +65,10 @@ def samples(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two updates of the embedded model, made by the command itself."""
-    folder = tmp_path_factory.mktemp("runs") / "tiny"
     sizes = ("--steps", "2", "--num-prompts", "6", "--group-size", "4", "--checkpoint-every", "1")
     heldout = ("--heldout-prompts", "4", "--heldout-samples", "4", "--learning-rate", "0.001")
-    assert main(["train", "--output", str(folder), "--quiet", *sizes, *heldout]) == 0
-    return folder
+
+    def make(folder: Path) -> None:
+        assert main(["train", "--output", str(folder), "--quiet", *sizes, *heldout]) == 0
+
+    return made_once(tmp_path_factory, "cli/tiny", make)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gradscope.training.config import TrainConfig
+from tests.conftest import made_once
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<eos>{% endfor %}"
@@ -29,17 +33,17 @@ SHORT: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def short_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A run of three steps, made once for each choice of settings."""
+    """A run of three steps, made once for each choice of settings; nobody may write into it."""
     from gradscope.training.train import train
 
-    made: dict[str, Path] = {}
-
     def make(**settings: Any) -> Path:
-        key = json.dumps(settings, sort_keys=True, default=str)
-        if key not in made:
-            folder = tmp_path_factory.mktemp("run") / "run"
-            made[key] = train(TrainConfig.from_json(SHORT | settings | {"output": str(folder)}))
-        return made[key]
+        config = TrainConfig.from_json(SHORT | settings)
+        key = hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()[:16]
+        return made_once(
+            tmp_path_factory,
+            f"{key}/run",
+            lambda folder: train(dataclasses.replace(config, output=str(folder))),
+        )
 
     return make
 
@@ -97,19 +101,19 @@ def save_model(
 @pytest.fixture(scope="session")
 def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama with byte-level BPE and a chat template."""
-    return save_model(tmp_path_factory.mktemp("models") / "chat")
+    return made_once(tmp_path_factory, "models/chat", save_model)
 
 
 @pytest.fixture(scope="session")
 def experts_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Qwen3 mixture of experts."""
-    return save_model(tmp_path_factory.mktemp("models") / "experts", kind="experts")
+    return made_once(tmp_path_factory, "models/experts", partial(save_model, kind="experts"))
 
 
 @pytest.fixture(scope="session")
 def gpt2_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny GPT-2 (learned positions, Conv1D) without padding token and chat template."""
-    return save_model(tmp_path_factory.mktemp("models") / "gpt2", kind="gpt2", pad=False, chat=False)
+    return made_once(tmp_path_factory, "models/gpt2", partial(save_model, kind="gpt2", pad=False, chat=False))
 
 
 @pytest.fixture

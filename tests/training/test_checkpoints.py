@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +13,27 @@ from gradscope.errors import InputError
 from gradscope.rollouts.run_folder import checkpoint_path, find_weights
 from gradscope.training.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, complete_checkpoints, rewind
 from gradscope.training.train import train
-from tests.training.interrupted import LONG, assert_same_run, interrupted
+from tests.training.interrupted import LONG, assert_same_run, config_for, interrupted
+
+MakeRun = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
+    """A run that Ctrl-C ended after three steps, one a formulation, to be copied."""
+
+    @functools.cache
+    def stop(advantage: str) -> Path:
+        return Path(interrupted(tmp_path_factory.mktemp("stopped") / "run", (3, "steps"), advantage=advantage).output)
+
+    return stop
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["absent", "garbled", "narrow", "uncounted"])
-def test_resume_without_the_critic(tmp_path: Path, damage: str) -> None:
-    config = interrupted(tmp_path / "run", (3, "steps"), advantage="token_critic")
-    folder = checkpoint_path(tmp_path / "run", 2)
+def test_resume_without_the_critic(stopped: MakeRun, tmp_path: Path, damage: str) -> None:
+    run = shutil.copytree(stopped("token_critic"), tmp_path / "run")
+    folder = checkpoint_path(run, 2)
     if damage == "absent":
         (folder / MEMORY_ARRAYS).unlink()
     elif damage == "garbled":
@@ -29,20 +43,19 @@ def test_resume_without_the_critic(tmp_path: Path, damage: str) -> None:
     else:
         (folder / MEMORY).write_text("{}")
     with pytest.raises(InputError, match=r"gradscope_advantage\.safetensors cannot be read, so the run cannot go on"):
-        train(config, resume=True)
+        train(config_for(run, advantage="token_critic"), resume=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [None, "[1]", '{"a": null}', '{"a": ' + "9" * 400 + "}", "{"])
-def test_resume_without_the_running_means(tmp_path: Path, text: str | None) -> None:
-    config = interrupted(tmp_path / "run", (3, "steps"), advantage="spo")
-    memory = checkpoint_path(tmp_path / "run", 2) / MEMORY
+def test_resume_without_the_running_means(stopped: MakeRun, tmp_path: Path, text: str | None) -> None:
+    run = shutil.copytree(stopped("spo"), tmp_path / "run")
+    memory = checkpoint_path(run, 2) / MEMORY
     memory.unlink() if text is None else memory.write_text(text)
     with pytest.raises(InputError, match=r"gradscope_advantage\.json cannot be read, so the run cannot go on"):
-        train(config, resume=True)
+        train(config_for(run, advantage="spo"), resume=True)
 
 
-@pytest.mark.slow
 def test_half_written_checkpoint_is_passed_over(short_run: Callable[..., Path], tmp_path: Path) -> None:
     config = interrupted(tmp_path / "run", (5, "steps"))
     torn = checkpoint_path(tmp_path / "run", 6)
@@ -54,17 +67,13 @@ def test_half_written_checkpoint_is_passed_over(short_run: Callable[..., Path], 
 
 
 @pytest.mark.slow
-def test_resume_without_the_optimizers_state(tmp_path: Path) -> None:
-    config = interrupted(tmp_path / "run", (5, "steps"))
-    (checkpoint_path(tmp_path / "run", 4) / "optimizer.pt").unlink()
-    with pytest.raises(InputError, match=r"checkpoint-4 lacks optimizer\.pt"):
-        train(config, resume=True)
+def test_resume_without_the_optimizers_state(stopped: MakeRun, tmp_path: Path) -> None:
+    run = shutil.copytree(stopped("grpo"), tmp_path / "run")
+    (checkpoint_path(run, 2) / "optimizer.pt").unlink()
+    with pytest.raises(InputError, match=r"checkpoint-2 lacks optimizer\.pt"):
+        train(config_for(run), resume=True)
 
 
-MakeRun = Callable[..., Path]
-
-
-@pytest.mark.slow
 def test_checkpoints_begin_before_the_first_update(short_run: MakeRun) -> None:
     from safetensors.numpy import load_file
 

@@ -108,7 +108,7 @@ def num_steps(run: Path) -> int:
 
 def test_an_interrupted_grid_goes_on_cell_by_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid_module, "_POLL", 0.01)  # looked at so often, the second cell is far from its end
-    steps = 36
+    steps = 20
     cells = make_cells(base(tmp_path, steps=steps), advantages=["grpo", "sign"], seeds=[0])
 
     def interrupt(done: int, total: int, label: str) -> None:

@@ -86,7 +86,6 @@ def test_step_rewards_need_a_task_that_grades_steps(tmp_path: Path, gsm8k_file: 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 def test_manifest_repeats_the_run(short_run: MakeRun, tmp_path: Path) -> None:
     run = short_run()
     manifest = read_manifest(run)

@@ -15,7 +15,6 @@ from gradscope.rollouts.store import read_steps
 MakeRun = Callable[..., Path]
 
 
-@pytest.mark.slow
 def test_formulations_share_the_first_rollouts_and_then_part(short_run: MakeRun) -> None:
     def logprobs(name: str, step: int) -> list[Any]:
         groups = read_steps(short_run(advantage=name))
@@ -25,7 +24,6 @@ def test_formulations_share_the_first_rollouts_and_then_part(short_run: MakeRun)
     assert logprobs("grpo", 2) != logprobs("sign", 2)
 
 
-@pytest.mark.slow
 def test_accumulated_gradient_is_the_same_gradient(short_run: MakeRun) -> None:
     whole, parts = short_run(), short_run(gradient_accumulation_steps=4)
     assert step_path(whole, 1).read_bytes() != b""

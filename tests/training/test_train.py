@@ -27,7 +27,6 @@ from tests.training.interrupted import LONG, config_for, interrupted
 MakeRun = Callable[..., Path]
 
 
-@pytest.mark.slow
 def test_another_seed_is_another_run(short_run: MakeRun) -> None:
     assert step_path(short_run(), 1).read_bytes() != step_path(short_run(seed=1), 1).read_bytes()
 
@@ -77,7 +76,6 @@ def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "accelerate launch --multi_gpu -m gradscope train" in str(caught.value.hint)
 
 
-@pytest.mark.slow
 def test_finished_run_is_left_alone(short_run: Callable[..., Path]) -> None:
     run = short_run(**LONG)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
@@ -85,7 +83,6 @@ def test_finished_run_is_left_alone(short_run: Callable[..., Path]) -> None:
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
-@pytest.mark.slow
 def test_a_run_that_was_ended_when_it_was_finished_is_tidied(short_run: Callable[..., Path], tmp_path: Path) -> None:
     run = shutil.copytree(short_run(**LONG), tmp_path / "run")
     left = [tmp_path / ".run.lock", run / "checkpoints" / "checkpoint-0" / "rng_state.pth"]

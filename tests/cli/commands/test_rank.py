@@ -12,7 +12,6 @@ from tests.cli.conftest import Cli
 from tests.contract import missing_fields
 
 
-@pytest.mark.slow
 def test_rank_writes_gram_spectra_and_figures(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "rank"
     arguments = ("--step", "1", "--advantage", "logged", "--advantage", "sign", "--group-size", "2")
@@ -42,7 +41,6 @@ def test_a_wrong_table_is_refused_before_anything_is_read(cli: Cli) -> None:
     assert f"Write --show with any of {', '.join(choices_of('rank'))}" in done.err
 
 
-@pytest.mark.slow
 def test_the_answer_fits_a_screen_and_the_next_command_works(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     done = cli("rank", tiny_run, "--step", "1,2", "--group-size", "2", "--output", tmp_path / "out")
     lines = done.out.splitlines()
@@ -56,7 +54,6 @@ def test_the_answer_fits_a_screen_and_the_next_command_works(cli: Cli, tiny_run:
     assert "the baseline of" in again.out
 
 
-@pytest.mark.slow
 def test_rank_by_weight_draws_the_layers(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     done = cli("rank", tiny_run, "--step", "2", "--rows", "weight", "--show", "engine", "--output", tmp_path / "out")
     assert done.code == 0
@@ -80,7 +77,6 @@ def test_held_out_samples_belong_to_whole_rollouts(
     assert hint in done.err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", ["", "heldout", "heldout/before.jsonl"])
 def test_a_run_is_held_against_its_own_held_out_samples(cli: Cli, tiny_run: Path, tmp_path: Path, place: str) -> None:
     common = ("rank", tiny_run, "--step", "1,2", "--advantage", "sign,dr_grpo", "--keep", tmp_path / "kept")
@@ -102,7 +98,6 @@ def test_a_run_is_held_against_its_own_held_out_samples(cli: Cli, tiny_run: Path
     assert "influence on held-out prompts" not in cli(*common, *heldout[:2], "--show", "signal").out
 
 
-@pytest.mark.slow
 def test_samples_without_a_correct_answer_are_refused(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     path = tmp_path / "wrong.jsonl"
     rows = [{"prompt_id": "p", "prompt": "a1b2=", "completion": f"{place}", "reward": 0.0} for place in range(3)]
@@ -113,7 +108,6 @@ def test_samples_without_a_correct_answer_are_refused(cli: Cli, tiny_run: Path, 
     assert cli("rank", tiny_run, "--step", "1", "--heldout", tmp_path / "nowhere.jsonl").code == 2
 
 
-@pytest.mark.slow
 def test_held_out_prompts_of_the_step_itself_are_told(cli: Cli, tiny_run: Path) -> None:
     rows = pq.read_table(tiny_run / "rollouts" / "step_00001.parquet").to_pylist()
     path = tiny_run.parent / "own.jsonl"

@@ -14,7 +14,6 @@ from tests.cli.conftest import Cli
 from tests.contract import missing_fields
 
 
-@pytest.mark.slow
 def test_a_run_of_ours_is_taken_apart(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     done = cli("spike", tiny_run, "--step", "2", "-o", tmp_path / "out")
     assert done.code == 0
@@ -47,7 +46,6 @@ def test_wrong_input_is_said(cli: Cli, log: Path, options: tuple[str, ...], mess
     assert "hint: " in done.err
 
 
-@pytest.mark.slow
 def test_its_parts_add_up_to_the_logged_norm(tiny_run: Path) -> None:
     report = measure_spike(tiny_run, step=2)
     logged = next(one.value.value for one in report.metrics if one.name == "grad_norm")
@@ -59,7 +57,6 @@ def test_its_parts_add_up_to_the_logged_norm(tiny_run: Path) -> None:
     assert report.removals[0].grad_norm < (report.grad_norm.value or 0)
 
 
-@pytest.mark.slow
 def test_weights_that_overflow_are_named_by_rollout_and_module(tiny_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run)

@@ -97,7 +97,6 @@ def test_a_run_is_never_trained_over_another(cli: Cli, tiny_run: Path) -> None:
     assert sorted(path.name for path in tiny_run.rglob("*")) == before
 
 
-@pytest.mark.slow
 def test_a_run_repeats_from_its_manifest(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     done = cli("train", "--config", tiny_run / "manifest.json", "--output", tmp_path / "again")
     assert done.code == 0

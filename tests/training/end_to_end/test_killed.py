@@ -74,7 +74,6 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainConfig]:
     return configs
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMULATIONS)
 def test_a_run_killed_twice_equals_the_uninterrupted(
     short_run: Callable[..., Path], killed: dict[str, TrainConfig], name: str

@@ -240,7 +240,6 @@ def test_by_hand() -> None:
     assert cold(problems[:1], completions[:1]) == [round(of_a * of_b * of_end, 6)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}, {"lora_rank": 2}, {"sampling": "reallocated"}], ids=str)
 def test_recorded_rewards_are_those_of_the_weights_before_the_step(
     short_run: MakeRun, settings: dict[str, Any]
@@ -264,7 +263,6 @@ def test_recorded_rewards_are_those_of_the_weights_before_the_step(
             assert rollout.rewards["answer"] == grade_answer(rollout.completion, answer)
 
 
-@pytest.mark.slow
 def test_everything_of_such_a_run_is_reproduced(short_run: MakeRun) -> None:
     run = short_run(**DENSE)
     manifest = read_manifest(run)
@@ -282,7 +280,6 @@ def test_everything_of_such_a_run_is_reproduced(short_run: MakeRun) -> None:
     assert all(row["correct"] is (row["reward"] == 1.0) for row in rows)
 
 
-@pytest.mark.slow
 def test_the_first_rollouts_are_those_of_the_outcome(short_run: MakeRun) -> None:
     dense, plain = (
         [rollout.completion_ids for group in read_steps(run) if group.step == 1 for rollout in group.rollouts]
@@ -340,7 +337,6 @@ def test_heldout_samples_before_and_after(short_run: MakeRun) -> None:
         assert all(row["correct"] is (row["reward"] == 1.0) for row in rows)
 
 
-@pytest.mark.slow
 def test_heldout_sampling_does_not_touch_the_training(short_run: MakeRun) -> None:
     run = short_run(heldout_prompts=0)
     assert not heldout_path(run, "before").exists()

@@ -44,7 +44,6 @@ def assert_logprobs(run: Path, *, steps: tuple[int, ...], temperature: float) ->
                 np.testing.assert_allclose(rollout.logprobs, expected, rtol=1e-4, atol=1e-5)
 
 
-@SLOW
 @pytest.mark.parametrize(
     "name",
     [name for name, entry in ALL_FORMULATIONS.items() if entry.function is not None],
@@ -61,7 +60,6 @@ def test_every_formulation_trains_and_its_advantages_are_recorded(short_run: Mak
     assert all(values["grad_norm"] >= 0 for values in read_metrics(run).values())
 
 
-@SLOW
 def test_advantages_of_tokens_are_recorded_one_a_token(short_run: MakeRun) -> None:
     for group in read_steps(short_run(advantage="per_step")):
         expected = return_to_go([rollout.token_rewards or () for rollout in group.rollouts])
@@ -70,7 +68,6 @@ def test_advantages_of_tokens_are_recorded_one_a_token(short_run: MakeRun) -> No
             np.testing.assert_allclose(rollout.token_advantages, advantage, rtol=1e-6, atol=1e-7)
 
 
-@SLOW
 def test_compensation_weighs_up_what_was_not_most_likely(short_run: MakeRun) -> None:
     limits = {"compensation": 2.0, "compensation_clipped": 1.5}
     for name, limit in limits.items():
@@ -84,13 +81,11 @@ def test_compensation_weighs_up_what_was_not_most_likely(short_run: MakeRun) -> 
         assert 1.2 < max(factors) <= limit + 1e-6
 
 
-@SLOW
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}], ids=["plain", "temperature"])
 def test_logprobs_are_those_of_the_weights_before_the_step(short_run: MakeRun, settings: dict[str, Any]) -> None:
     assert_logprobs(short_run(**settings), steps=(1, 3), temperature=settings.get("temperature", 1.0))
 
 
-@SLOW
 @pytest.mark.parametrize("name", ["grpo", "sign", "reinforce"])
 def test_logged_norm_is_that_of_the_recorded_rollouts_and_advantages(short_run: MakeRun, name: str) -> None:
     """One ordinary backward pass over the record, with the loss that the manifest states (dapo: mean over tokens)."""
@@ -201,7 +196,6 @@ def test_without_states() -> None:
         TokenCritic(2, 0.1).advantages(step(states=None))
 
 
-@pytest.mark.slow
 def test_the_first_step_is_that_of_grpo(short_run: MakeRun) -> None:
     runs = [short_run(advantage=name) for name in ("grpo", "token_critic")]
     grpo, critic = ([rollout for group in read_steps(run) for rollout in group.rollouts] for run in runs)
@@ -217,7 +211,6 @@ def test_the_first_step_is_that_of_grpo(short_run: MakeRun) -> None:
     assert "critic_loss" not in metrics[0][1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("advantage", "settings"),
     [
@@ -272,7 +265,6 @@ def norms() -> Iterator[list[float]]:
     handle.remove()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("advantage", ["dr_grpo", "sign"])
 def test_every_update_has_the_norm_and_the_log_keeps_the_gradients_own(
     short_run: Callable[..., Path], tmp_path: Path, norms: list[float], advantage: str
