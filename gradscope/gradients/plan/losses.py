@@ -185,10 +185,7 @@ class SamplerCorrection:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> SamplerCorrection | None:
-        """The correction of a trainer's arguments.
-
-        Returns:
-            None where the loss has none.
+        """The correction of a trainer's arguments; None where the loss has none.
 
         Raises:
             ValueError: The mode is none of TRL's.
@@ -208,15 +205,12 @@ class SamplerCorrection:
         return self.mode.startswith("sequence")
 
     def ratio(self, sampler: torch.Tensor, old: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
-        """What the reward part is multiplied by.
+        """What the reward part is multiplied by, a ratio by token, [T], or one, [1].
 
         Args:
             sampler: The sampling engine's log-probabilities, [T]; a token without a number counts as on policy.
             old: Those of the weights that sampled, by the trainer, [T].
             counted: 1 where a token is in the loss, [T].
-
-        Returns:
-            A ratio by token, [T], or one, [1].
         """
         gap = ((old - sampler) * counted).nan_to_num(nan=0.0)
         whole = gap.sum().unsqueeze(0) / (counted.sum().clamp(min=1) if self.geometric else 1)
@@ -314,7 +308,7 @@ def reward_slope(
     off_policy_threshold: float | None = None,
     clip: bool = True,
 ) -> torch.Tensor:
-    """Derivative by log pi of the averaged reward part, [T].
+    """Derivative by log pi of the averaged reward part, [T]: the weights of grad log pi.
 
     Args:
         weights: What each token's term is multiplied by, [T].
@@ -322,9 +316,6 @@ def reward_slope(
         correction: How the loss is corrected for the engine that sampled; None: it is not.
         off_policy_threshold: Completions of negative advantage further off than this leave the reward part.
         clip: Whether the ratio is clipped; a score vector, which knows no advantage, has no clip.
-
-    Returns:
-        The weights of grad log pi.
     """
     factor = None
     if correction is not None:
@@ -363,12 +354,8 @@ def kl_slope(
 ) -> torch.Tensor:
     """Derivative by log pi of the averaged KL term, whose estimator ``of`` names, [T].
 
-    Args:
-        weights: What each token's term is multiplied by, beta included, [T].
-        corrected: Whether the term is multiplied by the importance ratio; that of a sequence spreads over its tokens.
-
-    Returns:
-        The weights of grad log pi.
+    ``weights`` are what each token's term is multiplied by, beta included. Where it is ``corrected`` it is multiplied
+    by the importance ratio too; that of a sequence spreads over its tokens.
     """
     reference = completion.reference
     assert reference is not None, "a plan with kl rows has reference log-probabilities"
@@ -381,13 +368,10 @@ def kl_slope(
 
 
 def sent(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A tensor in the dtype and on the device of another.
+    """A tensor in the dtype and on the device of another; itself where nothing changes.
 
     What goes to a GPU is queued there behind the work at hand, and the program goes on. What comes back is waited for:
     nothing else would keep it from being read too early.
-
-    Returns:
-        The same numbers; itself where nothing changes.
     """
     return tensor.to(like, non_blocking=tensor.device.type == "cpu")
 

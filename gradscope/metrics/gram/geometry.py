@@ -1,7 +1,7 @@
 """How gradient rows lie to each other and which of them make up their sum: quadratic forms in their Gram matrix.
 
-Legend: R rollouts, X the matrix of their gradient rows [R, P], G = X X' its Gram matrix [R, R], which is the ``gram`` of
-most functions, K the Gram matrix of the score vectors (rows before they are multiplied by their advantage), J groups.
+Legend: R rollouts, X the matrix of their gradient rows [R, P], G = X X' its Gram matrix [R, R], the ``gram`` of most
+functions, K the Gram matrix of the score vectors (rows before they are multiplied by their advantage), J groups.
 The sum of the rows has the squared norm 1'G1, row i the inner product (G1)_i with it, and without row i the sum has
 1'G1 - 2 (G1)_i + G_ii.
 """

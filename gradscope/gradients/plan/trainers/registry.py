@@ -22,9 +22,6 @@ TRAINERS: Mapping[str, Callable[[TrainerSettings], Objective]] = {
 def objective_of(settings: TrainerSettings) -> Objective:
     """The loss of a run: of the trainer that its arguments name, else TRL's.
 
-    Returns:
-        The loss.
-
     Raises:
         InputError: An argument is of another type, or a number that none can be.
     """
