@@ -249,16 +249,10 @@ class LoggedGroups:
 def degeneracy_findings(
     report: DegeneracyReport, log: LoggedGroups, doubled: GroupSizeDegeneracy | None
 ) -> tuple[str, ...]:
-    """The sentences of a report.
+    """The sentences of a report, the verdict first: the share and its kinds.
 
-    Args:
-        report: The report, without its findings.
-        log: The groups it was made from.
-        doubled: The forecast at twice the group size, where there is one.
-
-    Returns:
-        Sentences for people, the verdict first: the share and its kinds. Then the target, what does not fit, what it
-        costs, what to try, the gap and its parts, each reward function, and what agrees.
+    Then the target, what does not fit, what it costs, what to try, the gap and its parts, each reward function, and
+    what agrees. ``doubled`` is the forecast at twice the group size, where there is one.
     """
     different, agreement = _disagreement(report)
     conflict = conflict_findings(report.reward_conflict)

@@ -12,16 +12,10 @@ from gradscope.say import with_interval
 def passk_findings(
     tables: Sequence[PassAtKTable], comparisons: Sequence[PassAtKComparison], num_missing: Sequence[int]
 ) -> tuple[str, ...]:
-    """The sentences of a report.
+    """The sentences of a report, the verdict first: who is ahead, or what the file reaches.
 
-    Args:
-        tables: One per file.
-        comparisons: Of the first file with each other one.
-        num_missing: Samples of each table that have no reward.
-
-    Returns:
-        The verdict first: who is ahead, or what the file reaches. Then what is not counted, what the gain is worth in
-        samples, what is forecast, and what each file reaches.
+    Then what is not counted, what the gain is worth in samples, what is forecast, and what each file reaches.
+    Comparisons are of the first file with each other one.
     """
     sentences = [reach_finding(comparison) for comparison in comparisons]
     sentences += [] if comparisons else [_reach(table) for table in tables]

@@ -156,9 +156,6 @@ def size_findings(changes: Sequence[SizeChange]) -> tuple[str, ...]:
     """Whether the rank depends on the group size, on the same prompts, one sentence a kind of matrix.
 
     Of weights that is their mean: each has its own line in tables and files.
-
-    Returns:
-        The sentences; none where no group lives at both sizes.
     """
     named: dict[str, SizeChange] = {}
     for change in changes:
@@ -421,15 +418,10 @@ NORM_MATCHES = 1e-5
 
 
 def rank_headline(report: RankReport) -> tuple[str, ...]:
-    """The verdict of a report, then its most telling findings.
+    """The verdict of a report in one or two sentences, then at most three of its most telling findings.
 
-    Args:
-        report: With all its numbers and findings; its own headline is not looked at.
-
-    Returns:
-        The verdict of one or two sentences, then at most three findings. Rows other than rollouts by all parameters
-        have one subject, and their findings come in its order behind the problems. What held-out samples were given
-        for comes before what is always there. Empty where nothing was found.
+    Rows other than rollouts by all parameters have one subject, and their findings come in its order behind the
+    problems. What held-out samples were given for comes before what is always there. Empty where nothing was found.
     """
     if report.rows != "rollout" or not report.curve:
         first, others = report.findings[:1], report.findings[1:]

@@ -61,16 +61,7 @@ def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
 def signal_findings(
     kind: RowKind, curve: Sequence[RankCurvePoint], tokens: Sequence[TokenRankPoint]
 ) -> tuple[str, ...]:
-    """The last step's ranks of rollouts and of tokens in another space than that of the parameters.
-
-    Args:
-        kind: ``hidden``, ``logit`` or ``advantage``.
-        curve: Rows that are rollouts.
-        tokens: Rows that are tokens; empty for advantages.
-
-    Returns:
-        One sentence for each kind of rows that has a rank.
-    """
+    """The last step's ranks of rollouts and of tokens in another space than that of the parameters, a sentence each."""
     by_rollout = [point for point in curve if point.effective_rank.is_defined and point.advantage == curve[0].advantage]
     sentences = []
     if by_rollout:
@@ -102,11 +93,7 @@ _FEW = 0.5
 def correction_findings(effects: Sequence[CorrectionEffect], kind: str = "") -> tuple[str, ...]:
     """Whether corrections for the sampler would turn the last step's gradient, in at most one sentence.
 
-    Args:
-        kind: Which corrections these are, " by sequence", where not all of them are looked at.
-
-    Returns:
-        The sentence; none where no correction has a direction.
+    The kind says which corrections these are, " by sequence", where not all of them are looked at.
     """
     last = [one for one in effects if one.step == effects[-1].step and one.cosine.value is not None]
     others = [one for one in last if one.correction != "none"]

@@ -24,15 +24,7 @@ def spike_findings(report: SpikeReport) -> SpikeReport:
 
 
 def spike_headline(step: int, metrics: Sequence[SpikeMetric], *, was_named: bool) -> str:
-    """Whether a step stands out, by the numbers that were logged at it.
-
-    Args:
-        metrics: These numbers beside those of the steps around it.
-        was_named: Whether the step was asked for; else it is the one that stands out most.
-
-    Returns:
-        A sentence.
-    """
+    """Whether a step stands out, by the numbers that were logged at it, beside those of the steps around it."""
     broken = [one.name for one in metrics if not one.value.is_defined]
     if broken:
         return f"Step {step} is broken: {_listed(broken)} was logged as no finite number."

@@ -31,8 +31,7 @@ def missing_library(*more: str) -> str | None:
 def require_libraries(*more: str) -> None:
     """Refuse, before any of it is imported, what needs libraries that are not installed.
 
-    Args:
-        *more: What is needed beside those of gradients, and comes with the extra ``train``.
+    ``more`` is what is needed beside those of gradients, and comes with the extra ``train``.
 
     Raises:
         MissingDependencyError: One of them is not installed.
@@ -45,13 +44,7 @@ def require_libraries(*more: str) -> None:
 
 
 def parse_batch_tokens(text: str) -> int | None:
-    """The tokens of a batch as they are typed.
-
-    Args:
-        text: ``auto`` or a whole number.
-
-    Returns:
-        The number; None for ``auto``.
+    """The tokens of a batch as they are typed, ``auto`` or a whole number; None for ``auto``.
 
     Raises:
         UsageError: It is neither.

@@ -40,9 +40,6 @@ _connected: list[bool] = []
 def connected_processes() -> Iterator[None]:
     """Do one command with all processes of the launch; a single one needs no group.
 
-    Yields:
-        Nothing.
-
     Raises:
         LaunchError: Another process ended.
     """
@@ -109,9 +106,6 @@ def true_in_all_processes(condition: bool) -> bool:
 @contextmanager
 def shared_errors() -> Iterator[None]:
     """Let an error that work may go on from be met by all processes, or by none.
-
-    Yields:
-        Nothing.
 
     Raises:
         LaunchError: Only some of the processes met an error inside; the others wait for passes that will not come.

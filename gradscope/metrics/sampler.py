@@ -66,16 +66,12 @@ def sequence_sums(log_ratios: ArrayLike, lengths: ArrayLike, advantages: ArrayLi
         lengths: Tokens of each sequence, at least one, [S].
         advantages: Advantage of every token, NaN where it is not known, [N]; None: none is known.
 
-    Returns:
-        The sums.
-
     Raises:
         ValueError: The lengths do not add up to N, one is 0, or a log-ratio is not finite.
 
-    Example:
-        >>> sums = sequence_sums([0.0, 1.0, -1.0], [2, 1], [1.0, 1.0, 1.0])
-        >>> sums.log_ratio.tolist(), sums.num_wide.tolist(), sums.num_clipped.tolist()
-        ([1.0, -1.0], [1.0, 1.0], [1.0, 0.0])
+    >>> sums = sequence_sums([0.0, 1.0, -1.0], [2, 1], [1.0, 1.0, 1.0])
+    >>> sums.log_ratio.tolist(), sums.num_wide.tolist(), sums.num_clipped.tolist()
+    ([1.0, -1.0], [1.0, 1.0], [1.0, 0.0])
     """
     ratios, sizes = np.asarray(log_ratios, dtype=np.float64), np.asarray(lengths, dtype=np.int64)
     if ratios.shape != (sizes.sum(),) or np.any(sizes < 1) or not np.all(np.isfinite(ratios)):
@@ -108,14 +104,10 @@ def sequence_sums(log_ratios: ArrayLike, lengths: ArrayLike, advantages: ArrayLi
 
 
 def joined_sums(parts: Sequence[SequenceSums]) -> SequenceSums:
-    """The sums of several steps as those of one log.
+    """The sums of several steps as those of one log, in order.
 
-    Returns:
-        All sequences, in order; none where there are no parts.
-
-    Example:
-        >>> joined_sums([sequence_sums([0.5], [1]), sequence_sums([0.25], [1])]).log_ratio.tolist()
-        [0.5, 0.25]
+    >>> joined_sums([sequence_sums([0.5], [1]), sequence_sums([0.25], [1])]).log_ratio.tolist()
+    [0.5, 0.25]
     """
     nothing = sequence_sums([], [])
     return SequenceSums(
@@ -144,23 +136,20 @@ def mismatch_estimates(
     """Everything that the ratios of a log say, from one set of resamples.
 
     ``token_ess`` is (sum of w)^2 / (N sum of w^2), ``sequence_ess`` the same of sequences; ``logprob_gap`` mean |d|;
-    ``kl_k1`` mean of -d and ``kl_k3`` mean of w - 1 - d, both KL(sampler, trainer) a token; ``chi2_token`` mean of
-    w^2 - 1, ``chi2_sequence`` the same of sequences; ``frac_beyond_2`` and ``frac_beyond_clip`` the shares of tokens
-    outside [1/2, 2] and [0.8, 1.2]; ``frac_clipped`` of those that PPO's clip at 0.2 takes the gradient of.
+    ``kl_k1`` mean of -d and ``kl_k3`` mean of w - 1 - d, both KL(sampler, trainer) a token; ``chi2_token`` mean of w^2
+    - 1, ``chi2_sequence`` the same of sequences; ``frac_beyond_2`` and ``frac_beyond_clip`` the shares of tokens
+    outside [1/2, 2] and [0.8, 1.2]; ``frac_clipped`` of those that PPO's clip at 0.2 takes the gradient of. An estimate
+    that floating point or the log does not have is undefined, with the reason.
 
     Args:
         sums: Of at least one sequence.
         prompts: The prompt of each sequence, numbers or strings, the unit of resampling, [S].
         resampling: How often, and from which seed.
 
-    Returns:
-        Name -> estimate; undefined with the reason where floating point or the log does not have it.
-
-    Example:
-        >>> from gradscope.metrics.sampler import sequence_sums
-        >>> found = mismatch_estimates(sequence_sums([0.0, np.log(3.0)], [1, 1]), ["a", "b"])
-        >>> [round(found[name].value, 3) for name in ("token_ess", "chi2_token", "kl_k3")]
-        [0.8, 4.0, 0.451]
+    >>> from gradscope.metrics.sampler import sequence_sums
+    >>> found = mismatch_estimates(sequence_sums([0.0, np.log(3.0)], [1, 1]), ["a", "b"])
+    >>> [round(found[name].value, 3) for name in ("token_ess", "chi2_token", "kl_k3")]
+    [0.8, 4.0, 0.451]
     """
     columns = _columns(sums)
     known = {name: bool(np.all(np.abs(values) < _LARGEST)) for name, values in columns.items()}
@@ -219,16 +208,14 @@ def _effective_share(weight: Array, square: Array, number: Array) -> Array:
 def first_step(steps: Sequence[int], last_versions: Sequence[int]) -> int | None:
     """From which number a log counts its steps, as the versions of its weights tell: no weights come from the future.
 
+    0 where a step 0 occurs or step N was sampled after N updates, else 1; None where neither explains the versions.
+
     Args:
         steps: The step of each rollout, [R].
         last_versions: How many updates the weights had had that sampled its last token, [R].
 
-    Returns:
-        1, or 0 where a step 0 occurs or step N was sampled after N updates; None where neither explains the versions.
-
-    Example:
-        >>> first_step([1, 2], [0, 1]), first_step([4, 5], [4, 3]), first_step([1], [7])
-        (1, 0, None)
+    >>> first_step([1, 2], [0, 1]), first_step([4, 5], [4, 3]), first_step([1], [7])
+    (1, 0, None)
     """
     ahead = max((version - step for step, version in zip(steps, last_versions, strict=True)), default=-1)
     if ahead > 0:
@@ -237,19 +224,15 @@ def first_step(steps: Sequence[int], last_versions: Sequence[int]) -> int | None
 
 
 def lag_estimates(lags: ArrayLike, prompts: ArrayLike, *, resampling: Resampling = RESAMPLING) -> dict[str, Estimate]:
-    """What the lags of some rollouts are like.
+    """``mean_lag``, ``max_lag`` (without an interval) and ``frac_above_1`` of the lags of some rollouts, in updates.
 
     Args:
         lags: Updates, [R].
         prompts: The prompt of each rollout, numbers or strings, the unit of resampling, [R].
         resampling: How often, and from which seed.
 
-    Returns:
-        ``mean_lag``, ``max_lag`` without an interval, and ``frac_above_1``; undefined without a rollout.
-
-    Example:
-        >>> {name: found.value for name, found in lag_estimates([0, 2, 1], ["a", "b", "c"]).items()}
-        {'mean_lag': 1.0, 'max_lag': 2.0, 'frac_above_1': 0.3333333333333333}
+    >>> {name: found.value for name, found in lag_estimates([0, 2, 1], ["a", "b", "c"]).items()}
+    {'mean_lag': 1.0, 'max_lag': 2.0, 'frac_above_1': 0.3333333333333333}
     """
     values = np.asarray(lags, dtype=np.float64)
     largest = (
@@ -272,7 +255,7 @@ def token_mean(
     *,
     resampling: Resampling = RESAMPLING,
 ) -> Estimate:
-    """A mean over all tokens of some sequences, of numbers that are not negative.
+    """A mean over all tokens of some sequences, of numbers that are not negative: (sum of sums) / (sum of tokens).
 
     Args:
         sums: Sum over the tokens of each sequence, [S].
@@ -280,12 +263,8 @@ def token_mean(
         prompts: The prompt of each sequence, numbers or strings, [S].
         resampling: How often, and from which seed.
 
-    Returns:
-        (sum of sums) / (sum of tokens); undefined without a sequence.
-
-    Example:
-        >>> token_mean([1.0, 5.0], [1, 2], ["a", "b"]).value
-        2.0
+    >>> token_mean([1.0, 5.0], [1, 2], ["a", "b"]).value
+    2.0
     """
     table = np.column_stack([np.asarray(sums, dtype=np.float64), np.asarray(num_tokens, dtype=np.float64)])
     if not len(table):
@@ -321,34 +300,26 @@ class TokenCell:
     """Whether among the top fifth of the step's tokens."""
 
     def holds(self, cell: TokenCell) -> bool:
-        """Whether all tokens of another cell are of this kind.
+        """Whether all tokens of another cell are of this kind: the two agree in everything that this one names.
 
-        Returns:
-            Whether the two agree in everything that this one names.
-
-        Example:
-            >>> TokenCell(sign="positive").holds(TokenCell(sign="positive", probability=0, entropy="rest"))
-            True
+        >>> TokenCell(sign="positive").holds(TokenCell(sign="positive", probability=0, entropy="rest"))
+        True
         """
         pairs = ((self.sign, cell.sign), (self.probability, cell.probability), (self.entropy, cell.entropy))
         return all(mine is None or mine == other for mine, other in pairs)
 
 
 def token_cells(advantages: ArrayLike, logprobs: ArrayLike, entropies: ArrayLike) -> dict[TokenCell, NDArray[np.bool_]]:
-    """Which tokens are in each of the twelve cells; those of advantage zero, which have no gradient, are in none.
+    """The mask [N] of each of the twelve cells that has a token; tokens of advantage zero are in none.
 
     Args:
         advantages: Of each token, [N].
         logprobs: Log pi, [N].
         entropies: In nats; the top fifth is from their quantile up, so that equal ones stay together, [N].
 
-    Returns:
-        Cell -> mask [N], those without a token left out.
-
-    Example:
-        >>> cells = token_cells([1.0, -1.0], [0.0, -3.0], [0.0, 1.0])
-        >>> [(cell.sign, cell.probability, cell.entropy) for cell in cells]
-        [('positive', 2, 'rest'), ('negative', 0, 'top_fifth')]
+    >>> cells = token_cells([1.0, -1.0], [0.0, -3.0], [0.0, 1.0])
+    >>> [(cell.sign, cell.probability, cell.entropy) for cell in cells]
+    [('positive', 2, 'rest'), ('negative', 0, 'top_fifth')]
     """
     values, probabilities = np.asarray(advantages, dtype=np.float64), np.exp(np.asarray(logprobs, dtype=np.float64))
     undecided = np.asarray(entropies, dtype=np.float64)

@@ -95,13 +95,7 @@ _PLAIN = frozenset({str, bool, int, type(None)})
 
 
 def to_jsonable(value: Any) -> Any:
-    """A result object as plain JSON types.
-
-    Args:
-        value: Dataclasses, mappings, sequences, paths, numbers, strings, None, nested at will.
-
-    Returns:
-        Dicts with string keys, lists, numbers, strings, booleans and None.
+    """A result object as plain JSON types: dicts with string keys, lists, numbers, strings, booleans and None.
 
     Raises:
         TypeError: Something else is in there: a caller's bug.
@@ -126,11 +120,7 @@ def to_jsonable(value: Any) -> Any:
 
 
 def fields_of(record: Any) -> Iterator[tuple[str, Any]]:
-    """The fields of a dataclass as its document has them, those of a flattened field in its place.
-
-    Yields:
-        Name and value.
-    """
+    """Name and value of the fields of a dataclass as its document has them, those of a flattened field in its place."""
     for name, is_flattened in _document_fields(record.__class__):
         value = getattr(record, name)
         if is_flattened:
@@ -172,17 +162,13 @@ def build_document(
     definitions: Mapping[str, str],
     digests: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The envelope around a result.
+    """The envelope around a result, ready for :func:`render_json`.
 
     Args:
         name: The command, as in the schema's name.
-        result: The result object.
         files: Input files; each is listed with its digest.
         definitions: Metric -> formula, for the metrics in the result.
         digests: File -> its SHA-256, where it was read elsewhere; None: all files are here.
-
-    Returns:
-        The document, ready for :func:`render_json`.
     """
     paths = [str(path) for path in files]
     known = digests or {}

@@ -38,9 +38,6 @@ __all__ = ["GradscopeCallback", "RolloutRecorder"]
 def __getattr__(name: str) -> Any:
     """The recorder or its callback, imported on first use (PEP 562).
 
-    Returns:
-        The class.
-
     Raises:
         AttributeError: There is no such name.
         MissingDependencyError: PyTorch, transformers, peft or TRL are not installed.

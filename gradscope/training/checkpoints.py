@@ -91,9 +91,6 @@ def complete_checkpoints(run: Path) -> tuple[int, ...]:
 def resumable(run: Path, num_updates: int, num_processes: int = 1) -> Path:
     """The folder of a checkpoint to go on from, with the optimizer's and each process's random state in it.
 
-    Returns:
-        The folder.
-
     Raises:
         InputError: The state was removed; without it the run would go on differently and not say so.
     """

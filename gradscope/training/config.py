@@ -168,14 +168,7 @@ class TrainConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], *, origin: str = "the configuration") -> TrainConfig:
-        """A configuration from plain JSON values.
-
-        Args:
-            values: Field -> value; fields left out take their defaults.
-            origin: Where the values are from, for messages.
-
-        Returns:
-            The configuration.
+        """A configuration from plain JSON values; fields left out take their defaults, messages name the origin.
 
         Raises:
             UsageError: A key is unknown or a value is of the wrong type or out of range.
@@ -220,9 +213,6 @@ _ABOVE_ZERO = (
 
 def read_config(path: Path) -> TrainConfig:
     """A configuration from a run's manifest or folder, or from a file that holds it by itself.
-
-    Returns:
-        The configuration.
 
     Raises:
         InputError: The file is missing or not a JSON object.

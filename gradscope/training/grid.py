@@ -136,15 +136,13 @@ def make_cells(
 ) -> tuple[TrainConfig, ...]:
     """The configurations of a grid; what is not varied is that of the base, whose output is the folder of the grid.
 
-    Returns:
-        One configuration a cell, seed by seed, each with a folder named for what is varied.
+    Seed by seed, each with a folder named for what is varied.
 
     Raises:
         UsageError: A value is given twice.
 
-    Example:
-        >>> [cell.output for cell in make_cells(TrainConfig(output="g"), advantages=["grpo", "sign"], seeds=[0])]
-        ['g/grpo-seed0', 'g/sign-seed0']
+    >>> [cell.output for cell in make_cells(TrainConfig(output="g"), advantages=["grpo", "sign"], seeds=[0])]
+    ['g/grpo-seed0', 'g/sign-seed0']
     """
     for values in (advantages, learning_rates, seeds):
         twice = [value for index, value in enumerate(values) if value in values[:index]]
@@ -178,7 +176,7 @@ def train_grid(
     progress: ProgressCallback = no_progress,
     on_cell: Callable[[Path], None] = lambda _: None,
 ) -> tuple[Path, ...]:
-    """Make the runs of a grid.
+    """Make the runs of a grid, and return their folders.
 
     Args:
         cells: From :func:`make_cells`.
@@ -187,9 +185,6 @@ def train_grid(
         force: Replace the cells that are there.
         progress: Told how many steps of all cells are done.
         on_cell: Told the folder of each cell that is finished now.
-
-    Returns:
-        The folders of the cells.
 
     Raises:
         UsageError: ``resume`` and ``force`` together, or settings that do not go together.
@@ -216,12 +211,8 @@ def train_grid(
 def _cell_command(cell: TrainConfig, *, resume: bool = False, force: bool = False) -> list[str]:
     """The command line of a cell: arguments after ``gradscope``, those that differ from the defaults.
 
-    Returns:
-        The arguments.
-
-    Example:
-        >>> _cell_command(TrainConfig(output="a", seed=3))
-        ['train', '--output', 'a', '--seed', '3']
+    >>> _cell_command(TrainConfig(output="a", seed=3))
+    ['train', '--output', 'a', '--seed', '3']
     """
     defaults = TrainConfig().to_json()
     changed = {name: value for name, value in cell.to_json().items() if value != defaults[name]}

@@ -80,16 +80,7 @@ _VLLM: dict[str, Any] = {
 
 
 def trainer_arguments(config: TrainConfig, max_completion_length: int, num_processes: int = 1) -> dict[str, Any]:
-    """The arguments of TRL's ``GRPOConfig`` that bear on the result, as plain JSON.
-
-    Args:
-        config: The configuration.
-        max_completion_length: Most tokens of a completion.
-        num_processes: Processes that a step's rollouts are divided among.
-
-    Returns:
-        Argument -> value.
-    """
+    """The arguments of TRL's ``GRPOConfig`` that bear on the result, as plain JSON."""
     rollouts = config.num_prompts * config.group_size
     sampler = {} if config.vllm is None else _VLLM | {f"vllm_{name}": value for name, value in config.vllm.items()}
     return (

@@ -69,9 +69,7 @@ def shards_model() -> bool:
 def check_launch(num_rollouts: int, num_parts: int) -> None:
     """Refuse a launch that shards the model in another way than FSDP2, or does not divide a step's rollouts.
 
-    Args:
-        num_rollouts: Rollouts of a step.
-        num_parts: Parts in which they go through the model.
+    A step's rollouts go through the model in so many parts.
 
     Raises:
         UsageError: In the main process; the others end without a word.
@@ -112,9 +110,6 @@ def check_alone(subject: str) -> None:
 
 def run_everywhere(work: Callable[[], Value]) -> Value:
     """Do the same in every process; where it fails, all leave the group and the first that failed tells why.
-
-    Returns:
-        What this process's work returned.
 
     Raises:
         GradscopeError: In the first process that it failed in.

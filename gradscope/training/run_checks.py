@@ -104,10 +104,7 @@ def check_task(config: TrainConfig, task: Task) -> None:
 def check_free(run: Path, *, force: bool, in_script: bool = False) -> None:
     """Refuse a folder that holds something, and under ``force`` one that holds something else than a run.
 
-    Args:
-        run: The folder of a run to come.
-        force: Whether a run in it may be replaced.
-        in_script: Whether a person's own script asks, which has arguments in place of options.
+    ``in_script`` says that a person's own script asks, which has arguments in place of options.
 
     Raises:
         OutputExistsError: Something is in the way.
@@ -162,16 +159,7 @@ SHARDED_NOTE = (
 
 
 def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], notes: Sequence[str] = ()) -> RunManifest:
-    """The manifest of a run that starts now.
-
-    Args:
-        config: Its configuration.
-        trainer_arguments: The trainer's arguments, in TRL's names.
-        notes: What the task and the model add to what a reader should know.
-
-    Returns:
-        The manifest.
-    """
+    """The manifest of a run that starts now, with notes of the task and the model that a reader should know."""
     return RunManifest(
         run_id=f"{config.task}-{short_name(config.advantage)}-{config.seed}-{uuid.uuid4().hex[:8]}",
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),

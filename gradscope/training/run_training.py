@@ -61,13 +61,8 @@ def fit(
 ) -> None:
     """Do what a run folder, which has its manifest, still lacks.
 
-    Args:
-        run: The folder.
-        config: The configuration.
-        policy: The policy with the weights before the first update.
-        arguments: The trainer's arguments.
-        on_cpu: Whether to stay off the GPU.
-        progress: Told after each step, and while held-out prompts are sampled.
+    The policy has the weights before the first update. The progress is told after each step, and while held-out prompts
+    are sampled.
     """
     # What is trained, and by what: TRL's trainer with our advantages, sampling and recorder in it.
     online = _trained_advantage(config, width=policy.model.config.get_text_config().hidden_size)

@@ -29,12 +29,8 @@ Array = NDArray[np.float64]
 def _live_groups(rewards: Iterable[Array]) -> list[bool]:
     """Which groups have rewards that differ.
 
-    Returns:
-        Flags, [N], of rewards by group, [N][G].
-
-    Example:
-        >>> _live_groups([np.array([1.0, 1.0]), np.array([1.0, 0.0]), np.array([0.0, 0.0])])
-        [False, True, False]
+    >>> _live_groups([np.array([1.0, 1.0]), np.array([1.0, 0.0]), np.array([0.0, 0.0])])
+    [False, True, False]
     """
     return [not all_equal(group.tolist()) for group in rewards]
 
@@ -42,42 +38,25 @@ def _live_groups(rewards: Iterable[Array]) -> list[bool]:
 def _replacements(prompt_ids: Sequence[str], in_step: Collection[str], *, seed: int, step: int) -> list[str]:
     """The order in which other prompts of the run take the place of dead ones.
 
-    Args:
-        prompt_ids: All prompts of the run, each once.
-        in_step: Those that the step has already.
-        seed: The run's seed.
-        step: The step; seed and step alone decide, so that a resumed run draws as it would have.
+    Seed and step alone decide, so that a resumed run draws as it would have.
 
-    Returns:
-        The other prompts, each once.
-
-    Example:
-        >>> sorted(_replacements(["a", "b", "c", "d"], {"b"}, seed=0, step=1))
-        ['a', 'c', 'd']
+    >>> sorted(_replacements(["a", "b", "c", "d"], {"b"}, seed=0, step=1))
+    ['a', 'c', 'd']
     """
     candidates = [prompt_id for prompt_id in prompt_ids if prompt_id not in in_step]
     return [candidates[index] for index in np.random.default_rng([seed, step]).permutation(len(candidates))]
 
 
 def _remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> list[int]:
-    """How many rollouts each prompt still gets after a probe.
+    """How many rollouts each prompt still gets after a probe, [N], of ``size`` that each has left.
 
     A prompt is solved where every rollout of its probe has the highest reward, and unsolved where none has any. Solved
     prompts give what they have left to the unsolved ones, which share it evenly; what does not divide goes, one each,
     to the first of them. All others keep their own, and so does everyone where nobody gives or nobody takes.
 
-    Args:
-        probe: Rewards of the probe by prompt, [N][half].
-        size: Rollouts that each prompt has left, at least 0.
-        highest: The most that a rollout can earn.
-
-    Returns:
-        Rollouts by prompt, [N], N x ``size`` in all.
-
-    Example:
-        >>> solved, unsolved, mixed = np.ones(2), np.zeros(2), np.array([1.0, 0.0])
-        >>> _remaining_budget([solved, unsolved, mixed, unsolved, solved, solved], size=3, highest=1.0)
-        [0, 8, 3, 7, 0, 0]
+    >>> solved, unsolved, mixed = np.ones(2), np.zeros(2), np.array([1.0, 0.0])
+    >>> _remaining_budget([solved, unsolved, mixed, unsolved, solved, solved], size=3, highest=1.0)
+    [0, 8, 3, 7, 0, 0]
     """
     solved = [index for index, rewards in enumerate(probe) if rewards.min() >= highest]
     unsolved = [index for index, rewards in enumerate(probe) if rewards.max() <= 0.0]
@@ -126,15 +105,7 @@ class Scored:
 
 
 def merge(rounds: Sequence[Scored], selected: Sequence[int], *, padding: int) -> Scored:
-    """Rows of several rounds as one batch.
-
-    Args:
-        rounds: The rounds; their rows are counted through.
-        selected: The rows of the batch, in its order.
-        padding: The token that pads.
-
-    Returns:
-        The batch.
+    """Rows of several rounds, counted through, as one batch.
 
     Raises:
         ValueError: TRL returned something that is not one row a rollout.

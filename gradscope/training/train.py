@@ -52,7 +52,7 @@ def train(
     """Make a reference run: sample, score, update, record.
 
     Interrupted at any moment, it keeps every finished step, and with ``resume`` goes on from the newest complete
-    checkpoint to the same rollouts and weights that it would have had.
+    checkpoint to the same rollouts and weights that it would have had. Returns the run's folder.
 
     Args:
         config: What to run.
@@ -60,9 +60,6 @@ def train(
         force: Replace the run in ``config.output``.
         progress: True for a line on stderr, or a callback, told after each step and while held-out prompts are
             sampled.
-
-    Returns:
-        The run's folder.
 
     Raises:
         UsageError: ``resume`` and ``force`` together, or settings that do not go together.
@@ -106,14 +103,10 @@ def _load_task(config: TrainConfig) -> Task:
 
 
 def resume_command(run: Path) -> str:
-    """How an interrupted run goes on.
+    """The command by which an interrupted run goes on.
 
-    Returns:
-        The command, as it is typed.
-
-    Example:
-        >>> resume_command(Path("my-run"))
-        'gradscope train --resume --config my-run/manifest.json --output my-run'
+    >>> resume_command(Path("my-run"))
+    'gradscope train --resume --config my-run/manifest.json --output my-run'
     """
     size = num_processes()
     program = ["gradscope"] if size == 1 else ["torchrun", "--nproc-per-node", str(size), "-m", "gradscope"]
@@ -189,14 +182,7 @@ def _require_trl() -> None:
 
 
 def is_finished(run: Path, config: TrainConfig) -> bool:
-    """Whether nothing is left to do.
-
-    Args:
-        run: The run's folder, which has its manifest.
-        config: What the run is to be.
-
-    Returns:
-        True where every step, the last weights and the held-out samples are there.
+    """Whether every step, the last weights and the held-out samples are there, in a run's folder that has its manifest.
 
     Raises:
         UsageError: The run was made with other settings, or by another number of processes.

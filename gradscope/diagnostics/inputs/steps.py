@@ -260,7 +260,7 @@ def measure_steps(
     """
     require_libraries()
     from gradscope.diagnostics.inputs.recomputed import Recomputer
-    from gradscope.gradients.plan.trainers.registry import objective_of
+    from gradscope.gradients.plan.trainers import objective_of
 
     objective = objective_of(run.settings)
     recomputer = Recomputer(run, options, closely=closely, norms_alone=norms_alone)

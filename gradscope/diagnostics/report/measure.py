@@ -393,7 +393,7 @@ def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions
 def _prepared(run: Run, measured: MeasuredStep, options: EngineOptions) -> PreparedStep:
     """A step that was recomputed, made ready once more as it was."""
     from gradscope.diagnostics.inputs.recomputed import prepared_of, under
-    from gradscope.gradients.plan.trainers.registry import objective_of
+    from gradscope.gradients.plan.trainers import objective_of
 
     assert measured.gram is not None, "the caller chooses a step that was recomputed"
     assert measured.weights is not None, "whose weights are therefore on disk"

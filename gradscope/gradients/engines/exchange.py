@@ -172,14 +172,10 @@ def _cut_shape(shape: torch.Size, factors: Sequence[GradientFactor]) -> tuple[to
 
 
 def _bounds_of(size: int, num_processes: int) -> list[tuple[int, int]]:
-    """First and last-plus-one index of each process's piece of a side.
+    """First and last-plus-one index of each process's piece of a side; empty ones where there are more processes.
 
-    Returns:
-        Pieces that follow each other; empty ones where there are more processes than indices.
-
-    Example:
-        >>> _bounds_of(5, 2)
-        [(0, 2), (2, 5)]
+    >>> _bounds_of(5, 2)
+    [(0, 2), (2, 5)]
     """
     edges = [size * index // num_processes for index in range(num_processes + 1)]
     return list(pairwise(edges))
@@ -222,16 +218,8 @@ def _deal_rows(lengths: Sequence[int], num_processes: int) -> list[tuple[int, ..
 
     The exchange makes inner products of rows wherever these were run, so groups need not stay together.
 
-    Args:
-        lengths: Tokens of each row, [N].
-        num_processes: P.
-
-    Returns:
-        The rows of each process, in ascending order, [P]; none where there are fewer rows than processes.
-
-    Example:
-        >>> _deal_rows([3, 9, 4, 8], 2)
-        [(0, 1), (2, 3)]
+    >>> _deal_rows([3, 9, 4, 8], 2)
+    [(0, 1), (2, 3)]
     """
     shares: list[list[int]] = [[] for _ in range(num_processes)]
     tokens = [0] * num_processes
@@ -251,16 +239,11 @@ def exchanged_gram(
     padding_side: PaddingSide = "right",
     max_kept_bytes: int = KEPT_BYTES,
 ) -> frozenset[str]:
-    """Add this process's pieces of all parameters that a layer rule covers.
+    """Add this process's pieces of all parameters that a layer rule covers. Returns the names of the others.
 
-    Args:
-        batch_tokens: Most padded tokens of one process's forward pass.
-        accumulator: Gets a part of the Gram matrix; the sum over all processes is the matrix.
-        on_sequence: Called for the sequences of this process's rows.
-        max_kept_bytes: Memory of one process for what waits; more of it goes to a temporary file.
-
-    Returns:
-        Names of the parameters that no rule covers, the same in every process; nothing was added for them.
+    They are the same in every process. ``accumulator`` gets a part of the Gram matrix: the sum over all processes is
+    the matrix. ``batch_tokens`` and ``max_kept_bytes`` are of one process; what waits beyond that goes to a temporary
+    file.
     """
     policy, plan = prepared.policy, prepared.plan
     batches = _own_batches(prepared, batch_tokens, padding_side)
@@ -304,9 +287,7 @@ def _own_batches(
 def add_slowly(prepared: PreparedStep, names: Collection[str], accumulator: GramAccumulator, max_bytes: int) -> None:
     """Add parameters without a layer rule: one ordinary backward pass a row by all processes, each keeping a piece.
 
-    Args:
-        names: The parameters.
-        max_bytes: Memory that one process may spend on pieces of rows; more parameters take the passes again.
+    One process may spend ``max_bytes`` on pieces of rows; more parameters take the passes again.
     """
     parameters = {name: prepared.policy.trainable[name] for name in sorted(names)}
     for block in parameter_blocks(parameters, len(prepared.plan.rows), max_bytes * num_connected()):

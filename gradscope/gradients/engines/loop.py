@@ -69,11 +69,7 @@ class GramAccumulator:
     def add_parameter(
         self, shape: torch.Size, dtype: torch.dtype, parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]]
     ) -> None:
-        """Add one parameter's gradients.
-
-        Args:
-            parts: Per batch the indices of its rows and the factors of all calls with the parameter.
-        """
+        """Add one parameter's gradients: per batch the indices of its rows, and the factors of all calls with it."""
         length = shape[0]
         width = shape.numel() // length
         if all(isinstance(factor, Scatter) for _, factors in parts for factor in factors):
@@ -87,12 +83,7 @@ class GramAccumulator:
         dtype: torch.dtype,
         parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]],
     ) -> None:
-        """Add matrices that have a parameter's inner products, or a part of them, and are not counted as one.
-
-        Args:
-            shape: Rows and columns of a matrix.
-            parts: Per batch the indices of its rows and their factors.
-        """
+        """Add matrices that have a parameter's inner products, or a part of them, and are not counted as one."""
         length, width = shape
         working = torch.promote_types(dtype, torch.float32)
         step = max(1, min(length, self._slice_bytes // (width * self.num_rows * working.itemsize)))
@@ -170,9 +161,6 @@ def loop_gram(
     max_bytes: int = ROW_BYTES,
 ) -> None:
     """Add the Gram matrix of all rows, by one backward pass each.
-
-    Args:
-        max_bytes: Memory that rows may take.
 
     Raises:
         UsageError: The rows do not fit.

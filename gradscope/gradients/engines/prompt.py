@@ -242,17 +242,11 @@ def prompt_gram(
     recompute: bool = False,
     on_rounds: OnRounds = lambda _: None,
 ) -> frozenset[str]:
-    """Add the Gram of all parameters that a layer rule covers.
+    """Add the Gram of all parameters that a layer rule covers. Returns the names of the others.
 
-    Args:
-        on_sequence: Called in every round.
-        max_kept_bytes: Memory for what waits for other groups; more of it goes to a temporary file, of which each
-            round takes at most half of what is free.
-        recompute: Whether decoder layers run again in the backward pass instead of keeping their activations.
-        on_rounds: Told in each round how many are to come.
-
-    Returns:
-        Names of the parameters that no rule covers; nothing was added for them.
+    ``on_sequence`` is called in every round, ``on_rounds`` with how many are to come. What waits for other groups takes
+    ``max_kept_bytes``; more of it goes to a temporary file, of which each round takes at most half of what is free.
+    With ``recompute`` decoder layers run again in the backward pass instead of keeping their activations.
 
     Raises:
         UsageError: The model's output depends on the padding before a prompt.

@@ -219,13 +219,11 @@ class PendingParts:
         """Once the first of several batches is in, leave parameters whose parts of all batches are too much together.
 
         Of those that stay the gradients came last, from the bottom of the model: the rounds to come go down less far.
+        Returns how many rounds there are to come, this one among them.
 
         Args:
             tokens: Tokens of all batches over those of the first.
             rows: Their rows likewise; a gradient that is kept whole takes as much for a short row as for a long one.
-
-        Returns:
-            How many rounds there are to come, this one among them.
         """
         if not self._waits:
             return 1
@@ -283,17 +281,11 @@ def stream_gram(
     recompute: bool = False,
     on_rounds: OnRounds = lambda _: None,
 ) -> frozenset[str]:
-    """Add the Gram of all parameters that a layer rule covers.
+    """Add the Gram of all parameters that a layer rule covers. Returns the names of the others.
 
-    Args:
-        on_sequence: Called in every round.
-        max_kept_bytes: Memory for what waits for other batches; more of it goes to a temporary file, of which each
-            round takes at most half of what is free.
-        recompute: Whether decoder layers run again in the backward pass instead of keeping their activations.
-        on_rounds: Told in each round how many are to come.
-
-    Returns:
-        Names of the parameters that no rule covers; nothing was added for them.
+    ``on_sequence`` is called in every round, ``on_rounds`` with how many are to come. What waits for other batches
+    takes ``max_kept_bytes``; more of it goes to a temporary file, of which each round takes at most half of what is
+    free. With ``recompute`` decoder layers run again in the backward pass instead of keeping their activations.
     """
     slow: set[str] = set()
     remaining, waits = trainable, len(batches) > 1
@@ -336,10 +328,7 @@ def capture_batch(
 ) -> None:
     """One forward and backward pass of a batch, handed out parameter by parameter; weight gradients must be off.
 
-    Args:
-        capture: Takes what its layers are given and get back.
-        sink: Gets the factors of each complete parameter.
-        past: What ran before the batch; None where it holds whole sequences.
+    ``past`` is what ran before the batch; None where it holds whole sequences.
     """
     rows = [plan.rows[index] for index in batch.rows]
     with capture.hooks(), capture.batch(batch, sink):

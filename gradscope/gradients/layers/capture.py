@@ -43,9 +43,6 @@ def recomputed(layers: Sequence[nn.Module], run: Run) -> Iterator[None]:
     Args:
         layers: Called one after the other, the hidden state first among their arguments.
         run: Around each of a layer's runs, without a graph at first.
-
-    Yields:
-        Nothing.
     """
     with ExitStack() as stack:
         for layer in layers:
@@ -171,12 +168,6 @@ class Capture:
         """Collect the forward and backward pass that run inside.
 
         A parameter of which not every call got a gradient is uncovered from here on: it must be computed another way.
-
-        Args:
-            sink: Gets the factors of each complete parameter.
-
-        Yields:
-            Nothing.
         """
         self._batch, self._sink = batch, sink
         self._expected.clear()

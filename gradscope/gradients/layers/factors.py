@@ -23,13 +23,7 @@ class GradientFactor(Protocol):
     """The gradient of one parameter through one call, row by row."""
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
-        """Add a slice of one row's gradient.
-
-        Args:
-            row: The row within its batch.
-            start: First index of the slice along the parameter's first dimension.
-            out: Where to add; its first dimension is the slice, the rest the parameter's other dimensions, flat.
-        """
+        """Add a slice of one row's gradient, along the parameter's first dimension, to ``out`` [slice, the rest]."""
 
     def to(self, device: torch.device) -> GradientFactor:
         """The same factor on another device; itself where nothing moves."""
@@ -165,9 +159,6 @@ def compact(factors: Sequence[GradientFactor]) -> list[GradientFactor]:
     Of T tokens a product left right^T is T (I + O) numbers, and its matrix I O. So matrices are formed at once where
     they are less: of the adapters of any model as soon as a row has more tokens than their rank, of a whole weight for
     long rows of narrow layers.
-
-    Returns:
-        The factors, all products among them as one sum where its rows take fewer bytes.
     """
     products = [factor for factor in factors if isinstance(factor, OuterProduct)]
     if not products:
@@ -233,15 +224,9 @@ class LayerCall:
     """The padded length, S."""
 
     def tokens(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """A tensor's real tokens, row by row.
+        """A tensor's real tokens, row by row, [B, at most S, ...] to [B][T, ...].
 
         A head that was only given the last positions has a shorter token axis, aligned at its end.
-
-        Args:
-            tensor: [B, at most S, ...].
-
-        Returns:
-            Per row, [B][T, ...].
         """
         missing = self.length - tensor.shape[1]
         return tuple(
@@ -254,14 +239,7 @@ class LayerCall:
         return Summed(rows=wide.flatten(1, -2).sum(1))
 
     def lookup(self, grads: torch.Tensor, padding: int | None) -> Scatter:
-        """The gradients of what the input's ids looked up.
-
-        Args:
-            padding: The id that gets no gradient; None without one.
-
-        Returns:
-            Ids and gradients, row by row.
-        """
+        """The gradients of what the input's ids looked up, row by row; ``padding`` is the id that gets none."""
         ids, rows = self.tokens(self.input), self.tokens(grads)
         if padding is not None:
             # PyTorch gives this id no gradient, also where it was sampled and not padded.
@@ -285,12 +263,8 @@ class Rule:
 def begin_graph(output: torch.Tensor, returned: Any) -> torch.Tensor | None:
     """Let the graph start at an output that nothing trainable led to, as nothing does while weight gradients are off.
 
-    Args:
-        returned: All that the module returned; the output itself, or what holds it.
-
-    Returns:
-        What the module hands on in its place: a copy, which the model may change in place as it may not the start of a
-        graph. None where the output stays: it has a graph already, or is one of several.
+    Returns what the module hands on in its place: a copy, which the model may change in place as it may not the start
+    of a graph. None where the output stays: it has a graph already, or is one of several.
     """
     if output.requires_grad:
         return None

@@ -50,11 +50,7 @@ def waits_for_tokens(model: Any) -> bool:
 
 
 def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
-    """What a layer of these two kinds computes with, beyond what its parts compute when they are called.
-
-    Returns:
-        Names of parameters below the module, of its active adapters; empty for every other module.
-    """
+    """What a layer of these two kinds computes with beyond its parts: names below it, of active adapters."""
     if not isinstance(module, lora.Linear | lora.Embedding):
         return ()
     names = []
@@ -75,15 +71,10 @@ def _is_adapted(module: nn.Module) -> bool:
 
 
 def adapter(call: LayerCall) -> Mapping[str, GradientFactor]:
-    """The whole layer at once: A, B, and with DoRA the magnitudes and the base layer's bias.
+    """The whole layer at once: A [r, I], B [O, r], and with DoRA the magnitudes m [O] and the base layer's bias b [O].
 
     With g = s (m / n) d: dB = sum_t g (A x)^T, dA = sum_t B^T g x^T, dm = sum_t d (y - b + s B A x) / n, db = sum_t d.
-
-    Args:
-        call: One call, input [B, S, I] or ids [B, S], and output gradient [B, S, O].
-
-    Returns:
-        Factors of A [r, I], B [O, r], m [O] and b [O]; that of an embedding's A as a table by id, [I, r].
+    The input is [B, S, I] or ids [B, S]; the factor of an embedding's A is a table by id, [I, r].
     """
     with torch.no_grad():
         layer = _Layer.of(call.module)
@@ -217,12 +208,7 @@ def returned_by(module: nn.Module, output: Any) -> Any:
 def experts(call: LayerCall) -> Mapping[str, GradientFactor]:
     """All experts' matrices: dW_down,e = sum p d h^T and dW_gate_up,e = sum dz x^T over the tokens of expert e.
 
-    Args:
-        call: One call, input [B S, H], beside it the experts [B S, K] and their weights [B S, K], output gradient
-            [B S, H].
-
-    Returns:
-        Factors of ``gate_up_proj`` [E, 2I, H] and ``down_proj`` [E, H, I].
+    The input is [B S, H], and beside it stand the experts [B S, K] and their weights [B S, K].
     """
     index, weights = call.extra
     pairs = [
@@ -239,14 +225,7 @@ def experts(call: LayerCall) -> Mapping[str, GradientFactor]:
 
 
 def router(call: LayerCall) -> Mapping[str, GradientFactor]:
-    """A router's matrix, by a backward pass of the router alone for each row.
-
-    Args:
-        call: One call, input [B S, H] and the gradient of the chosen experts' weights [B S, K].
-
-    Returns:
-        GradientFactor to ``weight`` [E, H].
-    """
+    """A router's weight [E, H], by a backward pass of the router alone for each row; its gradient is [B S, K]."""
     rows = []
     for inputs, grad in zip(_rows(call, call.input), _rows(call, call.grad), strict=True):
         with torch.enable_grad():
@@ -334,14 +313,7 @@ def looks_up(module: nn.Module) -> bool:
 
 
 def linear(call: LayerCall) -> Mapping[str, GradientFactor]:
-    """``nn.Linear``: dW = sum_t d_t a_t^T, db = sum_t d_t.
-
-    Args:
-        call: One call, input [B, S, I] and output gradient [B, S, O].
-
-    Returns:
-        Factors of ``weight`` [O, I] and ``bias`` [O].
-    """
+    """``nn.Linear``: dW = sum_t d_t a_t^T, [O, I], db = sum_t d_t, [O]."""
     weight = OuterProduct(left=call.tokens(call.grad), right=call.tokens(call.input))
     return {"weight": weight, **_bias(call)}
 
@@ -355,14 +327,7 @@ def conv1d(call: LayerCall) -> Mapping[str, GradientFactor]:
 
 
 def embedding(call: LayerCall) -> Mapping[str, GradientFactor]:
-    """``nn.Embedding``, scaled or not: the row of each id gets the output gradients of that id's tokens.
-
-    Args:
-        call: One call, ids [B, S] and output gradient [B, S, H].
-
-    Returns:
-        GradientFactor to ``weight`` [V, H].
-    """
+    """``nn.Embedding``, scaled or not: the row of each id gets the output gradients of that id's tokens, [V, H]."""
     module = call.module
     assert isinstance(module, nn.Embedding), "the rule is chosen by type"
     return {"weight": call.lookup(call.grad * _embedding_scale(module), module.padding_idx)}
@@ -371,11 +336,7 @@ def embedding(call: LayerCall) -> Mapping[str, GradientFactor]:
 def norm(call: LayerCall) -> Mapping[str, GradientFactor]:
     """LayerNorm and RMSNorm in any variant: dw = sum_t x_hat_t d_t with x_hat = f(x; w=1) - f(x; w=0), db = sum_t d_t.
 
-    Args:
-        call: One call, input and output gradient [B, ..., H]; all axes between are summed, heads included.
-
-    Returns:
-        Factors of ``weight`` [H] and ``bias`` [H].
+    All axes between the first and the last, [H], are summed, heads included.
     """
     wide = torch.promote_types(call.grad.dtype, torch.float32)
 

@@ -48,12 +48,9 @@ class CoveredLayers:
         self._assumed: list[tuple[torch.Tensor, tuple[str, ...]]] = []
 
     def assume(self, fits: Verdict, names: Collection[str]) -> bool:
-        """Take a rule to fit until :meth:`settle` asks.
+        """Take a rule to fit until :meth:`settle` asks: asking call by call would wait for the device each time.
 
-        Asking call by call would wait for the device each time.
-
-        Returns:
-            False where it is known at once that it does not; its parameters are then uncovered.
+        False where it is known at once that it does not; its parameters are then uncovered.
         """
         if isinstance(fits, torch.Tensor):
             self._assumed.append((fits, tuple(names)))
@@ -191,10 +188,9 @@ class Tracer:
 
     @contextmanager
     def recording(self, length: int) -> Iterator[ForwardTrace]:
-        """Record the forward pass of one sequence that runs inside, weight gradients off.
+        """Record the forward pass of one sequence that runs inside, weight gradients off; its trace fills on the way.
 
-        Yields:
-            Its trace, filled as the pass goes on. A call that no rule fits makes its parameters uncovered.
+        A call that no rule fits makes its parameters uncovered.
         """
         trace = ForwardTrace(length=length, segments=[[] for _ in range(len(self._decoder) + 2)])
         self._trace, self._segment = trace, 0

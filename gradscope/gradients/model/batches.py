@@ -104,16 +104,10 @@ class PaddedBatch:
 def default_batch_tokens(vocab_size: int) -> int:
     """Padded tokens of one forward pass where nothing else is said.
 
-    Args:
-        vocab_size: V; where logits are formed whole, a large vocabulary makes them the largest tensor of all. 0 where
-            the output layer is taken in slices.
+    Where logits are formed whole, a large vocabulary makes them the largest tensor of all; 0 where they are in slices.
 
-    Returns:
-        The budget.
-
-    Example:
-        >>> default_batch_tokens(0), default_batch_tokens(8192), default_batch_tokens(151936)
-        (4096, 4096, 883)
+    >>> default_batch_tokens(0), default_batch_tokens(8192), default_batch_tokens(151936)
+    (4096, 4096, 883)
     """
     return min(MAX_BATCH_TOKENS, max(1, LOGIT_BYTES // (4 * max(1, vocab_size))))
 
@@ -121,23 +115,16 @@ def default_batch_tokens(vocab_size: int) -> int:
 def split_rows(lengths: Sequence[int], batch_tokens: int, batch_cost: int | None = None) -> list[tuple[int, ...]]:
     """Rows of similar length together, longest first, within a budget of padded tokens and with little padding.
 
-    The longest come first so that a row that does not fit fails before any work is done.
+    The longest come first so that a row that does not fit fails before any work is done. With a ``batch_cost``, padded
+    tokens that take as long as another batch does, batches may be more than needed; one row alone may exceed
+    ``batch_tokens``.
 
-    Args:
-        lengths: Tokens of each row, [N].
-        batch_tokens: Most padded tokens of a batch; one row alone may exceed it.
-        batch_cost: Padded tokens that take as long as another batch does; None: as few batches as there can be.
-
-    Returns:
-        Row indices of each batch.
-
-    Example:
-        >>> split_rows([3, 9, 4, 8], batch_tokens=18)
-        [(1, 3), (2, 0)]
-        >>> split_rows([30, 100, 40, 90], batch_tokens=1000)
-        [(1, 3, 2, 0)]
-        >>> split_rows([30, 100, 40, 90], batch_tokens=1000, batch_cost=64)
-        [(1, 3), (2, 0)]
+    >>> split_rows([3, 9, 4, 8], batch_tokens=18)
+    [(1, 3), (2, 0)]
+    >>> split_rows([30, 100, 40, 90], batch_tokens=1000)
+    [(1, 3, 2, 0)]
+    >>> split_rows([30, 100, 40, 90], batch_tokens=1000, batch_cost=64)
+    [(1, 3), (2, 0)]
     """
     cost = batch_tokens * len(lengths) + sum(lengths) if batch_cost is None else batch_cost
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
@@ -166,16 +153,9 @@ def pad_batch(
     padding_side: PaddingSide = "right",
     length: int | None = None,
 ) -> PaddedBatch:
-    """Sequences padded to one length.
+    """Sequences, [B], padded to one length, at least that of the longest; results do not depend on the side.
 
-    Args:
-        rows: Index of each row within the step, [B].
-        sequences: The sequence of each row, [B].
-        padding_side: Where padding goes; results do not depend on it. Rows in a trainer's frame stay in it.
-        length: The padded length, at least that of the longest sequence; None: as long as that one.
-
-    Returns:
-        The batch.
+    Rows in a trainer's frame stay in it. ``rows`` are their indices within the step.
     """
     length, frame = length or max(sequence.length for sequence in sequences), sequences[0].frame
     ids = torch.full((len(rows), length), 0 if frame is None else frame.padding_id, dtype=torch.long)

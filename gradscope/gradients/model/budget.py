@@ -65,9 +65,6 @@ class TokenBudget:
             recomputed: Where layers can run again: the most tokens for which one batch of that kind is better than
                 several of the other. None: they cannot.
 
-        Returns:
-            What the first attempt that fits returns.
-
         Raises:
             InputError: One row alone does not fit, or the budget is fixed.
         """
@@ -121,9 +118,7 @@ def recomputed_tokens(policy: MeasuredPolicy) -> int:
 
     What waits leaves a GPU for the CPU, and forward passes are cheap there: as many as its memory holds. On a CPU pairs
     that wait cost a few percent of a pass and layers that run again a quarter, so they do only where nothing else fits.
-
-    Returns:
-        A rough count; 0 on a CPU.
+    A rough count; 0 on a CPU.
     """
     shape = _shape(policy)
     if shape is None or policy.device.type != "cuda":
@@ -134,21 +129,12 @@ def recomputed_tokens(policy: MeasuredPolicy) -> int:
 def _tokens_that_fit(
     free_bytes: int, *, vocab_size: int, num_layers: int, width: int, itemsize: int, recompute: bool = False
 ) -> int:
-    """Tokens whose forward and backward pass takes about half of the free memory.
+    """Tokens whose forward and backward pass takes about half of the free memory, for :class:`TokenBudget` to correct.
 
-    Args:
-        vocab_size: V; 0 where the output layer is taken in slices.
-        itemsize: Bytes of a number of the model.
-        recompute: Whether layers keep their inputs alone, but for the one that runs again.
-
-    Returns:
-        A rough count, for :class:`TokenBudget` to correct.
-
-    Example:
-        >>> _tokens_that_fit(120 * 2**30, vocab_size=0, num_layers=36, width=4096, itemsize=2)
-        6425
-        >>> _tokens_that_fit(120 * 2**30, vocab_size=0, num_layers=36, width=4096, itemsize=2, recompute=True)
-        65536
+    >>> _tokens_that_fit(120 * 2**30, vocab_size=0, num_layers=36, width=4096, itemsize=2)
+    6425
+    >>> _tokens_that_fit(120 * 2**30, vocab_size=0, num_layers=36, width=4096, itemsize=2, recompute=True)
+    65536
     """
     values = num_layers + 2 * LAYER_VALUES if recompute else LAYER_VALUES * num_layers
     per_token = LOGIT_COPIES * 4 * vocab_size + values * width * itemsize

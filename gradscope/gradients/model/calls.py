@@ -36,9 +36,6 @@ def activations_kept(model: Any) -> Iterator[None]:
 
     A forward pass that runs again within the backward pass would be seen twice by every hook, and the reentrant kind
     knows no gradients of chosen tensors.
-
-    Yields:
-        Nothing.
     """
     switched = [module for module in model.modules() if module.training and getattr(module, _CHECKPOINTING, False)]
     for module in switched:
@@ -65,14 +62,8 @@ def exact_products(first: torch.dtype, second: torch.dtype) -> Iterator[None]:
     """Let float32 products of numbers that came from half precision be made on a GPU's tensor cores.
 
     bfloat16 has 8 bits of mantissa and float16 has 11, as has TensorFloat-32: nothing is rounded on the way in, and
-    sums are float32 either way. With any other numbers the products stay as they are.
-
-    Args:
-        first: What one factor was in before it became float32.
-        second: What the other was in.
-
-    Yields:
-        Nothing.
+    sums are float32 either way. With any other numbers the products stay as they are. The arguments say what either
+    factor was in before it became float32.
     """
     before = torch.get_float32_matmul_precision()
     if before != "highest" or not {first, second} <= {torch.bfloat16, torch.float16}:

@@ -47,9 +47,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def loading_errors(headline: str, hint: str | None = None) -> Iterator[None]:
     """Turn what a loader raises into an error that names the folder; running out of memory stays what it is.
 
-    Args:
-        headline: What goes before the loader's own words: "<folder> does not load as a tokenizer".
-        hint: The next step.
+    The headline goes before the loader's own words: "<folder> does not load as a tokenizer".
 
     Raises:
         InputError: The loader gave up.
@@ -67,10 +65,7 @@ def loading_errors(headline: str, hint: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def open_safetensors(file: Path) -> Iterator[Any]:
-    """A file of tensors.
-
-    Yields:
-        The file, open.
+    """A file of tensors, open.
 
     Raises:
         InputError: It is no safetensors, or a tensor that is asked of it is not as its header says.
@@ -117,10 +112,7 @@ _SHARE = FieldRule("a number from 0 to 1", lambda value: is_finite(value) and 0 
 
 
 def require_readable(folder: Path) -> None:
-    """Refuse a folder with anything in it that a loader should not open.
-
-    Args:
-        folder: A folder of a model, an adapter or a tokenizer.
+    """Refuse a folder of a model, an adapter or a tokenizer with anything in it that a loader should not open.
 
     Raises:
         InputError: A pipe, a socket or a device lies in it, or a file of JSON is none, too large or too deep.
@@ -158,10 +150,7 @@ _INNER = ("intermediate_size", "moe_intermediate_size", "n_inner", "ffn_dim", "d
 
 
 def require_consistent_config(folder: Path) -> None:
-    """Refuse a configuration that its own weights cannot be of.
-
-    Args:
-        folder: A model's folder with ``config.json`` and ``*.safetensors``.
+    """Refuse a configuration that the weights beside it, ``*.safetensors``, cannot be of.
 
     Raises:
         InputError: It is no object, it is of a quantized model, a dropout of it is no share, or it declares more layers
@@ -215,11 +204,7 @@ def _shape(entry: Mapping[str, Any]) -> list[int]:
 
 
 def require_same_tensors(source: str, report: Mapping[str, Any]) -> None:
-    """Refuse weights that are not those of their configuration: what a loader fills up or leaves out by itself.
-
-    Args:
-        source: The folder, for the message.
-        report: What transformers tells of a loading.
+    """Refuse weights that are not those of their configuration: what transformers says that it filled up or left out.
 
     Raises:
         InputError: A tensor has another shape, is missing, or is of no part of the model.
@@ -251,10 +236,9 @@ _ANY_TOKENIZER = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 def load_tokenizer(folders: Sequence[Path]) -> Any:
-    """The tokenizer in the first folder that has a whole one; it may know tokens that the model has no row for.
+    """The tokenizer in the first folder that has a whole one; None where no folder has one.
 
-    Returns:
-        The tokenizer, or None where no folder has one.
+    It may know tokens that the model has no row for.
 
     Raises:
         InputError: There are tokenizers, and none loads.
@@ -327,12 +311,6 @@ _SAVE_AGAIN = "Save the adapter again with save_pretrained()."
 def read_adapter_config(folder: Path) -> dict[str, Any]:
     """The fields of an ``adapter_config.json``.
 
-    Args:
-        folder: The adapter's folder.
-
-    Returns:
-        Field -> value.
-
     Raises:
         InputError: It cannot be read, a field is not what it can be, or an expression may take without end.
     """
@@ -352,15 +330,11 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
 
 
 def _why_unbounded(pattern: str) -> str | None:
-    r"""Why a regular expression over names of modules is refused.
+    r"""Why a regular expression over names of modules is refused; None where it is read.
 
-    Returns:
-        What it does; None where it is read.
-
-    Example:
-        >>> _why_unbounded(r".*\.layers\.[0-9]+\.(q_proj|v_proj)")
-        >>> _why_unbounded("(a*)*b")
-        'repeats a group'
+    >>> _why_unbounded(r".*\.layers\.[0-9]+\.(q_proj|v_proj)")
+    >>> _why_unbounded("(a*)*b")
+    'repeats a group'
     """
     if len(pattern) > _MOST_LETTERS:
         return f"has more than {_MOST_LETTERS} letters"

@@ -51,11 +51,9 @@ _NO = {"", "0", "false", "no", "off"}
 
 
 def require_hub(name: str, *, may_ask: bool = True) -> None:
-    """Refuse a hub id whose model is neither in the cache nor to be had.
+    """Refuse a hub id whose model is neither in the cache nor to be had; a folder is not looked at.
 
-    Args:
-        name: A folder, which is not looked at, or a hub id.
-        may_ask: Whether the hub may be asked: not where only a file names the id.
+    The hub may not be asked where only a file names the id.
 
     Raises:
         InputError: The hub may not be asked, cannot be reached, or HF_HUB_OFFLINE is set, and the cache does not hold
@@ -120,15 +118,9 @@ _FACTOR = re.compile(r"\.(lora_(?:embedding_)?)([AB])((?:\.weight|\.bias)?)$")
 
 
 def load_model(source: Path | str, dtype: torch.dtype | None, *, may_ask: bool = True) -> Any:
-    """A whole causal language model.
+    """A whole causal language model from a folder or a hub id, in the checkpoint's own dtype where none is given.
 
-    Args:
-        source: A folder, or a hub id.
-        dtype: The dtype to load in; None: the checkpoint's own.
-        may_ask: Whether the hub may be asked for an id; the cache alone is looked at where only a file names it.
-
-    Returns:
-        The model.
+    Only the cache is looked at where a file alone names the id.
 
     Raises:
         InputError: There is no model, it is not in safetensors, or its configuration is none of its tensors.
@@ -167,8 +159,7 @@ def load_model(source: Path | str, dtype: torch.dtype | None, *, may_ask: bool =
 def _model_class(config: Any) -> Any:
     """The class that the weights were saved from, as TRL picks it: of a model that also sees, that is not the text's.
 
-    Returns:
-        The class that the configuration names, where it is one that writes text from text; else transformers' own pick.
+    It is the one that the configuration names, where that writes text from text; else transformers' own pick.
     """
     named: Any = getattr(transformers, next(iter(config.architectures or ()), ""), None)
     is_model = inspect.isclass(named) and issubclass(named, PreTrainedModel)
@@ -176,13 +167,7 @@ def _model_class(config: Any) -> Any:
 
 
 def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
-    """An adapter of any of PEFT's kinds on its base model, its own parameters trainable.
-
-    Args:
-        dtype: The dtype to load in; None: the checkpoint's own.
-
-    Returns:
-        The model with the adapter.
+    """An adapter of any of PEFT's kinds on its base model, its own parameters trainable; None: the stored dtype.
 
     Raises:
         InputError: The base is missing, the adapter is not one of its own in safetensors, or it does not fit the base.
@@ -262,9 +247,6 @@ def is_fresh(folder: Path) -> bool:
 
     Magnitudes and modules saved whole count as a change, for what they started from is not in the folder. Biases of the
     base do not: they stay as they are when an adapter is switched off, also in TRL's reference.
-
-    Returns:
-        True where every product is zero and there is nothing else.
     """
     tensors = _adapter_tensors(folder)
     for name, tensor in tensors.items():
@@ -279,10 +261,7 @@ def is_fresh(folder: Path) -> bool:
 
 
 def padding_id(folder: Path) -> int | None:
-    """The padding token of a model's configuration.
-
-    Returns:
-        The token, which gets no embedding gradient; None without one.
+    """The padding token of a model's configuration, which gets no embedding gradient; None without one.
 
     Raises:
         InputError: The folder has no configuration of a model.
@@ -293,10 +272,7 @@ def padding_id(folder: Path) -> int | None:
 
 
 def stored_dtype(weights: WeightsRef) -> FloatName:
-    """The dtype that a model, or the base of an adapter, is stored in.
-
-    Returns:
-        The least precise of its tensors'.
+    """The dtype that a model, or the base of an adapter, is stored in: the least precise of its tensors'.
 
     Raises:
         InputError: A file of its tensors cannot be read.
@@ -397,10 +373,7 @@ class Checkpoint:
 
 
 def open_checkpoint(weights: WeightsRef) -> Checkpoint:
-    """The two-dimensional tensors of a model folder or LoRA adapter.
-
-    Returns:
-        Its matrices by the model's own names.
+    """The two-dimensional tensors of a model folder or LoRA adapter, by the model's own names.
 
     Raises:
         InputError: A file of tensors cannot be read, or an adapter is not one product of two factors.
@@ -412,10 +385,9 @@ def open_checkpoint(weights: WeightsRef) -> Checkpoint:
 
 
 def base_matrices(weights: WeightsRef) -> dict[str, Callable[[], Array]]:
-    """The matrices that updates are measured against: those of the model itself, or of an adapter's base.
+    """Readers of the matrices that updates are measured against: those of the model itself, or of an adapter's base.
 
-    Returns:
-        Readers; empty where an adapter's base model is not on this disk.
+    None where an adapter's base model is not on this disk.
     """
     folder = weights.path if weights.kind == "full" else Path(weights.base or "")
     if not (folder / "config.json").is_file():

@@ -163,7 +163,7 @@ def sliced_outputs(
     entropies: bool,
     watch: Watch | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities of tokens and the entropies of the policy there.
+    """Log-probabilities of tokens and the entropies of the policy there, with their graph, [N] each.
 
     Args:
         head: The output layer, at a temperature.
@@ -172,9 +172,6 @@ def sliced_outputs(
         dtype: What is added up in, float32 or float64.
         entropies: Whether entropies get a gradient too.
         watch: Told what the layer's own parameters get, which autograd is not asked for then.
-
-    Returns:
-        Log-probabilities and entropies with their graph, [N] each.
     """
     if watch is not None and not hidden.requires_grad:
         hidden = hidden.detach().requires_grad_(True)  # nothing trainable led to it, as with weight gradients off
@@ -339,14 +336,11 @@ _known: WeakKeyDictionary[nn.Module, tuple[ReferenceType[Any], Tail | None]] = W
 
 
 def plain_head(model: Any) -> PlainHead | None:
-    """The output layer where it can be taken in slices.
+    """The output layer where it can be taken in slices; None where logits must be formed whole, by the model itself.
 
     A layer that somebody watches by a hook, exchanged or put an adapter around is not plain, and under autocast its
     products are the trainer's. One that FSDP shards is whole whenever it is called. The first call for a model runs it
     twice on three tokens.
-
-    Returns:
-        The layer; None where logits must be formed whole, by the model itself.
     """
     module = _output_layer(model)
     if module is None:
@@ -364,12 +358,7 @@ def plain_head(model: Any) -> PlainHead | None:
 def told_input(head: PlainHead, tell: Callable[[torch.Tensor], None]) -> Iterator[None]:
     """Tell what the layer is given, and let it hand on a single column, for the model to go on with.
 
-    Args:
-        tell: Called within the layer's call, where a weight that several processes share is together, with what the
-            layer was given, [B, S, H].
-
-    Yields:
-        Nothing.
+    ``tell`` is called within the layer's call, where a weight that several processes share is together, with [B, S, H].
     """
 
     def note(hidden: torch.Tensor) -> torch.Tensor:

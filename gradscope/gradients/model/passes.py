@@ -40,7 +40,7 @@ def completion_logprobs(
     entropies: bool = False,
     watch: Watch | None = None,
 ) -> list[torch.Tensor]:
-    """Log pi of each completion token.
+    """Log pi of each completion token with its graph, [B][T], or [B][2 T] with entropies behind them.
 
     The output layer is taken in slices of the vocabulary where it can be, so that the logits of all tokens never exist;
     elsewhere the model forms them, from the last prompt token on where it can be asked to.
@@ -50,9 +50,6 @@ def completion_logprobs(
             which whole float32 logits keep few digits; they matter where that token is a row of its own.
         entropies: Whether each row's entropies follow its log-probabilities.
         watch: Told, within the backward pass, what a sliced output layer's own parameters get.
-
-    Returns:
-        Per row its log-probabilities with their graph, [B][T], or [B][2 T] with entropies behind them.
     """
     head = plain_head(model)
     if head is None:
@@ -182,10 +179,8 @@ def backward(
     of it, whole, once the pass is over. Gradients that the parameters hold already, of a model in training, are no part
     of it and stay as they are.
 
-    Args:
-        weigh: The weights v.
-        consume: Called with each parameter's name and gradient; never for a parameter that has none.
-        entropies: Whether the tokens' entropies are weighed too, behind their log-probabilities.
+    ``consume`` is called with each parameter's name and gradient, never for a parameter that has none. With
+    ``entropies`` the tokens' entropies are weighed too, behind their log-probabilities.
     """
 
     def hand_out(name: str, parameter: torch.Tensor) -> None:

@@ -153,10 +153,7 @@ class MeasuredPolicy:
 
     @contextmanager
     def as_reference(self) -> Iterator[Any]:
-        """The reference policy of the KL term.
-
-        Yields:
-            A model: the weights before the first update; for an adapter that started fresh, its base alone.
+        """The reference policy of the KL term: the weights before the first update; of a fresh adapter its base.
 
         Raises:
             InputError: The weights before the first update were not given.
@@ -186,7 +183,7 @@ def load_measured_policy(
     padding: TrainerPadding | None = None,
     rounded: FloatName = "float32",
 ) -> MeasuredPolicy:
-    """Load a set of weights for gradient computations; safetensors only, no code from the folder is run.
+    """Load a set of weights for gradient computations, in evaluation mode; safetensors only, no code is run.
 
     Args:
         weights: The model or adapter.
@@ -202,9 +199,6 @@ def load_measured_policy(
         origin: The folder of the model that the trainer loaded. Where an architecture leaves the padding token's
             embedding without a gradient, its configuration names that token; a checkpoint's names the tokenizer's,
             which TRL writes after loading. None: the weights' own configuration.
-
-    Returns:
-        The policy, in evaluation mode.
     """
     at = _device(device)
     wanted = _dtype(dtype, at)
@@ -326,19 +320,12 @@ def token_sequences(
     max_completion_length: int | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[TokenSequence, ...]:
-    """The rollouts of some groups as token ids that fit the model.
+    """The rollouts of some groups as token ids that fit the model, in order.
 
     Text is tokenized as TRL does: a plain prompt with the tokenizer's special tokens, a conversation through the chat
     template with a generation prompt, a completion without special tokens and with the end-of-sequence token where it
-    is shorter than ``max_completion_length``.
-
-    Args:
-        policy: The model whose vocabulary and positions the ids must fit, and its tokenizer.
-        max_completion_length: The trainer's limit; where it is not known, every re-tokenized completion counts as
-            ended.
-
-    Returns:
-        One sequence per rollout, in order.
+    is shorter than ``max_completion_length``. Where ``max_completion_length`` is not known, every re-tokenized
+    completion counts as ended.
     """
     sequences = []
     for group in groups:

@@ -26,13 +26,7 @@ _SINCE = (5, 14, 1)
 
 
 def own_device(kind: str) -> torch.device:
-    """The device of this process.
-
-    Args:
-        kind: ``cpu`` or ``cuda``; on a machine with several processes each has a GPU of its own.
-
-    Returns:
-        The device.
+    """The device of this process, ``cpu`` or ``cuda``; of several processes on a machine each has a GPU of its own.
 
     Raises:
         UsageError: There are more processes than GPUs, or a machine with GPUs is to compute on its CPUs.
@@ -58,13 +52,6 @@ def own_device(kind: str) -> torch.device:
 
 def sharding_arguments(model_class: Any, config: Any) -> dict[str, Any]:
     """What ``from_pretrained`` is told so that each process loads its part; nothing where there is one process.
-
-    Args:
-        model_class: The class to load, transformers' own pick among them.
-        config: The model's configuration.
-
-    Returns:
-        Keyword arguments.
 
     Raises:
         MissingDependencyError: The installed transformers cannot distribute a model while it loads.
@@ -113,11 +100,7 @@ def settle(model: nn.Module) -> None:
 
 
 def call_as_module(adapted: Any) -> None:
-    """Let an adapted model call its base as a module: PEFT calls the base's forward alone, past the hooks of sharding.
-
-    Args:
-        adapted: PEFT's model; nothing happens where its base is whole.
-    """
+    """Let an adapted model call its base as a module: PEFT calls its forward alone, past the hooks of sharding."""
     tuner = adapted.base_model
     if isinstance(tuner.model, FSDPModule):
         tuner.forward = cast(nn.Module, tuner.model).__call__
@@ -142,12 +125,7 @@ def end_of_pass(numbers: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
 
     FSDP looks there for a backward pass, at whose end it reduces gradients. Where nothing below the output layer has
     one, as where the layer's own weight is differentiated alone, it would see no pass, and the gradient would be lost.
-
-    Args:
-        output: What the model returned, made of what :func:`start_of_pass` gave one of its layers.
-
-    Returns:
-        The numbers.
+    The output is made of what :func:`start_of_pass` gave one of the layers.
     """
     if not (numbers.requires_grad and output.requires_grad):
         return numbers
@@ -202,10 +180,7 @@ def original_type(module: nn.Module) -> type:
 
 
 def require_one_process(subject: str) -> None:
-    """Refuse what only a whole model answers.
-
-    Args:
-        subject: "Rows of tokens are", say.
+    """Refuse what only a whole model answers: "Rows of tokens are" is a ``subject``.
 
     Raises:
         UsageError: Several processes share the model.

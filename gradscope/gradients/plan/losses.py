@@ -1,4 +1,4 @@
-"""TRL's losses, one declared function each: what a token adds to the reward part of the loss, and how tokens average.
+"""Losses, one declared function each: what a token adds to the reward part of the loss, and how tokens average.
 
 A loss is its formula and nothing else. The weight of grad log pi(token) is the formula's derivative, taken by autograd
 on the few numbers of one completion, so it cannot be wrong where the formula is right. A new loss is one function and
@@ -131,6 +131,65 @@ def _gamma_weighted(terms: Terms) -> torch.Tensor:
     return -weight.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).detach() * terms.advantages * terms.logprobs
 
 
+# Terms of verl, prime-rl and NeMo-RL; :mod:`gradscope.gradients.plan.trainers` says which arguments ask for which.
+_LARGEST_LOG_RATIO = 20.0
+"""Log-ratios are held within it before they are exponentiated."""
+
+
+def dual_clipped(terms: Terms) -> torch.Tensor:
+    """PPO's pessimistic surrogate; where the advantage is negative the ratio counts up to the second bound at most."""
+    ratio = _held_ratio_of(terms)
+    held = ratio.clamp(terms.low, terms.high)
+    worst = torch.where(
+        terms.advantages < 0, torch.maximum(ratio, held).clamp(max=terms.bound), torch.minimum(ratio, held)
+    )
+    return -worst * terms.advantages
+
+
+def sequence_clipped(terms: Terms) -> torch.Tensor:
+    """GSPO by token: the geometric mean of the sequence's ratios, of which each token is given its own part."""
+    mean = ((terms.log_ratio * terms.counted).sum() / terms.counted.sum().clamp(min=1.0)).detach()
+    ratio = (mean + terms.logprobs - terms.logprobs.detach()).clamp(max=10.0).exp()
+    return torch.maximum(-terms.advantages * ratio, -terms.advantages * ratio.clamp(terms.low, terms.high))
+
+
+def held_ratio(terms: Terms) -> torch.Tensor:
+    """CISPO with both bounds: log pi weighed by the clipped ratio, which is out of the derivative."""
+    return -_held_ratio_of(terms).clamp(terms.low, terms.high).detach() * terms.advantages * terms.logprobs
+
+
+def log_likelihood(terms: Terms) -> torch.Tensor:
+    """REINFORCE: log pi weighed by the advantage, without a ratio."""
+    return -terms.advantages * terms.logprobs
+
+
+def within_one_bound(terms: Terms) -> torch.Tensor:
+    """The ratio, without tokens whose probability moved too far the way that their advantage pushes it."""
+    moved = _moved(terms)
+    gone = torch.where(terms.advantages > 0, moved > terms.high - 1, moved < terms.low - 1)
+    return _kept_ratio(terms, gone)
+
+
+def within_both_bounds(terms: Terms) -> torch.Tensor:
+    """The ratio, without tokens whose probability moved too far either way."""
+    moved = _moved(terms)
+    return _kept_ratio(terms, (moved > terms.high - 1) | (moved < terms.low - 1))
+
+
+def _moved(terms: Terms) -> torch.Tensor:
+    """How much likelier a token became since it was sampled."""
+    return (terms.logprobs.exp() - (terms.logprobs - terms.log_ratio).exp()).detach()
+
+
+def _kept_ratio(terms: Terms, gone: torch.Tensor) -> torch.Tensor:
+    worth = terms.of.advantage_scale * terms.advantages * terms.log_ratio.exp()
+    return -worth.masked_fill(gone, 0.0)
+
+
+def _held_ratio_of(terms: Terms) -> torch.Tensor:
+    return terms.log_ratio.clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO).exp()
+
+
 def completions_alike(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
     """A mean over tokens, then over completions."""
     return [1.0 / (len(counts) * max(count, 1)) for count in counts]
@@ -151,6 +210,24 @@ def _constant_length(counts: Sequence[int], of: LossParameters, divisor: int) ->
 def summed_tokens(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
     """A sum over tokens, then a mean over completions."""
     return [1.0 / len(counts)] * len(counts)
+
+
+def summed(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+    """A sum over all tokens."""
+    return [1.0] * len(counts)
+
+
+def by_factor(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+    """A sum over tokens divided by a constant, then a mean over completions."""
+    if of.loss_scale_factor is None:
+        raise ValueError("the constant that sums over tokens are divided by is not known")
+    return [1.0 / (len(counts) * of.loss_scale_factor)] * len(counts)
+
+
+def counted_completions_alike(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+    """A mean over tokens, then over the completions that have any in the loss."""
+    num_counted = sum(count > 0 for count in counts)
+    return [1.0 / (max(num_counted, 1) * max(count, 1)) for count in counts]
 
 
 LOSSES: Mapping[str, Loss] = {
@@ -185,10 +262,7 @@ class SamplerCorrection:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> SamplerCorrection | None:
-        """The correction of a trainer's arguments.
-
-        Returns:
-            None where the loss has none.
+        """The correction of a trainer's arguments; None where the loss has none.
 
         Raises:
             ValueError: The mode is none of TRL's.
@@ -208,15 +282,12 @@ class SamplerCorrection:
         return self.mode.startswith("sequence")
 
     def ratio(self, sampler: torch.Tensor, old: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
-        """What the reward part is multiplied by.
+        """What the reward part is multiplied by, a ratio by token, [T], or one, [1].
 
         Args:
             sampler: The sampling engine's log-probabilities, [T]; a token without a number counts as on policy.
             old: Those of the weights that sampled, by the trainer, [T].
             counted: 1 where a token is in the loss, [T].
-
-        Returns:
-            A ratio by token, [T], or one, [1].
         """
         gap = ((old - sampler) * counted).nan_to_num(nan=0.0)
         whole = gap.sum().unsqueeze(0) / (counted.sum().clamp(min=1) if self.geometric else 1)
@@ -314,7 +385,7 @@ def reward_slope(
     off_policy_threshold: float | None = None,
     clip: bool = True,
 ) -> torch.Tensor:
-    """Derivative by log pi of the averaged reward part, [T].
+    """Derivative by log pi of the averaged reward part, [T]: the weights of grad log pi.
 
     Args:
         weights: What each token's term is multiplied by, [T].
@@ -322,9 +393,6 @@ def reward_slope(
         correction: How the loss is corrected for the engine that sampled; None: it is not.
         off_policy_threshold: Completions of negative advantage further off than this leave the reward part.
         clip: Whether the ratio is clipped; a score vector, which knows no advantage, has no clip.
-
-    Returns:
-        The weights of grad log pi.
     """
     factor = None
     if correction is not None:
@@ -363,12 +431,8 @@ def kl_slope(
 ) -> torch.Tensor:
     """Derivative by log pi of the averaged KL term, whose estimator ``of`` names, [T].
 
-    Args:
-        weights: What each token's term is multiplied by, beta included, [T].
-        corrected: Whether the term is multiplied by the importance ratio; that of a sequence spreads over its tokens.
-
-    Returns:
-        The weights of grad log pi.
+    ``weights`` are what each token's term is multiplied by, beta included. Where it is ``corrected`` it is multiplied
+    by the importance ratio too; that of a sequence spreads over its tokens.
     """
     reference = completion.reference
     assert reference is not None, "a plan with kl rows has reference log-probabilities"
@@ -381,13 +445,10 @@ def kl_slope(
 
 
 def sent(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A tensor in the dtype and on the device of another.
+    """A tensor in the dtype and on the device of another; itself where nothing changes.
 
     What goes to a GPU is queued there behind the work at hand, and the program goes on. What comes back is waited for:
     nothing else would keep it from being read too early.
-
-    Returns:
-        The same numbers; itself where nothing changes.
     """
     return tensor.to(like, non_blocking=tensor.device.type == "cpu")
 

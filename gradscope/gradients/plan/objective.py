@@ -246,13 +246,9 @@ class Objective(LossParameters):
         return bool(self.entropy_coef)
 
     def reason_against(self, rollouts: Sequence[Rollout], *, has_old: bool = False) -> Reason | None:
-        """Why the rollouts of a step do not tell the trainer's gradient, or None.
+        """Why the rollouts of a step do not tell the trainer's gradient, the first reason, or None.
 
-        Args:
-            has_old: Whether the weights that sampled a reused batch are at hand, so that nothing need be logged of it.
-
-        Returns:
-            The first reason.
+        With ``has_old`` the weights that sampled a reused batch are at hand, so that nothing need be logged of it.
         """
         if self.cannot is not None:
             return self.cannot
@@ -303,22 +299,14 @@ class Objective(LossParameters):
     def token_weights(
         self, masks: Sequence[Sequence[bool]], before_truncation: Sequence[Sequence[bool]] | None = None
     ) -> list[float]:
-        """The weight w_i of each counted token, the same for all tokens of a completion.
+        """The weight w_i of each token of a completion that counts, [R], from which tokens count, [R][T].
 
         ``grpo`` 1/(R |o_i|); ``bnpo`` and ``dapo`` 1/(tokens of the step); ``dr_grpo`` 1/(R max_completion_length).
         Averaging over micro-batches and processes is included, so sums over the step have the scale of the logged
-        gradient norm.
+        gradient norm. TRL before 1.9 divides by the tokens ``before_truncation`` of truncated completions.
 
-        Args:
-            masks: Which tokens count, per rollout of one step, [R][T].
-            before_truncation: The same with truncated completions, which TRL before 1.9 divides by; None: ``masks``.
-
-        Returns:
-            One weight per rollout, [R].
-
-        Example:
-            >>> Objective(loss_type="grpo").token_weights([[True, True], [True, False]])
-            [0.25, 0.5]
+        >>> Objective(loss_type="grpo").token_weights([[True, True], [True, False]])
+        [0.25, 0.5]
         """
         return self.loss.average([sum(mask) for mask in masks], self, self.num_tokens(masks, before_truncation))
 

@@ -59,12 +59,9 @@ def _in_frames(policy: MeasuredPolicy, plan: RowPlan) -> tuple[TokenSequence, ..
 
 
 def scales_with_width(model: Any) -> bool:
-    """Whether rotary frequencies change with the padded length of a batch, at once or beyond what was pretrained.
+    """Whether rotary frequencies change with the padded length of a batch (dynamic scaling and longrope).
 
     The change may be as small as rounding where a batch is hardly longer, so it is not left to a comparison.
-
-    Returns:
-        True for dynamic scaling and longrope.
     """
     kinds = [getattr(module, "rope_type", None) for module in model.modules()]
     names = {name for kind in kinds for name in (kind.values() if isinstance(kind, dict) else (kind,))}
@@ -192,12 +189,10 @@ class PreparedStep:
         return pad_batch(rows, sequences, self.policy.device, padding_side)
 
     def batch_apart(self, rows: Sequence[int]) -> PaddedBatch:
-        """Some rows of the plan, by index, in a batch that no engine forms.
+        """Some rows of the plan, by index, in a batch that no engine forms: shortest first, in a length that none has.
 
-        A model that lets a row depend on the rows or on the padding beside it makes another one of it here.
-
-        Returns:
-            The rows, shortest first, padded to a length that none has; in a trainer's frame where they stand in it.
+        A model that lets a row depend on the rows or on the padding beside it makes another one of it here. Rows in a
+        trainer's frame stay in it.
         """
         lengths = self.plan.lengths
         order = sorted(rows, key=lambda row: (lengths[row], -row))
@@ -225,13 +220,7 @@ def prepare_step(
     budget: TokenBudget | None = None,
     old: Sequence[torch.Tensor] | None = None,
 ) -> PreparedStep:
-    """Everything that measuring one step starts from.
-
-    Args:
-        budget: Most padded tokens of a forward pass; None: a guess that is halved while memory runs out.
-
-    Returns:
-        The step. With a KL term this runs the reference policy once over all rollouts.
+    """Everything that measuring one step starts from; with a KL term the reference policy runs over all rollouts.
 
     Raises:
         ValueError: The groups are not of one step, or there are none.
@@ -280,14 +269,7 @@ def step_logprobs(
     *,
     entropies: bool = False,
 ) -> list[torch.Tensor]:
-    """Log-probabilities of a step's completions under some weights, such as those that sampled them.
-
-    Args:
-        entropies: Whether each row's entropies follow its log-probabilities.
-
-    Returns:
-        Of each completion, [R][T], or [R][2 T] with entropies behind them.
-    """
+    """Log-probabilities of a step's completions under some weights, [R][T], or [R][2 T] with entropies behind them."""
     sequences, look = sequences_of(policy, groups, objective), partial(completion_logprobs, entropies=entropies)
     return _each(policy.model, policy.device, sequences, objective, budget, look)
 

@@ -98,14 +98,7 @@ class RowPlan:
         return outputs[: len(self.sequences[sequence].completion_ids)]
 
     def cotangent(self, row: Row, outputs: torch.Tensor) -> torch.Tensor:
-        """What a row weighs its sequence's outputs by, at the policy's own detached outputs.
-
-        Args:
-            outputs: Log-probabilities of the completion, [T], and its entropies behind them where rows need them.
-
-        Returns:
-            As many weights.
-        """
+        """What a row weighs its sequence's outputs by, at the detached outputs: [T], or [2 T] with entropies."""
         if row.given is not None:
             return sent(row.given, outputs)
         logprobs = self.logprobs(row.sequence, outputs)
@@ -162,13 +155,8 @@ def plan_rows(
 ) -> RowPlan:
     """The rows that a step needs.
 
-    Args:
-        passes: What forward passes tell: log-probabilities under the reference where the loss has a KL term, entropies
-            where tokens are masked by them.
-
-    Returns:
-        The plan: score rows always, KL rows with a KL term, entropy rows with a bonus, logged rows where no single
-        advantage factors out.
+    Score rows always, KL rows with a KL term, entropy rows with a bonus, logged rows where no single advantage factors
+    out.
 
     Raises:
         ValueError: The loss needs a forward pass that is not among them.
@@ -214,21 +202,12 @@ def plan_rows(
 def high_entropy(
     counted: Sequence[torch.Tensor], entropies: Sequence[torch.Tensor] | None, share: float
 ) -> list[torch.Tensor]:
-    """Which tokens keep their reward part: those whose entropy reaches the quantile of the batch, in float32 as TRL.
+    """Which tokens keep their reward part, [R][T]: those whose entropy reaches the batch's quantile, in float32 as TRL.
 
-    Args:
-        counted: 1 where a token is in the loss, [R][T].
-        entropies: Their entropies, [R][T]; None where all are kept.
-        share: Share of the tokens that is kept.
-
-    Returns:
-        1 where a token is kept, [R][T].
-
-    Example:
-        >>> one = torch.ones(2, dtype=torch.float64)
-        >>> entropies = [torch.tensor([0.1, 0.9]), torch.tensor([0.5, 0.2])]
-        >>> [row.tolist() for row in high_entropy([one, one], entropies, 0.5)]
-        [[0.0, 1.0], [1.0, 0.0]]
+    >>> one = torch.ones(2, dtype=torch.float64)
+    >>> entropies = [torch.tensor([0.1, 0.9]), torch.tensor([0.5, 0.2])]
+    >>> [row.tolist() for row in high_entropy([one, one], entropies, 0.5)]
+    [[0.0, 1.0], [1.0, 0.0]]
     """
     if entropies is None or share >= 1.0:
         return [torch.ones_like(mask) for mask in counted]
@@ -243,13 +222,9 @@ def high_entropy(
 def num_ties(counted: Sequence[torch.Tensor], entropies: Sequence[torch.Tensor] | None, share: float) -> int:
     """Tokens of which rounding decides whether :func:`high_entropy` keeps them: several, for one is the quantile.
 
-    Returns:
-        How many; 0 where no token is masked.
-
-    Example:
-        >>> one = torch.ones(3, dtype=torch.float64)
-        >>> num_ties([one], [torch.tensor([0.1, 0.9, 0.9000001])], 0.3), num_ties([one], [torch.arange(3.0)], 0.5)
-        (2, 0)
+    >>> one = torch.ones(3, dtype=torch.float64)
+    >>> num_ties([one], [torch.tensor([0.1, 0.9, 0.9000001])], 0.3), num_ties([one], [torch.arange(3.0)], 0.5)
+    (2, 0)
     """
     if entropies is None or share >= 1.0:
         return 0

@@ -45,13 +45,7 @@ class WeightSpectrum:
 def measure_weight_spectra(
     prepared: PreparedStep, progress: ProgressCallback = no_progress
 ) -> tuple[WeightSpectrum, ...]:
-    """Spectra of the step's gradient as the optimizer saw it: logged advantages, KL part included.
-
-    Args:
-        prepared: The step, all of its rollouts with a logged advantage.
-
-    Returns:
-        One spectrum per two-dimensional trainable parameter, in the model's order.
+    """Spectra of the step's gradient as the optimizer saw it, one a matrix: logged advantages, KL part included.
 
     Raises:
         InputError: A rollout has no logged advantage.
@@ -129,14 +123,10 @@ class TensorNorm:
 def measure_tensor_norms(
     prepared: PreparedStep, gradient: Mapping[str, torch.Tensor] | None = None
 ) -> tuple[TensorNorm, ...]:
-    """Norms of the step's gradient as the optimizer saw it: logged advantages, KL part included.
+    """Norms of the step's gradient as the optimizer saw it, one a trainable parameter: their squares add up to its own.
 
     Args:
-        prepared: The step, all of its rollouts with a logged advantage.
         gradient: The gradient, as ``step_gradient`` returns it; None: it is computed.
-
-    Returns:
-        One a trainable parameter, in the model's order; their squares add up to the squared norm of the gradient.
 
     Raises:
         InputError: A rollout has no logged advantage.
@@ -188,15 +178,9 @@ def measure_optimizer_steps(
     learning_rate: float | None,
     progress: ProgressCallback = no_progress,
 ) -> tuple[MatrixSteps, ...]:
-    """The steps on every matrix that the step's gradient reaches.
+    """The steps on every matrix that the step's gradient reaches, in the model's order.
 
-    Args:
-        trainable: The parameters, on one device each.
-        gradient: Their gradients, as ``step_gradient`` returns them.
-        learning_rate: As logged; None: not known.
-
-    Returns:
-        One a two-dimensional trainable parameter with a gradient, in the model's order.
+    ``gradient`` is as ``step_gradient`` returns it, the learning rate as logged.
     """
     measured = []
     matrices = {

@@ -76,14 +76,10 @@ def measure_group_weights(
     max_bytes: int = ROW_BYTES,
     progress: ProgressCallback = no_progress,
 ) -> tuple[GroupWeightRanks, ...]:
-    """The ranks of every combination, group by group and weight by weight.
+    """The ranks of every combination, group by group and matrix by matrix.
 
-    Args:
-        step: The step's Gram matrix, whose diagonal the gradients' squared norms must add up to.
-        max_bytes: Memory for the gradients of a group's rollouts; more parameters go in several blocks.
-
-    Returns:
-        One for each group and two-dimensional trainable parameter.
+    The diagonal of the step's Gram matrix is what the gradients' squared norms must add up to. More parameters than
+    ``max_bytes`` holds the gradients of, of a group's rollouts, go in several blocks.
 
     Raises:
         VerificationError: The gradients do not add up to the step's Gram matrix.

@@ -237,9 +237,6 @@ def measure_heldout_gram(
         prompts: One group a held-out prompt: its correct answers, each once.
         shares: The share of each answer among the correct samples of its prompt.
 
-    Returns:
-        The products.
-
     Raises:
         VerificationError: The two Gram matrices of the step's rows disagree.
     """

@@ -70,9 +70,6 @@ def measure_step(
         max_kept_bytes: Memory for what waits for other batches in ``stream`` and for other groups in ``prompt``; more
             goes to a temporary file, and what half of the free disk does not hold takes further rounds.
 
-    Returns:
-        The step's Gram matrix.
-
     Raises:
         UsageError: There is no such engine.
         InputError: A log-probability or a gradient is not finite; the message names the first, and where it came from.
@@ -281,12 +278,8 @@ def notes_on(plan: RowPlan, slow: frozenset[str] = frozenset()) -> list[str]:
 def relative_row_error(prepared: PreparedStep, norms: Sequence[float], *, num_rows: int = 2) -> float:
     """Largest relative error of a row that the model's arithmetic explains.
 
-    Args:
-        norms: Norm of each row, [N]; the largest are recomputed.
-        num_rows: How many rows to recompute in float32.
-
-    Returns:
-        The error; multiplied by the matrix's Frobenius norm it is the floor of its singular values.
+    The largest rows by their norms, [N], are recomputed in float32. The error multiplied by the matrix's Frobenius norm
+    is the floor of its singular values.
     """
     policy = prepared.policy
     if policy.dtype in (torch.float32, torch.float64) and not uses_tf32(policy.device):

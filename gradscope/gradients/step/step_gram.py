@@ -135,9 +135,6 @@ class StepGram:
         Args:
             advantages: One per rollout, [R], or ``logged``: what the optimizer saw, per-token advantages, importance
                 ratios and clip included.
-
-        Returns:
-            The Gram matrix, [R, R]; its sum is the squared norm of the step's gradient.
         """
         return self._mixed(advantages, beside=1.0)
 
@@ -236,14 +233,7 @@ class _Pass:
 
 
 def measure_norm(prepared: PreparedStep, progress: ProgressCallback = no_progress) -> StepNorm:
-    """The norm of a step's gradient under its logged advantages, and of the KL part within it.
-
-    Args:
-        prepared: The step; every rollout has an advantage.
-
-    Returns:
-        The norm, in the arithmetic of the policy.
-    """
+    """The norm of a step's gradient under its logged advantages, which all rollouts have, and of its KL part."""
     policy, plan, budget = prepared.policy, prepared.plan, prepared.budget
     rows = range(len(plan.sequences))
 

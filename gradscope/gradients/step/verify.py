@@ -67,10 +67,7 @@ def tolerance(dtype: torch.dtype, *, tf32: bool = False) -> float:
 def require_agreement(claim: str, error: float, limit: float) -> None:
     """Refuse numbers that two ways of computing them do not agree on.
 
-    Args:
-        claim: What disagrees with what, a sentence without its end.
-        error: The relative difference.
-        limit: The largest that passes.
+    The claim says what disagrees with what, a sentence without its end.
 
     Raises:
         VerificationError: The difference is larger, or no number.
@@ -86,9 +83,6 @@ def verify_gram(
     prepared: PreparedStep, gram: NDArray[np.float64], batches: Sequence[PaddedBatch], verify: Verify
 ) -> Verification:
     """Check a Gram matrix [N, N] against an ordinary backward pass of two rows that fit a batch, or of all batches too.
-
-    Returns:
-        The largest difference, which passes.
 
     Raises:
         VerificationError: A difference is larger than arithmetic explains, or nothing has a gradient.
@@ -129,8 +123,7 @@ def verify_gram(
 def _largest(prepared: PreparedStep, gram: NDArray[np.float64], batches: Sequence[PaddedBatch]) -> tuple[int, ...]:
     """The rows to check: small ones say little, for of a KL term at the reference itself nothing but rounding is left.
 
-    Returns:
-        The two largest of those that fit a batch together; where no two do, the largest of the first batch.
+    The two largest of those that fit a batch together; where no two do, the largest of the first batch.
     """
     most = max(batch.input_ids.numel() for batch in batches)
     fitting = [row for row, length in enumerate(prepared.plan.lengths) if 2 * length <= most]

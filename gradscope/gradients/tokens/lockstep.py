@@ -137,13 +137,9 @@ def lockstep_gram(
     *,
     max_layer_bytes: int = LAYER_BYTES,
 ) -> frozenset[str]:
-    """Add the Gram of all parameters that a layer rule covers.
+    """Add the Gram of all parameters that a layer rule covers; the names of the others.
 
-    Args:
-        max_layer_bytes: Memory for the output gradients of one decoder layer over all rows.
-
-    Returns:
-        Names of the parameters that no rule covers; nothing was added for them.
+    The output gradients of one decoder layer over all rows may take ``max_layer_bytes``.
     """
 
     def add(name: str, parts: list[Part]) -> None:
@@ -161,14 +157,9 @@ def lockstep(
     *,
     max_layer_bytes: int = LAYER_BYTES,
 ) -> frozenset[str]:
-    """Hand out what each row adds to each parameter that a layer rule covers.
+    """Hand out what each row adds to each parameter that a layer rule covers; the names of the others.
 
-    Args:
-        consume: Called with a parameter's name and, by chunk, the factors of all calls with it.
-        max_layer_bytes: Memory for the output gradients of one decoder layer over all rows.
-
-    Returns:
-        Names of the parameters that no rule covers; nothing was handed out for them.
+    ``consume`` is called with a parameter's name and, by chunk, the factors of all calls with it.
     """
     tracer = Tracer(model, trainable, temperature)
     lines = _lines(tracer, chunks)

@@ -162,7 +162,7 @@ def measure_tokens(
     rollouts: Collection[int] | None = None,
     progress: ProgressCallback = no_progress,
 ) -> tuple[TokenGram, ...]:
-    """The Gram matrix of token rows of each group.
+    """The Gram matrix of token rows of each group that has a token in the loss.
 
     Args:
         step: The step's Gram matrix: it gives the log-probabilities, and the token rows must add up to it.
@@ -170,9 +170,6 @@ def measure_tokens(
         num_buckets: Sketch each row in as many numbers instead of forming all inner products.
         seed: Decides which tokens are drawn, and the sketch.
         rollouts: Rollouts of the step whose tokens are wanted; None: all.
-
-    Returns:
-        One matrix per group; none for a group of which no token counts in the loss.
     """
     require_one_process("Rows of tokens are")
     grams: list[TokenGram] = []
@@ -250,15 +247,10 @@ class RolloutTokens:
 def measure_rollout_tokens(
     prepared: PreparedStep, step: StepGram, rollouts: Sequence[int], *, most: int = 512, seed: int = 0
 ) -> tuple[RolloutTokens, ...]:
-    """Every token of some rollouts of one step.
+    """Every token of some rollouts of one step, the most important first; none without advantages or counted tokens.
 
-    Args:
-        rollouts: Which rollouts of the step, the most important first.
-        most: Most token rows; rollouts are left out from the end, and of a first one that is longer, as many tokens
-            are drawn.
-
-    Returns:
-        One a rollout, in the order asked for; none where no advantage was logged or no token counts.
+    Of more than ``most`` token rows, rollouts are left out from the end, and of a first one that is longer, as many
+    tokens are drawn.
     """
     policy, plan = prepared.policy, prepared.plan
     chosen = _as_many(plan, rollouts, most)
@@ -281,14 +273,7 @@ def _as_many(plan: RowPlan, rollouts: Sequence[int], most: int) -> list[int]:
 def policy_entropies(
     policy: MeasuredPolicy, plan: RowPlan, rollouts: Sequence[int], batch_tokens: int
 ) -> dict[int, Array]:
-    """Entropy of the policy at each completion token of some rollouts of a step, in nats.
-
-    Args:
-        batch_tokens: Most padded tokens of a forward pass.
-
-    Returns:
-        Rollout -> entropies, [T].
-    """
+    """Entropy of the policy at each completion token of some rollouts of a step, in nats, [T] each."""
     entropies: dict[int, Array] = {}
     lengths = [plan.sequences[rollout].length for rollout in rollouts]
     for part in split_rows(lengths, batch_tokens):
@@ -384,9 +369,6 @@ def measure_signals(
         step: The step's Gram matrix, for the log-probabilities.
         most: Token rows of a group; of more tokens, as many are drawn. None: all. Rollouts' rows have all.
         seed: Decides which tokens are drawn.
-
-    Returns:
-        The step's signals.
 
     Raises:
         InputError: The model has no output head whose input could be taken.

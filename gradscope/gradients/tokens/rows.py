@@ -51,18 +51,14 @@ class Chunk:
 
 
 def _sample_tokens(candidates: Sequence[TokenRow], most: int, seed: int | Sequence[int]) -> tuple[TokenRow, ...]:
-    """Tokens drawn without replacement, each equally likely, in their order.
-
-    Returns:
-        All of them where there are no more than ``most``.
+    """Tokens drawn without replacement, each equally likely, in their order; all where there are no more.
 
     Raises:
         ValueError: No token was asked for.
 
-    Example:
-        >>> rows = [TokenRow(sequence=0, position=position) for position in range(5)]
-        >>> [row.position for row in _sample_tokens(rows, 3, seed=0)]
-        [2, 3, 4]
+    >>> rows = [TokenRow(sequence=0, position=position) for position in range(5)]
+    >>> [row.position for row in _sample_tokens(rows, 3, seed=0)]
+    [2, 3, 4]
     """
     if most < 1:
         raise ValueError(f"at least one token is needed, got {most}")
@@ -101,12 +97,7 @@ def token_loop_rows(
     temperature: float,
     add: Callable[[torch.Tensor], None],
 ) -> None:
-    """Every row, handed out parameter by parameter.
-
-    Args:
-        trainable: Name -> parameter; only these are computed.
-        add: Called with each parameter's gradients over all rows, [N, elements].
-    """
+    """Every row, handed out parameter by parameter, [N, elements] each."""
     num_rows, parameters = sum(len(chunk.rows) for chunk in chunks), list(trainable.values())
     row_buffers = [
         torch.zeros(num_rows, p.numel(), dtype=torch.promote_types(p.dtype, torch.float32), device=p.device)
@@ -158,15 +149,12 @@ class TokenTable:
 def token_tables(
     prepared: PreparedStep, step: StepGram, *, most: int | None, seed: int, rollouts: Collection[int] | None
 ) -> Iterator[TokenTable]:
-    """The tokens of each group that count in the loss, or a random part of them.
+    """The tokens of each group that count in the loss, or a random part of them; nothing of a group without any.
 
     Args:
         step: The step's Gram matrix, for the log-probabilities.
         most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
         rollouts: Rollouts of the step whose tokens are wanted; None: all.
-
-    Yields:
-        One table per group; none for a group of which no token counts.
     """
     plan = prepared.plan
     score, logged = _weights(plan, step, "score"), None

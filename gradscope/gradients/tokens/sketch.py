@@ -57,11 +57,9 @@ class Sketch:
         dtype: torch.dtype,
         parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]],
     ) -> None:
-        """Add one parameter's gradients.
+        """Add one parameter's gradients: per chunk the indices of its rows and the factors of all calls with it.
 
-        Args:
-            name: The parameter's name: the same columns meet in the same way, whichever rows come together.
-            parts: Per chunk the indices of its rows and the factors of all calls with the parameter.
+        By its name the same columns meet in the same way, whichever rows come together.
         """
         length, width = shape[0], shape.numel() // shape[0]
         working = torch.promote_types(dtype, torch.float32)
@@ -112,11 +110,7 @@ def _touched(factors: Sequence[GradientFactor], length: int, step: int) -> list[
 def sketch_rows(
     policy: MeasuredPolicy, chunks: Sequence[Chunk], temperature: float, num_buckets: int, seed: int
 ) -> tuple[Sketch, frozenset[str]]:
-    """Sketch token rows, parameters without a layer rule by one backward pass a row.
-
-    Returns:
-        The sketches, and the names of parameters that went the slow way.
-    """
+    """Sketch token rows, parameters without a layer rule by one backward pass a row: these are named too."""
     sketch = Sketch(sum(len(chunk.rows) for chunk in chunks), num_buckets, seed, policy.device)
     slow: frozenset[str] = frozenset()
     for chunk in chunks:

@@ -70,14 +70,7 @@ class CountedTokens:
 
 
 def counted_tokens(prepared: PreparedStep, step: StepGram) -> CountedTokens | None:
-    """The tokens of a step.
-
-    Args:
-        step: The step's Gram matrix, for the log-probabilities.
-
-    Returns:
-        The table; None where the gradient is zero, not every token has a logged advantage, or none counts.
-    """
+    """The tokens of a step; None where the gradient is zero, not every token has a logged advantage, or none counts."""
     if step.policy_gram is None or not step.policy_gram.sum() > 0:
         return None
     plan = prepared.plan
@@ -161,16 +154,13 @@ def measure_token_sums(
     max_bytes: int = ROW_BYTES,
     progress: ProgressCallback = no_progress,
 ) -> Array:
-    """Inner products of sum_t w_vt grad log pi(token t) over the tokens of a group, for every weighting and group.
+    """Inner products of sum_t w_vt grad log pi(token t) over a group's tokens, by weighting and group, [V, J, V, J].
 
     Args:
         weights: What multiplies each token's gradient, one row a weighting, [V, N].
         of_entropy: Which weightings weigh grad of the entropies where tokens were sampled instead, [V].
         max_bytes: Memory for the sums by all parameters. Where they take more, layers are taken one by one, and what
             no layer rule covers goes in blocks of parameters.
-
-    Returns:
-        The products, [V, J, V, J].
     """
     require_one_process("Sums of tokens are")
     outputs = _outputs(tokens, weights, of_entropy)
@@ -307,14 +297,10 @@ means, the others the bound of TRL."""
 
 
 def corrected(tokens: CountedTokens, sampler: Array, correction: SamplerCorrection | None) -> Array:
-    """What a correction multiplies each token's gradient by, infinite beyond floating point.
+    """What a correction multiplies each token's gradient by, infinite beyond floating point, [N].
 
-    Args:
-        sampler: The sampler's log-probability of each token, [N].
-        correction: None: it stays as it is.
-
-    Returns:
-        Factors, one for all tokens of a rollout where ratios are of sequences, [N].
+    It is one factor for all tokens of a rollout where ratios are of sequences. ``sampler`` is the sampler's
+    log-probability of each token, [N].
     """
     if correction is None:
         return np.ones(len(sampler))
@@ -327,13 +313,9 @@ def corrected(tokens: CountedTokens, sampler: Array, correction: SamplerCorrecti
 
 
 def sequence_factors(gaps: Sequence[Array]) -> dict[str, Array]:
-    """What each correction by sequence multiplies some rollouts by, and :data:`UNCORRECTED`, infinite beyond floats.
+    """What each correction by sequence, and :data:`UNCORRECTED`, multiplies rollouts by, infinite beyond floats, [R].
 
-    Args:
-        gaps: The policy's log-probabilities minus the sampler's, 0 where a token does not count, [R][T].
-
-    Returns:
-        Correction -> factors, [R].
+    ``gaps`` are the policy's log-probabilities minus the sampler's, 0 where a token does not count, [R][T].
     """
     by_sequence = {name: one for name, one in CORRECTIONS.items() if one is not None and one.by_sequence}
     own = [torch.from_numpy(np.asarray(gap, dtype=np.float64)) for gap in gaps]

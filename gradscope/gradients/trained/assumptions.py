@@ -162,16 +162,9 @@ _MOST_TOKENS = 16
 def is_random(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropout: bool) -> bool:
     """Whether two forward passes of training would differ.
 
-    The model itself is asked, in training mode, for what it is called differs from one architecture to the next.
-
-    Args:
-        policy: The weights.
-        sequence: Any sequence that it can read.
-        without_dropout: Whether TRL switched dropout off (``disable_dropout``). It switches off the modules; what a
-            layer hands to a function as a number stays on.
-
-    Returns:
-        True where they would.
+    The model itself is asked, in training mode, for what it is called differs from one architecture to the next. Where
+    TRL switched dropout off (``disable_dropout``) it switched off the modules; what a layer hands to a function as a
+    number stays on.
     """
     batch = pad_batch([0], [_piece(sequence)], policy.device)
     with torch.no_grad(), _training(policy.model, without_dropout=without_dropout):
@@ -180,11 +173,7 @@ def is_random(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropou
 
 
 def takes_random_numbers(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropout: bool) -> bool:
-    """Whether a forward pass of training draws anything at all, which rarely may have changed something.
-
-    Returns:
-        True where it does; arguments are those of :func:`is_random`.
-    """
+    """Whether a forward pass of training draws anything at all, which rarely may have changed something."""
     batch = pad_batch([0], [_piece(sequence)], policy.device)
     state = torch.cuda.get_rng_state if policy.device.type == "cuda" else torch.get_rng_state
     with torch.no_grad(), _training(policy.model, without_dropout=without_dropout):

@@ -35,11 +35,7 @@ from gradscope.rollouts.run import TrainerSettings
 def fused_head(model: Any, *, in_float32: bool = False) -> Iterator[None]:
     """Let a model's output layer compute as TRL's head does; one that is not a plain linear layer stays as it is.
 
-    Args:
-        in_float32: Whether its logits are not rounded either (``cast_lm_head_to_fp32``).
-
-    Yields:
-        Nothing.
+    With ``in_float32`` its logits are not rounded either (``cast_lm_head_to_fp32``).
     """
     head = model.get_output_embeddings()
     if original_type(head) is not nn.Linear:
@@ -145,11 +141,7 @@ class TrainerArithmetic:
 
     @contextmanager
     def on(self, device: torch.device, model: object) -> Iterator[None]:
-        """Compute inside as the trainer did.
-
-        Yields:
-            Nothing.
-        """
+        """Compute inside as the trainer did."""
         head = fused_head(model, in_float32=self.float32_head) if self.fused_head else nullcontext()
         with torch.autocast(device.type, self.autocast, enabled=self.autocast is not None), head:
             yield
@@ -204,15 +196,8 @@ def trained_norms(
 ) -> TrainedNorms:
     """The norm of a step's gradient, its rollouts in several random orders.
 
-    Args:
-        prepared: The step, with the weights in the dtype that the trainer had them in.
-        arithmetic: How it computed.
-        sampler: The weights that sampled a reused batch, where their log-probabilities were not logged.
-        num_orders: How many orders.
-        seed: Decides them.
-
-    Returns:
-        The norms.
+    The step has its weights in the dtype that the trainer had them in. ``sampler`` has those that sampled a reused
+    batch, where their log-probabilities were not logged.
     """
     prepared, passes = _in_trainers_rows(prepared, arithmetic, sampler)
     orders = _orders(prepared.plan, arithmetic.micro_batch, num_orders, seed)

@@ -40,15 +40,11 @@ def pass_at_k_weights(rewards: ArrayLike, k: int) -> Array:
         rewards: 0 or 1, [..., n].
         k: From 1 to n.
 
-    Returns:
-        Weights, [..., n].
-
     Raises:
         ValueError: A reward is not 0 or 1, or k is out of range.
 
-    Example:
-        >>> pass_at_k_weights([1.0, 0.0, 0.0, 0.0], 2).round(4).tolist()
-        [0.5, -0.1111, -0.1111, -0.1111]
+    >>> pass_at_k_weights([1.0, 0.0, 0.0, 0.0], 2).round(4).tolist()
+    [0.5, -0.1111, -0.1111, -0.1111]
     """
     values = np.asarray(rewards, dtype=np.float64)
     size = values.shape[-1]
@@ -75,8 +71,7 @@ class ExpectedUpdates:
     def cosine(self, first: int, second: int) -> Estimate:
         """Cosine of two expected updates, E u . E v / (|E u| |E v|), jackknifed over groups.
 
-        Returns:
-            A number from -1 to 1; undefined where either mean is not above its noise.
+        Undefined where either mean is not above its noise.
         """
         norms = self.cross[:, first, first] * self.cross[:, second, second]
         signal = (self.cross[:, first, first] > 0) & (self.cross[:, second, second] > 0)
@@ -92,9 +87,7 @@ class ExpectedUpdates:
     def signal_to_noise(self, place: int) -> Estimate:
         """|E u|^2 over the total variance of u, u the mean of J groups: above 1 the update is mostly signal.
 
-        Returns:
-            The ratio, at least -1, negative where chance made the estimate of the signal so; undefined without a
-            gradient.
+        At least -1, and negative where chance made the estimate of the signal so; undefined without a gradient.
         """
         if self.num_groups < MIN_GROUPS:
             return Estimate.undefined_because(f"{self.num_groups} groups are too few", num_units=self.num_groups)
@@ -110,11 +103,8 @@ class ExpectedUpdates:
     def critical_batch_size(self, place: int) -> Estimate:
         """The number of groups at which signal and noise of the step's update are equal: J over the signal to noise.
 
-        Below it twice the groups make nearly twice the progress, above it they add little.
-
-        Returns:
-            Groups, with the image of the ratio's interval; undefined where the ratio may be zero, of which J over the
-            upper end of its interval is still the least that there can be.
+        Below it twice the groups make nearly twice the progress, above it they add little. Undefined where the ratio
+        may be zero; J over the upper end of its interval is then still the least that there can be.
         """
         ratio = self.signal_to_noise(place)
         if ratio.value is None:
@@ -125,20 +115,16 @@ class ExpectedUpdates:
 
 
 def expected_updates(score_gram: ArrayLike, advantages: ArrayLike, index: ArrayLike) -> ExpectedUpdates:
-    """Inner products from which directions and noise of expected updates follow.
+    """Inner products of expected updates, with each group left out once.
 
     Args:
         score_gram: Gram matrix K of the score vectors, [R, R].
         advantages: One row of weights a formulation, [F, R].
         index: Group of each rollout, from 0 to J - 1, [R].
 
-    Returns:
-        The products, with each group left out once.
-
-    Example:
-        >>> updates = expected_updates(np.ones((4, 4)), [[1.0] * 4], [0, 1, 2, 3])
-        >>> updates.cosine(0, 0).value
-        1.0
+    >>> updates = expected_updates(np.ones((4, 4)), [[1.0] * 4], [0, 1, 2, 3])
+    >>> updates.cosine(0, 0).value
+    1.0
     """
     gram, weights = checked_gram(score_gram), np.asarray(advantages, dtype=np.float64)
     groups = np.asarray(index, dtype=np.int64)
@@ -160,14 +146,7 @@ def expected_updates(score_gram: ArrayLike, advantages: ArrayLike, index: ArrayL
 
 
 def jackknifed(values: Array, bounds: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
-    """The first value with its normal interval by the jackknife standard error from the others, cut at the bounds.
-
-    Args:
-        values: The estimate, and what it is without each unit, [1 + J].
-
-    Returns:
-        The estimate with its interval.
-    """
+    """The first of some values [1 + J] with its normal interval by the jackknife of the others, cut at the bounds."""
     num = len(values) - 1
     # the estimate of a cosine may exceed 1; cutting the replicates too would pass for certainty
     error = NORMAL * float(np.sqrt((num - 1) / num * np.sum((values[1:] - values[1:].mean()) ** 2)))
@@ -181,15 +160,13 @@ _ALIKE = "at most one group of this step has a gradient"
 def group_cosine(group_gram: ArrayLike) -> Estimate:
     """Mean cosine between the gradients of two different prompts, of those that have one; jackknifed over prompts.
 
+    0 for unrelated prompts; undefined for fewer than three with a gradient.
+
     Args:
         group_gram: Inner products of the S_j, [J, J].
 
-    Returns:
-        A number from -1 to 1, 0 for unrelated prompts; undefined for fewer than three live groups.
-
-    Example:
-        >>> round(group_cosine([[4.0, 2.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 1.0]]).value, 4)  # (0.5 + 0 + 0) / 3
-        0.1667
+    >>> round(group_cosine([[4.0, 2.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 1.0]]).value, 4)  # (0.5 + 0 + 0) / 3
+    0.1667
     """
     gram = checked_gram(group_gram)
     live = np.diag(gram) > 0
@@ -208,19 +185,16 @@ def noise_within(half_gram: ArrayLike) -> Estimate:
     """Share of the variance of a prompt's gradient that its rollouts make, not the prompt; jackknifed over prompts.
 
     Two halves of a group have independent rollouts and the prompt in common, so that mean a_j . b_j holds what the
-    prompt has of its own, and mean |a_j - b_j|^2 / 2 what its rollouts add: that over the variance of a half,
-    mean (|a_j|^2 + |b_j|^2) / 2 minus the mean product of halves of different prompts. The rest lies between prompts.
+    prompt has of its own, and mean |a_j - b_j|^2 / 2 what its rollouts add: that over the variance of a half, mean
+    (|a_j|^2 + |b_j|^2) / 2 minus the mean product of halves of different prompts. The rest lies between prompts. Above
+    1 where chance made it so; undefined for fewer than three groups, or one with a gradient.
 
     Args:
         half_gram: Inner products of a_1, b_1, a_2, b_2 and so on, [2 J, 2 J].
 
-    Returns:
-        A share, above 1 where chance made it so; undefined for fewer than three groups, or one with a gradient.
-
-    Example:
-        >>> halves = np.array([[1.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]])
-        >>> noise_within(halves @ halves.T).value  # each prompt has its own direction, and its halves agree
-        0.0
+    >>> halves = np.array([[1.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]])
+    >>> noise_within(halves @ halves.T).value  # each prompt has its own direction, and its halves agree
+    0.0
     """
     gram = checked_gram(half_gram)
     num = len(gram) // 2

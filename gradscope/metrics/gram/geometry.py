@@ -1,8 +1,9 @@
 """How gradient rows lie to each other and which of them make up their sum: quadratic forms in their Gram matrix.
 
-Legend: R rollouts, X the matrix of their gradient rows [R, P], G = X X' its Gram matrix [R, R], K the Gram matrix of
-the score vectors (rows before they are multiplied by their advantage), J groups. The sum of the rows has the squared
-norm 1'G1, row i the inner product (G1)_i with it, and without row i the sum has 1'G1 - 2 (G1)_i + G_ii.
+Legend: R rollouts, X the matrix of their gradient rows [R, P], G = X X' its Gram matrix [R, R], the ``gram`` of most
+functions, K the Gram matrix of the score vectors (rows before they are multiplied by their advantage), J groups.
+The sum of the rows has the squared norm 1'G1, row i the inner product (G1)_i with it, and without row i the sum has
+1'G1 - 2 (G1)_i + G_ii.
 """
 
 from __future__ import annotations
@@ -24,21 +25,13 @@ CHANNELS = ("shared_directions", "shared_energy", "shared_sum", "shared_kept", "
 
 
 def gradient_gram(score_gram: ArrayLike, advantages: ArrayLike) -> Array:
-    """Gram of the gradient rows A_i s_i: diag(A) K diag(A).
-
-    Args:
-        score_gram: Gram matrix K of the score vectors, [R, R].
-        advantages: One advantage a rollout, [R].
-
-    Returns:
-        Gram matrix of the gradient rows, [R, R].
+    """Gram of the gradient rows A_i s_i: diag(A) K diag(A), [R, R], from K and one advantage a rollout, [R].
 
     Raises:
         ValueError: The shapes do not go together or an advantage is not finite.
 
-    Example:
-        >>> gradient_gram([[1.0, 0.5], [0.5, 1.0]], [2.0, -1.0]).tolist()
-        [[4.0, -1.0], [-1.0, 1.0]]
+    >>> gradient_gram([[1.0, 0.5], [0.5, 1.0]], [2.0, -1.0]).tolist()
+    [[4.0, -1.0], [-1.0, 1.0]]
     """
     matrix = checked_gram(score_gram)
     weights = np.asarray(advantages, dtype=np.float64)
@@ -48,49 +41,28 @@ def gradient_gram(score_gram: ArrayLike, advantages: ArrayLike) -> Array:
 
 
 def batch_norm(gram: ArrayLike) -> float:
-    """Norm of the sum of all rows: sqrt(1' G 1), the step's gradient norm.
+    """Norm of the sum of all rows: sqrt(1' G 1), the step's gradient norm; 0 for a sum that rounding made negative.
 
-    Args:
-        gram: Gram matrix of the gradient rows, [R, R].
-
-    Returns:
-        The norm; a sum that rounding made negative counts as zero.
-
-    Example:
-        >>> batch_norm([[9.0, 0.0], [0.0, 16.0]])
-        5.0
+    >>> batch_norm([[9.0, 0.0], [0.0, 16.0]])
+    5.0
     """
     return float(np.sqrt(max(float(np.sum(checked_gram(gram))), 0.0)))
 
 
 def row_norms(gram: ArrayLike) -> Array:
-    """Norm of each row: sqrt(G_ii).
+    """Norm of each row: sqrt(G_ii), [R].
 
-    Args:
-        gram: Gram matrix of the gradient rows, [R, R].
-
-    Returns:
-        Norms, [R].
-
-    Example:
-        >>> row_norms([[9.0, 0.0], [0.0, 16.0]]).tolist()
-        [3.0, 4.0]
+    >>> row_norms([[9.0, 0.0], [0.0, 16.0]]).tolist()
+    [3.0, 4.0]
     """
     return np.asarray(np.sqrt(np.clip(np.diag(checked_gram(gram)), 0.0, None)), dtype=np.float64)
 
 
 def cosines(gram: ArrayLike) -> Array:
-    """Cosine between each two rows: G_ij / sqrt(G_ii G_jj).
+    """Cosine between each two rows: G_ij / sqrt(G_ii G_jj), [R, R]; NaN for a zero row, which has no direction.
 
-    Args:
-        gram: Gram matrix of the gradient rows, [R, R].
-
-    Returns:
-        Cosines, [R, R]; NaN in the row and column of a zero row, which has no direction.
-
-    Example:
-        >>> cosines([[4.0, 2.0], [2.0, 4.0]]).tolist()
-        [[1.0, 0.5], [0.5, 1.0]]
+    >>> cosines([[4.0, 2.0], [2.0, 4.0]]).tolist()
+    [[1.0, 0.5], [0.5, 1.0]]
     """
     matrix = checked_gram(gram)
     norms = row_norms(matrix)
@@ -99,17 +71,10 @@ def cosines(gram: ArrayLike) -> Array:
 
 
 def cancellation(gram: ArrayLike) -> Estimate:
-    """|sum of rows| / sum of |row|: 1 when all rows pull one way, 0 when they cancel.
+    """|sum of rows| / sum of |row|: 1 when all rows pull one way, 0 when they cancel; undefined where all are zero.
 
-    Args:
-        gram: Gram matrix of the gradient rows, [R, R].
-
-    Returns:
-        A number from 0 to 1; undefined where every row is zero.
-
-    Example:
-        >>> round(cancellation([[1.0, 0.0], [0.0, 1.0]]).value, 4)
-        0.7071
+    >>> round(cancellation([[1.0, 0.0], [0.0, 1.0]]).value, 4)
+    0.7071
     """
     norms = row_norms(gram)
     total = float(np.sum(norms))
@@ -136,9 +101,8 @@ def channels(grams: ArrayLike) -> Array:
         channel, shared and residual, the energy of the sum over that of the rows, [..., 5]. NaN where that is
         undefined: without a gradient, the share of a sum that cancels altogether, and of a channel without energy.
 
-    Example:
-        >>> channels([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [0.0, 0.0, 2.0]]).round(9).tolist()
-        [1.0, 0.5, 0.0, 0.0, 1.0]
+    >>> channels([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [0.0, 0.0, 2.0]]).round(9).tolist()
+    [1.0, 0.5, 0.0, 0.0, 1.0]
     """
     matrices = np.asarray(grams, dtype=np.float64)
     norms = np.sqrt(np.clip(np.diagonal(matrices, axis1=-2, axis2=-1), 0.0, None))
@@ -171,23 +135,19 @@ def _over(part: Array, whole: Array, energy: Array) -> Array:
 def class_subspace_energy(gram: ArrayLike, passed: ArrayLike) -> Estimate:
     """Share of |X|_F^2 in the span of the mean passing row and the mean failing row.
 
-    With C [R, 2] the matrix that averages the rows of each class, the share is
-    tr(G C (C'GC)^+ C'G) / tr(G). A share near 1 says that the group's gradient is the difference of two means.
-    Two directions catch something of any few rows, so read it against R: R = 2 gives 1 always.
+    With C [R, 2] the matrix that averages the rows of each class, the share is tr(G C (C'GC)^+ C'G) / tr(G). A share
+    near 1 says that the group's gradient is the difference of two means. Two directions catch something of any few
+    rows, so read it against R: R = 2 gives 1 always. Undefined where a class is empty or every row is zero.
 
     Args:
-        gram: Gram matrix of the gradient rows, [R, R].
+        gram: G, [R, R].
         passed: Whether each rollout passed, [R].
-
-    Returns:
-        A number from 0 to 1; undefined where a class is empty or every row is zero.
 
     Raises:
         ValueError: There is not one flag a row.
 
-    Example:
-        >>> class_subspace_energy([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 2.0]], [True, True, False]).value
-        1.0
+    >>> class_subspace_energy([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 2.0]], [True, True, False]).value
+    1.0
     """
     matrix = checked_gram(gram)
     flags = np.asarray(passed, dtype=bool)
@@ -211,21 +171,13 @@ def class_subspace_energy(gram: ArrayLike, passed: ArrayLike) -> Estimate:
 
 
 def group_sums(gram: ArrayLike, index: ArrayLike) -> Array:
-    """Gram of the groups' summed rows.
-
-    Args:
-        gram: Gram matrix of the gradient rows, [R, R].
-        index: Group of each row, from 0 to J - 1, [R].
-
-    Returns:
-        Gram matrix of the J sums, [J, J].
+    """Gram of the groups' summed rows, [J, J], from G and the group of each row, from 0 to J - 1, [R].
 
     Raises:
         ValueError: There is not one group number a row.
 
-    Example:
-        >>> group_sums([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 4.0]], [0, 0, 1]).tolist()
-        [[2.0, 0.0], [0.0, 4.0]]
+    >>> group_sums([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 4.0]], [0, 0, 1]).tolist()
+    [[2.0, 0.0], [0.0, 4.0]]
     """
     matrix = checked_gram(gram)
     groups = np.asarray(index, dtype=np.int64)
@@ -236,21 +188,15 @@ def group_sums(gram: ArrayLike, index: ArrayLike) -> Array:
 
 
 def update_gram(score_gram: ArrayLike, advantages: ArrayLike) -> Array:
-    """Inner products of whole updates: A K A', one row of A a formulation.
+    """Inner products of whole updates: A K A', [F, F], one row of A a formulation, [F, R].
 
-    Args:
-        score_gram: Gram matrix K of the score vectors, [R, R].
-        advantages: One row of advantages a formulation, [F, R].
-
-    Returns:
-        Gram matrix of the F updates, [F, F]; its :func:`cosines` are those between formulations.
+    Its :func:`cosines` are those between formulations.
 
     Raises:
         ValueError: The shapes do not go together.
 
-    Example:
-        >>> update_gram([[1.0, 0.0], [0.0, 1.0]], [[1.0, -1.0], [1.0, 1.0]]).tolist()
-        [[2.0, 0.0], [0.0, 2.0]]
+    >>> update_gram([[1.0, 0.0], [0.0, 1.0]], [[1.0, -1.0], [1.0, 1.0]]).tolist()
+    [[2.0, 0.0], [0.0, 2.0]]
     """
     matrix, weights = checked_gram(score_gram), np.asarray(advantages, dtype=np.float64)
     if weights.ndim != 2 or weights.shape[1] != len(matrix):
@@ -261,18 +207,14 @@ def update_gram(score_gram: ArrayLike, advantages: ArrayLike) -> Array:
 def between_groups(gram: ArrayLike, index: ArrayLike) -> Estimate:
     """Share of |X|_F^2 in the groups' mean rows: sum over j of n_j |mean row of j|^2, over tr(G).
 
-    What is left lies within groups and cancels in each group's sum.
+    What is left lies within groups and cancels in each group's sum. Undefined where every row is zero.
 
     Args:
-        gram: Gram matrix of the gradient rows, [R, R].
+        gram: G, [R, R].
         index: Group of each row, from 0 to J - 1, [R].
 
-    Returns:
-        A number from 0 to 1; undefined where every row is zero.
-
-    Example:
-        >>> between_groups([[1.0, -1.0], [-1.0, 1.0]], [0, 0]).value
-        0.0
+    >>> between_groups([[1.0, -1.0], [-1.0, 1.0]], [0, 0]).value
+    0.0
     """
     matrix, groups = checked_gram(gram), np.asarray(index, dtype=np.int64)
     energy = float(np.trace(matrix))
@@ -284,17 +226,12 @@ def between_groups(gram: ArrayLike, index: ArrayLike) -> Estimate:
 
 
 def projection_shares(gram: ArrayLike) -> Array:
-    """Each row's part of the sum along the sum's own direction: (G1)_i / (1'G1).
+    """Each row's part of the sum along the sum's own direction: (G1)_i / (1'G1), [R].
 
-    Args:
-        gram: Gram matrix of the gradient rows, [R, R].
+    They add up to 1; negative for a row that pulls against the sum, NaN where the sum is zero.
 
-    Returns:
-        Shares that add up to 1, [R]; negative for a row that pulls against the sum. NaN where the sum is zero.
-
-    Example:
-        >>> projection_shares([[9.0, 0.0], [0.0, 1.0]]).tolist()
-        [0.9, 0.1]
+    >>> projection_shares([[9.0, 0.0], [0.0, 1.0]]).tolist()
+    [0.9, 0.1]
     """
     matrix = checked_gram(gram)
     along = matrix.sum(axis=1)
@@ -303,17 +240,10 @@ def projection_shares(gram: ArrayLike) -> Array:
 
 
 def cosines_to_sum(gram: ArrayLike) -> Array:
-    """Cosine of each row with the sum of all rows: (G1)_i / (|g_i| |sum|).
+    """Cosine of each row with the sum of all rows: (G1)_i / (|g_i| |sum|), [R]; NaN where either is zero.
 
-    Args:
-        gram: Gram matrix of the gradient rows, [R, R].
-
-    Returns:
-        Cosines, [R]; NaN for a zero row, and everywhere where the sum is zero.
-
-    Example:
-        >>> cosines_to_sum([[9.0, 0.0], [0.0, 16.0]]).tolist()
-        [0.6, 0.8]
+    >>> cosines_to_sum([[9.0, 0.0], [0.0, 16.0]]).tolist()
+    [0.6, 0.8]
     """
     matrix = checked_gram(gram)
     along, norms = matrix.sum(axis=1), row_norms(matrix)
@@ -326,32 +256,24 @@ def top_share(gram: ArrayLike, *, fraction: float = 0.1) -> Estimate:
     """Share of the summed row norms that the largest rows hold: sum of the top |g_i| / sum of all |g_i|.
 
     Args:
-        gram: Gram matrix of the gradient rows, [R, R].
-        fraction: Which part of the rows is the top, rounded up to whole rows.
+        gram: G, [R, R].
+        fraction: Which part of the rows is the top, rounded up to whole rows: the least that the share can be.
 
-    Returns:
-        A number from ``fraction`` (all rows alike) to 1; undefined where every row is zero.
-
-    Example:
-        >>> top_share([[9.0, 0.0], [0.0, 1.0]], fraction=0.5).value
-        0.75
+    >>> top_share([[9.0, 0.0], [0.0, 1.0]], fraction=0.5).value
+    0.75
     """
     return share_of_largest(row_norms(gram), fraction=fraction)
 
 
 def share_of_largest(norms: ArrayLike, *, fraction: float = 0.1) -> Estimate:
-    """Share of a sum of norms that the largest of them hold.
+    """Share of a sum of norms [R] that the largest of them hold; undefined where every norm is zero.
 
     Args:
-        norms: Norms of gradient rows, [R].
-        fraction: Which part of the rows is the top, rounded up to whole rows.
+        norms: Of gradient rows, [R].
+        fraction: Which part of the rows is the top, rounded up to whole rows: the least that the share can be.
 
-    Returns:
-        A number from ``fraction`` (all alike) to 1; undefined where every norm is zero.
-
-    Example:
-        >>> share_of_largest([3.0, 1.0], fraction=0.5).value
-        0.75
+    >>> share_of_largest([3.0, 1.0], fraction=0.5).value
+    0.75
     """
     ordered = np.sort(np.asarray(norms, dtype=np.float64))[::-1]
     total = float(ordered.sum())
@@ -361,19 +283,10 @@ def share_of_largest(norms: ArrayLike, *, fraction: float = 0.1) -> Estimate:
 
 
 def cosine_of_updates(gram: ArrayLike, first: ArrayLike, second: ArrayLike) -> Estimate:
-    """Cosine of two weighted sums of the same rows: a'Kb / sqrt(a'Ka b'Kb).
+    """Cosine of two sums of the same rows, weighed by a and b [R]: a'Kb / sqrt(a'Ka b'Kb); undefined if one is zero.
 
-    Args:
-        gram: Gram matrix K of the score vectors, [R, R].
-        first: Weights a, [R].
-        second: Weights b, [R].
-
-    Returns:
-        A number from -1 to 1; undefined where a sum is zero.
-
-    Example:
-        >>> cosine_of_updates([[1.0, 0.0], [0.0, 1.0]], [1.0, 1.0], [1.0, 0.0]).value
-        0.7071067811865475
+    >>> cosine_of_updates([[1.0, 0.0], [0.0, 1.0]], [1.0, 1.0], [1.0, 0.0]).value
+    0.7071067811865475
     """
     matrix = checked_gram(gram)
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
@@ -384,17 +297,10 @@ def cosine_of_updates(gram: ArrayLike, first: ArrayLike, second: ArrayLike) -> E
 
 
 def norms_without(gram: ArrayLike) -> Array:
-    """Norm of the sum of all rows but one.
+    """Norm of the sum of all rows without each row, [R].
 
-    Args:
-        gram: Gram matrix of the gradient rows, [R, R].
-
-    Returns:
-        The norm without each row, [R].
-
-    Example:
-        >>> norms_without([[9.0, 0.0], [0.0, 16.0]]).tolist()
-        [4.0, 3.0]
+    >>> norms_without([[9.0, 0.0], [0.0, 16.0]]).tolist()
+    [4.0, 3.0]
     """
     matrix = checked_gram(gram)
     along = matrix.sum(axis=1)
@@ -402,20 +308,13 @@ def norms_without(gram: ArrayLike) -> Array:
 
 
 def removal_order(gram: ArrayLike, *, most: int) -> tuple[list[int], list[float]]:
-    """Rows left out one after the other, each time the one without which the sum is shortest.
+    """Rows left out one by one, each time the one without which the sum is shortest, and the norm after each.
 
-    Greedy: another set of as many rows may shorten the sum more.
+    Greedy: another set of as many rows may shorten the sum more. It ends after ``most`` rows, or where none shortens
+    it.
 
-    Args:
-        gram: Gram matrix of the gradient rows, [R, R].
-        most: How many are left out at most; it ends before where no row makes the sum shorter.
-
-    Returns:
-        The rows in that order, and the norm of the sum after each.
-
-    Example:
-        >>> removal_order([[9.0, 0.0, 0.0], [0.0, 4.0, -2.0], [0.0, -2.0, 1.0]], most=2)
-        ([0], [1.0])
+    >>> removal_order([[9.0, 0.0, 0.0], [0.0, 4.0, -2.0], [0.0, -2.0, 1.0]], most=2)
+    ([0], [1.0])
     """
     matrix = checked_gram(gram)
     kept = np.ones(len(matrix), dtype=np.bool_)

@@ -45,25 +45,22 @@ class PromptEffects:
     def frac_hurt(self) -> Estimate:
         """Share of pairs of different prompts of which the first lowers the correct answers of the second.
 
-        Returns:
-            From 0 to 1, jackknifed over prompts; undefined for fewer than three prompts.
+        Jackknifed over prompts; undefined for fewer than three.
         """
         return self._mean_over_pairs((self.effect < 0).astype(np.float64), (0.0, 1.0))
 
     def mean_cosine(self) -> Estimate:
-        """Mean cosine of the gradient of a prompt with the correct answers of another, over such pairs.
+        """Mean cosine of the gradient of a prompt with the correct answers of another, 0 for unrelated prompts.
 
-        Returns:
-            From -1 to 1, 0 for unrelated prompts; jackknifed over prompts; undefined for fewer than three prompts.
+        Jackknifed over prompts; undefined for fewer than three.
         """
         return self._mean_over_pairs(self.cosine, (-1.0, 1.0))
 
     def transfer(self) -> Estimate:
         """What all other prompts do to a prompt's correct answers over what it does for itself, in the sum.
 
-        Returns:
-            A ratio, negative where the others undo what the prompt learned; jackknifed over prompts. Undefined for
-            fewer than three prompts, or where their own gradients do not raise their correct answers.
+        Negative where the others undo what the prompt learned; jackknifed over prompts. Undefined for fewer than three,
+        or where their own gradients do not raise their correct answers.
         """
         num = self._num_prompts
         if num < MIN_GROUPS:
@@ -80,12 +77,10 @@ class PromptEffects:
         return jackknifed(others / alone)
 
     def influences(self) -> list[Estimate]:
-        """What each prompt does to the correct answers of the others, in units of what prompts do for themselves.
+        """What each prompt does to the correct answers of the others, in units of what prompts do for themselves, [J].
 
-        Returns:
-            For each group the mean of e_jk over the others with a correct answer, over the mean of e_kk, with
-            Student's interval over the others, [J]; undefined where prompts do nothing for themselves, the group has
-            no gradient, or no other has a correct answer.
+        The mean of e_jk over the others with a correct answer, over the mean of e_kk, with Student's interval over the
+        others; undefined where prompts do nothing for themselves, the group has no gradient, or no other has an answer.
         """
         own = float(np.diag(self.effect)[self.is_solved].mean()) if self.is_solved.any() else 0.0
         if own <= 0:
@@ -125,14 +120,10 @@ def prompt_effects(gram: ArrayLike, weights: ArrayLike, groups: ArrayLike, is_co
         groups: Its group as a number from 0 to J - 1, [R].
         is_correct: Whether its answer is right, [R].
 
-    Returns:
-        The effects, [J, J].
-
-    Example:
-        >>> scores = np.array([[2.0, 1.0], [0.0, 0.0], [-1.0, 1.0], [0.0, 0.0]])
-        >>> found = prompt_effects(scores @ scores.T, [0.5, -0.5, 0.5, -0.5], [0, 0, 1, 1], [True, False, True, False])
-        >>> found.effect.tolist()  # each prompt undoes a part of what the other does for itself
-        [[2.5, -0.5], [-0.5, 1.0]]
+    >>> scores = np.array([[2.0, 1.0], [0.0, 0.0], [-1.0, 1.0], [0.0, 0.0]])
+    >>> found = prompt_effects(scores @ scores.T, [0.5, -0.5, 0.5, -0.5], [0, 0, 1, 1], [True, False, True, False])
+    >>> found.effect.tolist()  # each prompt undoes a part of what the other does for itself
+    [[2.5, -0.5], [-0.5, 1.0]]
     """
     matrix = checked_gram(gram)
     of_group = np.equal.outer(np.arange(int(np.max(groups)) + 1), np.asarray(groups)).astype(np.float64)
@@ -181,25 +172,22 @@ class HeldoutEffects:
     def frac_hurt(self) -> Estimate:
         """Share of pairs of a training and a held-out prompt of which the first lowers the second's correct answers.
 
-        Returns:
-            From 0 to 1, jackknifed over prompts of both kinds; undefined for fewer than three of either.
+        Jackknifed over prompts of both kinds; undefined for fewer than three of either.
         """
         return self._mean_over_pairs((self.effect < 0).astype(np.float64), (0.0, 1.0))
 
     def mean_cosine(self) -> Estimate:
         """Mean cosine of a training prompt's gradient with the correct answers of a held-out one.
 
-        Returns:
-            From -1 to 1, jackknifed over prompts of both kinds; undefined for fewer than three of either.
+        Jackknifed over prompts of both kinds; undefined for fewer than three of either.
         """
         return self._mean_over_pairs(self.cosine, (-1.0, 1.0))
 
     def transfer(self) -> Estimate:
         """What the step does to a held-out prompt's correct answers over what it does to those that it was trained on.
 
-        Returns:
-            A ratio of means, 1 where held-out answers gain as much; jackknifed over prompts of both kinds. Undefined
-            for fewer than three of either, or where the step does not raise its own prompts' correct answers.
+        A ratio of means, 1 where held-out answers gain as much; jackknifed over prompts of both kinds. Undefined for
+        fewer than three of either, or where the step does not raise its own prompts' correct answers.
         """
         if (few := self._too_few()) is not None:
             return few
@@ -223,9 +211,8 @@ class HeldoutEffects:
     def influences(self) -> list[Estimate]:
         """The mean of e_jk over k, in units of the mean |S_j| times the mean |C_k|, [J].
 
-        Returns:
-            A cosine weighed by sizes: 1 for a gradient of average norm along all held-out answers. Student's interval
-            over held-out prompts: for others of these and this very step.
+        A cosine weighed by sizes: 1 for a gradient of average norm along all held-out answers. Student's interval over
+        held-out prompts: for others of these and this very step.
         """
         unit = math.prod(self.norms)
         if unit <= 0:
@@ -260,7 +247,7 @@ def heldout_effects(
     own: ArrayLike | None,
     unknown: str = "",
 ) -> HeldoutEffects:
-    """How the groups of a step change the correct answers of held-out prompts, from inner products.
+    """How the groups of a step with a gradient change the correct answers of held-out prompts, by inner products.
 
     Args:
         gram: Gram matrix K of the score vectors, [R, R].
@@ -272,16 +259,12 @@ def heldout_effects(
         own: Score vectors times the gradient of each correct rollout's log-probability, [R, R]; None where not known.
         unknown: Why it is not.
 
-    Returns:
-        The effects of the groups that have a gradient, in order.
-
-    Example:
-        >>> scores = np.array([[1.0, 0.0], [0.0, 1.0]])
-        >>> found = heldout_effects(
-        ...     np.eye(2), [1.0, -1.0], [0, 1], [True, False], scores @ [[3.0], [4.0]], [5.0], None
-        ... )
-        >>> found.effect.tolist(), found.cosine.round(2).tolist()
-        ([[3.0], [-4.0]], [[0.6], [-0.8]])
+    >>> scores = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> found = heldout_effects(
+    ...     np.eye(2), [1.0, -1.0], [0, 1], [True, False], scores @ [[3.0], [4.0]], [5.0], None
+    ... )
+    >>> found.effect.tolist(), found.cosine.round(2).tolist()
+    ([[3.0], [-4.0]], [[0.6], [-0.8]])
     """
     matrix = checked_gram(gram)
     of_group = np.equal.outer(np.arange(int(np.max(groups)) + 1), np.asarray(groups)).astype(np.float64)

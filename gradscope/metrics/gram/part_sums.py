@@ -55,17 +55,10 @@ ANY = OpenScale(lambda number: number, float)
 
 
 def products_without(gram: ArrayLike) -> Array:
-    """Inner products of the sums over all groups, then without each group.
+    """Inner products of the sums over all groups, then without each group, [1 + J, V, V], from K, [V, J, V, J].
 
-    Args:
-        gram: K, [V, J, V, J].
-
-    Returns:
-        The products, [1 + J, V, V].
-
-    Example:
-        >>> products_without(np.ones((1, 2, 1, 2))).ravel().tolist()
-        [4.0, 1.0, 1.0]
+    >>> products_without(np.ones((1, 2, 1, 2))).ravel().tolist()
+    [4.0, 1.0, 1.0]
     """
     products = np.asarray(gram, dtype=np.float64)
     whole, with_group = products.sum(axis=(1, 3)), products.sum(axis=3)
@@ -75,21 +68,18 @@ def products_without(gram: ArrayLike) -> Array:
 
 
 def sum_cosine(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate:
-    """Cosine of two combinations of the sums.
+    """Cosine of two combinations of the sums; undefined where either is zero.
+
+    Without an interval for fewer than three groups, or where one group alone has either.
 
     Args:
         products: As :func:`products_without` returns them, [1 + J, V, V].
         first: How often each sum is in the one, [V].
         second: In the other, [V].
 
-    Returns:
-        A number from -1 to 1; undefined where either is zero, without an interval for fewer than three groups or where
-        one group alone has either.
-
-    Example:
-        >>> by_group = np.einsum("vd,wd,jk->vjwk", [[1.0, 0.0], [1.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]], np.ones((3, 3)))
-        >>> round(sum_cosine(products_without(by_group), [1, 0], [0, 1]).value, 4)
-        0.7071
+    >>> by_group = np.einsum("vd,wd,jk->vjwk", [[1.0, 0.0], [1.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]], np.ones((3, 3)))
+    >>> round(sum_cosine(products_without(by_group), [1, 0], [0, 1]).value, 4)
+    0.7071
     """
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     squares = np.stack([_form(products, a, a), _form(products, b, b)])
@@ -98,20 +88,16 @@ def sum_cosine(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate
 
 
 def norm_ratio(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate:
-    """Norm of one combination of the sums over that of another.
+    """Norm of one combination of the sums over that of another; undefined where the other is zero.
 
     Args:
         products: As :func:`products_without` returns them, [1 + J, V, V].
         first: How often each sum is in the one, [V].
         second: In the other, [V].
 
-    Returns:
-        A number from 0 on; undefined where the other is zero.
-
-    Example:
-        >>> by_group = np.einsum("v,w,jk->vjwk", [1.0, 2.0], [1.0, 2.0], np.ones((3, 3)))
-        >>> norm_ratio(products_without(by_group), [1, 0], [0, 1]).value
-        0.5
+    >>> by_group = np.einsum("v,w,jk->vjwk", [1.0, 2.0], [1.0, 2.0], np.ones((3, 3)))
+    >>> norm_ratio(products_without(by_group), [1, 0], [0, 1]).value
+    0.5
     """
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     squares = [np.sqrt(np.clip(_form(products, each, each), 0.0, None)) for each in (a, b)]
@@ -121,37 +107,31 @@ def norm_ratio(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate
 def sum_share(products: Array, part: ArrayLike, whole: ArrayLike) -> Estimate:
     """A combination's part of another along that other's own direction: a . b / |b|^2.
 
+    Parts that add up to the whole have shares that add up to 1; one that pulls against it is negative.
+
     Args:
         products: As :func:`products_without` returns them, [1 + J, V, V].
         part: How often each sum is in the part, [V].
         whole: In the whole, [V].
 
-    Returns:
-        A share; those of parts that add up to the whole add up to 1, and one that pulls against it is negative.
-
-    Example:
-        >>> by_group = np.einsum("vd,wd,jk->vjwk", np.diag([3.0, 1.0]), np.diag([3.0, 1.0]), np.ones((3, 3)))
-        >>> sum_share(products_without(by_group), [1, 0], [1, 1]).value
-        0.9
+    >>> by_group = np.einsum("vd,wd,jk->vjwk", np.diag([3.0, 1.0]), np.diag([3.0, 1.0]), np.ones((3, 3)))
+    >>> sum_share(products_without(by_group), [1, 0], [1, 1]).value
+    0.9
     """
     a, b = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
     return _jackknifed(_form(products, a, b), _form(products, b, b), ANY)
 
 
 def ratio_over_groups(of_part: ArrayLike, of_all: ArrayLike, scale: OpenScale = SHARE) -> Estimate:
-    """Ratio of two sums over groups, such as a share of the energy or a mean over tokens.
+    """Ratio of two sums over groups, such as a share of the energy or a mean over tokens; undefined over nothing.
 
     Args:
         of_part: What each group adds above, [J].
         of_all: And below, [J].
         scale: Where the ratio has no ends.
 
-    Returns:
-        The ratio of the sums; undefined where nothing is below.
-
-    Example:
-        >>> ratio_over_groups([1.0, 2.0, 3.0], [4.0, 4.0, 4.0]).value
-        0.5
+    >>> ratio_over_groups([1.0, 2.0, 3.0], [4.0, 4.0, 4.0]).value
+    0.5
     """
     sums = [left_out_sums(values) for values in (of_part, of_all)]
     if sums[1][0] <= 0:
@@ -160,17 +140,10 @@ def ratio_over_groups(of_part: ArrayLike, of_all: ArrayLike, scale: OpenScale = 
 
 
 def left_out_sums(values: ArrayLike) -> Array:
-    """The sum over groups, then without each group.
+    """The sum over groups of numbers or arrays [J, ...], then without each group, [1 + J, ...].
 
-    Args:
-        values: Of each group, a number or an array, [J, ...].
-
-    Returns:
-        Sums, [1 + J, ...].
-
-    Example:
-        >>> left_out_sums([1.0, 2.0]).tolist()
-        [3.0, 2.0, 1.0]
+    >>> left_out_sums([1.0, 2.0]).tolist()
+    [3.0, 2.0, 1.0]
     """
     numbers = np.asarray(values, dtype=np.float64)
     whole = numbers.sum(axis=0)
@@ -178,37 +151,24 @@ def left_out_sums(values: ArrayLike) -> Array:
 
 
 def over_steps(values: Sequence[Array]) -> Array:
-    """Sums over several steps' groups, then without each group of each step.
+    """Sums over several steps' groups, then without each group of each step, from the :func:`left_out_sums` of each.
 
-    Args:
-        values: Of each step its sum over groups, then without each, an array each, [1 + J, ...].
-
-    Returns:
-        Sums, [1 + J of all steps, ...].
-
-    Example:
-        >>> over_steps([left_out_sums([1.0, 2.0]), left_out_sums([4.0])]).tolist()
-        [7.0, 6.0, 5.0, 3.0]
+    >>> over_steps([left_out_sums([1.0, 2.0]), left_out_sums([4.0])]).tolist()
+    [7.0, 6.0, 5.0, 3.0]
     """
     whole = np.sum([one[0] for one in values], axis=0)
     return np.concatenate([whole[None], *(whole - one[0] + one[1:] for one in values)])
 
 
 def jackknifed_on(values: ArrayLike, scale: OpenScale) -> Estimate:
-    """A number with its interval from what it is without each group.
+    """A number with its interval, made on a scale without ends from what it is without each group, [1 + J].
 
-    Args:
-        values: The number on all groups, then without each, [1 + J].
-        scale: Where it has no ends.
+    Without an interval where there are fewer than three groups, the number is at an end of its range with some group
+    left out, or no group makes a difference.
 
-    Returns:
-        The estimate; without an interval where there are fewer than three groups, or the number is at an end of its
-        range with some group left out, or no group makes a difference.
-
-    Example:
-        >>> found = jackknifed_on([0.5, 0.4, 0.5, 0.6], SHARE)
-        >>> found.value, round(found.low, 3), round(found.high, 3)
-        (0.5, 0.118, 0.882)
+    >>> found = jackknifed_on([0.5, 0.4, 0.5, 0.6], SHARE)
+    >>> found.value, round(found.low, 3), round(found.high, 3)
+    (0.5, 0.118, 0.882)
     """
     numbers = np.asarray(values, dtype=np.float64)
     num = len(numbers) - 1
@@ -256,19 +216,13 @@ class WeightEstimates:
 
 
 def weight_estimates(weights: ArrayLike, groups: ArrayLike) -> WeightEstimates:
-    """The three numbers of some weights, each with its interval over groups.
+    """The three numbers of some weights, finite and not negative, [M], with intervals over their groups, [M].
 
-    Args:
-        weights: Finite and not negative, one a unit, [M].
-        groups: The group of each unit, from 0 to J - 1, [M].
+    The effective share is undefined where every weight is zero.
 
-    Returns:
-        The estimates; the effective share is undefined where every weight is zero.
-
-    Example:
-        >>> found = weight_estimates([1.0, 3.0, 0.0, 0.0], [0, 0, 1, 1])
-        >>> found.kept.value, found.ess.value, found.chi2.value
-        (0.5, 0.4, 1.5)
+    >>> found = weight_estimates([1.0, 3.0, 0.0, 0.0], [0, 0, 1, 1])
+    >>> found.kept.value, found.ess.value, found.chi2.value
+    (0.5, 0.4, 1.5)
     """
     f, index = np.asarray(weights, dtype=np.float64), np.asarray(groups, dtype=np.int64)
     number, positive, total, square = (
@@ -282,14 +236,10 @@ def weight_estimates(weights: ArrayLike, groups: ArrayLike) -> WeightEstimates:
 
 
 def usable(weights: Mapping[str, Array]) -> dict[str, Array]:
-    """Those of some weights that a gradient can be multiplied by.
+    """Those of some weights that a gradient can be multiplied by: all of them below :data:`LARGEST`.
 
-    Returns:
-        Name -> weights, of those that are all below :data:`LARGEST`.
-
-    Example:
-        >>> list(usable({"small": np.array([1.0, 2.0]), "large": np.array([1.0, np.inf])}))
-        ['small']
+    >>> list(usable({"small": np.array([1.0, 2.0]), "large": np.array([1.0, np.inf])}))
+    ['small']
     """
     return {name: values for name, values in weights.items() if np.all(values < LARGEST)}
 

@@ -23,18 +23,12 @@ REFERENCE = "leave_one_out"
 
 
 def optimal_baseline_of_group(rewards: ArrayLike, squared_norms: ArrayLike) -> Estimate:
-    """The constant that minimizes the second moment of a group's gradient: sum(q r) / sum(q).
+    """The constant that minimizes the second moment of a group's gradient, sum(q r) / sum(q), from r and q, [G] each.
 
-    Args:
-        rewards: [G].
-        squared_norms: |s|^2 of each rollout, [G].
+    Undefined where every score vector is zero.
 
-    Returns:
-        A number between the smallest and the largest reward; undefined where every score vector is zero.
-
-    Example:
-        >>> optimal_baseline_of_group([1.0, 0.0], [3.0, 1.0]).value
-        0.75
+    >>> optimal_baseline_of_group([1.0, 0.0], [3.0, 1.0]).value
+    0.75
     """
     values, weights = _checked(rewards, squared_norms)
     if not np.any(weights > 0):
@@ -43,18 +37,12 @@ def optimal_baseline_of_group(rewards: ArrayLike, squared_norms: ArrayLike) -> E
 
 
 def optimal_baselines(rewards: ArrayLike, squared_norms: ArrayLike) -> Array:
-    """The optimal baselines of several groups of one size; the mean reward where every score vector is zero.
+    """The optimal baseline of each of several groups of one size, [n, 1], from r and q, [n, G] each.
 
-    Args:
-        rewards: [n, G].
-        squared_norms: [n, G].
+    The mean reward where every score vector is zero.
 
-    Returns:
-        One baseline a group, [n, 1].
-
-    Example:
-        >>> optimal_baselines([[1.0, 0.0], [1.0, 0.0]], [[3.0, 1.0], [0.0, 0.0]]).tolist()
-        [[0.75], [0.5]]
+    >>> optimal_baselines([[1.0, 0.0], [1.0, 0.0]], [[3.0, 1.0], [0.0, 0.0]]).tolist()
+    [[0.75], [0.5]]
     """
     values, weights = _checked(rewards, squared_norms)
     total, weighted = weights.sum(axis=-1, keepdims=True), (weights * values).sum(axis=-1, keepdims=True)
@@ -63,22 +51,14 @@ def optimal_baselines(rewards: ArrayLike, squared_norms: ArrayLike) -> Array:
 
 
 def baselines(rewards: ArrayLike, squared_norms: ArrayLike) -> dict[str, Array]:
-    """Baselines that look at one group only.
+    """Baselines of each rollout that look at one group only, [n, G] each, from r and q, [n, G] each, G >= 2.
 
     ``group_mean`` and ``optimal`` see the rollout that they are for: the first shrinks the gradient by (G - 1)/G, the
     second is a bound that no constant of the group can beat on these rollouts. The others do not.
 
-    Args:
-        rewards: [n, G], G >= 2.
-        squared_norms: [n, G].
-
-    Returns:
-        Name -> baseline of each rollout, [n, G].
-
-    Example:
-        >>> found = baselines([[1.0, 0.0, 0.0]], [[1.0, 1.0, 1.0]])
-        >>> found["leave_one_out"].tolist(), found["optimal_leave_one_out"].tolist()
-        ([[0.0, 0.5, 0.5]], [[0.0, 0.5, 0.5]])
+    >>> found = baselines([[1.0, 0.0, 0.0]], [[1.0, 1.0, 1.0]])
+    >>> found["leave_one_out"].tolist(), found["optimal_leave_one_out"].tolist()
+    ([[0.0, 0.5, 0.5]], [[0.0, 0.5, 0.5]])
     """
     values, weights = _checked(rewards, squared_norms)
     size = values.shape[-1]
@@ -98,39 +78,22 @@ def baselines(rewards: ArrayLike, squared_norms: ArrayLike) -> dict[str, Array]:
 
 
 def second_moment(rewards: ArrayLike, squared_norms: ArrayLike, baseline: ArrayLike) -> Array:
-    """The mean of |s|^2 (r - b)^2 over the rollouts of each group.
+    """The mean of |s|^2 (r - b)^2 over the rollouts of each group, [n], from r, q and b, [n, G] each.
 
-    Args:
-        rewards: [n, G].
-        squared_norms: [n, G].
-        baseline: [n, G].
-
-    Returns:
-        One number a group, [n].
-
-    Example:
-        >>> second_moment([[1.0, 0.0]], [[2.0, 4.0]], [[0.5, 0.5]]).tolist()
-        [0.75]
+    >>> second_moment([[1.0, 0.0]], [[2.0, 4.0]], [[0.5, 0.5]]).tolist()
+    [0.75]
     """
     values, weights = _checked(rewards, squared_norms)
     return np.asarray(np.mean(weights * (values - np.asarray(baseline)) ** 2, axis=-1), dtype=np.float64)
 
 
 def reward_norm_correlation(rewards: ArrayLike, squared_norms: ArrayLike) -> Estimate:
-    """Correlation of reward and |s|^2 within groups, pooled: what makes the mean a poor baseline.
+    """Correlation of r and q, [n, G] each, within groups, pooled: what makes the mean a poor baseline.
 
-    Its interval resamples groups.
+    Its interval resamples groups. Undefined where rewards or norms do not vary within any group.
 
-    Args:
-        rewards: [n, G].
-        squared_norms: [n, G].
-
-    Returns:
-        A number from -1 to 1; undefined where rewards or norms do not vary within any group.
-
-    Example:
-        >>> reward_norm_correlation([[1.0, 0.0], [1.0, 0.0]], [[1.0, 2.0], [5.0, 7.0]]).value.__round__(3)
-        -0.949
+    >>> reward_norm_correlation([[1.0, 0.0], [1.0, 0.0]], [[1.0, 2.0], [5.0, 7.0]]).value.__round__(3)
+    -0.949
     """
     values, weights = _checked(rewards, squared_norms)
     first = values - values.mean(axis=-1, keepdims=True)

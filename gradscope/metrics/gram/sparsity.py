@@ -2,7 +2,7 @@
 
 A step can be sparse because whole groups are dead (``zero_groups``, ``zero_rows``), because few rollouts outweigh the
 rest (``small_rows``), or in between (``hoyer``, ``gini``). The definitions disagree by design; each keeps its name.
-Legend: R rollouts, x their gradient row norms [R].
+Legend: R rollouts, x their gradient row norms [R]. Shares are undefined without rows, or where every row is zero.
 """
 
 from __future__ import annotations
@@ -20,17 +20,10 @@ _ALL_ZERO = "every row is zero"
 
 
 def row_sparsity(norms: ArrayLike) -> dict[str, Estimate]:
-    """All definitions at once, under the names of ``StepGeometry.sparsity``.
+    """Four definitions at once, under the names of ``StepGeometry.sparsity``, of the norms x.
 
-    Args:
-        norms: Gradient row norms, [R].
-
-    Returns:
-        ``zero_rows``, ``small_rows``, ``hoyer`` and ``gini``.
-
-    Example:
-        >>> {name: round(estimate.value, 3) for name, estimate in row_sparsity([0.0, 0.0, 3.0, 4.0]).items()}
-        {'zero_rows': 0.5, 'small_rows': 0.5, 'hoyer': 0.6, 'gini': 0.536}
+    >>> {name: round(estimate.value, 3) for name, estimate in row_sparsity([0.0, 0.0, 3.0, 4.0]).items()}
+    {'zero_rows': 0.5, 'small_rows': 0.5, 'hoyer': 0.6, 'gini': 0.536}
     """
     return {
         "zero_rows": zero_rows(norms),
@@ -43,15 +36,8 @@ def row_sparsity(norms: ArrayLike) -> dict[str, Estimate]:
 def zero_rows(norms: ArrayLike) -> Estimate:
     """Share of rows that are exactly zero: rollouts with zero advantage, or without a token in the loss.
 
-    Args:
-        norms: Gradient row norms, [R].
-
-    Returns:
-        A share; undefined without rows.
-
-    Example:
-        >>> zero_rows([0.0, 1.0]).value
-        0.5
+    >>> zero_rows([0.0, 1.0]).value
+    0.5
     """
     values = _checked(norms)
     if not len(values):
@@ -60,17 +46,10 @@ def zero_rows(norms: ArrayLike) -> Estimate:
 
 
 def small_rows(norms: ArrayLike) -> Estimate:
-    """Share of rows whose norm is below 1 % of the largest; zero rows among them.
+    """Share of rows whose norm is below 1 % of the largest, zero rows among them; undefined where every row is zero.
 
-    Args:
-        norms: Gradient row norms, [R].
-
-    Returns:
-        A share; undefined where every row is zero.
-
-    Example:
-        >>> small_rows([0.0, 0.001, 1.0, 2.0]).value
-        0.5
+    >>> small_rows([0.0, 0.001, 1.0, 2.0]).value
+    0.5
     """
     values = _checked(norms)
     largest = float(np.max(values, initial=0.0))
@@ -80,18 +59,10 @@ def small_rows(norms: ArrayLike) -> Estimate:
 
 
 def zero_groups(norms: ArrayLike, groups: ArrayLike) -> Estimate:
-    """Share of groups whose rows are all exactly zero: dead groups.
+    """Share of groups whose rows are all exactly zero, dead groups, from x and the group of each row, [R] each.
 
-    Args:
-        norms: Gradient row norms, [R].
-        groups: The group of each row, numbers or strings, [R].
-
-    Returns:
-        A share; undefined without rows.
-
-    Example:
-        >>> zero_groups([0.0, 0.0, 1.0, 0.0], ["a", "a", "b", "b"]).value
-        0.5
+    >>> zero_groups([0.0, 0.0, 1.0, 0.0], ["a", "a", "b", "b"]).value
+    0.5
     """
     values = _checked(norms)
     index = np.unique(np.asarray(groups), return_inverse=True)[1]
@@ -104,15 +75,10 @@ def zero_groups(norms: ArrayLike, groups: ArrayLike) -> Estimate:
 def hoyer(norms: ArrayLike) -> Estimate:
     """(sqrt(R) - sum x / sqrt(sum x^2)) / (sqrt(R) - 1): 0 for equal norms, 1 for a single row (Hoyer 2004).
 
-    Args:
-        norms: Gradient row norms, [R].
+    Undefined where every row is zero or there is one row.
 
-    Returns:
-        A number from 0 to 1; undefined where every row is zero or there is one row.
-
-    Example:
-        >>> hoyer([0.0, 0.0, 5.0, 0.0]).value
-        1.0
+    >>> hoyer([0.0, 0.0, 5.0, 0.0]).value
+    1.0
     """
     values = _checked(norms)
     if len(values) < 2:
@@ -129,15 +95,8 @@ def hoyer(norms: ArrayLike) -> Estimate:
 def gini(norms: ArrayLike) -> Estimate:
     """Mean absolute difference of two norms over twice their mean: 0 for equal norms, (R - 1)/R for a single row.
 
-    Args:
-        norms: Gradient row norms, [R].
-
-    Returns:
-        A number from 0 to (R - 1)/R; undefined where every row is zero.
-
-    Example:
-        >>> gini([0.0, 0.0, 5.0, 0.0]).value
-        0.75
+    >>> gini([0.0, 0.0, 5.0, 0.0]).value
+    0.75
     """
     values = np.sort(_checked(norms))
     largest = float(np.max(values, initial=0.0))

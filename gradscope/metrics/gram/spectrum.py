@@ -1,7 +1,8 @@
 """What the singular values of a gradient matrix count as, and what a rank would be without its supposed cause.
 
 Legend: R rollouts, N rows of the matrix X, P columns, D draws, s the singular values of X in descending order,
-G = X X' its Gram matrix [N, N], K that of the score vectors.
+G = X X' its Gram matrix [N, N], K that of the score vectors. Singular values may be given in any order, [N]; what they
+count as is undefined for a zero matrix.
 
 Six answers to "how many directions are there?" always come in this order (Renyi entropies of falling order):
 ``1 <= stable_rank <= participation_ratio <= spectral_entropy_rank <= effective_rank <= rank <= min(N, P)``.
@@ -19,6 +20,7 @@ A low effective rank has several possible causes, and each null model takes one 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -33,23 +35,16 @@ _ROUNDING = 1e-12
 
 
 def singular_values_from_gram(gram: ArrayLike) -> Array:
-    """Singular values of X from its Gram matrix: the square roots of the eigenvalues of X X'.
+    """Singular values of X, descending, [N], from its Gram matrix: the square roots of the eigenvalues of X X'.
 
     Eigenvalues that rounding made negative count as zero. The square root halves the digits: values below
     :func:`noise_floor` are arithmetic, not signal.
 
-    Args:
-        gram: Symmetric positive semi-definite matrix, [N, N].
-
-    Returns:
-        Singular values, descending, [N].
-
     Raises:
         ValueError: The matrix is not square, not finite or not symmetric.
 
-    Example:
-        >>> singular_values_from_gram([[9.0, 0.0], [0.0, 16.0]]).tolist()
-        [4.0, 3.0]
+    >>> singular_values_from_gram([[9.0, 0.0], [0.0, 16.0]]).tolist()
+    [4.0, 3.0]
     """
     matrix = checked_gram(gram)
     scale = float(np.max(np.abs(matrix), initial=0.0))
@@ -60,17 +55,10 @@ def singular_values_from_gram(gram: ArrayLike) -> Array:
 
 
 def singular_values_from_grams(grams: Array) -> Array:
-    """:func:`singular_values_from_gram` of many Gram matrices of one size at once.
+    """:func:`singular_values_from_gram` of many Gram matrices of one size at once, [..., N, N], not checked.
 
-    Args:
-        grams: Finite, symmetric, positive semi-definite matrices, [..., N, N].
-
-    Returns:
-        Singular values, descending, [..., N].
-
-    Example:
-        >>> singular_values_from_grams(np.array([[[9.0, 0.0], [0.0, 16.0]], [[0.0, 0.0], [0.0, 0.0]]])).tolist()
-        [[4.0, 3.0], [0.0, 0.0]]
+    >>> singular_values_from_grams(np.array([[[9.0, 0.0], [0.0, 16.0]], [[0.0, 0.0], [0.0, 0.0]]])).tolist()
+    [[4.0, 3.0], [0.0, 0.0]]
     """
     scale = np.max(np.abs(grams), axis=(-2, -1), keepdims=True, initial=0.0)
     scale = np.where(scale > 0, scale, 1.0)
@@ -79,13 +67,7 @@ def singular_values_from_grams(grams: Array) -> Array:
 
 
 def checked_gram(gram: ArrayLike) -> Array:
-    """A Gram matrix as float64, exactly symmetric.
-
-    Args:
-        gram: Matrix, [N, N].
-
-    Returns:
-        The mean of the matrix and its transpose, [N, N].
+    """A Gram matrix [N, N] as float64, exactly symmetric: the mean of the matrix and its transpose.
 
     Raises:
         ValueError: The matrix is not square, not finite or not symmetric.
@@ -101,33 +83,19 @@ def checked_gram(gram: ArrayLike) -> Array:
 
 
 def center_gram(gram: ArrayLike) -> Array:
-    """The Gram matrix after the mean row was subtracted from every row: H G H with H = I - 11'/N.
+    """The Gram matrix [N, N] after the mean row was subtracted from every row: H G H with H = I - 11'/N.
 
-    Args:
-        gram: Gram matrix of the rows, [N, N].
-
-    Returns:
-        Gram matrix of the centered rows, [N, N].
-
-    Example:
-        >>> center_gram([[1.0, 1.0], [1.0, 1.0]]).tolist()
-        [[0.0, 0.0], [0.0, 0.0]]
+    >>> center_gram([[1.0, 1.0], [1.0, 1.0]]).tolist()
+    [[0.0, 0.0], [0.0, 0.0]]
     """
     return center_grams(checked_gram(gram))
 
 
 def center_grams(grams: Array) -> Array:
-    """:func:`center_gram` of many symmetric matrices at once.
+    """:func:`center_gram` of many symmetric matrices at once, [..., N, N].
 
-    Args:
-        grams: [..., N, N].
-
-    Returns:
-        [..., N, N].
-
-    Example:
-        >>> center_grams(np.eye(2)[None]).tolist()
-        [[[0.5, -0.5], [-0.5, 0.5]]]
+    >>> center_grams(np.eye(2)[None]).tolist()
+    [[[0.5, -0.5], [-0.5, 0.5]]]
     """
     means = grams.mean(axis=-1, keepdims=True)
     whole = means.mean(axis=-2, keepdims=True)
@@ -138,18 +106,11 @@ def noise_floor(gram: ArrayLike, relative_error: float) -> float:
     """The singular value below which the Gram matrix says nothing: sqrt(N e max_i G_ii).
 
     An entry of G is known to ``relative_error * max_i G_ii``, so G is known to N times that in spectral norm, and no
-    eigenvalue moves by more (Weyl's inequality).
+    eigenvalue moves by more (Weyl's inequality). At best ``relative_error`` is float64's 2.2e-16. The floor is in the
+    unit of the singular values.
 
-    Args:
-        gram: Gram matrix, [N, N].
-        relative_error: Error of an entry over the largest entry; at least float64's 2.2e-16.
-
-    Returns:
-        The floor, in the unit of the singular values.
-
-    Example:
-        >>> round(noise_floor([[4.0, 0.0], [0.0, 4.0]], 1e-8), 6)
-        0.000283
+    >>> round(noise_floor([[4.0, 0.0], [0.0, 4.0]], 1e-8), 6)
+    0.000283
     """
     matrix = checked_gram(gram)
     error = max(relative_error, float(np.finfo(np.float64).eps))
@@ -157,34 +118,19 @@ def noise_floor(gram: ArrayLike, relative_error: float) -> float:
 
 
 def effective_rank(singular_values: ArrayLike) -> Estimate:
-    """The exponential of the Shannon entropy of s / sum s (Roy & Vetterli 2007).
+    """The exponential of the Shannon entropy of s / sum s (Roy & Vetterli 2007); undefined for a zero matrix.
 
-    Args:
-        singular_values: Non-negative, any order, [N].
-
-    Returns:
-        A number from 1 to N; undefined for a zero matrix.
-
-    Example:
-        >>> round(effective_rank([1.0, 1.0, 1.0, 0.1, 0.1]).value, 2)
-        3.7
+    >>> round(effective_rank([1.0, 1.0, 1.0, 0.1, 0.1]).value, 2)
+    3.7
     """
-    scaled = _scaled(singular_values)
-    return _zero(singular_values) if scaled is None else _counted(float(effective_ranks(scaled)), scaled)
+    return _count(singular_values, effective_ranks)
 
 
 def effective_ranks(singular_values: Array) -> Array:
-    """:func:`effective_rank` of many matrices of one size at once.
+    """:func:`effective_rank` of many matrices of one size at once, [..., N]; NaN for a zero matrix.
 
-    Args:
-        singular_values: Non-negative, [..., N].
-
-    Returns:
-        One number a matrix, [...]; NaN for a zero matrix.
-
-    Example:
-        >>> effective_ranks(np.array([[1.0, 1.0], [5.0, 0.0]])).tolist()
-        [2.0, 1.0]
+    >>> effective_ranks(np.array([[1.0, 1.0], [5.0, 0.0]])).tolist()
+    [2.0, 1.0]
     """
     total = np.sum(singular_values, axis=-1, keepdims=True)
     shares = np.divide(singular_values, total, out=np.zeros(singular_values.shape), where=total > 0)
@@ -195,68 +141,37 @@ def effective_ranks(singular_values: Array) -> Array:
 def spectral_entropy_rank(singular_values: ArrayLike) -> Estimate:
     """The exponential of the Shannon entropy of s^2 / sum s^2: :func:`effective_rank` on shares of energy.
 
-    Args:
-        singular_values: Non-negative, any order, [N].
-
-    Returns:
-        A number from 1 to N; undefined for a zero matrix.
-
-    Example:
-        >>> round(spectral_entropy_rank([1.0, 1.0, 1.0, 0.1, 0.1]).value, 2)
-        3.11
+    >>> round(spectral_entropy_rank([1.0, 1.0, 1.0, 0.1, 0.1]).value, 2)
+    3.11
     """
-    scaled = _scaled(singular_values)
-    return _zero(singular_values) if scaled is None else _counted(float(effective_ranks(scaled**2)), scaled)
+    return _count(singular_values, lambda scaled: effective_ranks(scaled**2))
 
 
 def stable_rank(singular_values: ArrayLike) -> Estimate:
     """The squared Frobenius norm over the squared spectral norm: sum s^2 / s_1^2.
 
-    Args:
-        singular_values: Non-negative, any order, [N].
-
-    Returns:
-        A number from 1 to N; undefined for a zero matrix.
-
-    Example:
-        >>> round(stable_rank([1.0, 1.0, 1.0, 0.1, 0.1]).value, 2)
-        3.02
+    >>> round(stable_rank([1.0, 1.0, 1.0, 0.1, 0.1]).value, 2)
+    3.02
     """
-    scaled = _scaled(singular_values)
-    return _zero(singular_values) if scaled is None else _counted(float(np.sum(scaled**2)), scaled)
+    return _count(singular_values, lambda scaled: np.sum(scaled**2))
 
 
 def participation_ratio(singular_values: ArrayLike) -> Estimate:
     """(sum s^2)^2 / sum s^4.
 
-    Args:
-        singular_values: Non-negative, any order, [N].
-
-    Returns:
-        A number from 1 to N; undefined for a zero matrix.
-
-    Example:
-        >>> round(participation_ratio([1.0, 1.0, 1.0, 0.1, 0.1]).value, 2)
-        3.04
+    >>> round(participation_ratio([1.0, 1.0, 1.0, 0.1, 0.1]).value, 2)
+    3.04
     """
-    scaled = _scaled(singular_values)
-    if scaled is None:
-        return _zero(singular_values)
-    return _counted(float(np.sum(scaled**2) ** 2 / np.sum(scaled**4)), scaled)
+    return _count(singular_values, lambda scaled: np.sum(scaled**2) ** 2 / np.sum(scaled**4))
 
 
 def rank_counts(singular_values: Array) -> Array:
     """Effective rank, stable rank, participation ratio and the share of sum s^2 in the two largest, of many matrices.
 
-    Args:
-        singular_values: Non-negative, descending, [..., N].
+    From singular values, descending, [..., N], to [..., 4]; NaN for a zero matrix.
 
-    Returns:
-        [..., 4]; NaN for a zero matrix.
-
-    Example:
-        >>> rank_counts(np.array([[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])).round(3).tolist()
-        [[2.0, 2.0, 2.0, 1.0], [4.0, 4.0, 4.0, 0.5]]
+    >>> rank_counts(np.array([[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])).round(3).tolist()
+    [[2.0, 2.0, 2.0, 1.0], [4.0, 4.0, 4.0, 0.5]]
     """
     largest = singular_values[..., :1]
     squares = np.divide(singular_values, largest, out=np.zeros(singular_values.shape), where=largest > 0) ** 2
@@ -267,89 +182,53 @@ def rank_counts(singular_values: Array) -> Array:
 
 
 def numerical_rank(singular_values: ArrayLike, floor: float) -> Estimate:
-    """The number of singular values above a floor.
+    """The number of singular values above a floor, up to which they are arithmetic: see :func:`noise_floor`.
 
-    Args:
-        singular_values: Non-negative, any order, [N].
-        floor: Singular values up to this are arithmetic; see :func:`noise_floor`.
-
-    Returns:
-        A whole number; undefined for a zero matrix.
-
-    Example:
-        >>> numerical_rank([3.0, 1.0, 1e-9], floor=1e-6).value
-        2.0
+    >>> numerical_rank([3.0, 1.0, 1e-9], floor=1e-6).value
+    2.0
     """
-    scaled = _scaled(singular_values)
-    if scaled is None:
-        return _zero(singular_values)
-    return _counted(float(np.sum(np.asarray(singular_values, dtype=np.float64) > floor)), scaled)
+    return _count(singular_values, lambda _: np.sum(np.asarray(singular_values, dtype=np.float64) > floor))
 
 
 def energy_rank(singular_values: ArrayLike, share: float) -> Estimate:
     """The fewest singular values whose squares make up a share of sum s^2.
 
-    Args:
-        singular_values: Non-negative, any order, [N].
-        share: The share of energy, above 0 and at most 1.
-
-    Returns:
-        A whole number from 1 to N; undefined for a zero matrix.
-
     Raises:
         ValueError: The share is not above 0 and at most 1.
 
-    Example:
-        >>> energy_rank([3.0, 1.0, 1.0], 0.9).value
-        2.0
+    >>> energy_rank([3.0, 1.0, 1.0], 0.9).value
+    2.0
     """
     if not 0 < share <= 1:
         raise ValueError(f"a share of energy is above 0 and at most 1, got {share}")
-    scaled = _scaled(singular_values)
-    if scaled is None:
-        return _zero(singular_values)
-    energy = np.cumsum(scaled**2)
-    enough = energy >= share * energy[-1] * (1 - _ROUNDING)
-    return _counted(float(np.argmax(enough) + 1), scaled)
+
+    def fewest(scaled: Array) -> np.intp:
+        energy = np.cumsum(scaled**2)
+        return np.argmax(energy >= share * energy[-1] * (1 - _ROUNDING)) + 1
+
+    return _count(singular_values, fewest)
 
 
 def frac_energy_below(singular_values: ArrayLike, floor: float) -> Estimate:
     """The share of sum s^2 in singular values up to a floor.
 
-    Args:
-        singular_values: Non-negative, any order, [N].
-        floor: Singular values up to this are arithmetic.
-
-    Returns:
-        From 0 to 1; undefined for a zero matrix.
-
-    Example:
-        >>> round(frac_energy_below([3.0, 1.0], floor=1.0).value or 0.0, 6)
-        0.1
+    >>> round(frac_energy_below([3.0, 1.0], floor=1.0).value or 0.0, 6)
+    0.1
     """
-    scaled = _scaled(singular_values)
-    if scaled is None:
-        return _zero(singular_values)
     below = np.sort(np.asarray(singular_values, dtype=np.float64))[::-1] <= floor
-    return _counted(float(np.sum(scaled[below] ** 2) / np.sum(scaled**2)), scaled)
+    return _count(singular_values, lambda scaled: np.sum(scaled[below] ** 2) / np.sum(scaled**2))
 
 
-# Singular values over the largest, descending; None for a zero matrix.
-def _scaled(singular_values: ArrayLike) -> Array | None:
+def _count(singular_values: ArrayLike, count: Callable[[Array], ArrayLike]) -> Estimate:
+    """A number of the singular values over the largest, descending."""
     values = np.array(singular_values, dtype=np.float64)
     if values.ndim == 1:
-        values.sort()  # what is not a number comes last
+        values.sort()  # NaN sorts last, where the next line sees it
     if values.ndim != 1 or (values.size and not (values[0] >= 0.0 and values[-1] < np.inf)):
         raise ValueError("singular values are finite, non-negative numbers in one dimension")
-    return values[::-1] / values[-1] if values.size and values[-1] > 0.0 else None
-
-
-def _counted(value: float, scaled: Array) -> Estimate:
-    return Estimate.exact(value, num_units=len(scaled))
-
-
-def _zero(singular_values: ArrayLike) -> Estimate:
-    return Estimate.undefined_because(ZERO_MATRIX, num_units=np.asarray(singular_values).size)
+    if not values.size or values[-1] == 0.0:
+        return Estimate.undefined_because(ZERO_MATRIX, num_units=values.size)
+    return Estimate.exact(float(np.asarray(count(values[::-1] / values[-1]))), num_units=len(values))
 
 
 NULLS = ("unweighted", "shuffled", "signs", "gaussian")
@@ -359,33 +238,22 @@ NULLS = ("unweighted", "shuffled", "signs", "gaussian")
 def num_draws(num_rows: int) -> int:
     """How often a random null of one matrix is drawn: small matrices vary more, large ones average within themselves.
 
-    Returns:
-        Draws, from 2 to 32.
-
-    Example:
-        >>> num_draws(2), num_draws(8), num_draws(128)
-        (32, 16, 2)
+    >>> num_draws(2), num_draws(8), num_draws(128)
+    (32, 16, 2)
     """
     return int(np.clip(128 // max(num_rows, 1), 2, 32))
 
 
 def shuffled_within(advantages: ArrayLike, groups: ArrayLike, draws: int, *, seed: int = 0) -> Array:
-    """Advantages dealt anew among the rollouts of each group.
+    """Advantages [R] dealt anew among the rollouts of each group, whole numbers [R], several times, [D, R].
 
-    Args:
-        advantages: [R].
-        groups: The group of each rollout, whole numbers, [R].
-        seed: The same seed deals the same way, whatever the advantages.
-
-    Returns:
-        [D, R].
+    The same seed deals the same way, whatever the advantages.
 
     Raises:
         ValueError: There is not one group a rollout.
 
-    Example:
-        >>> shuffled_within([1.0, 2.0, 9.0], [0, 0, 1], 3).sum(axis=1).tolist()
-        [12.0, 12.0, 12.0]
+    >>> shuffled_within([1.0, 2.0, 9.0], [0, 0, 1], 3).sum(axis=1).tolist()
+    [12.0, 12.0, 12.0]
     """
     values, index = np.asarray(advantages, dtype=np.float64), np.asarray(groups, dtype=np.int64)
     if values.ndim != 1 or index.shape != values.shape:
@@ -398,17 +266,13 @@ def shuffled_within(advantages: ArrayLike, groups: ArrayLike, draws: int, *, see
 
 @lru_cache(maxsize=32)
 def gaussian_cosines(num_rows: int, num_columns: int, draws: int, *, seed: int = 0) -> Array:
-    """Cosines between independent Gaussian rows, without the rows: Bartlett's decomposition of a Wishart matrix.
+    """Cosines between independent Gaussian rows, [D, N, N], by Bartlett's decomposition of a Wishart matrix.
 
     The Gram matrix of N Gaussian rows in P columns is L L' with L lower triangular, chi-distributed (P, P - 1, ...
     degrees of freedom) on its diagonal and normal below it (Bartlett 1933), so P may be billions.
 
-    Returns:
-        [D, N, N], ones on the diagonal.
-
-    Example:
-        >>> abs(gaussian_cosines(3, 10**9, 1).round(2)).tolist()
-        [[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]]
+    >>> abs(gaussian_cosines(3, 10**9, 1).round(2)).tolist()
+    [[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]]
     """
     rng = np.random.default_rng(seed)
     width = min(num_rows, num_columns)
@@ -421,17 +285,13 @@ def gaussian_cosines(num_rows: int, num_columns: int, draws: int, *, seed: int =
 
 
 def gaussian_matrix_values(num_rows: int, num_columns: int) -> Array:
-    """Singular values of a matrix of independent standard normal entries, in the limit of large matrices.
+    """Singular values, descending, of a matrix [N, P] of standard normal entries, in the limit of large matrices.
 
     The quantiles of the law of Marchenko and Pastur (1967) at (i - 1/2)/m, m the smaller side. For the smallest
     matrices the law is an approximation: the effective rank is 5 % too high at 4 x 4, 2.5 % at 8 x 8, 0.5 % at 64 x 64.
 
-    Returns:
-        Descending, [min(N, P)].
-
-    Example:
-        >>> gaussian_matrix_values(2, 10**8).round(0).tolist()
-        [10001.0, 9999.0]
+    >>> gaussian_matrix_values(2, 10**8).round(0).tolist()
+    [10001.0, 9999.0]
     """
     small, large = sorted((num_rows, num_columns))
     ratio = small / large

@@ -24,18 +24,11 @@ def principal_overlap(initial: ArrayLike, update: ArrayLike) -> tuple[Estimate, 
 
     |U_k U_k' D V_k V_k'|_F^2 / |D|_F^2 with U_k, V_k the leading singular vectors of W_0, as many as hold half of
     |W_0|_F^2. A random update has k^2 / (O I) on average. A share below that is an update off the principal directions.
+    Undefined where either matrix is zero.
 
-    Args:
-        initial: W_0, [O, I].
-        update: D, [O, I].
-
-    Returns:
-        The share and its null; undefined where either matrix is zero.
-
-    Example:
-        >>> share, null = principal_overlap([[3.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 2.0]])
-        >>> share.value, null.value
-        (0.0, 0.25)
+    >>> share, null = principal_overlap([[3.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 2.0]])
+    >>> share.value, null.value
+    (0.0, 0.25)
     """
     weights, change = np.asarray(initial, dtype=np.float64), np.asarray(update, dtype=np.float64)
     energy = float(np.sum(change**2))
@@ -55,18 +48,14 @@ def linear_growth(gram: ArrayLike, num_updates: ArrayLike) -> Estimate:
     """Share of a trajectory's energy on the best straight line from W_0: D_t = t V.
 
     With the inner products of the updates D_t this is |sum t D_t|^2 / (sum t^2 sum |D_t|^2). 1 is growth at one speed
-    in one direction.
+    in one direction. Undefined with fewer than two checkpoints after the first, or without an update.
 
     Args:
         gram: Inner products of the updates, [T, T].
         num_updates: t of each, [T].
 
-    Returns:
-        A number from 0 to 1; undefined with fewer than two checkpoints after the first, or without an update.
-
-    Example:
-        >>> linear_growth([[1.0, 2.0], [2.0, 4.0]], [10, 20]).value
-        1.0
+    >>> linear_growth([[1.0, 2.0], [2.0, 4.0]], [10, 20]).value
+    1.0
     """
     matrix, times = checked_gram(gram), np.asarray(num_updates, dtype=np.float64)
     if len(matrix) < 2:
@@ -79,20 +68,13 @@ def linear_growth(gram: ArrayLike, num_updates: ArrayLike) -> Estimate:
 
 
 def random_walk_gram(num_updates: ArrayLike) -> Array:
-    """Expected inner products of the updates of a random walk: min(t_i, t_j).
+    """Expected inner products of the updates of a random walk: min(t_i, t_j), [T, T].
 
     A walk of independent steps has no direction, and yet the largest of its principal components holds most of its
     energy: the null that rank-one dominance and straight growth are read against.
 
-    Args:
-        num_updates: t of each checkpoint, [T].
-
-    Returns:
-        [T, T].
-
-    Example:
-        >>> random_walk_gram([10, 20]).tolist()
-        [[10.0, 10.0], [10.0, 20.0]]
+    >>> random_walk_gram([10, 20]).tolist()
+    [[10.0, 10.0], [10.0, 20.0]]
     """
     times = np.asarray(num_updates, dtype=np.float64)
     return np.asarray(np.minimum(times[:, None], times[None, :]), dtype=np.float64)
@@ -114,14 +96,10 @@ class SingularFrame:
 
 
 def frame_of(matrix: ArrayLike) -> SingularFrame:
-    """The decomposition of a matrix, [O, I].
+    """The singular value decomposition of a matrix, [O, I].
 
-    Returns:
-        Its singular values and both kinds of directions.
-
-    Example:
-        >>> frame_of([[0.0, 2.0], [1.0, 0.0]]).values.tolist()
-        [2.0, 1.0]
+    >>> frame_of([[0.0, 2.0], [1.0, 0.0]]).values.tolist()
+    [2.0, 1.0]
     """
     left, values, right = np.linalg.svd(np.asarray(matrix, dtype=np.float64), full_matrices=False)
     return SingularFrame(left=left, values=values, right=right)
@@ -131,18 +109,11 @@ def spectrum_drift(before: SingularFrame, after: SingularFrame, update_norm: flo
     """How much of a change goes into the singular values: |s(W_t) - s(W_0)|_2 / |W_t - W_0|_F.
 
     At most 1, which a change along the singular directions reaches (Mirsky 1960); near 0 the singular values are
-    inherited, and their directions turn.
+    inherited, and their directions turn. Undefined without a change.
 
-    Args:
-        update_norm: |W_t - W_0|_F.
-
-    Returns:
-        A number from 0 to 1; undefined without a change.
-
-    Example:
-        >>> before, after = frame_of([[3.0, 0.0], [0.0, 1.0]]), frame_of([[3.0, 0.0], [0.0, 2.0]])
-        >>> spectrum_drift(before, after, 1.0).value
-        1.0
+    >>> before, after = frame_of([[3.0, 0.0], [0.0, 1.0]]), frame_of([[3.0, 0.0], [0.0, 2.0]])
+    >>> spectrum_drift(before, after, 1.0).value
+    1.0
     """
     if update_norm <= 0.0:
         return Estimate.undefined_because(_NO_UPDATE)
@@ -150,19 +121,16 @@ def spectrum_drift(before: SingularFrame, after: SingularFrame, update_norm: flo
 
 
 def principal_angle(before: SingularFrame, after: SingularFrame) -> Estimate:
-    """How far the principal directions turn: the angle whose squared cosine is the mean over those of both sides.
+    """How far the principal directions turn, in degrees: its squared cosine is the mean over those of both sides.
 
     The cosines of the principal angles between the spans of the k leading left singular vectors of W_0 and W_t are the
     singular values of U_0' U_t (Bjorck and Golub 1973), likewise on the right; k singular values of W_0 hold half of
     its energy. The mean is taken, since a single direction at the edge may change places with the next for nothing.
+    Undefined where a matrix is zero.
 
-    Returns:
-        Degrees from 0 to 90; undefined where a matrix is zero.
-
-    Example:
-        >>> turned = principal_angle(frame_of([[3.0, 0.0], [0.0, 1.0]]), frame_of([[0.0, 3.0], [1.0, 0.0]]))
-        >>> round(turned.value)  # the left direction stays, the right one turns by 90 degrees
-        45
+    >>> turned = principal_angle(frame_of([[3.0, 0.0], [0.0, 1.0]]), frame_of([[0.0, 3.0], [1.0, 0.0]]))
+    >>> round(turned.value)  # the left direction stays, the right one turns by 90 degrees
+    45
     """
     rank = energy_rank(before.values, PRINCIPAL_SHARE).value
     if rank is None or not after.values.any():
@@ -174,19 +142,10 @@ def principal_angle(before: SingularFrame, after: SingularFrame) -> Estimate:
 
 
 def unrelated_matrix(shape: tuple[int, int], rank: int, *, seed: int = 0) -> Array:
-    """A matrix of a rank that is related to nothing: independent normal entries, or the product of two such factors.
+    """A matrix [O, I] of norm 1 that is related to nothing: normal entries, or, below rank m, two factors of such.
 
-    Args:
-        shape: (O, I).
-        rank: At most m; m for entries that are all independent.
-        seed: The same seed draws the same matrix.
-
-    Returns:
-        Of Frobenius norm 1, [O, I].
-
-    Example:
-        >>> frame_of(unrelated_matrix((4, 3), 1)).values.round(6).tolist()
-        [1.0, 0.0, 0.0]
+    >>> frame_of(unrelated_matrix((4, 3), 1)).values.round(6).tolist()
+    [1.0, 0.0, 0.0]
     """
     drawn = np.random.default_rng(seed).normal(size=shape)
     if rank < min(shape):
@@ -196,36 +155,22 @@ def unrelated_matrix(shape: tuple[int, int], rank: int, *, seed: int = 0) -> Arr
 
 
 def unrelated_factors(shape: tuple[int, int], rank: int, *, seed: int = 0) -> tuple[Array, Array]:
-    """Two factors of independent normal entries, such as those of an adapter that has learned nothing.
+    """Two factors of independent normal entries, [O, r] and [r, I], as of an adapter that has learned nothing.
 
-    Args:
-        shape: (O, I).
-        seed: The same seed draws the same factors.
-
-    Returns:
-        The factors, [O, r] and [r, I].
-
-    Example:
-        >>> [factor.shape for factor in unrelated_factors((4, 3), 2)]
-        [(4, 2), (2, 3)]
+    >>> [factor.shape for factor in unrelated_factors((4, 3), 2)]
+    [(4, 2), (2, 3)]
     """
     rng = np.random.default_rng(seed)
     return rng.normal(size=(shape[0], rank)), rng.normal(size=(rank, shape[1]))
 
 
 def factor_alignment(left: ArrayLike, right: ArrayLike) -> Estimate:
-    """How far two factors work together: |B A|_F / (|B|_F |A|_F).
+    """How far two factors B [O, r] and A [r, I] work together: |B A|_F / (|B|_F |A|_F), 1/sqrt(r) for orthonormal ones.
 
-    Args:
-        left: B, [O, r].
-        right: A, [r, I].
+    Undefined where either is zero.
 
-    Returns:
-        A number from 0 to 1, which is 1/sqrt(r) for orthonormal factors; undefined where either is zero.
-
-    Example:
-        >>> factor_alignment([[1.0, 0.0], [0.0, 0.0]], [[2.0, 0.0], [0.0, 0.0]]).value
-        1.0
+    >>> factor_alignment([[1.0, 0.0], [0.0, 0.0]], [[2.0, 0.0], [0.0, 0.0]]).value
+    1.0
     """
     b, a = np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)
     scale = float(np.linalg.norm(b) * np.linalg.norm(a))

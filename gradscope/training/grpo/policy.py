@@ -71,13 +71,8 @@ def _model_folder(name: str) -> str:
 def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
     """Read a model and its tokenizer, to the CPU.
 
-    Args:
-        name: ``embedded``, a model folder, or a hub id.
-        dtype: ``float32`` or ``bfloat16``, of the weights.
-        chat: Whether the task's prompts go through a chat template where there is one.
-
-    Returns:
-        The policy.
+    The name is ``embedded``, a model folder, or a hub id; with ``chat`` the task's prompts go through a chat template
+    where there is one.
 
     Raises:
         InputError: The folder cannot be used for training, with the reason.
@@ -120,17 +115,7 @@ def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
 
 
 def load_saved_policy(policy: TrainedPolicy, config: TrainConfig, folder: Path, device: Any) -> TrainedPolicy:
-    """A policy with the weights of one of its run's checkpoints, whole in this process alone.
-
-    Args:
-        policy: The policy as the run has it, whose model may be sharded.
-        config: The run's configuration.
-        folder: The checkpoint's folder, of a whole model or of an adapter.
-        device: Where it goes.
-
-    Returns:
-        The policy.
-    """
+    """A policy with the weights of a checkpoint of its run, whole in this process; the given one may be sharded."""
     from peft import PeftModel
 
     if config.lora_rank is None:
@@ -320,20 +305,10 @@ def sample(
     progress: ProgressCallback = no_progress,
     label: str = "prompts",
 ) -> list[str]:
-    """Sample completions with the policy as it is now.
+    """Sample completions with the policy as it is now: the k samples of a prompt in a row.
 
-    Args:
-        problems: What to ask.
-        num_samples: Samples of each prompt, k.
-        rows_at_once: Completions generated together, at least those of one prompt.
-        max_completion_length: Most tokens of a completion.
-        temperature: Sampling temperature.
-        seed: Seed of the sampling.
-        progress: Told after each batch of prompts.
-        label: What the progress is called.
-
-    Returns:
-        The texts, the k samples of a prompt in a row.
+    Of ``rows_at_once`` completions generated together, at least those of one prompt are. The progress is told after
+    each batch of prompts.
     """
     import torch
 

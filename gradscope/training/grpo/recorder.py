@@ -110,13 +110,9 @@ class Recorder:
         ]
 
     def stage(self, step: int, rows: Sequence[SampledRow], sizes: Sequence[int], cost: Mapping[str, int]) -> None:
-        """Keep a step's rollouts until the step is done.
+        """Keep a step's rollouts, group by group, [R], until the step is done; steps count from 1.
 
-        Args:
-            step: The step, counted from 1.
-            rows: Its rows, group by group, [R].
-            sizes: Rollouts of each group, [N].
-            cost: What was sampled for it; empty where the rows are all that was.
+        The cost is what was sampled for it, empty where the rows are all that was.
         """
         starts = [sum(sizes[:index]) for index in range(len(sizes))]
         groups = (

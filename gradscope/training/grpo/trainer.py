@@ -291,9 +291,6 @@ class _Head(OnlineAdvantage, ABC):
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
         """The advantages of a step, [R][T]; then trains the head on it.
 
-        Returns:
-            One number a token.
-
         Raises:
             ValueError: The step has no hidden states.
         """

@@ -39,15 +39,9 @@ def measure_live(
 ) -> dict[str, float]:
     """The gradient that the coming update is made of.
 
-    Args:
-        trainer: The trainer, before the update.
-        groups: The groups of its step, of all processes.
-        objective: Its loss.
-        saved: The weights of a model that no process has whole; None: the trainer's own model is measured.
-
-    Returns:
-        ``grad_norm`` of the whole; of the reward part of the rollouts' gradients ``effective_rank``, a mean over the
-        groups that have a gradient, ``cancellation`` and ``signal_to_noise``; each left out where it is undefined.
+    ``grad_norm`` of the whole; of the reward part of the rollouts' gradients ``effective_rank``, a mean over the groups
+    that have a gradient, ``cancellation`` and ``signal_to_noise``; each left out where it is undefined. The groups are
+    those of all processes. ``saved`` are the weights of a model that no process has whole.
     """
     with _random_state_kept(trainer):
         if saved is not None:

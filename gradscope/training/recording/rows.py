@@ -32,7 +32,7 @@ def local_rows(
     end_ids: Collection[int],
     corrected: bool,
 ) -> list[Row]:
-    """The rows of one process.
+    """The rows of one process, one a completion, [R].
 
     Args:
         inputs: The rows of the dataset, [R].
@@ -41,9 +41,6 @@ def local_rows(
         end_ids: Tokens that end a completion.
         corrected: Whether the loss is corrected for a sampler of its own, so that the sampler's log-probabilities are
             what counts even where the trainer computed others.
-
-    Returns:
-        One row a completion, [R].
     """
     logprobs = _logprobs(output, corrected=corrected)
     trainers = _trainer_logprobs(output, corrected=corrected)
@@ -79,18 +76,14 @@ def make_groups(
     weights: Sequence[float],
     group_size: int,
 ) -> tuple[RolloutGroup, ...]:
-    """The groups of one step.
+    """The R / G groups of one step, counted from 1; a prompt's id is a digest of its tokens.
 
     Args:
-        step: The step, counted from 1.
         rows: The rows of all processes in their order, [R].
         rewards: What each reward function gave, NaN where it gave nothing, [R, F].
         names: The reward functions, [F].
         weights: What each weighs in the scalar reward, [F].
         group_size: Rollouts of a group, G.
-
-    Returns:
-        R / G groups; a prompt's id is a digest of its tokens.
     """
     table = rewards.double().tolist()
     groups = []
@@ -120,12 +113,8 @@ def make_groups(
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:
     """The names of reward functions, [F], told apart where two are called the same.
 
-    Returns:
-        As many names.
-
-    Example:
-        >>> unique_names(["reward", "length", "reward"])
-        ('reward', 'length', 'reward_2')
+    >>> unique_names(["reward", "length", "reward"])
+    ('reward', 'length', 'reward_2')
     """
     seen: list[str] = []
     for name in names:

@@ -44,23 +44,16 @@ _BOXED = re.compile(r"\\boxed\s*\{([^{}]{0,200})\}")
 
 
 def _extract_answer(text: str) -> str | None:
-    r"""The final answer as it stands in a text.
+    r"""The final answer as it stands in a completion or a reference solution, or None where there is none.
 
-    Args:
-        text: A completion, or a reference solution.
-
-    Returns:
-        The text of the answer without surrounding space, or None where there is none.
-
-    Example:
-        >>> _extract_answer("48/2 = 24, so 48+24 = <<48+24=72>>72 clips. #### 72")
-        '72'
-        >>> _extract_answer("The answer is \\boxed{1,080}.")
-        '1,080'
-        >>> _extract_answer("She has 3 apples and 4 pears, 7 in all.")
-        '7'
-        >>> _extract_answer("I do not know.") is None
-        True
+    >>> _extract_answer("48/2 = 24, so 48+24 = <<48+24=72>>72 clips. #### 72")
+    '72'
+    >>> _extract_answer("The answer is \\boxed{1,080}.")
+    '1,080'
+    >>> _extract_answer("She has 3 apples and 4 pears, 7 in all.")
+    '7'
+    >>> _extract_answer("I do not know.") is None
+    True
     """
     text = text[-_MAX_TEXT:]
     _, mark, after = text.rpartition("####")
@@ -77,14 +70,12 @@ def _extract_answer(text: str) -> str | None:
 def _parse_number(text: str) -> Decimal | None:
     """The value of a text that is one number, with or without currency, percent sign, commas or final period.
 
-    Returns:
-        Its value, or None where the text is not one plain number of at most 30 digits.
+    None where the text is not one plain number of at most 30 digits.
 
-    Example:
-        >>> _parse_number("$1,234.50.")
-        Decimal('1234.50')
-        >>> _parse_number("12 apples") is None
-        True
+    >>> _parse_number("$1,234.50.")
+    Decimal('1234.50')
+    >>> _parse_number("12 apples") is None
+    True
     """
     bare = text.strip().removesuffix(".").strip().strip("$€£%").strip()
     sign, digits = ("-", bare[1:].lstrip("$€£ ")) if bare.startswith("-") else ("", bare)
@@ -92,20 +83,14 @@ def _parse_number(text: str) -> Decimal | None:
 
 
 def _grade_final_answer(completion: str, answer: str) -> float:
-    """Whether a completion's final answer is the right one.
+    """1.0 where a completion's final answer is the right one, else 0.0.
 
-    Args:
-        completion: The completion's text.
-        answer: The right answer: a number is compared by value, other text without regard to case and spacing.
+    A number is compared by value, other text without regard to case and spacing.
 
-    Returns:
-        1.0 or 0.0; a completion without an answer has 0.0.
-
-    Example:
-        >>> _grade_final_answer("so it is 1,080.0", "1080"), _grade_final_answer("#### Blue", "blue")
-        (1.0, 1.0)
-        >>> _grade_final_answer("1080 or 1081", "1080")
-        0.0
+    >>> _grade_final_answer("so it is 1,080.0", "1080"), _grade_final_answer("#### Blue", "blue")
+    (1.0, 1.0)
+    >>> _grade_final_answer("1080 or 1081", "1080")
+    0.0
     """
     extracted = _extract_answer(completion)
     if extracted is None:
@@ -295,9 +280,6 @@ _GRADERS: dict[str, Grader] = {"starved": grade_whole, "steps": grade_share}
 
 def load_task(config: TrainConfig) -> Task:
     """The task with its prompts.
-
-    Returns:
-        The task.
 
     Raises:
         InputError: There are fewer training prompts than one step needs.

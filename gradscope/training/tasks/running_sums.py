@@ -42,12 +42,8 @@ _OPERAND = re.compile(r"[a-h]([0-9]{1,4})")
 def format_prompt(operands: Sequence[int]) -> str:
     """The prompt of a sum of two to eight numbers.
 
-    Returns:
-        Its text.
-
-    Example:
-        >>> format_prompt([7, 5, 8, 9])
-        'a7b5c8d9='
+    >>> format_prompt([7, 5, 8, 9])
+    'a7b5c8d9='
     """
     return "".join(f"{label}{operand}" for label, operand in zip(LABELS, operands, strict=False)) + "="
 
@@ -55,12 +51,8 @@ def format_prompt(operands: Sequence[int]) -> str:
 def solve(operands: Sequence[int]) -> str:
     """The right completion of a sum: the running sums and the answer.
 
-    Returns:
-        Its text.
-
-    Example:
-        >>> solve([7, 5, 8, 9])
-        'b12c20d29#29'
+    >>> solve([7, 5, 8, 9])
+    'b12c20d29#29'
     """
     sums = np.cumsum(operands).tolist()
     return "".join(f"{label}{total}" for label, total in zip(LABELS[1:], sums[1:], strict=False)) + f"#{sums[-1]}"
@@ -69,16 +61,10 @@ def solve(operands: Sequence[int]) -> str:
 def solve_sloppily(operands: Sequence[int], forgets: Sequence[bool]) -> str:
     """The completion of a calculator that forgets carries and goes on from the sum that it wrote.
 
-    Args:
-        operands: Two to eight numbers of one digit.
-        forgets: For each addition, whether it forgets the carry, if there is one.
+    For each addition ``forgets`` says whether it forgets the carry, if there is one.
 
-    Returns:
-        The running sums and the answer as it has them.
-
-    Example:
-        >>> solve_sloppily([7, 5, 8, 9], [False, True, False])
-        'b12c10d19#19'
+    >>> solve_sloppily([7, 5, 8, 9], [False, True, False])
+    'b12c10d19#19'
     """
     total, text = operands[0], ""
     for label, operand, forget in zip(LABELS[1:], operands[1:], forgets, strict=False):
@@ -91,12 +77,8 @@ def solve_sloppily(operands: Sequence[int], forgets: Sequence[bool]) -> str:
 def grade_answer(completion: str, answer: str) -> float:
     """1.0 where what follows the first ``#`` is the answer, else 0.0; the steps before it do not count.
 
-    Returns:
-        The reward.
-
-    Example:
-        >>> grade_answer("b12c20d29#29", "29"), grade_answer("b12c20d29#2", "29"), grade_answer("29", "29")
-        (1.0, 0.0, 0.0)
+    >>> grade_answer("b12c20d29#29", "29"), grade_answer("b12c20d29#2", "29"), grade_answer("29", "29")
+    (1.0, 0.0, 0.0)
     """
     _, mark, final = completion.partition("#")
     return float(bool(mark) and final == answer)
@@ -106,18 +88,11 @@ def grade_steps(prompt: str, pieces: Sequence[str]) -> tuple[float, ...]:
     """Reward per token: 1 at the last token of each step that is right, 0 elsewhere.
 
     A step is right when it has the next label and adds that operand to the sum *written before it*, so one slip does
-    not spoil the steps after it. The answer counts as a step that repeats the last written sum.
+    not spoil the steps after it. The answer counts as a step that repeats the last written sum. The pieces are the
+    texts of the completion's tokens, [T], empty for special tokens.
 
-    Args:
-        prompt: The prompt's text.
-        pieces: The text of each completion token, [T]; empty for special tokens.
-
-    Returns:
-        The rewards, [T].
-
-    Example:
-        >>> grade_steps("a7b5c8=", ["b", "1", "2", "c", "1", "0", "#", "1", "0", ""])
-        (0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+    >>> grade_steps("a7b5c8=", ["b", "1", "2", "c", "1", "0", "#", "1", "0", ""])
+    (0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
     """
     rewards = [0.0] * len(pieces)
     operands = [int(number) for number in _OPERAND.findall(prompt)]
@@ -139,12 +114,8 @@ def grade_steps(prompt: str, pieces: Sequence[str]) -> tuple[float, ...]:
 def is_coherent(prompt: str, completion: str) -> bool:
     """Whether what stands before the first ``#`` is every running sum, each the one before plus its operand.
 
-    Returns:
-        False where a step is wrong or missing, whatever the answer.
-
-    Example:
-        >>> is_coherent("a7b5c8=", "b12c20#3"), is_coherent("a7b5c8=", "b12c10#20"), is_coherent("a7b5c8=", "#20")
-        (True, False, False)
+    >>> is_coherent("a7b5c8=", "b12c20#3"), is_coherent("a7b5c8=", "b12c10#20"), is_coherent("a7b5c8=", "#20")
+    (True, False, False)
     """
     operands = [int(number) for number in _OPERAND.findall(prompt)]
     return completion.partition("#")[0] == solve(operands).partition("#")[0]
@@ -158,7 +129,7 @@ def make_problems(
     accept: Callable[[Sequence[int]], bool] = lambda _: True,
     kinds: Sequence[Kind] = KINDS,
 ) -> tuple[Problem, ...]:
-    """Distinct prompts of very different difficulty.
+    """Distinct prompts of very different difficulty, in the order drawn.
 
     Args:
         num_prompts: How many.
@@ -166,9 +137,6 @@ def make_problems(
         heldout: Which of the two disjoint sides to draw from.
         accept: Whether operands make a prompt of the set.
         kinds: Which kinds are drawn, each as often as the others.
-
-    Returns:
-        The problems, in the order drawn.
 
     Raises:
         UsageError: More prompts than the task has variety for.
@@ -204,12 +172,7 @@ def draw_kind(draw: Generator, kinds: Sequence[Kind] = KINDS) -> Kind:
 def draw_operands(draw: Generator, kind: Kind) -> list[int]:
     """Operands of one sum, two to eight digits from 1 to 9.
 
-    Args:
-        draw: The source of chance.
-        kind: ``plain`` without any carry, ``mixed`` with a few, ``hard`` with a carry in almost every step.
-
-    Returns:
-        The operands.
+    ``plain`` is without any carry, ``mixed`` has a few, ``hard`` one in almost every step.
     """
     least, most, num_least, num_most = _RANGES[kind]
     while True:
@@ -278,12 +241,8 @@ def steps_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Probl
 def grade_share(completion: str, solution: str) -> float:
     """The share of a solution's steps that a completion has right, each judged by the sum written before it.
 
-    Returns:
-        From 0 to 1; 1 only where every step and the answer are right.
-
-    Example:
-        >>> grade_share("b12c20d29#29", "b12c20d29#29"), grade_share("b12c10d19#19", "b12c20d29#29")
-        (1.0, 0.75)
+    >>> grade_share("b12c20d29#29", "b12c20d29#29"), grade_share("b12c10d19#19", "b12c20d29#29")
+    (1.0, 0.75)
     """
     totals = _operands(solution.partition("#")[0])
     summands = [after - before for before, after in zip([0, *totals], totals, strict=False)]
@@ -294,12 +253,8 @@ def grade_share(completion: str, solution: str) -> float:
 def grade_whole(completion: str, answer: str) -> float:
     """1.0 where a completion is the wanted one, step by step, else 0.0.
 
-    Returns:
-        The reward.
-
-    Example:
-        >>> grade_whole("b12c10#10", "b12c10#10"), grade_whole("b2c10#10", "b12c10#10")
-        (1.0, 0.0)
+    >>> grade_whole("b12c10#10", "b12c10#10"), grade_whole("b2c10#10", "b12c10#10")
+    (1.0, 0.0)
     """
     return float(completion == answer)
 

@@ -48,13 +48,9 @@ class AnswerMark:
     def reasoning(self, completion: str) -> str:
         """A completion up to and including the mark; the whole completion and the mark where it has none.
 
-        Returns:
-            The text.
-
-        Example:
-            >>> mark = AnswerMark(text="#", is_last=False)
-            >>> mark.reasoning("b12#12#1"), mark.reasoning("b12")
-            ('b12#', 'b12#')
+        >>> mark = AnswerMark(text="#", is_last=False)
+        >>> mark.reasoning("b12#12#1"), mark.reasoning("b12")
+        ('b12#', 'b12#')
         """
         start = completion.rfind(self.text) if self.is_last else completion.find(self.text)
         return completion + self.text if start < 0 else completion[: start + len(self.text)]
@@ -92,21 +88,11 @@ def prompt_order(num_problems: int, *, num_prompts: int, steps: int, seed: int) 
     """Which problems each step samples: pass after pass through all of them, each pass in an order of its own.
 
     What is left at the end of a pass and does not fill a step is left out of that pass, so that no step has the same
-    problem twice.
+    problem twice. Problems are at least ``num_prompts``; as many indices a step are returned.
 
-    Args:
-        num_problems: Problems to train on, at least ``num_prompts``.
-        num_prompts: Prompts of a step.
-        steps: Number of steps.
-        seed: The same seed gives the same order.
-
-    Returns:
-        Indices of problems, ``num_prompts`` a step.
-
-    Example:
-        >>> order = prompt_order(5, num_prompts=2, steps=4, seed=0)
-        >>> len(order), all(len(set(order[i : i + 2])) == 2 for i in range(0, 8, 2))
-        (8, True)
+    >>> order = prompt_order(5, num_prompts=2, steps=4, seed=0)
+    >>> len(order), all(len(set(order[i : i + 2])) == 2 for i in range(0, 8, 2))
+    (8, True)
     """
     draw = np.random.default_rng(seed)
     whole = num_problems - num_problems % num_prompts
@@ -117,11 +103,7 @@ def prompt_order(num_problems: int, *, num_prompts: int, steps: int, seed: int) 
 
 
 def incoherence_metrics(groups: Sequence[RolloutGroup], is_coherent: ReasoningChecker | None) -> dict[str, float]:
-    """The counts of one step for the run's metrics, and their ratio.
-
-    Returns:
-        Name -> value; nothing where reasoning cannot be checked, and no share where nothing was rewarded.
-    """
+    """The counts of one step for the run's metrics, and their ratio, which is left out where nothing was rewarded."""
     if is_coherent is None:
         return {}
     num_rewarded, num_incoherent = count_incoherent(

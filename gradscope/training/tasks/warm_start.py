@@ -89,15 +89,7 @@ def make_corpus(num_examples: int) -> list[tuple[str, str]]:
 
 
 def warm_start(out: Path, *, num_steps: int = NUM_STEPS, progress: ProgressCallback = no_progress) -> Path:
-    """Build tokenizer and model and train the model on the sloppy calculator.
-
-    Args:
-        out: The folder to write, in Hugging Face's format; it must not exist.
-        num_steps: Number of updates.
-        progress: Told after each hundredth update.
-
-    Returns:
-        The folder.
+    """Build tokenizer and model and train the model on the sloppy calculator; returns the folder, which must not exist.
 
     Raises:
         OutputExistsError: The folder exists.

@@ -78,7 +78,7 @@ def _outputs(run: Run, step: int, weights: WeightsRef, options: EngineOptions, t
     from gradscope.diagnostics.inputs.step_loss import loss_at
     from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens, names_out_of_memory
     from gradscope.gradients.plan.prepared_step import step_logprobs
-    from gradscope.gradients.plan.trainers.registry import objective_of
+    from gradscope.gradients.plan.trainers import objective_of
 
     with names_out_of_memory(f"step {step}"):
         policy = policy_of(run, weights, options)

@@ -362,7 +362,7 @@ def sequence_corrections(run: Run, gram: StepGram) -> tuple[CorrectionEffect, ..
         One a correction; none where the step has no gradient, a rollout has no log-probabilities of its own ids, or the
         trainer's loss looked at those of the sampler: its rows are then weighed already.
     """
-    from gradscope.gradients.plan.trainers.registry import objective_of
+    from gradscope.gradients.plan.trainers import objective_of
     from gradscope.gradients.tokens.sums import sequence_factors
 
     objective, matrix = objective_of(run.settings), gram.policy_gram

@@ -1,0 +1,518 @@
+"""The losses of verl, prime-rl and NeMo-RL, told from their own arguments, and whose loss a run's arguments describe.
+
+A setting whose weights the log cannot tell gives a reason, never a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from gradscope.errors import InputError
+from gradscope.gradients.plan.losses import (
+    Average,
+    Loss,
+    Mode,
+    SamplerCorrection,
+    by_factor,
+    clipped,
+    completions_alike,
+    counted_completions_alike,
+    dual_clipped,
+    held_ratio,
+    log_likelihood,
+    sequence_clipped,
+    soft_gate,
+    summed,
+    summed_tokens,
+    tokens_alike,
+    within_both_bounds,
+    within_one_bound,
+)
+from gradscope.gradients.plan.objective import Objective
+from gradscope.reason import Reason
+from gradscope.rollouts.run import TrainerSettings
+
+_MODES: dict[tuple[bool, bool], Mode] = {
+    (False, False): "token_truncate",
+    (False, True): "token_mask",
+    (True, False): "sequence_truncate",
+    (True, True): "sequence_mask",
+}
+"""Whether ratios are of sequences, and whether one out of bounds is dropped -> the correction."""
+
+
+def _release(settings: TrainerSettings, name: str) -> tuple[int, int] | None:
+    parts = str(settings.get(name, "")).split(".")
+    return (int(parts[0]), int(parts[1])) if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit() else None
+
+
+def _product(settings: TrainerSettings, *names: str) -> int | None:
+    """The rollouts of an update: prompts times samples, where both are known."""
+    prompts, samples = (settings.at(name) for name in names)
+    return None if prompts is None or samples is None else int(prompts) * int(samples)
+
+
+# verl's actor loss: ``loss_mode`` and ``loss_agg_mode``, the KL loss, the entropy bonus and the rollout correction.
+#
+# One optimizer update takes a mini-batch. Since 0.8 (the workers on engines) tokens and sequences are counted over the
+# whole mini-batch; the older workers average within each micro-batch, which changes ``token-mean``. ``actor/grad_norm``
+# is taken before clipping and is the mean over a step's mini-batches and epochs, so a step with one update has its own.
+_ACTOR = "actor_rollout_ref.actor"
+_CORRECTION = "algorithm.rollout_correction"
+_BY_SEQUENCE = "seq-mean-token-mean"
+_AGGREGATIONS: Mapping[str, Average] = {
+    "token-mean": tokens_alike,
+    "token-sum": summed,
+    "seq-mean-token-sum": summed_tokens,
+    _BY_SEQUENCE: completions_alike,
+    "seq-mean-token-sum-norm": by_factor,
+}
+"""``loss_agg_mode`` -> the average."""
+_VERL_TERMS = {
+    "vanilla": dual_clipped,
+    "gpg": log_likelihood,
+    "cispo": held_ratio,
+    "gspo": sequence_clipped,
+    "sapo": soft_gate,
+    "bypass_mode": dual_clipped,
+}
+"""``policy_loss.loss_mode`` -> the term."""
+_ALWAYS_BY_SEQUENCE = ("gspo", "sapo")
+"""Terms that verl averages by sequence whatever ``loss_agg_mode`` says."""
+_VERL_KL: Mapping[str, str] = {
+    "kl": "k1",
+    "k1": "k1",
+    "abs": "abs",
+    "mse": "k2",
+    "k2": "k2",
+    "low_var_kl": "k3 bounded",
+    "k3": "k3 bounded",
+}
+"""``kl_loss_type`` -> the estimator; with a plus the gradient is that of k2."""
+_VERL_SHAPING = (f"{_ACTOR}.loss_agg_mode", f"{_ACTOR}.use_kl_loss", "actor_rollout_ref.rollout.temperature")
+
+_VERL_CONFIG = "Give verl's configuration with --run-config: .hydra/config.yaml of the folder that it was started in."
+"""What to do where the arguments are not at hand."""
+_VERL_VERSION = 'Give verl\'s version with --run-config: {"verl_version": "0.9.1", ...}.'
+"""What to do where a loss depends on a version that is not known."""
+
+
+def _verl_objective(settings: TrainerSettings) -> Objective:
+    """The loss of verl's arguments; ``cannot`` says why where it has no exact token weights."""
+
+    def of_actor(name: str, default: Any = None) -> Any:
+        return settings.at(f"{_ACTOR}.{name}", default)
+
+    cannot = next(_verl_obstacles(settings), None)
+    mode, term = _verl_mode(settings), _verl_term(settings)
+    clip = float(of_actor("clip_ratio", 0.2))
+    has_kl, kl_type = bool(of_actor("use_kl_loss", False)), str(of_actor("kl_loss_type", "low_var_kl"))
+    correction = None if cannot else _verl_correction(settings)
+    bypassed = _is_bypassed(settings)
+    average = _AGGREGATIONS.get(mode, tokens_alike)
+    return Objective(
+        loss_type=f"verl's {term}, {mode}",
+        declared=Loss(term=_VERL_TERMS.get(term, dual_clipped), average=average, entropy_alike=True),
+        beta=float(of_actor("kl_loss_coef", 0.001)) if has_kl else 0.0,
+        kl_type="k2" if kl_type.endswith("+") else _VERL_KL.get(kl_type, "k3 bounded"),
+        use_bias_correction_kl=False,
+        temperature=float(settings.at("actor_rollout_ref.rollout.temperature", 1.0)),
+        epsilon_low=float(of_actor("clip_ratio_low", clip)),
+        epsilon_high=float(of_actor("clip_ratio_high", clip)),
+        delta=float(of_actor("clip_ratio_c", 3.0)),
+        sapo_temperature_pos=float(of_actor("tau_pos", 1.0)),
+        sapo_temperature_neg=float(of_actor("tau_neg", 1.05)),
+        entropy_coef=float(of_actor("entropy_coeff", 0.0)),
+        loss_scale_factor=_scale_factor(settings),
+        importance_ratio=bypassed,
+        ratio_to_logged=bypassed,
+        correction=correction,
+        needs_sampler=correction is not None,
+        num_rows=_verl_rows(settings),
+        assumed=tuple(name for name in _VERL_SHAPING if settings.at(name) is None),
+        cannot=cannot,
+    )
+
+
+def _verl_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
+    yield from _verl_updates(settings)
+    yield from _verl_names(settings)
+    yield from _verl_micro_batches(settings)
+    yield from _verl_rejections(settings)
+
+
+def _verl_updates(settings: TrainerSettings) -> Iterator[Reason]:
+    """The norm of a step is a mean over its updates, of which all but the first start from weights nobody saved."""
+    prompts, mini_batch = settings.at("data.train_batch_size"), settings.at(f"{_ACTOR}.ppo_mini_batch_size")
+    epochs = int(settings.at(f"{_ACTOR}.ppo_epochs", 1))
+    if prompts is None or mini_batch is None:
+        text = "how many updates a step has follows from data.train_batch_size and actor.ppo_mini_batch_size, not known"
+        yield Reason("settings_unknown", text, hint=_VERL_CONFIG)
+        return
+    updates = -(-int(prompts) // int(mini_batch)) * epochs
+    if updates > 1:
+        yield Reason(
+            "several_updates",
+            f"verl logs the mean norm over the {updates} updates of a step, and the later ones start from weights that "
+            "are not saved",
+        )
+
+
+def _verl_names(settings: TrainerSettings) -> Iterator[Reason]:
+    mode, term = _verl_mode(settings), _verl_term(settings)
+    kl_type = str(settings.at(f"{_ACTOR}.kl_loss_type", "low_var_kl")).removesuffix("+")
+    if term not in _VERL_TERMS:
+        yield Reason("loss_unknown", f"policy_loss.loss_mode {term!r} has no rule here")
+    if mode not in _AGGREGATIONS:
+        yield Reason("loss_unknown", f"loss_agg_mode {mode!r} has no rule here")
+    if settings.at(f"{_ACTOR}.use_kl_loss", False) and kl_type not in _VERL_KL:
+        yield Reason("loss_unknown", f"kl_loss_type {kl_type!r} has no rule here")
+    if settings.get("distillation.enabled", False):
+        yield Reason("loss_unknown", "the loss has a distillation term")
+    given = str(settings.at(f"{_ACTOR}.loss_agg_mode", "token-mean"))
+    beside = settings.at(f"{_ACTOR}.use_kl_loss", False) or settings.at(f"{_ACTOR}.entropy_coeff", 0.0)
+    if term in _ALWAYS_BY_SEQUENCE and beside and given != _BY_SEQUENCE:
+        text = f"{term} averages its own term by sequence and the KL and entropy terms by {given}"
+        yield Reason("loss_unknown", f"{text}, which has no rule here")
+
+
+def _verl_micro_batches(settings: TrainerSettings) -> Iterator[Reason]:
+    """The older workers average within micro-batches; which rollouts shared one is not logged."""
+    mode = _verl_mode(settings)
+    if mode == "seq-mean-token-sum-norm" and _scale_factor(settings) is None:
+        text = "seq-mean-token-sum-norm without loss_scale_factor divides by the longest response of each micro-batch"
+        hint = "Set actor.loss_scale_factor to a constant in the next run."
+        yield Reason("micro_batches_unknown", text, hint=hint)
+    by_mini_batch = _counts_by_mini_batch(settings)
+    if mode == "seq-mean-token-sum-norm" and by_mini_batch is False:
+        yield Reason("loss_unknown", "what seq-mean-token-sum-norm divides by changed before verl 0.8")
+    if mode in ("seq-mean-token-sum", _BY_SEQUENCE) or by_mini_batch or _has_one_micro_batch(settings):
+        return
+    if by_mini_batch is None:
+        text = f"whether {mode} counts over the mini-batch or over each micro-batch depends on verl's version"
+        yield Reason("settings_unknown", f"{text}, which is not known", hint=_VERL_VERSION)
+    else:
+        text = f"{mode} averages within micro-batches before verl 0.8, and which rollouts shared one is not logged"
+        hint = "Use verl 0.8 or newer, or one micro-batch an update, in the next run."
+        yield Reason("micro_batches_unknown", text, hint=hint)
+
+
+def _verl_rejections(settings: TrainerSettings) -> Iterator[Reason]:
+    def of(name: str) -> Any:
+        return settings.get(f"{_CORRECTION}.{name}", settings.get(name))
+
+    if of("rollout_rs"):
+        yield Reason("loss_unknown", f"rollout_correction.rollout_rs = {of('rollout_rs')} rejects tokens by rules")
+    if of("rollout_is") and of("rollout_is_batch_normalize"):
+        yield Reason("loss_unknown", "rollout_is_batch_normalize scales the weights by their mean")
+    if of("rollout_is") not in (None, False, "token", "sequence"):
+        yield Reason("loss_unknown", f"rollout_is {of('rollout_is')!r} has no rule here")
+    if of("bypass_mode") and _counts_by_mini_batch(settings) is False:
+        yield Reason("loss_unknown", "before verl 0.8 the ratio is 1 in a step of one update, bypass_mode or not")
+    if of("bypass_mode") and of("loss_type") not in (None, "ppo_clip"):
+        yield Reason("loss_unknown", f"bypass_mode with loss_type {of('loss_type')!r} has no rule here")
+
+
+def _counts_by_mini_batch(settings: TrainerSettings) -> bool | None:
+    """Whether tokens are counted over the whole mini-batch, as since verl 0.8; None where nothing tells."""
+    version = _release(settings, "verl_version")
+    if version is not None:
+        return version >= (0, 8) or settings.at("trainer.use_legacy_worker_impl") == "disable"
+    if settings.get("verl_v1") or settings.at("trainer.use_v1") is not None:
+        return True
+    legacy = settings.at("trainer.use_legacy_worker_impl")  # an argument of 0.6 and 0.7
+    return None if legacy is None else legacy == "disable"
+
+
+def _verl_mode(settings: TrainerSettings) -> str:
+    mode = str(settings.at(f"{_ACTOR}.loss_agg_mode", "token-mean"))
+    return _BY_SEQUENCE if _verl_term(settings) in _ALWAYS_BY_SEQUENCE else mode
+
+
+def _verl_term(settings: TrainerSettings) -> str:
+    """The loss mode; with ``bypass_mode`` the trainer of 0.8 and older has one of its own."""
+    if _is_bypassed(settings) and not settings.get("verl_v1"):
+        return "bypass_mode"
+    return str(settings.at(f"{_ACTOR}.policy_loss.loss_mode", "vanilla"))
+
+
+def _is_bypassed(settings: TrainerSettings) -> bool:
+    """Whether the sampler's log-probabilities stand for those of the trainer before the update."""
+    return bool(settings.at(f"{_CORRECTION}.bypass_mode", False))
+
+
+def _scale_factor(settings: TrainerSettings) -> float | None:
+    """The constant; where it is not set, the response length that the trainer of 0.8 and older pads to."""
+    value = settings.at(f"{_ACTOR}.loss_scale_factor")
+    if value is None and not settings.get("verl_v1") and not settings.at("trainer.use_v1", False):
+        value = settings.at("data.max_response_length")
+    return None if value is None else float(value)
+
+
+def _has_one_micro_batch(settings: TrainerSettings) -> bool:
+    devices = int(settings.at("trainer.n_gpus_per_node", 8)) * int(settings.at("trainer.nnodes", 1))
+    rows, size = _verl_rows(settings), settings.at(f"{_ACTOR}.ppo_micro_batch_size_per_gpu")
+    dynamic = settings.at(f"{_ACTOR}.use_dynamic_bsz", False)
+    return devices == 1 and not dynamic and rows is not None and size is not None and int(size) >= rows
+
+
+def _verl_rows(settings: TrainerSettings) -> int | None:
+    return _product(settings, f"{_ACTOR}.ppo_mini_batch_size", "actor_rollout_ref.rollout.n")
+
+
+def _verl_correction(settings: TrainerSettings) -> SamplerCorrection | None:
+    """Truncated (one bound) or dropped (two, ``low_high``) ratios of the trainer to the engine that sampled."""
+    cap = settings.at(f"{_ACTOR}.tis_imp_ratio_cap", 0.0)  # the same under its name of 0.5 and 0.6
+    level = settings.at(f"{_CORRECTION}.rollout_is") or ("token" if cap and float(cap) > 0 else None)
+    if not level or _is_bypassed(settings):
+        return None
+    bounds = str(settings.at(f"{_CORRECTION}.rollout_is_threshold", cap or 2.0)).split("_")
+    high, low = float(bounds[-1]), float(bounds[0]) if len(bounds) == 2 else None
+    return SamplerCorrection(mode=_MODES[level != "token", low is not None], low=low, high=high)
+
+
+# prime-rl's loss: ``trainer.loss`` of type ``default`` or ``ipo``, over one update a step.
+#
+# Every token has the importance ratio of the trainer to the engine that sampled it, whose log-probabilities are logged;
+# tokens whose probability moved too far are left out, and the squared log-ratio is added. All are summed and divided by
+# the tokens of the whole batch, over all processes. ``optim/grad_norm`` is taken before clipping.
+_PRIME_LOSS = "trainer.loss"
+_PRIME_TERMS = {"default": within_one_bound, "ipo": within_both_bounds}
+_PRIME_ARGUMENTS = frozenset(
+    {"type", "adv_tau", "kl_tau", "dppo_mask_low", "dppo_mask_high", "ipo_threshold", "ipo_mask_low", "ipo_mask_high"}
+    | {"teacher_tau", "import_path", "kwargs"}
+)
+"""Arguments of the losses since 0.5; another name tells a loss of an older or a newer release."""
+_PRIME_SHAPING = (f"{_PRIME_LOSS}.type", f"{_PRIME_LOSS}.kl_tau")
+
+
+def _prime_rl_objective(settings: TrainerSettings) -> Objective:
+    """The loss of prime-rl's arguments; ``cannot`` says why where it has no exact token weights."""
+    kind = _prime_kind(settings)
+    low, high = _prime_bounds(settings)
+    return Objective(
+        loss_type=f"prime-rl's {kind}",
+        declared=Loss(term=_PRIME_TERMS.get(kind, within_one_bound), average=tokens_alike),
+        beta=float(settings.at(f"{_PRIME_LOSS}.kl_tau", 1e-3)),
+        kl_type="square",
+        kl_to_sampler=True,
+        use_bias_correction_kl=False,
+        advantage_scale=float(settings.at(f"{_PRIME_LOSS}.adv_tau", 1.0)),
+        epsilon_low=low,
+        epsilon_high=high,
+        temperature=_sampling_temperature(settings),
+        importance_ratio=True,
+        ratio_to_logged=True,
+        assumed=tuple(name for name in _PRIME_SHAPING if settings.at(name) is None),
+        cannot=next(_prime_obstacles(settings), None),
+    )
+
+
+def _sampling_temperature(settings: TrainerSettings) -> float:
+    """What the rollouts of training were sampled at: its place in the configuration changed, its name did not."""
+    named = _sampling_temperatures(settings)
+    return named[0] if named else float(settings.get("temperature", 1.0))
+
+
+def _sampling_temperatures(settings: TrainerSettings) -> list[float]:
+    return [
+        float(value)
+        for name, value in settings.values.items()
+        if name.endswith("sampling.temperature") and "eval" not in name and value is not None
+    ]
+
+
+def _prime_kind(settings: TrainerSettings) -> str:
+    """The type; until 0.6 ``default`` had both bounds, named ``ipo_mask_low`` and ``ipo_mask_high``."""
+    kind = str(settings.at(f"{_PRIME_LOSS}.type", "default"))
+    return "ipo" if kind == "default" and settings.at(f"{_PRIME_LOSS}.ipo_mask_low") is not None else kind
+
+
+def _prime_bounds(settings: TrainerSettings) -> tuple[float, float]:
+    def of(name: str, default: float) -> float:
+        return float(settings.at(f"{_PRIME_LOSS}.{name}", default))
+
+    if _prime_kind(settings) == "ipo":
+        both = of("ipo_threshold", 0.1)
+        return of("ipo_mask_low", both), of("ipo_mask_high", both)
+    return of("dppo_mask_low", 0.2), of("dppo_mask_high", 0.2)
+
+
+def _prime_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
+    kind = _prime_kind(settings)
+    if kind not in _PRIME_TERMS:
+        yield Reason("loss_unknown", f"trainer.loss of type {kind!r} has no rule here")
+    if settings.at(f"{_PRIME_LOSS}.teacher_tau", 0.0) and any(".teacher" in name for name in settings.values):
+        yield Reason("loss_unknown", "advantages hold a teacher's log-probabilities, which are not logged")
+    unsupported = {
+        name.removeprefix(f"{_PRIME_LOSS}.").partition(".")[0]
+        for name in settings.values
+        if name.startswith(f"{_PRIME_LOSS}.")
+    }
+    if unsupported - _PRIME_ARGUMENTS:
+        names = ", ".join(sorted(unsupported - _PRIME_ARGUMENTS))
+        yield Reason("loss_unknown", f"trainer.loss has {names}, of a release whose loss has no rule here")
+    if any("temp_scheduler" in name and value is not None for name, value in settings.values.items()):
+        yield Reason("loss_unknown", "the temperature followed a schedule, which has no rule here")
+    if len(set(_sampling_temperatures(settings))) > 1:
+        yield Reason("loss_unknown", "environments sampled at different temperatures, which has no rule here")
+
+
+# NeMo-RL's ``ClippedPGLossFn``: ``loss_fn``, over one update a step.
+#
+# With ``token_level_loss`` tokens are summed and divided by those of the global batch, else averaged by sequence and
+# then over the sequences that count. Where a step has one update, the log-probabilities before it are those of the
+# weights at hand, so its ratio is 1; the correction for the engine that sampled is its own factor. ``grad_norm`` is
+# taken before clipping and is that of the step's last update.
+_NEMO_LOSS = "loss_fn"
+_NEMO_KL = {"k1": "k1", "k2": "k2", "k3": "k3 bounded"}
+_NEMO_SHAPING = (
+    f"{_NEMO_LOSS}.token_level_loss",
+    f"{_NEMO_LOSS}.reference_policy_kl_penalty",
+    "policy.generation.temperature",
+)
+_NEMO_ARGUMENTS = frozenset(
+    {"disable_ppo_ratio", "token_level_loss", "sequence_level_importance_ratios", "ratio_clip_min", "ratio_clip_max"}
+    | {"ratio_clip_c", "reference_policy_kl_penalty", "reference_policy_kl_type", "kl_input_clamp_value"}
+    | {"kl_output_clamp_value", "use_kl_in_reward", "use_importance_sampling_correction", "use_cispo"}
+    | {"truncated_importance_sampling_type", "truncated_importance_sampling_ratio", "force_on_policy_ratio"}
+    | {"truncated_importance_sampling_ratio_min", "use_on_policy_kl_approximation", "positive_example_nll_weight"}
+)
+"""Arguments of the loss until 0.7 and a little beyond; another one that is set tells a loss of another release."""
+_NEUTRAL = {"top_p": (None, 1, 1.0), "top_k": (None, -1, 0)}
+"""Values of the sampling arguments that leave the distribution alone."""
+_NEMO_VERSION = 'Give NeMo-RL\'s version with --run-config: {"nemo_rl_version": "0.7.0", ...}.'
+"""What to do where a loss depends on a version that is not known."""
+_NEMO_CONFIG = "Give NeMo-RL's configuration with --run-config: config.yaml of any of its checkpoints."
+"""What to do where the arguments are not at hand."""
+
+
+def _nemo_rl_objective(settings: TrainerSettings) -> Objective:
+    """The loss of NeMo-RL's arguments; ``cannot`` says why where it has no exact token weights."""
+
+    def of_loss(name: str, default: Any = None) -> Any:
+        return settings.at(f"{_NEMO_LOSS}.{name}", default)
+
+    cannot = next(_nemo_obstacles(settings), None)
+    by_sequence = bool(of_loss("sequence_level_importance_ratios", False))
+    term, name = dual_clipped, "clipped"
+    if of_loss("use_cispo", False):
+        term, name = held_ratio, "cispo"
+    elif of_loss("disable_ppo_ratio", False):
+        term, name = log_likelihood, "reinforce"
+    elif by_sequence:
+        term, name = clipped, "gspo"
+    by_token = bool(of_loss("token_level_loss", True))
+    dual, correction = of_loss("ratio_clip_c"), None if cannot else _nemo_correction(settings)
+    in_reward = bool(of_loss("use_kl_in_reward", False))
+    return Objective(
+        loss_type=f"NeMo-RL's {name}, {'token' if by_token else 'sequence'} level",
+        declared=Loss(term=term, average=tokens_alike if by_token else counted_completions_alike),
+        importance_sampling_level="sequence" if by_sequence else "token",
+        beta=0.0 if in_reward else float(of_loss("reference_policy_kl_penalty", 0.01)),
+        kl_type=_NEMO_KL.get(str(of_loss("reference_policy_kl_type", "k3")), "k3 bounded"),
+        use_bias_correction_kl=bool(_weighs_kl(settings)),
+        temperature=float(settings.at("policy.generation.temperature", 1.0)),
+        epsilon_low=float(of_loss("ratio_clip_min", 0.2)),
+        epsilon_high=float(of_loss("ratio_clip_max", 0.2)),
+        delta=None if dual is None else float(dual),
+        correction=correction,
+        needs_sampler=correction is not None,
+        num_rows=_nemo_rows(settings),
+        assumed=tuple(name for name in _NEMO_SHAPING if settings.at(name) is None),
+        cannot=cannot,
+    )
+
+
+def _weighs_kl(settings: TrainerSettings) -> bool | None:
+    """Whether the KL term is multiplied by a ratio of value 1, as since 0.7; None where nothing tells."""
+    version = _release(settings, "nemo_rl_version")
+    if version is not None:
+        return version >= (0, 7)
+    if settings.get(f"{_NEMO_LOSS}.use_cispo") is not None:  # an argument since 0.7
+        return True
+    return None if settings.origin is None else False
+
+
+def _nemo_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
+    yield from _nemo_updates(settings)
+
+    def of_loss(name: str, default: Any = None) -> Any:
+        return settings.at(f"{_NEMO_LOSS}.{name}", default)
+
+    has_kl = bool(of_loss("reference_policy_kl_penalty", 0.01)) and not of_loss("use_kl_in_reward", False)
+    if has_kl and of_loss("reference_policy_kl_type", "k3") not in _NEMO_KL:
+        yield Reason("loss_unknown", f"reference_policy_kl_type {of_loss('reference_policy_kl_type')!r} has no rule")
+    if has_kl and of_loss("use_on_policy_kl_approximation", False):
+        yield Reason("loss_unknown", "use_on_policy_kl_approximation weighs the KL term by the sampler's ratio")
+    if has_kl and _weighs_kl(settings) is None:
+        text = "whether the KL term has the gradient through the sampling probability depends on NeMo-RL's version"
+        yield Reason("settings_unknown", f"{text}, which is not known", hint=_NEMO_VERSION)
+    if of_loss("positive_example_nll_weight", 0.0):
+        yield Reason("loss_unknown", "positive_example_nll_weight averages within micro-batches")
+    if of_loss("truncated_importance_sampling_type") == "seq-mask-tis":
+        yield Reason("loss_unknown", "truncated_importance_sampling_type seq-mask-tis has no rule here")
+    in_use = {
+        name.removeprefix(f"{_NEMO_LOSS}.")
+        for name, value in settings.values.items()
+        if value and f"{_NEMO_LOSS}." in name
+    }
+    if in_use - _NEMO_ARGUMENTS:
+        text = f"loss_fn has {', '.join(sorted(in_use - _NEMO_ARGUMENTS))}, of a release whose loss has no rule here"
+        yield Reason("loss_unknown", text)
+    for name, neutral in _NEUTRAL.items():
+        cut = settings.at(f"policy.generation.{name}")
+        if cut not in neutral:
+            yield Reason("loss_unknown", f"log-probabilities are of the distribution cut at {name} = {cut}")
+
+
+def _nemo_updates(settings: TrainerSettings) -> Iterator[Reason]:
+    rows, batch = _nemo_rows(settings), settings.at("policy.train_global_batch_size")
+    if rows is None or batch is None:
+        text = "how many updates a step has follows from num_prompts_per_step, num_generations_per_prompt and "
+        yield Reason("settings_unknown", f"{text}train_global_batch_size, which are not known", hint=_NEMO_CONFIG)
+    elif rows != int(batch):
+        text = f"NeMo-RL logs the norm of the last of {-(-rows // int(batch))} updates of a step, which starts from "
+        yield Reason("several_updates", f"{text}weights that are not saved")
+
+
+def _nemo_rows(settings: TrainerSettings) -> int | None:
+    return _product(settings, "grpo.num_prompts_per_step", "grpo.num_generations_per_prompt")
+
+
+def _nemo_correction(settings: TrainerSettings) -> SamplerCorrection | None:
+    if not settings.at(f"{_NEMO_LOSS}.use_importance_sampling_correction", False):
+        return None
+    high = settings.at(f"{_NEMO_LOSS}.truncated_importance_sampling_ratio")
+    low = settings.at(f"{_NEMO_LOSS}.truncated_importance_sampling_ratio_min")
+    drops = settings.at(f"{_NEMO_LOSS}.truncated_importance_sampling_type") == "icepop"
+    by_sequence = bool(settings.at(f"{_NEMO_LOSS}.sequence_level_importance_ratios", False))
+    return SamplerCorrection(
+        mode=_MODES[by_sequence, drops],
+        low=None if low is None else float(low),
+        high=None if high is None else float(high),
+    )
+
+
+TRAINERS: Mapping[str, Callable[[TrainerSettings], Objective]] = {
+    "verl": _verl_objective,
+    "prime-rl": _prime_rl_objective,
+    "nemo-rl": _nemo_rl_objective,
+}
+"""Trainers other than TRL -> the loss of their arguments."""
+
+
+def objective_of(settings: TrainerSettings) -> Objective:
+    """The loss of a run: of the trainer that its arguments name, else TRL's.
+
+    Raises:
+        InputError: An argument is of another type, or a number that none can be.
+    """
+    try:
+        return TRAINERS.get(str(settings.get("trainer")), Objective.from_settings)(settings)
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise InputError(
+            f"{settings.origin} holds arguments that no trainer has: {error}.",
+            hint="Give the trainer's arguments as it had them: --run-config FILE",
+        ) from error

@@ -1,1 +1,0 @@
-"""Trainers other than TRL: the loss of each, declared from its own arguments under its own names."""
