@@ -133,17 +133,7 @@ class MetricValues:
         return list(dict.fromkeys([*CATALOG, *logged]))
 
     def value(self, name: str) -> MetricValue:
-        """One metric.
-
-        Args:
-            name: One of :meth:`names`, or ``pass@<k>`` or ``pass^<k>``; ``@`` and a selector of steps may follow.
-
-        Returns:
-            Its value; undefined, with the reason, where it cannot be had.
-
-        Raises:
-            MissingDependencyError: It is of gradients, whose libraries are not installed.
-        """
+        """One metric by its name, which ``@`` and a selector of steps may follow; undefined with the reason."""
         metric, selector = split_metric(name)
         try:
             return self._value(metric) if selector is None else self._selected(metric, selector, name)
@@ -464,15 +454,7 @@ def look_closer(entry: Metric, path: str) -> str:
 
 
 def rank_number(report: RankReport, entry: Metric) -> tuple[Estimate, str]:
-    """A metric of gradients at the last step of a report.
-
-    Args:
-        report: Its rows are tokens where :func:`is_of_tokens` says so.
-        entry: With a path into it.
-
-    Returns:
-        The number, and what it is of in words.
-    """
+    """A metric of gradients at the last step of a report, and what it is of in words."""
     last, (sequence, _, path) = report.steps[-1], entry.path.partition(".")
     if is_of_tokens(entry):
         return _of_tokens(report, entry, last.step)
@@ -504,14 +486,7 @@ def _is_meant(row: object) -> bool:
 
 
 def furthest_deviation(run: Run) -> tuple[Estimate, str]:
-    """How far the step that stands out most does so, by the number that `gradscope spike` chooses it by.
-
-    Returns:
-        The number, and what it is of in words.
-
-    Raises:
-        InputError: The log has nothing by which a step could stand out.
-    """
+    """How far the step that `gradscope spike` would choose stands out, and by which number, in words."""
     courses = courses_of(run)
     step = outstanding_step(courses)
     told = [metric_at(name, course, step, was_named=False) for name, course in courses.items() if step in course]

@@ -137,15 +137,6 @@ def together(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
 
 
 def cannot_tell(reason: str, *, estimate: Estimate | None = None, steps: tuple[int, ...] = ()) -> Judgement:
-    """A judgement where the run lacks what the claim needs.
-
-    Args:
-        reason: Why, without its period; it begins with a capital letter in the row.
-        estimate: The number where there is one all the same.
-        steps: Steps that were looked at.
-
-    Returns:
-        The judgement.
-    """
+    """A judgement where the run lacks what the claim needs; the reason has no period."""
     number = estimate or Estimate.undefined_because(reason)
     return Judgement(estimate=number, verdict="cannot_tell", why=f"{reason[:1].upper()}{reason[1:]}.", steps=steps)

@@ -112,15 +112,7 @@ class Evidence:
         return group_table(chosen, chosen_threshold(chosen, self.success_threshold))
 
     def gradients(self, kind: RowKind) -> Collected:
-        """One kind of matrix at each of the steps.
-
-        Returns:
-            What was found.
-
-        Raises:
-            InputError: No step could be recomputed.
-            NotAtHand: Only what is at hand counts, and this kind is not.
-        """
+        """One kind of matrix at each of the steps; an ``InputError`` where no step could be recomputed."""
         if kind != "rollout":
             self._may_compute()
         found = self._measured()[kind]
@@ -131,72 +123,33 @@ class Evidence:
         return next(rows for rows in self.gradients("rollout").rows if rows.step == step)
 
     def credited(self) -> tuple[str, Collected]:
-        """dL/dW of the last step under advantages of single tokens, and where those come from.
-
-        Returns:
-            In words, and what was found.
-
-        Raises:
-            InputError: The log has neither advantages nor rewards of single tokens, or they say no more than the
-                outcome.
-            NotAtHand: Only what is at hand counts.
-        """
+        """dL/dW of the last step under advantages of single tokens, and where those come from, in words."""
         self._may_compute()
         self.gradients("rollout")
         found: tuple[str, Collected] = self._once("credited", self._credited)
         return found
 
     def weighed_tokens(self) -> Mapping[int, WeighedTokens]:
-        """The tokens of each step with a gradient and a logged advantage of every token.
-
-        Returns:
-            Step -> its tokens, the step's gradient and that of their entropy.
-
-        Raises:
-            InputError: No step could be recomputed.
-            NotAtHand: Only what is at hand counts, and tokens are not.
-        """
+        """Step -> its tokens, of each step with a gradient and a logged advantage of every token."""
         if self.at_hand is not None and self.at_hand.tokens is not None:
             return self.at_hand.tokens
         return self.gradients("token").weighed
 
     def followed_tokens(self) -> FollowedTokens:
-        """The same tokens, and what became of them by the next checkpoint.
-
-        Returns:
-            Both.
-
-        Raises:
-            InputError: No step could be recomputed.
-            NotAtHand: Only what is at hand counts.
-        """
+        """The same tokens, and what became of them by the next checkpoint."""
         self._may_compute()
         weighed = self.weighed_tokens()
         found: FollowedTokens = self._once("followed tokens", lambda: follow(self.run, weighed, self.engine))
         return found
 
     def updates(self) -> tuple[WeightUpdate, ...]:
-        """What training did to each weight, from checkpoints.
-
-        Returns:
-            One change a weight and pair of checkpoints.
-
-        Raises:
-            NotAtHand: Only what is at hand counts.
-        """
+        """What training did to each weight: one change a weight and pair of checkpoints."""
         self._may_compute()
         found: RankReport = self._once("updates", lambda: update_report(self.run, no_progress))
         return found.updates
 
     def held_out(self) -> PassAtKReport:
-        """pass@k of held-out prompts, before and after.
-
-        Returns:
-            Both tables and their comparison.
-
-        Raises:
-            InputError: There are not two files of samples.
-        """
+        """pass@k of held-out prompts, before and after; an ``InputError`` where there are not two files of samples."""
         found: PassAtKReport = self._once("held_out", self._held_out)
         return found
 
@@ -277,15 +230,7 @@ def _request(kind: RowKind, advantages: tuple[str, ...], sizes: tuple[int, ...])
 
 
 def token_credit(groups: Sequence[RolloutGroup]) -> tuple[str, tuple[RolloutGroup, ...]]:
-    """Groups whose rollouts have an advantage of every token: the logged ones, else what each token led to.
-
-    Returns:
-        Where the advantages come from, in words, and the groups.
-
-    Raises:
-        InputError: There are neither advantages nor rewards of single tokens, the advantages are those of whole
-            rollouts, or only last tokens have a reward.
-    """
+    """Groups whose rollouts have an advantage of every token, and where these come from, in words."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     advantages = [rollout.token_advantages for rollout in rollouts]
     if None not in advantages:

@@ -123,14 +123,7 @@ class ComparedRun:
 
 
 def find_runs(paths: Sequence[str | Path]) -> tuple[Path, ...]:
-    """Runs under paths.
-
-    Args:
-        paths: Runs of any reader, or folders that hold them, one or two levels down.
-
-    Returns:
-        Folders and files, each once, in order; a path that holds none stands for itself.
-    """
+    """Runs under paths, one or two levels down, each once, in order; a path that holds none stands for itself."""
     found: list[Path] = []
     for path in map(fetched, paths):
         patterns = ("manifest.json", "*/manifest.json", "*/*/manifest.json")

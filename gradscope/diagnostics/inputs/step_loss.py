@@ -51,14 +51,7 @@ class StepLoss:
 
 
 def loss_at(run: Run, objective: Objective, step: int) -> StepLoss:
-    """The loss that a step's update minimized.
-
-    Args:
-        objective: The run's loss, as its arguments tell it.
-
-    Returns:
-        The loss, with the reason where the run does not tell it.
-    """
+    """The loss that a step's update minimized, with the reason where the run does not tell it."""
     sampled_at = _batch_start(run.settings, step)
     if objective.importance_ratio and not objective.ratio_to_logged and sampled_at == step:
         objective = replace(objective, importance_ratio=False)

@@ -189,15 +189,7 @@ class GatheredPolicy:
 
 
 def absence_of(name: str, part: Any) -> tuple[str, str]:
-    """Why a part has no numbers.
-
-    Args:
-        name: One of :data:`PARTS`.
-        part: It, without numbers.
-
-    Returns:
-        The reason, without its period, and where it is logged, a sentence.
-    """
+    """Why a part has no numbers, without the period, and where it is logged, a sentence."""
     if isinstance(part, Staleness) and part.contradiction:
         return part.contradiction, "Count steps from 1, and versions in updates."
     if isinstance(part, SamplerMismatch) and part.set_aside:

@@ -176,11 +176,7 @@ class Collected(TokenTables):
         )
 
     def take_parts(self, run: Run, measured: MeasuredStep, rows: RowKind) -> MeasuredStep:
-        """Take in what was asked of a step beside its rows.
-
-        Returns:
-            The step with the answer about its rows alone.
-        """
+        """Take in what was asked of a step beside its rows; the step with the answer about its rows alone."""
         if rows == "token":
             return self.take_tokens(run, measured)
         if rows != "weight" or not measured.answer:
@@ -355,15 +351,7 @@ class SeveralQuestions:
 
 
 def row_question(request: RankRequest, most: int, num_buckets: int | None = None) -> RowQuestion | None:
-    """What a kind of rows needs of a step beside the Gram matrix of its rollouts.
-
-    Args:
-        most: Token rows of a group; of more tokens, as many are drawn.
-        num_buckets: Numbers to sketch each token row in; None: exact rows.
-
-    Returns:
-        The question; None for rollouts and groups.
-    """
+    """What a kind of rows needs of a step beside the Gram matrix of its rollouts; None for rollouts and groups."""
     if request.rows == "weight":
         return WeightQuestion(request=request)
     if request.rows == "hidden" or request.rows == "logit":
@@ -403,15 +391,7 @@ def collect_kinds(
     *,
     most: int,
 ) -> Mapping[RowKind, Collected]:
-    """Every kind of matrix that is asked for, of each step.
-
-    Args:
-        requests: One a kind of rows.
-        most: Token rows of a group; of more tokens, as many are drawn.
-
-    Returns:
-        What was found, by kind.
-    """
+    """Every kind of matrix that is asked for, of each step, by kind."""
     rates = learning_rates(run)
     question = SeveralQuestions(questions=tuple(_question(request, most, rates) for request in requests))
     found: dict[RowKind, Collected] = {request.rows: Collected() for request in requests}

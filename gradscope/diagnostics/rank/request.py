@@ -55,13 +55,8 @@ class RankRequest:
 
 
 def known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Names checked against the registry; ``all`` and None stand for the logged one and every formulation.
-
-    A name of a function in a file runs the file.
-
-    Returns:
-        The names, each once.
-    """
+    """Names checked against the registry, each once; ``all`` and None: the logged one and every formulation."""
+    # A name of a function in a file runs the file.
     everything = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
     for name in names or ():
         if name not in (LOGGED, "all"):
@@ -72,14 +67,7 @@ def known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def possible_sizes(run: Run, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Sizes that some group of the log can give; 2, 4 and 8 as far as it can where none is asked for.
-
-    Returns:
-        The sizes, each once.
-
-    Raises:
-        UsageError: No group is as large as one that is asked for, or it is no group.
-    """
+    """Sizes that some group of the log can give; 2, 4 and 8 as far as it can where none is asked for."""
     largest = max(sizes_of(run.groups), default=0)
     for size in sizes:
         if not 2 <= size <= largest:

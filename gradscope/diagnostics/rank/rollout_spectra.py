@@ -153,14 +153,7 @@ _EACH_GROUP_ALIKE = "groups weigh alike here, and leaving out a rollout is for p
 
 
 def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool = False) -> RankCurvePoint:
-    """The ranks of the live parts, averaged; intervals resample groups.
-
-    Args:
-        by_group: Whether each group weighs the same, however many of its parts live.
-
-    Returns:
-        The averages; undefined where every part is dead.
-    """
+    """The ranks of the live parts, averaged; intervals resample groups. Undefined where every part is dead."""
     counts = rank_counts(stack.values)
     is_ranked = stack.is_live & np.isfinite(counts[:, 0])
     drawn = stack.null_values(is_ranked) if is_ranked.any() else {}

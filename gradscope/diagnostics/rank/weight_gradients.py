@@ -67,14 +67,7 @@ def _module_of(tensor: str) -> _Module:
 
 
 def module_shares(step: int, norms: Sequence[TensorNorm]) -> list[ModuleShare]:
-    """The parts of a gradient by kind of module.
-
-    Args:
-        norms: Of every parameter's gradient.
-
-    Returns:
-        One a kind that has a weight; none where the gradient is zero.
-    """
+    """The parts of a gradient by kind of module; none where it is zero."""
     energies: dict[_Module, float] = {}
     numbers: dict[_Module, int] = {}
     for one in norms:

@@ -205,15 +205,7 @@ ALL_WEIGHTS = "all weights"
 def weight_curve(
     step: int, groups: Sequence[CombinedGroup], ranks: Sequence[GroupWeightRanks], *, by_group: bool = False
 ) -> list[WeightRankPoint]:
-    """The mean ranks under each advantage at each group size.
-
-    Args:
-        ranks: What the engine found, by group and weight.
-        by_group: Whether each group weighs the same, however many of its parts live.
-
-    Returns:
-        One point for all weights, then one a weight, for each advantage and group size.
-    """
+    """The mean ranks under each advantage at each group size: one point for all weights, then one a weight."""
     parts = [_Located(group_id=group.combinations.group_id, part=part) for group in groups for part in group.parts]
     shapes = {one.tensor: one.shape for one in ranks}
     found = {(one.group_id, one.tensor): one for one in ranks}
@@ -242,14 +234,7 @@ def weight_curve(
 def weight_group_ranks(
     step: int, groups: Sequence[CombinedGroup], ranks: Sequence[GroupWeightRanks]
 ) -> Iterator[GroupRank]:
-    """The effective rank of dL/dW of every part of every group: the mean over weights, then each weight's.
-
-    Args:
-        ranks: What the engine found, by group and weight.
-
-    Yields:
-        One a part and weight that has a rank.
-    """
+    """The effective rank of dL/dW of every part of every group: the mean over weights, then each weight's."""
     tensors = list(dict.fromkeys(one.tensor for one in ranks))
     found = {(one.group_id, one.tensor): one for one in ranks}
     shapes = {one.tensor: one.shape for one in ranks}

@@ -86,14 +86,8 @@ class PartsQuestion:
 def weigh_step(
     prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
 ) -> WeighedTokens | None:
-    """The tokens of a step in one cell, its turns and its entropy: two backward passes a group where it has no turns.
-
-    Returns:
-        The tokens and their sums; None where advantages were not logged or the gradient is zero.
-
-    Raises:
-        UsageError: Several processes share the model.
-    """
+    """The tokens of a step in one cell, its turns and its entropy; None without logged advantages or a gradient."""
+    # Two backward passes a group where it has no turns.
     from gradscope.gradients.tokens.sums import counted_tokens
 
     tokens = counted_tokens(prepared, gram)
@@ -228,14 +222,7 @@ class EnergyQuestion:
 
 
 def kind_energies(step: int, tokens: CountedTokens, grams: Sequence[TokenGram]) -> tuple[KindEnergy, ...]:
-    """The energy of each kind, one that no token is of among them.
-
-    Args:
-        grams: The Gram matrices of token rows; where tokens were drawn, each stands for as many as were left out.
-
-    Returns:
-        One for each of :data:`KINDS`.
-    """
+    """The energy of each of the kinds that are followed, one that no token is of among them."""
     cells, energy = token_cells(tokens.advantages, tokens.logprobs, tokens.entropies), token_energy(tokens, grams)
     ones, found = np.ones(len(energy)), []
     for kind in KINDS:
@@ -256,11 +243,7 @@ def kind_energies(step: int, tokens: CountedTokens, grams: Sequence[TokenGram]) 
 
 
 def token_energy(tokens: CountedTokens, grams: Sequence[TokenGram]) -> Array:
-    """|v_t grad log pi|^2 of each token that was measured, times how many it stands for, and 0 of the others.
-
-    Returns:
-        One a token, [N].
-    """
+    """|v_t grad log pi|^2 of each measured token, times how many it stands for, and 0 of the others, [N]."""
     places = {pair: at for at, pair in enumerate(zip(tokens.rollouts.tolist(), tokens.positions.tolist(), strict=True))}
     energy = np.zeros(len(places))
     for gram in grams:
