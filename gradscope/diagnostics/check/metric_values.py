@@ -87,16 +87,12 @@ _OF_DEAD_GROUPS = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "fr
 class MetricValue:
     """A metric's value on a run."""
 
-    estimate: Estimate
-    """The value, or why there is none."""
-    subject: str
-    """What exactly it is a value of, in words."""
-    hint: str = ""
-    """Where there is none: what would help."""
+    estimate: Estimate  # the value, or why there is none
+    subject: str  # what exactly it is a value of, in words
+    hint: str = ""  # where there is none: what would help
     prompts: Mapping[str, float] = field(default_factory=dict)
     """Prompt id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
-    advice: str = ""
-    """What the run's numbers say to try, a sentence; empty where they say nothing."""
+    advice: str = ""  # what the run's numbers say to try, a sentence; empty where they say nothing
     is_not_finite: bool = False
     """Whether there is no value because the trainer logged NaN or infinity: no requirement holds for that."""
 
@@ -113,19 +109,12 @@ class MetricValues:
     """The metrics of one run, computed when asked for."""
 
     run: Run
-    """The run."""
-    success_threshold: float | None = None
-    """A rollout passes when its reward reaches this."""
-    reward: str | None = None
-    """One reward function by name, for the metrics of groups."""
-    resampling: Resampling = RESAMPLING
-    """How often, and from which seed."""
-    read: ReadOptions | None = None
-    """How to read the run once more, for its gradients."""
-    engine: EngineOptions | None = None
-    """How to compute gradient metrics."""
-    cache: dict[str, Any] = field(default_factory=dict)
-    """Command -> its result, or the error that it ended in."""
+    success_threshold: float | None = None  # a rollout passes when its reward reaches this
+    reward: str | None = None  # one reward function by name, for the metrics of groups
+    resampling: Resampling = RESAMPLING  # how often, and from which seed
+    read: ReadOptions | None = None  # how to read the run once more, for its gradients
+    engine: EngineOptions | None = None  # how to compute gradient metrics
+    cache: dict[str, Any] = field(default_factory=dict)  # command -> its result, or the error that it ended in
 
     def names(self) -> list[str]:
         """Every name that a requirement on this run may use: catalogue names, then what the trainer logged."""

@@ -51,10 +51,8 @@ SELECTOR_HINT = "Write metric@last20%, metric@5-20:max or metric@trend; the aggr
 class Selector:
     """Steps and how to join their numbers."""
 
-    steps: str
-    """``all``, ``5-20``, ``1,6,11-20``, ``first10``, ``last20%``, ..."""
-    aggregate: Aggregate
-    """How the numbers of these steps become one."""
+    steps: str  # ``all``, ``5-20``, ``1,6,11-20``, ``first10``, ``last20%``
+    aggregate: Aggregate  # how the numbers of these steps become one
 
     def choose(self, steps: Sequence[int]) -> tuple[int, ...]:
         """Those of a run's ascending steps that are meant.
@@ -227,16 +225,11 @@ def _share(limit: str) -> str:
 class CheckSettings:
     """The table ``[tool.gradscope.check]`` of a configuration file."""
 
-    requirements: tuple[Requirement, ...] = ()
-    """``require``: what a run must hold."""
-    track: tuple[str, ...] = ()
-    """``track``: metrics that are only compared with the baseline."""
-    allow_unknown: tuple[str, ...] = ()
-    """``allow_unknown``: metrics that may be undecided."""
-    baseline: Path | None = None
-    """``baseline``: the file, relative to the configuration."""
-    rule: BaselineRule = "interval"
-    """``rule``: what decides against a baseline."""
+    requirements: tuple[Requirement, ...] = ()  # ``require``: what a run must hold
+    track: tuple[str, ...] = ()  # ``track``: metrics that are only compared with the baseline
+    allow_unknown: tuple[str, ...] = ()  # ``allow_unknown``: metrics that may be undecided
+    baseline: Path | None = None  # ``baseline``: the file, relative to the configuration
+    rule: BaselineRule = "interval"  # ``rule``: what decides against a baseline
     margins: Mapping[str, float] = field(default_factory=dict)
     """``margins``: how much worse each metric may be; 0 where it is not named."""
 

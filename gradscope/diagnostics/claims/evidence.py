@@ -55,12 +55,9 @@ class AtHand:
 
     degeneracy: DegeneracyReport | None
     """Groups without a gradient; None where there is none to be had, as :meth:`Evidence.degeneracy` then says."""
-    steps: tuple[MeasuredStep, ...]
-    """Steps with the Gram matrices of their rollouts."""
-    held_out: PassAtKReport | None
-    """pass@k of held-out prompts, before and after; None where there are no such samples."""
-    tokens: Mapping[int, WeighedTokens] | None = None
-    """Step -> its tokens; None where they were not looked at."""
+    steps: tuple[MeasuredStep, ...]  # steps with the Gram matrices of their rollouts
+    held_out: PassAtKReport | None  # pass@k of held-out prompts, before and after; None where there are no such samples
+    tokens: Mapping[int, WeighedTokens] | None = None  # step -> its tokens; None where they were not looked at
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,29 +65,19 @@ class Evidence:
     """A run, and what was computed of it so far."""
 
     run: Run
-    """The run."""
-    steps: tuple[int, ...]
-    """Steps whose gradients are recomputed, ascending; none where none can be or none is wanted."""
-    no_gradients: str = ""
-    """Why there are no such steps, without the period."""
-    samples: tuple[str, ...] = ()
-    """Files of held-out samples, before and after; empty: those of the run folder."""
-    advantage: str = ADVANTAGE
-    """The formulation under which ranks are measured."""
+    steps: tuple[int, ...]  # steps whose gradients are recomputed, ascending; none where none can be or none is wanted
+    no_gradients: str = ""  # why there are no such steps, without the period
+    samples: tuple[str, ...] = ()  # files of held-out samples, before and after; empty: those of the run folder
+    advantage: str = ADVANTAGE  # the formulation under which ranks are measured
     success_threshold: float | None = None
     """A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1."""
-    read: ReadOptions | None = None
-    """How to read the run once more, for metrics of a user's claims."""
-    engine: EngineOptions = field(default_factory=EngineOptions)
-    """How to compute gradients."""
-    progress: ProgressCallback = no_progress
-    """Told about each step."""
-    resampling: Resampling = RESAMPLING
-    """How often, and from which seed."""
+    read: ReadOptions | None = None  # how to read the run once more, for metrics of a user's claims
+    engine: EngineOptions = field(default_factory=EngineOptions)  # how to compute gradients
+    progress: ProgressCallback = no_progress  # told about each step
+    resampling: Resampling = RESAMPLING  # how often, and from which seed
     at_hand: AtHand | None = None
     """What there is beside the log, and all there will be; None: what a claim asks for is computed."""
-    cache: dict[str, Any] = field(default_factory=dict)
-    """What was computed, or the error that it ended in."""
+    cache: dict[str, Any] = field(default_factory=dict)  # what was computed, or the error that it ended in
 
     @property
     def largest_group(self) -> int:

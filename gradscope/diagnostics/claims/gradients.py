@@ -229,13 +229,11 @@ _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
 class RankEvidence:
     """One matrix at one step, at every group size, on the same prompts."""
 
-    points: Sequence[_Point]
-    """By group size, ascending."""
+    points: Sequence[_Point]  # by group size, ascending
     change: Estimate | None
     """Rank at the largest size minus at the smallest, paired by prompt; None where there is one size, or tokens were
     drawn: of fewer tokens, not only of fewer rollouts, is then the rank at a smaller size."""
-    frac_seen: float = 1.0
-    """Share of the tokens that are rows."""
+    frac_seen: float = 1.0  # share of the tokens that are rows
 
 
 def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Evidence) -> Judgement:

@@ -86,12 +86,9 @@ def unlike_rewards(first: ComparedRun, second: ComparedRun) -> bool:
 class _Mean:
     """A mean over steps of each step's mean over what is counted, all steps alike."""
 
-    table: RewardTable
-    """The groups."""
-    values: _Array
-    """Of each group, [J]."""
-    weights: _Array
-    """What each counts within its step, [J]; those of a step add up to one."""
+    table: RewardTable  # the groups
+    values: _Array  # of each group, [J]
+    weights: _Array  # what each counts within its step, [J]; those of a step add up to one
 
 
 def _means(run: ComparedRun) -> Mapping[str, _Mean | Estimate]:

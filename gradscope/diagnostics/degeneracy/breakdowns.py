@@ -32,10 +32,8 @@ _LIVE, _NEVER, _ALWAYS = range(3)
 class MeasuredPrompts:
     """The prompts of a log."""
 
-    counts: PromptCounts
-    """How many of them the policy learns from."""
-    rows: LazyRows
-    """One row a prompt, as ``DegeneracyReport.by_prompt`` has them."""
+    counts: PromptCounts  # how many of them the policy learns from
+    rows: LazyRows  # one row a prompt, as ``DegeneracyReport.by_prompt`` has them
 
 
 def measure_prompts(

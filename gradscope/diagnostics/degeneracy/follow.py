@@ -29,14 +29,10 @@ Notice = Callable[[str], None]
 class Pace:
     """How often to look, and when to stop."""
 
-    every: float = 2.0
-    """Seconds between two looks at the log's size."""
-    idle: float | None = None
-    """Seconds without growth after which it ends; None: never."""
-    sleep: Callable[[float], None] = time.sleep
-    """Waits; a test writes to the log instead."""
-    clock: Callable[[], float] = time.monotonic
-    """Seconds since any time."""
+    every: float = 2.0  # seconds between two looks at the log's size
+    idle: float | None = None  # seconds without growth after which it ends; None: never
+    sleep: Callable[[float], None] = time.sleep  # waits; a test writes to the log instead
+    clock: Callable[[], float] = time.monotonic  # seconds since any time
 
 
 def follow_degeneracy(

@@ -39,14 +39,10 @@ _AT_ONCE = 1 << 20
 class GroupRewards:
     """The groups that can be judged, and how many were left out."""
 
-    table: RewardTable
-    """Groups of at least two rollouts whose rewards are all known."""
-    values: NDArray[np.float64]
-    """The reward that is looked at, of each rollout of ``table``, [N]."""
-    num_singletons: int
-    """Groups of one rollout: nothing to be compared with."""
-    num_incomplete: int
-    """Groups with a missing reward: they could be of either kind."""
+    table: RewardTable  # groups of at least two rollouts whose rewards are all known
+    values: NDArray[np.float64]  # the reward that is looked at, of each rollout of ``table``, [N]
+    num_singletons: int  # groups of one rollout: nothing to be compared with
+    num_incomplete: int  # groups with a missing reward: they could be of either kind
 
     @cached_property
     def levels(self) -> NDArray[np.float64]:
@@ -106,10 +102,8 @@ NUM_WINDOWS = 10
 class EstimateOptions:
     """The options that every estimate of a report shares."""
 
-    base_pass_rate: BasePassRate = None
-    """The p of the i.i.d. prediction."""
-    resampling: Resampling = RESAMPLING
-    """How often, and from which seed."""
+    base_pass_rate: BasePassRate = None  # the p of the i.i.d. prediction.
+    resampling: Resampling = RESAMPLING  # how often, and from which seed
 
     def estimate(self, table: GroupTable) -> DegeneracyEstimates:
         """The estimates of a table under these options."""

@@ -54,18 +54,12 @@ NO_ADVANTAGES = "the log has no advantages, and no arguments of the trainer that
 class MeasuredRewards:
     """What the reward functions of a log do."""
 
-    functions: tuple[RewardFunction, ...] = ()
-    """By name; none where the log has fewer than two."""
-    advantages_of: str = ""
-    """Whose advantages the shares are of, in words; empty where there are none."""
-    frac_conflict: Estimate
-    """Share of groups that the main function ties and others decide."""
-    conflict: RewardConflict | None = None
-    """What is known of them, where there are any."""
-    main: str | None = None
-    """The main one of several functions that count, where it is known."""
-    part: str | None = None
-    """The function that the reported reward is, where the reward is a larger sum."""
+    functions: tuple[RewardFunction, ...] = ()  # by name; none where the log has fewer than two
+    advantages_of: str = ""  # whose advantages the shares are of, in words; empty where there are none
+    frac_conflict: Estimate  # share of groups that the main function ties and others decide
+    conflict: RewardConflict | None = None  # what is known of them, where there are any
+    main: str | None = None  # the main one of several functions that count, where it is known
+    part: str | None = None  # the function that the reported reward is, where the reward is a larger sum
     frac_main_differs: Estimate
     """Share of groups in which the main function tells rollouts apart; where none was logged, a reward of 0 and 1."""
 
@@ -77,8 +71,7 @@ class _Scaled:
     advantage: Array
     scale: Array
     name: str
-    is_divided: bool
-    """Whether groups have scales of their own, so that small differences count like large ones."""
+    is_divided: bool  # whether groups have scales of their own, so that small differences count like large ones
 
 
 def measure_reward_functions(

@@ -115,10 +115,8 @@ def _logged_prompts(run: Run, step: int) -> bool:
 class Longest:
     """What a model kept of the batches before a step."""
 
-    length: int = 0
-    """Of the longest batch since frequencies went back; 0 where they are those of the step's own."""
-    unlogged: int = 0
-    """An earlier step whose length is not known; 0: all are."""
+    length: int = 0  # of the longest batch since frequencies went back; 0 where they are those of the step's own
+    unlogged: int = 0  # an earlier step whose length is not known; 0: all are
 
 
 def _remember_longest(run: Run, step: int, policy: MeasuredPolicy, objective: Objective) -> None:

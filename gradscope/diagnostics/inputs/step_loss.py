@@ -32,16 +32,14 @@ _SAME_POLICY_KL = 1e-6
 class StepLoss:
     """The loss of one step."""
 
-    objective: Objective
-    """The trainer's loss at this step."""
+    objective: Objective  # the trainer's loss at this step
     sampled_with: WeightsRef | None = None
     """The weights that sampled the batch, where they are others than the update's and are on disk."""
     reference: WeightsRef | None = None
     """The reference of the KL term; None without one, and where it is the base under an adapter."""
     mixed: tuple[tuple[WeightsRef, float], ...] = ()
     """Weights that the trainer mixed into the reference, in order, each with the share that it got."""
-    reason: Reason | None = None
-    """Why it is not known."""
+    reason: Reason | None = None  # why it is not known
 
     @property
     def weights(self) -> tuple[WeightsRef, ...]:

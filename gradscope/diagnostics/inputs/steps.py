@@ -134,15 +134,10 @@ class MeasuredStep:
     """One step and its Gram matrix, or the reason why there is none."""
 
     step: int
-    """The trainer's step."""
-    groups: tuple[RolloutGroup, ...]
-    """The rollouts of the step."""
-    weights: WeightsRef | None
-    """The weights before the update, where they are on disk."""
-    gram: StepGram | None
-    """Gram matrix of the step's score vectors."""
-    reason: Reason | None
-    """Why there is no Gram matrix."""
+    groups: tuple[RolloutGroup, ...]  # the rollouts of the step
+    weights: WeightsRef | None  # the weights before the update, where they are on disk
+    gram: StepGram | None  # Gram matrix of the step's score vectors
+    reason: Reason | None  # why there is no Gram matrix
     answer: tuple[Any, ...] = ()
     """What the row question asked for, by tensor or group, as its ``measure`` returns it; empty without a question."""
     norm: StepNorm | None = None

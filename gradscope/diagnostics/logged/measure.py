@@ -47,10 +47,8 @@ def generation(run: Run, resampling: Resampling) -> Generation:
 class _Rows:
     """Rollouts whose end or time is known."""
 
-    ends: list[tuple[str, float]]
-    """The prompt, and 1 where the completion was cut off."""
-    times: list[tuple[int, str, float]]
-    """The step, the prompt, and the seconds."""
+    ends: list[tuple[str, float]]  # the prompt, and 1 where the completion was cut off
+    times: list[tuple[int, str, float]]  # the step, the prompt, and the seconds
 
     @classmethod
     def of(cls, groups: Sequence[RolloutGroup]) -> _Rows:

@@ -30,18 +30,12 @@ _WHEN: tuple[Literal["before", "after"], ...] = ("before", "after")
 class Samples:
     """The samples of one policy."""
 
-    name: str
-    """What tables call it."""
-    source: Source
-    """Where they came from."""
-    prompts: tuple[str, ...]
-    """Prompt ids, [P], in the order of the file."""
-    num_samples: Counts
-    """n, [P]."""
-    num_correct: Counts
-    """c, [P]."""
-    num_missing: int
-    """Samples without a verdict; they are not counted in n."""
+    name: str  # what tables call it
+    source: Source  # where they came from
+    prompts: tuple[str, ...]  # prompt ids, [P], in the order of the file
+    num_samples: Counts  # n, [P]
+    num_correct: Counts  # c, [P]
+    num_missing: int  # samples without a verdict; they are not counted in n
 
 
 def sample_files(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:

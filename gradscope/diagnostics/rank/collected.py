@@ -147,22 +147,19 @@ class Collected(TokenTables):
     optimizers: list[OptimizerStep] = field(default_factory=list)
     modules: list[ModuleShare] = field(default_factory=list)
     # from here on nothing is a table of the report
-    skipped: dict[int, Reason] = field(default_factory=dict)
-    """Steps that could not be computed."""
+    skipped: dict[int, Reason] = field(default_factory=dict)  # steps that could not be computed
     heldout_sentences: dict[str, None] = field(default_factory=dict)
     """What was read, drawn and left out of held-out answers, each sentence once."""
     heldout_missing: dict[str, list[int]] = field(default_factory=dict)
     """Why steps have none of this, with what to do -> the steps."""
     group_ranks: list[GroupRank] = field(default_factory=list)
     """The rank of every matrix of one group, from which group sizes and advantages are compared."""
-    baseline_groups: list[BaselineGroup] = field(default_factory=list)
-    """What baselines are judged by."""
+    baseline_groups: list[BaselineGroup] = field(default_factory=list)  # what baselines are judged by
     energies: list[KindEnergy] = field(default_factory=list)
     """Of rows that are tokens, where only they are asked for: how their energy is spread over kinds."""
     weighed: dict[int, WeighedTokens] = field(default_factory=dict)
     """Likewise, step -> its tokens, the step's gradient and that of their entropy."""
-    rows: list[StepRows] = field(default_factory=list)
-    """The rollouts' Gram matrices, where rows are rollouts."""
+    rows: list[StepRows] = field(default_factory=list)  # the rollouts' Gram matrices, where rows are rollouts
 
     def report(self, source: Source, rows: RowKind, **more: Any) -> RankReport:
         """The report of what was collected, and of more tables."""

@@ -348,15 +348,10 @@ class BaselineGroup:
     """One group's rewards, squared norms, and second moment under each baseline."""
 
     step: int
-    """The trainer's step."""
     group_id: str
-    """The group."""
-    rewards: Array
-    """[G]."""
-    squared_norms: Array
-    """|s|^2, [G]."""
-    moments: Mapping[str, float]
-    """Baseline -> mean of |s|^2 (r - b)^2."""
+    rewards: Array  # [G]
+    squared_norms: Array  # |s|^2, [G]
+    moments: Mapping[str, float]  # baseline -> mean of |s|^2 (r - b)^2
 
     @property
     def is_mixed(self) -> bool:

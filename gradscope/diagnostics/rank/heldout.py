@@ -40,12 +40,9 @@ MOST_ANSWERS = 256
 class HeldoutAnswers:
     """The correct answers that a step's gradients are held against."""
 
-    prompts: tuple[RolloutGroup, ...]
-    """One group a held-out prompt with a correct answer: its distinct correct answers."""
-    shares: tuple[tuple[float, ...], ...]
-    """The share of each answer among the correct samples of its prompt."""
-    notes: tuple[str, ...]
-    """What was read, drawn and left out, in sentences."""
+    prompts: tuple[RolloutGroup, ...]  # one group a held-out prompt with a correct answer: its distinct correct answers
+    shares: tuple[tuple[float, ...], ...]  # the share of each answer among the correct samples of its prompt
+    notes: tuple[str, ...]  # what was read, drawn and left out, in sentences
 
 
 def read_heldout(
@@ -169,9 +166,7 @@ class HeldoutQuestion:
     """The inner products of a step's rollouts with the correct answers of held-out prompts."""
 
     answers: HeldoutAnswers
-    """The answers."""
-    engine: EngineOptions
-    """How gradients are computed."""
+    engine: EngineOptions  # how gradients are computed
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress

@@ -26,20 +26,13 @@ _GROUP_SIZES = (2, 4, 8)
 class RankRequest:
     """The matrices, the advantages and the group sizes."""
 
-    rows: RowKind
-    """Which matrix."""
-    advantages: tuple[str, ...]
-    """``logged`` and formulations that exist."""
-    group_sizes: tuple[int, ...]
-    """Sizes to regroup into, beside the logged one."""
-    paired: bool
-    """Whether only groups count that live at every size, each weighing the same."""
-    centered: bool
-    """Whether to subtract the mean row first."""
-    seed: int
-    """Decides which tokens are drawn, and the sketch."""
-    output: Path | None
-    """Folder for the Gram matrices; None: they are not written."""
+    rows: RowKind  # which matrix
+    advantages: tuple[str, ...]  # ``logged`` and formulations that exist
+    group_sizes: tuple[int, ...]  # sizes to regroup into, beside the logged one
+    paired: bool  # whether only groups count that live at every size, each weighing the same
+    centered: bool  # whether to subtract the mean row first
+    seed: int  # decides which tokens are drawn, and the sketch
+    output: Path | None  # folder for the Gram matrices; None: they are not written
 
     def sizes(self, rows: StepRows, advantage: str) -> tuple[int | None, ...]:
         """The group sizes of one advantage, first None: the groups as they are, the only ones that logged ones have."""

@@ -51,24 +51,15 @@ from gradscope.results.row_kinds import RowKind
 class PartStack:
     """Parts of one size under one advantage, as arrays."""
 
-    parts: tuple[SubGroup, ...]
-    """The parts, [n]."""
-    scores: Array
-    """Gram matrices of their score vectors, [n, G, G]."""
-    baseline_weights: Array
-    """What each rollout weighs in the baseline of its formulation, [n, G]."""
-    gradients: Array
-    """Gram matrices of their gradient rows, [n, G, G]."""
-    weights: Array
-    """Advantages, [n, G]; 1 and 0 where each token has its own."""
-    rewards: Array
-    """Scalar rewards, NaN where missing, [n, G]."""
-    is_scalar: bool
-    """Whether each rollout has one advantage."""
-    num_columns: int
-    """P."""
-    centered: bool
-    """Whether the mean row is subtracted."""
+    parts: tuple[SubGroup, ...]  # the parts, [n]
+    scores: Array  # Gram matrices of their score vectors, [n, G, G]
+    baseline_weights: Array  # what each rollout weighs in the baseline of its formulation, [n, G]
+    gradients: Array  # Gram matrices of their gradient rows, [n, G, G]
+    weights: Array  # advantages, [n, G]; 1 and 0 where each token has its own
+    rewards: Array  # scalar rewards, NaN where missing, [n, G]
+    is_scalar: bool  # whether each rollout has one advantage
+    num_columns: int  # P
+    centered: bool  # whether the mean row is subtracted
 
     @cached_property
     def values(self) -> Array:

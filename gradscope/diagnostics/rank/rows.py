@@ -32,34 +32,23 @@ class StepRows:
     """The Gram matrices of one step and what belongs to each rollout."""
 
     step: int
-    """The trainer's step."""
-    gram: Array
-    """Gram matrix K of score vectors, [R, R]."""
+    gram: Array  # Gram matrix K of score vectors, [R, R]
     policy_gram: Array | None
     """Gram matrix of the reward part of each rollout's gradient under the logged advantages, [R, R]; None where none
     were logged."""
-    full_gram: Array | None
-    """The same with the KL part added; equal to ``policy_gram`` without a KL term."""
-    rewards: Array
-    """Scalar rewards, NaN where missing, [R]."""
-    advantages: Array | None
-    """Logged advantages, [R]; None where none were logged or each token has its own."""
-    group_ids: tuple[str, ...]
-    """The group of each rollout, [R]."""
-    samples: tuple[int, ...]
-    """The index of each rollout within its group, [R]."""
-    num_parameters: int
-    """P."""
-    relative_row_error: float
-    """Relative error of a row, which sets the noise floor."""
+    full_gram: Array | None  # the same with the KL part added; equal to ``policy_gram`` without a KL term
+    rewards: Array  # scalar rewards, NaN where missing, [R]
+    advantages: Array | None  # logged advantages, [R]; None where none were logged or each token has its own
+    group_ids: tuple[str, ...]  # the group of each rollout, [R]
+    samples: tuple[int, ...]  # the index of each rollout within its group, [R]
+    num_parameters: int  # P
+    relative_row_error: float  # relative error of a row, which sets the noise floor
     own_squared_norms: Array | None = None
     """|s|^2 of the score vectors by all parameters, [R], where ``gram`` is of something else: a formulation that needs
     them stays the same whatever the rows are. NaN where there is no gradient; None: the diagonal of ``gram``."""
 
-    lengths: Array | None = None
-    """Tokens of each completion, [R]; None where nobody counted them."""
-    functions: FunctionRewards | None = None
-    """The rewards of each function; None where they are not known."""
+    lengths: Array | None = None  # tokens of each completion, [R]; None where nobody counted them
+    functions: FunctionRewards | None = None  # the rewards of each function; None where they are not known
 
     @property
     def squared_norms(self) -> Array:
@@ -102,12 +91,9 @@ WEIGHED = ("gram", "length")
 class SubGroup:
     """Rollouts that share a baseline: a group, or a part of one."""
 
-    group_id: str
-    """The group that they belong to."""
-    index: NDArray[np.intp]
-    """Their rows in the step, [G]."""
-    samples: tuple[int, ...]
-    """Which samples of the group they are."""
+    group_id: str  # the group that they belong to
+    index: NDArray[np.intp]  # their rows in the step, [G]
+    samples: tuple[int, ...]  # which samples of the group they are
 
 
 def sub_groups(rows: StepRows, group_size: int | None) -> list[SubGroup]:

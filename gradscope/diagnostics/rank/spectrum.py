@@ -174,16 +174,11 @@ _RANKS = ("effective_rank", "stable_rank", "participation_ratio")
 class MeanRanks:
     """The counts of matrices that are not zero, and what they average to."""
 
-    counts: Array
-    """Effective rank, stable rank, participation ratio and energy of two directions, [n, 4]."""
-    nulls: Mapping[str, Array]
-    """Null -> the same, means over its draws, [n, 4]."""
-    group_ids: Sequence[str]
-    """The group of each matrix, which is the unit of resampling, [n]."""
-    most: int
-    """The most that a rank can be."""
-    by_group: bool
-    """Whether each group weighs the same, however many of its parts are ranked; else each part does."""
+    counts: Array  # effective rank, stable rank, participation ratio and energy of two directions, [n, 4]
+    nulls: Mapping[str, Array]  # null -> the same, means over its draws, [n, 4]
+    group_ids: Sequence[str]  # the group of each matrix, which is the unit of resampling, [n]
+    most: int  # the most that a rank can be
+    by_group: bool  # whether each group weighs the same, however many of its parts are ranked; else each part does
 
     def means(self) -> dict[str, Estimate]:
         """Each of the four; undefined without matrices."""
@@ -327,19 +322,12 @@ class GroupRank:
     """The effective rank of one matrix of one group, or of a part of it."""
 
     step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
-    matrix: str
-    """Which matrix: a kind of rows, or the name of a weight."""
-    group_size: int
-    """Rollouts of the part."""
+    advantage: str  # ``logged``, or the formulation
+    matrix: str  # which matrix: a kind of rows, or the name of a weight
+    group_size: int  # rollouts of the part
     group_id: str
-    """The group."""
-    rank: float
-    """Its effective rank."""
-    most: int
-    """The most that it can be: the smaller side of the matrix."""
+    rank: float  # its effective rank
+    most: int  # the most that it can be: the smaller side of the matrix
 
 
 def ranks_of_groups(spectra: Sequence[GradientSpectrum]) -> Iterator[GroupRank]:

@@ -205,10 +205,8 @@ _OF_THE_FOLDER = ("output_dir", "logging_dir", "run_name", "output", "default_lo
 class NamedRun:
     """One of the runs."""
 
-    name: str
-    """What the page calls it."""
+    name: str  # what the page calls it
     run: Run
-    """The run."""
 
 
 def side_by_side(runs: Sequence[NamedRun]) -> tuple[ReportSection, ...]:

@@ -109,18 +109,15 @@ if TYPE_CHECKING:
 class _SpikeAnswer:
     """What was found."""
 
-    tensors: tuple[TensorNorm, ...]
-    """One a parameter."""
-    tokens: tuple[RolloutTokens, ...]
-    """The rollouts with the largest part of the gradient."""
+    tensors: tuple[TensorNorm, ...]  # one a parameter
+    tokens: tuple[RolloutTokens, ...]  # the rollouts with the largest part of the gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikeQuestion:
     """Layers and tokens."""
 
-    most_tokens: int
-    """Token rows; 0: none."""
+    most_tokens: int  # token rows; 0: none
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress

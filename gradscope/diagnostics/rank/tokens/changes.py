@@ -31,14 +31,10 @@ NO_LATER = "no weights after its update are on disk"
 class TokenChange:
     """The same tokens under later weights, minus under those that the step started from."""
 
-    first: int
-    """Updates that the earlier weights have had."""
-    last: int
-    """Updates that the later ones have had."""
-    logprobs: Array
-    """Change of each log-probability, [N]."""
-    entropies: Array
-    """Change of the policy's entropy where each was sampled, [N]."""
+    first: int  # updates that the earlier weights have had
+    last: int  # updates that the later ones have had
+    logprobs: Array  # change of each log-probability, [N]
+    entropies: Array  # change of the policy's entropy where each was sampled, [N]
 
 
 def token_changes(
@@ -88,12 +84,9 @@ def _outputs(run: Run, step: int, weights: WeightsRef, options: EngineOptions, t
 class FollowedTokens:
     """What is known of the tokens of some steps."""
 
-    weighed: Mapping[int, WeighedTokens]
-    """Step -> its tokens."""
-    changes: Mapping[int, TokenChange]
-    """Step -> what became of them by the next checkpoint on disk."""
-    missing: Mapping[int, str]
-    """Of the other steps why there is no change."""
+    weighed: Mapping[int, WeighedTokens]  # step -> its tokens
+    changes: Mapping[int, TokenChange]  # step -> what became of them by the next checkpoint on disk
+    missing: Mapping[int, str]  # of the other steps why there is no change
 
 
 def follow(run: Run, weighed: Mapping[int, WeighedTokens], options: EngineOptions) -> FollowedTokens:

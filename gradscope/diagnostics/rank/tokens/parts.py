@@ -288,12 +288,9 @@ def _effect(step: int, found: WeighedTokens, name: str, factors: Array) -> Corre
 class _WeighedUnits:
     """What a correction multiplies each unit by."""
 
-    factors: Array
-    """f, [M]."""
-    groups: NDArray[np.int64]
-    """The group of each, from 0 to J - 1, [M]."""
-    are_sequences: bool
-    """Whether units are sequences; else tokens."""
+    factors: Array  # f, [M]
+    groups: NDArray[np.int64]  # the group of each, from 0 to J - 1, [M]
+    are_sequences: bool  # whether units are sequences; else tokens
 
 
 def _correction_effect(

@@ -43,20 +43,14 @@ _Label = tuple[str, object]
 class WeighedTokens:
     """The tokens of a step, and the sums of their gradients."""
 
-    tokens: CountedTokens
-    """The tokens, [N]."""
-    texts: Mapping[int, str]
-    """Of the tokens with the largest k3: place among the tokens -> text."""
-    labels: tuple[_Label, ...]
-    """What each sum is, [V]."""
-    cells: Mapping[TokenCell, NDArray[np.bool_]]
-    """Which tokens are in each cell."""
+    tokens: CountedTokens  # the tokens, [N]
+    texts: Mapping[int, str]  # of the tokens with the largest k3: place among the tokens -> text
+    labels: tuple[_Label, ...]  # what each sum is, [V]
+    cells: Mapping[TokenCell, NDArray[np.bool_]]  # which tokens are in each cell
     factors: Mapping[str, Array]
     """What each correction multiplies the tokens by, [N]; empty where the sampler's log-probabilities are not known."""
-    by_sequence: frozenset[str]
-    """The corrections that have one factor for all tokens of a rollout."""
-    products: Array
-    """Inner products of the sums, over all groups and without each, [1 + J, V, V]."""
+    by_sequence: frozenset[str]  # the corrections that have one factor for all tokens of a rollout
+    products: Array  # inner products of the sums, over all groups and without each, [1 + J, V, V]
 
     def chosen(self, kind: str, *names: object) -> Array:
         """Which sums are of a kind and, where names are given, one of them, as 0 and 1, [V]."""
@@ -67,8 +61,7 @@ class WeighedTokens:
 class PartsQuestion:
     """Rows that are tokens, and the gradient by kinds of tokens, turns and corrections."""
 
-    rows: RowQuestion
-    """What is asked of the rows."""
+    rows: RowQuestion  # what is asked of the rows
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
@@ -194,25 +187,18 @@ class KindEnergy:
     """The tokens of one kind beside all that count."""
 
     step: int
-    """The trainer's step."""
-    kind: TokenCell
-    """Which tokens."""
-    tokens: Array
-    """How many of the kind, [J]."""
-    all_tokens: Array
-    """How many that count, [J]."""
-    energy: Array
-    """Of the kind, [J]."""
-    all_energy: Array
-    """Of all, [J]."""
+    kind: TokenCell  # which tokens
+    tokens: Array  # how many of the kind, [J]
+    all_tokens: Array  # how many that count, [J]
+    energy: Array  # of the kind, [J]
+    all_energy: Array  # of all, [J]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyQuestion:
     """Rows that are tokens, what is known of every token that counts, and which way the step moves its entropy."""
 
-    rows: RowQuestion
-    """What is asked of the rows."""
+    rows: RowQuestion  # what is asked of the rows
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
