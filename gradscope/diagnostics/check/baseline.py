@@ -66,16 +66,8 @@ def write_baseline(baseline: Baseline, path: Path, *, force: bool = False) -> No
 
 
 def refuse_other(path: Path, *, force: bool) -> None:
-    """Refuse to write a baseline over what is none, and over one unasked; before any work.
-
-    Args:
-        path: The place of the baseline.
-        force: Whether a baseline in it may be replaced, one that is damaged or empty too. Nothing else ever is: the
-            path may be that of the log.
-
-    Raises:
-        OutputExistsError: Something is in the way.
-    """
+    """Refuse, before any work, to overwrite what is no baseline, and a baseline without ``force``."""
+    # The path may be that of the log by mistake; a baseline that is damaged or empty may be replaced.
     refuse_existing(path, force=force)
     if not path.exists():
         return
@@ -93,14 +85,7 @@ def _plain(metric: BaselineMetric) -> dict[str, Any]:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Reads a baseline.
-
-    Returns:
-        Its numbers.
-
-    Raises:
-        InputError: The file cannot be read, or is no baseline of this version.
-    """
+    """The numbers of a baseline file; an ``InputError`` where it cannot be read or is of another version."""
     try:
         document = read_json(path)
     except OSError as error:
@@ -199,23 +184,9 @@ def baseline_verdicts(
     path: str,
     resampling: Resampling = RESAMPLING,
 ) -> list[Verdict]:
-    """Each metric beside its baseline.
-
-    Worse is higher where lower is better, lower where higher is better, and either where the catalogue names no
-    better side.
-
-    Args:
-        before: The baseline's metrics, by name with selectors.
-        after: This run's.
-        margins: How much worse each may be; 0 where it is not named.
-        advice: What this run's numbers say to try, by metric.
-        rule: What decides.
-        path: The run, for the command that looks closer.
-        resampling: How often, and from which seed.
-
-    Returns:
-        One verdict a metric of this run; unknown where a side has no value, or under ``interval`` no interval.
-    """
+    """One verdict a metric of this run; unknown where a side has no value, or under ``interval`` no interval."""
+    # Worse is higher where lower is better, lower where higher is, and either where the catalogue names no better
+    # side.
     compared = []
     for name, metric in after.items():
         old = before.get(name)

@@ -87,16 +87,12 @@ _OF_DEAD_GROUPS = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "fr
 class MetricValue:
     """A metric's value on a run."""
 
-    estimate: Estimate
-    """The value, or why there is none."""
-    subject: str
-    """What exactly it is a value of, in words."""
-    hint: str = ""
-    """Where there is none: what would help."""
+    estimate: Estimate  # the value, or why there is none
+    subject: str  # what exactly it is a value of, in words
+    hint: str = ""  # where there is none: what would help
     prompts: Mapping[str, float] = field(default_factory=dict)
     """Prompt id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
-    advice: str = ""
-    """What the run's numbers say to try, a sentence; empty where they say nothing."""
+    advice: str = ""  # what the run's numbers say to try, a sentence; empty where they say nothing
     is_not_finite: bool = False
     """Whether there is no value because the trainer logged NaN or infinity: no requirement holds for that."""
 
@@ -113,19 +109,12 @@ class MetricValues:
     """The metrics of one run, computed when asked for."""
 
     run: Run
-    """The run."""
-    success_threshold: float | None = None
-    """A rollout passes when its reward reaches this."""
-    reward: str | None = None
-    """One reward function by name, for the metrics of groups."""
-    resampling: Resampling = RESAMPLING
-    """How often, and from which seed."""
-    read: ReadOptions | None = None
-    """How to read the run once more, for its gradients."""
-    engine: EngineOptions | None = None
-    """How to compute gradient metrics."""
-    cache: dict[str, Any] = field(default_factory=dict)
-    """Command -> its result, or the error that it ended in."""
+    success_threshold: float | None = None  # a rollout passes when its reward reaches this
+    reward: str | None = None  # one reward function by name, for the metrics of groups
+    resampling: Resampling = RESAMPLING  # how often, and from which seed
+    read: ReadOptions | None = None  # how to read the run once more, for its gradients
+    engine: EngineOptions | None = None  # how to compute gradient metrics
+    cache: dict[str, Any] = field(default_factory=dict)  # command -> its result, or the error that it ended in
 
     def names(self) -> list[str]:
         """Every name that a requirement on this run may use: catalogue names, then what the trainer logged."""
@@ -133,17 +122,7 @@ class MetricValues:
         return list(dict.fromkeys([*CATALOG, *logged]))
 
     def value(self, name: str) -> MetricValue:
-        """One metric.
-
-        Args:
-            name: One of :meth:`names`, or ``pass@<k>`` or ``pass^<k>``; ``@`` and a selector of steps may follow.
-
-        Returns:
-            Its value; undefined, with the reason, where it cannot be had.
-
-        Raises:
-            MissingDependencyError: It is of gradients, whose libraries are not installed.
-        """
+        """One metric by its name, which ``@`` and a selector of steps may follow; undefined with the reason."""
         metric, selector = split_metric(name)
         try:
             return self._value(metric) if selector is None else self._selected(metric, selector, name)
@@ -464,15 +443,7 @@ def look_closer(entry: Metric, path: str) -> str:
 
 
 def rank_number(report: RankReport, entry: Metric) -> tuple[Estimate, str]:
-    """A metric of gradients at the last step of a report.
-
-    Args:
-        report: Its rows are tokens where :func:`is_of_tokens` says so.
-        entry: With a path into it.
-
-    Returns:
-        The number, and what it is of in words.
-    """
+    """A metric of gradients at the last step of a report, and what it is of in words."""
     last, (sequence, _, path) = report.steps[-1], entry.path.partition(".")
     if is_of_tokens(entry):
         return _of_tokens(report, entry, last.step)
@@ -504,14 +475,7 @@ def _is_meant(row: object) -> bool:
 
 
 def furthest_deviation(run: Run) -> tuple[Estimate, str]:
-    """How far the step that stands out most does so, by the number that `gradscope spike` chooses it by.
-
-    Returns:
-        The number, and what it is of in words.
-
-    Raises:
-        InputError: The log has nothing by which a step could stand out.
-    """
+    """How far the step that `gradscope spike` would choose stands out, and by which number, in words."""
     courses = courses_of(run)
     step = outstanding_step(courses)
     told = [metric_at(name, course, step, was_named=False) for name, course in courses.items() if step in course]

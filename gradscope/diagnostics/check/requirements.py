@@ -25,17 +25,7 @@ from gradscope.results.verdicts import BaselineRule, Operator, Requirement
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The document in a TOML file.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Its tables.
-
-    Raises:
-        InputError: The file cannot be read or is not TOML.
-    """
+    """The tables of a TOML file; an ``InputError`` where it cannot be read."""
     file = Path(path)
     try:
         return tomllib.loads(read_whole(file).decode("utf-8"))
@@ -61,10 +51,8 @@ SELECTOR_HINT = "Write metric@last20%, metric@5-20:max or metric@trend; the aggr
 class Selector:
     """Steps and how to join their numbers."""
 
-    steps: str
-    """``all``, ``5-20``, ``1,6,11-20``, ``first10``, ``last20%``, ..."""
-    aggregate: Aggregate
-    """How the numbers of these steps become one."""
+    steps: str  # ``all``, ``5-20``, ``1,6,11-20``, ``first10``, ``last20%``
+    aggregate: Aggregate  # how the numbers of these steps become one
 
     def choose(self, steps: Sequence[int]) -> tuple[int, ...]:
         """Those of a run's ascending steps that are meant.
@@ -151,16 +139,14 @@ def silence(known: Sequence[int], asked: Sequence[int], windows: Mapping[int, in
 
 
 def aggregate_steps(values: Mapping[int, float], selector: Selector, course: Sequence[float]) -> Estimate:
-    """The numbers of the chosen steps that have one as one number.
+    """The numbers of the chosen steps as one number.
 
     Args:
-        values: Step -> number, of the chosen steps.
-        selector: How to join them.
+        values: Step -> number, of the chosen steps that have one.
         course: The number at every step of the run, for the interval of a mean.
 
     Returns:
-        The number. A mean and a trend have an interval where there are steps enough; one step's number and an extreme
-        have none.
+        A mean and a trend have an interval where there are steps enough; one step's number and an extreme have none.
     """
     if not values:
         return Estimate.undefined_because(f"none of the steps {selector.steps!r} has a value")
@@ -239,16 +225,11 @@ def _share(limit: str) -> str:
 class CheckSettings:
     """The table ``[tool.gradscope.check]`` of a configuration file."""
 
-    requirements: tuple[Requirement, ...] = ()
-    """``require``: what a run must hold."""
-    track: tuple[str, ...] = ()
-    """``track``: metrics that are only compared with the baseline."""
-    allow_unknown: tuple[str, ...] = ()
-    """``allow_unknown``: metrics that may be undecided."""
-    baseline: Path | None = None
-    """``baseline``: the file, relative to the configuration."""
-    rule: BaselineRule = "interval"
-    """``rule``: what decides against a baseline."""
+    requirements: tuple[Requirement, ...] = ()  # ``require``: what a run must hold
+    track: tuple[str, ...] = ()  # ``track``: metrics that are only compared with the baseline
+    allow_unknown: tuple[str, ...] = ()  # ``allow_unknown``: metrics that may be undecided
+    baseline: Path | None = None  # ``baseline``: the file, relative to the configuration
+    rule: BaselineRule = "interval"  # ``rule``: what decides against a baseline
     margins: Mapping[str, float] = field(default_factory=dict)
     """``margins``: how much worse each metric may be; 0 where it is not named."""
 
@@ -259,18 +240,7 @@ def read_requirements(path: str | Path) -> tuple[Requirement, ...]:
 
 
 def read_settings(path: str | Path) -> CheckSettings:
-    """Everything that a configuration file says about checks.
-
-    Args:
-        path: ``pyproject.toml`` with a table ``[tool.gradscope.check]``; any other TOML file may call it ``[check]``.
-
-    Returns:
-        The settings; empty where the file has no such table.
-
-    Raises:
-        InputError: The file cannot be read or is not TOML.
-        UsageError: A key is not known, or its value is of another type.
-    """
+    """The table ``[tool.gradscope.check]`` of pyproject.toml; any other TOML file may call it ``[check]``."""
     file = Path(path)
     document = read_toml(file)
     table = _table(document, "tool", "gradscope", "check")

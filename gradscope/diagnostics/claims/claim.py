@@ -26,32 +26,22 @@ NO_NULL = Estimate.undefined_because("no chance model belongs to this number")
 class Judgement:
     """What a run says about a claim."""
 
-    estimate: Estimate
-    """The number."""
-    null: Estimate = NO_NULL
-    """What it would be if the claim's cause were absent."""
-    verdict: ClaimVerdict
-    """By the rule."""
-    why: str
-    """In words."""
-    steps: tuple[int, ...] = ()
-    """Steps that were looked at; empty for the whole log."""
+    estimate: Estimate  # the number
+    null: Estimate = NO_NULL  # what it would be if the claim's cause were absent
+    verdict: ClaimVerdict  # by the rule
+    why: str  # in words
+    steps: tuple[int, ...] = ()  # steps that were looked at; empty for the whole log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """One claim; a new one is one record and, where its number is new, one function."""
 
-    name: str
-    """A word a topic, then the matrix or the part."""
-    source: str
-    """Who says so."""
-    claim: str
-    """What is said, in one sentence."""
-    metric: str
-    """What is measured."""
-    settle: str
-    """What would settle it."""
+    name: str  # a word a topic, then the matrix or the part
+    source: str  # who says so
+    claim: str  # what is said, in one sentence
+    metric: str  # what is measured
+    settle: str  # what would settle it
     ours: bool = False
     """Whether the definition, or a bound in it, is this package's, so that a number outside refutes no source."""
     judge: Callable[[Evidence], Judgement]
@@ -137,15 +127,6 @@ def together(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
 
 
 def cannot_tell(reason: str, *, estimate: Estimate | None = None, steps: tuple[int, ...] = ()) -> Judgement:
-    """A judgement where the run lacks what the claim needs.
-
-    Args:
-        reason: Why, without its period; it begins with a capital letter in the row.
-        estimate: The number where there is one all the same.
-        steps: Steps that were looked at.
-
-    Returns:
-        The judgement.
-    """
+    """A judgement where the run lacks what the claim needs; the reason has no period."""
     number = estimate or Estimate.undefined_because(reason)
     return Judgement(estimate=number, verdict="cannot_tell", why=f"{reason[:1].upper()}{reason[1:]}.", steps=steps)

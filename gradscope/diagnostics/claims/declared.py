@@ -20,19 +20,7 @@ _EXAMPLE = "Write [[claims]] with name, source, claim, metric, settle and betwee
 
 
 def read_claims(path: str | Path) -> tuple[Claim, ...]:
-    """The claims of a file.
-
-    Args:
-        path: A TOML file with tables ``[[claims]]``: the texts of a claim, and ``between``, the least and the greatest
-            value that the metric is said to have.
-
-    Returns:
-        The claims, in order.
-
-    Raises:
-        InputError: The file cannot be read or is not TOML.
-        UsageError: It holds no claim, or one lacks something.
-    """
+    """The claims of a TOML file: tables ``[[claims]]`` with the texts of a claim and its range ``between``."""
     file = Path(path)
     document = read_toml(file)
     tables = document.get("claims", [])

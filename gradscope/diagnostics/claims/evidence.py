@@ -55,12 +55,9 @@ class AtHand:
 
     degeneracy: DegeneracyReport | None
     """Groups without a gradient; None where there is none to be had, as :meth:`Evidence.degeneracy` then says."""
-    steps: tuple[MeasuredStep, ...]
-    """Steps with the Gram matrices of their rollouts."""
-    held_out: PassAtKReport | None
-    """pass@k of held-out prompts, before and after; None where there are no such samples."""
-    tokens: Mapping[int, WeighedTokens] | None = None
-    """Step -> its tokens; None where they were not looked at."""
+    steps: tuple[MeasuredStep, ...]  # steps with the Gram matrices of their rollouts
+    held_out: PassAtKReport | None  # pass@k of held-out prompts, before and after; None where there are no such samples
+    tokens: Mapping[int, WeighedTokens] | None = None  # step -> its tokens; None where they were not looked at
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,29 +65,19 @@ class Evidence:
     """A run, and what was computed of it so far."""
 
     run: Run
-    """The run."""
-    steps: tuple[int, ...]
-    """Steps whose gradients are recomputed, ascending; none where none can be or none is wanted."""
-    no_gradients: str = ""
-    """Why there are no such steps, without the period."""
-    samples: tuple[str, ...] = ()
-    """Files of held-out samples, before and after; empty: those of the run folder."""
-    advantage: str = ADVANTAGE
-    """The formulation under which ranks are measured."""
+    steps: tuple[int, ...]  # steps whose gradients are recomputed, ascending; none where none can be or none is wanted
+    no_gradients: str = ""  # why there are no such steps, without the period
+    samples: tuple[str, ...] = ()  # files of held-out samples, before and after; empty: those of the run folder
+    advantage: str = ADVANTAGE  # the formulation under which ranks are measured
     success_threshold: float | None = None
     """A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1."""
-    read: ReadOptions | None = None
-    """How to read the run once more, for metrics of a user's claims."""
-    engine: EngineOptions = field(default_factory=EngineOptions)
-    """How to compute gradients."""
-    progress: ProgressCallback = no_progress
-    """Told about each step."""
-    resampling: Resampling = RESAMPLING
-    """How often, and from which seed."""
+    read: ReadOptions | None = None  # how to read the run once more, for metrics of a user's claims
+    engine: EngineOptions = field(default_factory=EngineOptions)  # how to compute gradients
+    progress: ProgressCallback = no_progress  # told about each step
+    resampling: Resampling = RESAMPLING  # how often, and from which seed
     at_hand: AtHand | None = None
     """What there is beside the log, and all there will be; None: what a claim asks for is computed."""
-    cache: dict[str, Any] = field(default_factory=dict)
-    """What was computed, or the error that it ended in."""
+    cache: dict[str, Any] = field(default_factory=dict)  # what was computed, or the error that it ended in
 
     @property
     def largest_group(self) -> int:
@@ -112,15 +99,7 @@ class Evidence:
         return group_table(chosen, chosen_threshold(chosen, self.success_threshold))
 
     def gradients(self, kind: RowKind) -> Collected:
-        """One kind of matrix at each of the steps.
-
-        Returns:
-            What was found.
-
-        Raises:
-            InputError: No step could be recomputed.
-            NotAtHand: Only what is at hand counts, and this kind is not.
-        """
+        """One kind of matrix at each of the steps; an ``InputError`` where no step could be recomputed."""
         if kind != "rollout":
             self._may_compute()
         found = self._measured()[kind]
@@ -131,72 +110,33 @@ class Evidence:
         return next(rows for rows in self.gradients("rollout").rows if rows.step == step)
 
     def credited(self) -> tuple[str, Collected]:
-        """dL/dW of the last step under advantages of single tokens, and where those come from.
-
-        Returns:
-            In words, and what was found.
-
-        Raises:
-            InputError: The log has neither advantages nor rewards of single tokens, or they say no more than the
-                outcome.
-            NotAtHand: Only what is at hand counts.
-        """
+        """dL/dW of the last step under advantages of single tokens, and where those come from, in words."""
         self._may_compute()
         self.gradients("rollout")
         found: tuple[str, Collected] = self._once("credited", self._credited)
         return found
 
     def weighed_tokens(self) -> Mapping[int, WeighedTokens]:
-        """The tokens of each step with a gradient and a logged advantage of every token.
-
-        Returns:
-            Step -> its tokens, the step's gradient and that of their entropy.
-
-        Raises:
-            InputError: No step could be recomputed.
-            NotAtHand: Only what is at hand counts, and tokens are not.
-        """
+        """Step -> its tokens, of each step with a gradient and a logged advantage of every token."""
         if self.at_hand is not None and self.at_hand.tokens is not None:
             return self.at_hand.tokens
         return self.gradients("token").weighed
 
     def followed_tokens(self) -> FollowedTokens:
-        """The same tokens, and what became of them by the next checkpoint.
-
-        Returns:
-            Both.
-
-        Raises:
-            InputError: No step could be recomputed.
-            NotAtHand: Only what is at hand counts.
-        """
+        """The same tokens, and what became of them by the next checkpoint."""
         self._may_compute()
         weighed = self.weighed_tokens()
         found: FollowedTokens = self._once("followed tokens", lambda: follow(self.run, weighed, self.engine))
         return found
 
     def updates(self) -> tuple[WeightUpdate, ...]:
-        """What training did to each weight, from checkpoints.
-
-        Returns:
-            One change a weight and pair of checkpoints.
-
-        Raises:
-            NotAtHand: Only what is at hand counts.
-        """
+        """What training did to each weight: one change a weight and pair of checkpoints."""
         self._may_compute()
         found: RankReport = self._once("updates", lambda: update_report(self.run, no_progress))
         return found.updates
 
     def held_out(self) -> PassAtKReport:
-        """pass@k of held-out prompts, before and after.
-
-        Returns:
-            Both tables and their comparison.
-
-        Raises:
-            InputError: There are not two files of samples.
-        """
+        """pass@k of held-out prompts, before and after; an ``InputError`` where there are not two files of samples."""
         found: PassAtKReport = self._once("held_out", self._held_out)
         return found
 
@@ -277,15 +217,7 @@ def _request(kind: RowKind, advantages: tuple[str, ...], sizes: tuple[int, ...])
 
 
 def token_credit(groups: Sequence[RolloutGroup]) -> tuple[str, tuple[RolloutGroup, ...]]:
-    """Groups whose rollouts have an advantage of every token: the logged ones, else what each token led to.
-
-    Returns:
-        Where the advantages come from, in words, and the groups.
-
-    Raises:
-        InputError: There are neither advantages nor rewards of single tokens, the advantages are those of whole
-            rollouts, or only last tokens have a reward.
-    """
+    """Groups whose rollouts have an advantage of every token, and where these come from, in words."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     advantages = [rollout.token_advantages for rollout in rollouts]
     if None not in advantages:

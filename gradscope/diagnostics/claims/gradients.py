@@ -116,14 +116,9 @@ def _grown(change: Estimate, steps: tuple[int, ...], of: str) -> Judgement:
 
 
 def group_mean_is_optimal(evidence: Evidence) -> Judgement:
-    """Whether the least noisy constant of a group, E[|s|^2 r] / E[|s|^2], is the group's mean reward.
-
-    It is where reward and squared norm are uncorrelated (Greensmith, Bartlett & Baxter 2004). Groups of equal rewards
-    say nothing: every baseline between their rewards is that reward.
-
-    Returns:
-        The judgement on the mean distance, over the groups of all steps.
-    """
+    """Whether the least noisy constant of a group, E[|s|^2 r] / E[|s|^2], is the group's mean reward."""
+    # It is where reward and squared norm are uncorrelated (Greensmith, Bartlett & Baxter 2004). Groups of equal
+    # rewards say nothing: every baseline between their rewards is that reward.
     found = evidence.gradients("rollout")
     steps = tuple(step.step for step in found.steps)
     mixed = [group for group in found.baseline_groups if group.is_mixed]
@@ -169,15 +164,7 @@ def _rewards(evidence: Evidence) -> NDArray[np.float64]:
 
 
 def sign_part_climbs(part: GroupKind, target: Literal["pass@1", "pass@G"]) -> Callable[[Evidence], Judgement]:
-    """Whether what Sign makes of one kind of group climbs pass@1 or pass@G: whether their cosine is above 0.
-
-    Args:
-        part: The kind of group.
-        target: What the direction is held against.
-
-    Returns:
-        A judge, at the step with most groups of that kind.
-    """
+    """Whether what Sign makes of one kind of group climbs pass@1 or pass@G: whether their cosine is above 0."""
     return partial(_sign_part, part, target, on_side)
 
 
@@ -242,24 +229,15 @@ _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
 class RankEvidence:
     """One matrix at one step, at every group size, on the same prompts."""
 
-    points: Sequence[_Point]
-    """By group size, ascending."""
+    points: Sequence[_Point]  # by group size, ascending
     change: Estimate | None
     """Rank at the largest size minus at the smallest, paired by prompt; None where there is one size, or tokens were
     drawn: of fewer tokens, not only of fewer rollouts, is then the rank at a smaller size."""
-    frac_seen: float = 1.0
-    """Share of the tokens that are rows."""
+    frac_seen: float = 1.0  # share of the tokens that are rows
 
 
 def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Evidence) -> Judgement:
-    """Whether the rank at the largest group is about 2 and the smallest group's is no other.
-
-    Args:
-        look: Where the ranks of the matrix are.
-
-    Returns:
-        The judgement, at the last step.
-    """
+    """Whether the rank at the largest group is about 2 and the smallest group's is no other, at the last step."""
     found = look(evidence)
     ranked = [point for point in found.points if point.effective_rank.is_defined]
     if not ranked:
@@ -286,15 +264,11 @@ def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Ev
 
 
 def two_class_means(evidence: Evidence) -> Judgement:
-    """Whether the rows A_i s_i of a group are little else than one mean row of its passes and one of its fails.
-
-    Advantages that sum to zero and have two values make a group's gradient a multiple of the difference of the two mean
-    score vectors, whatever G. Its rows have rank 2 only as far as those of a class are alike: the part of their summed
-    squared norms in the class means, sum over classes of |sum of A_i s_i|^2 / n_c over the sum of |A_i s_i|^2.
-
-    Returns:
-        The judgement, at the last step; the null is what unrelated rows of these norms have.
-    """
+    """Whether the rows A_i s_i of a group are little else than one mean row of its passes and one of its fails."""
+    # Advantages that sum to zero and have two values make a group's gradient a multiple of the difference of the two
+    # mean score vectors, whatever G. Its rows have rank 2 only as far as those of a class are alike: the part of
+    # their summed squared norms in the class means, sum over classes of |sum of A_i s_i|^2 / n_c over the sum of |A_i
+    # s_i|^2.
     rows = evidence.rows(evidence.gradients("rollout").steps[-1].step)
     parts = sub_groups(rows, None)
     shares, others = [], 0
@@ -346,14 +320,7 @@ def of_weights(evidence: Evidence) -> RankEvidence:
 
 
 def of_head(evidence: Evidence) -> RankEvidence:
-    """dL/dW of one group, of the output head.
-
-    Returns:
-        Its ranks.
-
-    Raises:
-        InputError: No weight is the head alone.
-    """
+    """dL/dW of one group, of the output head; an ``InputError`` where no weight is the head alone."""
     collected = evidence.gradients("weight")
     names = [point.tensor for point in collected.weight_curve if point.tensor is not None]
     heads = [name for name in names if "lm_head" in name or "embed_out" in name]
@@ -387,14 +354,9 @@ def of_advantages(evidence: Evidence) -> RankEvidence:
 
 
 def higher_with_token_credit(evidence: Evidence) -> Judgement:
-    """Whether dL/dW of a group has a higher rank where each token has an advantage of its own.
-
-    Compared is the mean over weights of a group's dL/dW. A rank of rows would not do: it depends on how unequal the
-    advantages' sizes are, and never on whom they reward.
-
-    Returns:
-        The judgement on the ratio, paired by group.
-    """
+    """Whether dL/dW of a group has a higher rank where each token has an advantage of its own."""
+    # Compared is the mean over weights of a group's dL/dW. A rank of rows would not do: it depends on how unequal the
+    # advantages' sizes are, and never on whom they reward.
     origin, found = evidence.credited()
     by_group: dict[str, dict[str, float]] = {}
     for one in found.group_ranks:

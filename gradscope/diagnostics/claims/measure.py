@@ -40,16 +40,12 @@ def measure_claims(
     """Hold a run against claims.
 
     Args:
-        path: A run folder or a log.
         steps: Steps whose gradients are recomputed; None: at most five of those whose weights are on disk.
         gradients: Whether to recompute gradients at all; without, claims about them cannot be told.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder.
         claims: The claims; those of the package and any others of their kind.
         advantage: The formulation under which ranks are measured, ``my.py:name`` for one of your own.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        progress: True for a line on stderr, or a callback, told after each recomputed step.
-        read: How to read the run; None: recognize everything.
-        engine: How to compute the gradients; None: the defaults.
 
     Returns:
         One row a claim; a claim that this run cannot tell says why.
@@ -73,11 +69,7 @@ def measure_claims(
 
 
 def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsReport:
-    """Judge claims by evidence that may be there already.
-
-    Returns:
-        One row a claim; none for a claim that needs more than is at hand, where only that counts.
-    """
+    """Judge claims by evidence that may be there already; what needs more than is at hand gets no row."""
     rows = tuple(row for claim in claims if (row := _row(claim, evidence)) is not None)
     collected = evidence.computed()
     return ClaimsReport(

@@ -49,11 +49,8 @@ def dead_beyond_prediction(evidence: Evidence) -> Judgement:
 
 
 def excess_from_prompts(evidence: Evidence) -> Judgement:
-    """Whether groups that differ within a step make more of the gap than a pass rate that moves between steps.
-
-    Returns:
-        The judgement; what differs has to stay with the prompts, and not be of the visit as a judge's luck is.
-    """
+    """Whether groups that differ within a step make more of the gap than a pass rate that moves between steps."""
+    # What differs has to stay with the prompts, and not be of the visit as a judge's luck is.
     report = evidence.degeneracy()
     between, over_time = report.gap_decomposition.between_prompts, report.gap_decomposition.over_time
     if between.undefined is not None or over_time.undefined is not None:
@@ -132,15 +129,10 @@ def dead_groups_are_failures(evidence: Evidence) -> Judgement:
 
 
 def all_fail_is_exponential(evidence: Evidence) -> Judgement:
-    """Whether the share of all-fail groups falls with N as one q^N does, and not along a line.
-
-    The share at N is the mean over groups of C(n - c, N) / C(n, N), without bias up to the smallest group. A power has
-    the geometric mean of its ends in the middle of a range, a line their arithmetic mean; prompts that differ have less
-    than either (Cauchy and Schwarz).
-
-    Returns:
-        The judgement on the middle minus the geometric mean, beside what a line would make of that.
-    """
+    """Whether the share of all-fail groups falls with N as one q^N does, and not along a line."""
+    # The share at N is the mean over groups of C(n - c, N) / C(n, N), without bias up to the smallest group. A power
+    # has the geometric mean of its ends in the middle of a range, a line their arithmetic mean; prompts that differ
+    # have less than either (Cauchy and Schwarz).
     table = evidence.groups()
     if table.num_passing is None:
         return cannot_tell("No success threshold is known")

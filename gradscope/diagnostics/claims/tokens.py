@@ -39,11 +39,8 @@ def likely_are_rewarded(evidence: Evidence) -> Judgement:
 
 
 def changes_as_predicted(evidence: Evidence) -> Judgement:
-    """Whether the entropy at the steps' own tokens went down by the next checkpoint where their covariance is positive.
-
-    Returns:
-        The judgement; the change is that of the weights on disk, whatever optimizer made them.
-    """
+    """Whether the entropy at the steps' own tokens fell by the next checkpoint where their covariance is positive."""
+    # The change is that of the weights on disk, whatever optimizer made them.
     found = evidence.followed_tokens()
     steps = tuple(found.changes)
     if not steps:
@@ -67,15 +64,8 @@ MOST = 0.5
 
 
 def holds_most(kind: TokenCell) -> Callable[[Evidence], Judgement]:
-    """Whether tokens of one kind have most of the energy, the summed squared norms of the tokens' gradients.
-
-    Args:
-        kind: One that is followed.
-
-    Returns:
-        A judge, over the groups of all steps; beside the share of the tokens that are of the kind, which is that of the
-        energy where all gradients are of one size.
-    """
+    """Whether tokens of one kind have most of the energy, the summed squared norms of the tokens' gradients."""
+    # Beside it stands their share of the tokens, which is that of the energy where all gradients are of one size.
 
     def judge(evidence: Evidence) -> Judgement:
         found = [one for one in evidence.gradients("token").energies if one.kind == kind]

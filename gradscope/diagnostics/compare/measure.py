@@ -58,16 +58,9 @@ POWER = 0.8
 
 
 def judged(pairs: Sequence[ComparedPair]) -> tuple[ComparedPair, ...]:
-    """Pairs with corrected p-values and what these claim.
-
-    Sign flips are corrected for the tests that can decide, those of 8 pairs or more; the t test for all that were made.
-
-    Args:
-        pairs: With the p-values of single tests.
-
-    Returns:
-        The same pairs in the same order.
-    """
+    """Pairs with corrected p-values and what these claim, in the same order."""
+    # Sign flips are corrected for the tests that can decide, those of 8 pairs or more; the t test for all that were
+    # made.
     flips = [pair.sign_flip_p_value if pair.num_pairs >= FEWEST_PAIRS else None for pair in pairs]
     num_tests = sum(p is not None for p in flips)
     corrected = zip(pairs, holm([pair.p_value for pair in pairs]), holm(flips), strict=True)
@@ -174,9 +167,7 @@ def compare_runs(
         only: Compare in pairs only cells that differ in this, ``advantage`` or a setting; None: in any one thing.
         gradients: Whether to recompute gradients at the steps whose weights all runs saved.
         strict: Whether a run that cannot be compared is an error.
-        read: How to read logs; a reader that is named reads every run. None: recognize everything.
-        progress: True for a line on stderr, or a callback, told how far reading is, and after each run whose gradients
-            were measured.
+        read: How to read logs; a reader that is named reads every run.
 
     Returns:
         The comparison.

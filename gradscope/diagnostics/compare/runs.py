@@ -60,34 +60,22 @@ _OF_ONE_POLICY = {format.name for format in FORMATS} - {format.name for format i
 class ComparedRun:
     """A finished run."""
 
-    path: Path
-    """Its folder, or its log."""
-    advantage: str
-    """Its formulation; ``unknown`` of a run that is not ours, whose settings are not known by one name."""
+    path: Path  # its folder, or its log
+    advantage: str  # its formulation; ``unknown`` of a run that is not ours, whose settings are not known by one name
     seed: int
-    """Its seed."""
-    settings: Mapping[str, Any]
-    """Everything else that bears on its result."""
-    steps: NDArray[np.int64]
-    """Its steps, ascending, [S]."""
-    reward: NDArray[np.float64]
-    """Mean reward of each step, [S]; empty where metrics alone do not have it."""
-    degenerate: NDArray[np.float64]
-    """Share of degenerate groups of each step, [S]; likewise."""
+    settings: Mapping[str, Any]  # everything else that bears on its result
+    steps: NDArray[np.int64]  # its steps, ascending, [S]
+    reward: NDArray[np.float64]  # mean reward of each step, [S]; empty where metrics alone do not have it
+    degenerate: NDArray[np.float64]  # share of degenerate groups of each step, [S]; likewise
     incoherence: Estimate | None
     """Share of the rewarded rollouts whose reasoning has a wrong step; None where the run did not count them."""
-    heldout: Samples | None
-    """Samples of the held-out prompts after training; None where there are none."""
+    heldout: Samples | None  # samples of the held-out prompts after training; None where there are none
     kilotokens: float | None
     """Thousands of tokens that a step sampled, prompts included; None where the trainer did not count them."""
-    group_size: int | None = None
-    """Rollouts of a group; None where groups are of several sizes."""
-    log: Source | None = None
-    """What a reader made of the log of a run that is not ours."""
-    rewards: RewardTable | None = None
-    """The groups of that log that have all their rewards."""
-    sides: SideRewards | None = None
-    """How much of that log its main reward decides."""
+    group_size: int | None = None  # rollouts of a group; None where groups are of several sizes
+    log: Source | None = None  # what a reader made of the log of a run that is not ours
+    rewards: RewardTable | None = None  # the groups of that log that have all their rewards
+    sides: SideRewards | None = None  # how much of that log its main reward decides
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -123,14 +111,7 @@ class ComparedRun:
 
 
 def find_runs(paths: Sequence[str | Path]) -> tuple[Path, ...]:
-    """Runs under paths.
-
-    Args:
-        paths: Runs of any reader, or folders that hold them, one or two levels down.
-
-    Returns:
-        Folders and files, each once, in order; a path that holds none stands for itself.
-    """
+    """Runs under paths, one or two levels down, each once, in order; a path that holds none stands for itself."""
     found: list[Path] = []
     for path in map(fetched, paths):
         patterns = ("manifest.json", "*/manifest.json", "*/*/manifest.json")

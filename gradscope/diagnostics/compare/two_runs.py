@@ -34,15 +34,9 @@ _Array = NDArray[np.float64]
 
 
 def prompt_names(tables: Sequence[RewardTable]) -> list[list[str]]:
-    """What the prompts of several runs are called, so that a prompt has one name whichever reader read it.
-
-    Args:
-        tables: The groups of each run.
-
-    Returns:
-        A list a run, in the order of its ``prompts``: the question in their texts, without a chat template's marks,
-        where all runs have texts and any of these is in all; else the ids.
-    """
+    """A list a run of what its prompts are called, so that a prompt has one name whichever reader read it."""
+    # The question in their texts, without a chat template's marks, where all runs have texts and any of these is in
+    # all; else the ids.
     ids = [list(table.prompts) for table in tables]
     if any(table.prompt_texts is None for table in tables):
         return ids
@@ -62,18 +56,10 @@ def _question(text: str) -> str:
 def with_differences(
     pairs: Sequence[ComparedPair], first: ComparedRun, second: ComparedRun
 ) -> tuple[ComparedPair, ...]:
-    """Pairs of one run each, with the interval that their prompts give, or the steps of metrics alone.
-
-    Args:
-        pairs: The metrics of the two runs.
-        first: The run that is subtracted.
-        second: The other.
-
-    Returns:
-        The same pairs. A metric that is not a mean over groups, such as the drawdown, has no such interval; nor has a
-        run whose rollouts cannot be read. Of those that have one the verdict is ``differ`` where zero is outside, for
-        all of them at once (Bonferroni).
-    """
+    """Pairs of one run each, with the interval that their prompts give, or the steps of metrics alone."""
+    # A metric that is not a mean over groups, such as the drawdown, has no such interval; nor has a run whose
+    # rollouts cannot be read. Of those that have one the verdict is ``differ`` where zero is outside, for all of them
+    # at once.
     before, after = _means(first), _means(second)
     found = {name: _difference(before[name], after[name]) for name in before.keys() & after.keys()}
     judged = []
@@ -100,12 +86,9 @@ def unlike_rewards(first: ComparedRun, second: ComparedRun) -> bool:
 class _Mean:
     """A mean over steps of each step's mean over what is counted, all steps alike."""
 
-    table: RewardTable
-    """The groups."""
-    values: _Array
-    """Of each group, [J]."""
-    weights: _Array
-    """What each counts within its step, [J]; those of a step add up to one."""
+    table: RewardTable  # the groups
+    values: _Array  # of each group, [J]
+    weights: _Array  # what each counts within its step, [J]; those of a step add up to one
 
 
 def _means(run: ComparedRun) -> Mapping[str, _Mean | Estimate]:

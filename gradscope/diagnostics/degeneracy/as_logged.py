@@ -48,22 +48,7 @@ def degeneracy_as_logged(
     reward: str | None,
     frac_set_aside: Estimate,
 ) -> DegeneracyReport:
-    """The report of a run without rollouts.
-
-    Args:
-        run: Its ``source.kind`` is ``metrics``.
-        group_sizes: Group sizes that were asked for, each undefined.
-        target_degeneracy: A target that was asked for, to which there is no plan.
-        by: Rows of the course: each ``step``, or windows of steps.
-        reward: One reward function, of which metrics know nothing.
-        frac_set_aside: Share of the rows that cannot be used.
-
-    Returns:
-        The shares as logged; all else undefined, with that reason.
-
-    Raises:
-        InputError: One reward function is asked for.
-    """
+    """The report of a run without rollouts: the shares as logged, all else undefined with that reason."""
     if reward is not None:
         raise InputError(
             f"{run.source.path} holds metrics and no rollouts, and no share of groups by reward function.",
@@ -250,17 +235,7 @@ _RULES: dict[str, tuple[str, Callable[[Values, _Kept], Sampled]]] = {
 
 
 def measure_behind_filter(run: Run, table: GroupTable, reward: str | None, resampling: Resampling) -> BehindFilter:
-    """The share of dead groups among all that were sampled, those included that never reached the log.
-
-    Args:
-        run: The run, with what its trainer logged.
-        table: Its groups.
-        reward: One reward function by name, of which the table is; None: the trainer's scalar.
-        resampling: How often, and from which seed.
-
-    Returns:
-        The share, with an interval over steps; undefined with the reason where no counter was logged.
-    """
+    """The share of dead groups among all that were sampled, those included that never reached the log."""
     begins, rule = _RULES.get(run.source.format, ("", None))
     counted = rule is not None and any(name.startswith(begins) for values in run.metrics.values() for name in values)
     numbers, place = np.unique(table.step, return_inverse=True)

@@ -32,16 +32,14 @@ _LIVE, _NEVER, _ALWAYS = range(3)
 class MeasuredPrompts:
     """The prompts of a log."""
 
-    counts: PromptCounts
-    """How many of them the policy learns from."""
-    rows: LazyRows
-    """One row a prompt, as ``DegeneracyReport.by_prompt`` has them."""
+    counts: PromptCounts  # how many of them the policy learns from
+    rows: LazyRows  # one row a prompt, as ``DegeneracyReport.by_prompt`` has them
 
 
 def measure_prompts(
     chosen: GroupRewards, threshold: float | None, main: str | None = None, *, name: str = TRAINER_REWARD
 ) -> MeasuredPrompts:
-    """The prompts of a log, by the reward that should be learned.
+    """A row a prompt, those first that took the most rollouts and are not live.
 
     Args:
         chosen: The groups, with the reward that is reported.
@@ -50,7 +48,7 @@ def measure_prompts(
         name: How the reported reward is called.
 
     Returns:
-        A row a prompt, those first that took the most rollouts and are not live.
+        The rows, by the reward that should be learned.
     """
     groups = chosen.table
     values = chosen.values if main is None else groups.rewards[main]
@@ -111,16 +109,8 @@ def _or_none(values: NDArray[Any], is_known: NDArray[np.bool_]) -> NDArray[np.ob
 def measure_environments(
     chosen: GroupRewards, table: GroupTable, *, resampling: Resampling
 ) -> tuple[EnvironmentDegeneracy, ...]:
-    """The groups of each environment, by name; none where the prompts are not of several.
-
-    Args:
-        chosen: The groups, whose prompts have their environment before the last slash of their ids, as readers put it.
-        table: The same groups, judged.
-        resampling: How often, and from which seed.
-
-    Returns:
-        A row an environment.
-    """
+    """A row an environment, by name; none where the prompts are not of several."""
+    # Readers put the environment before the last slash of a prompt's id.
     prompts = chosen.table.prompts
     named = environments_of(prompts)
     if not named:

@@ -127,12 +127,9 @@ def measure_advantage_mass(
 class _Kinds:
     """Groups with the same rewards, which have the same advantages: of two rewards there are few kinds."""
 
-    by_size: tuple[Array, ...]
-    """The rewards of each kind, those of one size together, [k, G]."""
-    of_group: Places
-    """The kind of each group, [J]."""
-    prompt: Places
-    """The prompt of each group, [J]."""
+    by_size: tuple[Array, ...]  # the rewards of each kind, those of one size together, [k, G]
+    of_group: Places  # the kind of each group, [J]
+    prompt: Places  # the prompt of each group, [J]
 
     def of_prompts(self, sums: Array) -> Array:
         """Sums over the groups of each prompt from those of each kind, [prompts, 4]."""

@@ -29,14 +29,10 @@ Notice = Callable[[str], None]
 class Pace:
     """How often to look, and when to stop."""
 
-    every: float = 2.0
-    """Seconds between two looks at the log's size."""
-    idle: float | None = None
-    """Seconds without growth after which it ends; None: never."""
-    sleep: Callable[[float], None] = time.sleep
-    """Waits; a test writes to the log instead."""
-    clock: Callable[[], float] = time.monotonic
-    """Seconds since any time."""
+    every: float = 2.0  # seconds between two looks at the log's size
+    idle: float | None = None  # seconds without growth after which it ends; None: never
+    sleep: Callable[[float], None] = time.sleep  # waits; a test writes to the log instead
+    clock: Callable[[], float] = time.monotonic  # seconds since any time
 
 
 def follow_degeneracy(
@@ -48,22 +44,10 @@ def follow_degeneracy(
     notice: Notice = lambda _: None,
     read: ReadOptions | None = None,
 ) -> Iterator[StepDegeneracy]:
-    """Steps as they are written.
-
-    A step is told once a later one has begun, or nothing was written between two looks: a group of which half is on
-    disk has no verdict yet. A step that changes afterwards is told again.
-
-    Args:
-        path: A run folder or a log.
-        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        reward: One reward function by name; None: the trainer's scalar.
-        pace: How often to look.
-        notice: Told when a later look fails, as at a file of which half is written; the next growth is another chance.
-        read: How to read the log; None: recognize everything.
-
-    Yields:
-        One row a step, by step within a look.
-    """
+    """Steps as they are written, one row a step, by step within a look."""
+    # A step is told once a later one has begun, or nothing was written between two looks: a group of which half is on
+    # disk has no verdict yet. A step that changes afterwards is told again. ``notice`` is told when a later look
+    # fails, as at a file of which half is written; the next growth is another chance.
     pace = pace or Pace()
     _check_pace(pace)
 

@@ -212,16 +212,11 @@ def _histogram(table: GroupTable, rates: PassRates) -> tuple[RateBin, ...]:
 class GroupSizes:
     """The groups of a log, asked about other sizes."""
 
-    table: GroupTable
-    """The groups."""
-    overall: DegeneracyEstimates
-    """Their estimates at the logged size."""
-    rates: PassRates | str
-    """The distribution of their pass rates, or why there is none."""
-    base: BasePassRate
-    """The p of the prediction."""
-    resampling: Resampling
-    """How to resample."""
+    table: GroupTable  # the groups
+    overall: DegeneracyEstimates  # their estimates at the logged size
+    rates: PassRates | str  # the distribution of their pass rates, or why there is none
+    base: BasePassRate  # the p of the prediction
+    resampling: Resampling  # how to resample
 
     @property
     def logged(self) -> int | None:

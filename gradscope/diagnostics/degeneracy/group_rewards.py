@@ -39,14 +39,10 @@ _AT_ONCE = 1 << 20
 class GroupRewards:
     """The groups that can be judged, and how many were left out."""
 
-    table: RewardTable
-    """Groups of at least two rollouts whose rewards are all known."""
-    values: NDArray[np.float64]
-    """The reward that is looked at, of each rollout of ``table``, [N]."""
-    num_singletons: int
-    """Groups of one rollout: nothing to be compared with."""
-    num_incomplete: int
-    """Groups with a missing reward: they could be of either kind."""
+    table: RewardTable  # groups of at least two rollouts whose rewards are all known
+    values: NDArray[np.float64]  # the reward that is looked at, of each rollout of ``table``, [N]
+    num_singletons: int  # groups of one rollout: nothing to be compared with
+    num_incomplete: int  # groups with a missing reward: they could be of either kind
 
     @cached_property
     def levels(self) -> NDArray[np.float64]:
@@ -56,14 +52,7 @@ class GroupRewards:
 
 
 def check_reward_name(run: Run, reward: str | None) -> None:
-    """Refuse a reward function that the log does not know.
-
-    Args:
-        reward: The name; None: the trainer's scalar, which is always there.
-
-    Raises:
-        UsageError: The log has no such reward function.
-    """
+    """Refuse a reward function that the log does not know."""
     if reward is None:
         return
     names = sorted(reward_table(run.groups).rewards)
@@ -77,17 +66,7 @@ def check_reward_name(run: Run, reward: str | None) -> None:
 
 
 def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
-    """The groups of a run with their rewards.
-
-    Args:
-        reward: A reward function's name; None: the trainer's scalar.
-
-    Returns:
-        Groups of two or more rollouts whose rewards are all known.
-
-    Raises:
-        InputError: No group is left.
-    """
+    """The groups of two or more rollouts whose rewards, or those of one function, are all known."""
     check_reward_name(run, reward)
     table = reward_table(run.groups)
     values = table.reward if reward is None else table.rewards[reward]
@@ -123,10 +102,8 @@ NUM_WINDOWS = 10
 class EstimateOptions:
     """The options that every estimate of a report shares."""
 
-    base_pass_rate: BasePassRate = None
-    """The p of the i.i.d. prediction."""
-    resampling: Resampling = RESAMPLING
-    """How often, and from which seed."""
+    base_pass_rate: BasePassRate = None  # the p of the i.i.d. prediction.
+    resampling: Resampling = RESAMPLING  # how often, and from which seed
 
     def estimate(self, table: GroupTable) -> DegeneracyEstimates:
         """The estimates of a table under these options."""
@@ -144,16 +121,8 @@ def course_of_run(
     reward: str | None = None,
     known: KnownEstimates | None = None,
 ) -> tuple[StepDegeneracy, ...]:
-    """One row for each step of a run that was already read, and nothing else of it.
-
-    Args:
-        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        reward: One reward function by name; None: the trainer's scalar.
-        known: Estimates from earlier calls with the same options; takes in those of this one.
-
-    Returns:
-        The rows.
-    """
+    """One row for each step of a run that was already read, and nothing else of it."""
+    # ``known`` has the estimates of earlier calls with the same options, and takes in those of this one.
     chosen = group_rewards(run, reward)
     table = group_table(chosen, chosen_threshold(chosen, success_threshold))
     return course(run, table, "step", reward, EstimateOptions(), known)

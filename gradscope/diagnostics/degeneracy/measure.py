@@ -99,23 +99,9 @@ def degeneracy_of_run(
     reward: str | None = None,
     resampling: Resampling = RESAMPLING,
 ) -> DegeneracyReport:
-    """Degenerate groups of a run that was already read.
-
-    A group of one rollout has nothing to be compared with, and the verdict on a group with a missing reward is not
-    known: both are left out, and the findings say how many.
-
-    Args:
-        group_sizes: Further group sizes to estimate.
-        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        base_pass_rate: The p of the i.i.d. prediction: a number, "step" for each step's own; None: the mean of the log.
-        target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
-        by: Rows of the course over time: each ``step``, or at most ten ``window``s of neighboring steps.
-        reward: One reward function by name; None: the trainer's scalar.
-        resampling: How often, and from which seed.
-
-    Returns:
-        The report.
-    """
+    """The same of a run that was already read."""
+    # A group of one rollout has nothing to be compared with, and the verdict on a group with a missing reward is not
+    # known: both are left out, and the findings say how many.
     _check_options(group_sizes, base_pass_rate, target_degeneracy)
     if run.source.kind == "metrics":
         return degeneracy_as_logged(

@@ -54,18 +54,12 @@ NO_ADVANTAGES = "the log has no advantages, and no arguments of the trainer that
 class MeasuredRewards:
     """What the reward functions of a log do."""
 
-    functions: tuple[RewardFunction, ...] = ()
-    """By name; none where the log has fewer than two."""
-    advantages_of: str = ""
-    """Whose advantages the shares are of, in words; empty where there are none."""
-    frac_conflict: Estimate
-    """Share of groups that the main function ties and others decide."""
-    conflict: RewardConflict | None = None
-    """What is known of them, where there are any."""
-    main: str | None = None
-    """The main one of several functions that count, where it is known."""
-    part: str | None = None
-    """The function that the reported reward is, where the reward is a larger sum."""
+    functions: tuple[RewardFunction, ...] = ()  # by name; none where the log has fewer than two
+    advantages_of: str = ""  # whose advantages the shares are of, in words; empty where there are none
+    frac_conflict: Estimate  # share of groups that the main function ties and others decide
+    conflict: RewardConflict | None = None  # what is known of them, where there are any
+    main: str | None = None  # the main one of several functions that count, where it is known
+    part: str | None = None  # the function that the reported reward is, where the reward is a larger sum
     frac_main_differs: Estimate
     """Share of groups in which the main function tells rollouts apart; where none was logged, a reward of 0 and 1."""
 
@@ -77,8 +71,7 @@ class _Scaled:
     advantage: Array
     scale: Array
     name: str
-    is_divided: bool
-    """Whether groups have scales of their own, so that small differences count like large ones."""
+    is_divided: bool  # whether groups have scales of their own, so that small differences count like large ones
 
 
 def measure_reward_functions(
@@ -87,11 +80,9 @@ def measure_reward_functions(
     """Each reward function on the same groups, and the groups that the main one does not decide.
 
     Args:
-        run: Whose settings say what its advantages are.
-        chosen: Its groups, with the reward that is reported.
+        chosen: The groups, with the reward that is reported.
         reward: The function that a person named as the main one; None: the one of 0 and 1 whose name says that it is
             the goal, or, where no name does, the only one that is of no side reward by its name.
-        resampling: How often, and from which seed.
 
     Returns:
         What they do; the share of conflict is undefined where the reward is no weighted sum of functions, or where
@@ -187,16 +178,9 @@ def _whole_of(groups: RewardTable, named: str | None) -> tuple[RewardTable, str 
 
 
 def weights_of_functions(groups: RewardTable, settings: TrainerSettings) -> dict[str, float] | None:
-    """The weights with which logged functions add up to the reward.
-
-    Args:
-        groups: Groups with all their rewards.
-        settings: The trainer's arguments.
-
-    Returns:
-        Function -> weight, of those that count: as the arguments say; where they say nothing 1 each, else as fitted to
-        all rollouts, else 1 of a function that is the reward itself. None where none add up to every reward.
-    """
+    """Function -> its weight in the reward, of those that count; None where none add up to every reward."""
+    # As the trainer's arguments say; where they say nothing 1 each, else as fitted to all rollouts, else 1 of a
+    # function that is the reward itself.
     others = {name: values for name, values in groups.rewards.items() if not _is(groups, name)}
     given = settings.get("reward_weights")
     if isinstance(given, Sequence) and len(given) == len(groups.rewards):
@@ -210,16 +194,7 @@ def weights_of_functions(groups: RewardTable, settings: TrainerSettings) -> dict
 
 
 def main_function(groups: RewardTable, weights: Mapping[str, float] | None, named: str | None) -> str:
-    """The function that should be learned, or a sentence that says why it is not known.
-
-    Args:
-        groups: Groups with all their rewards.
-        weights: Of the functions that add up to the reward; None where they are not known.
-        named: The one that a person named.
-
-    Returns:
-        A name of ``weights``, or the sentence.
-    """
+    """The function that should be learned, or a sentence that says why it is not known."""
     if weights is None:
         return "the reward is no weighted sum of the functions in the log"
     counted = [name for name, weight in weights.items() if weight]
@@ -234,14 +209,7 @@ def main_function(groups: RewardTable, weights: Mapping[str, float] | None, name
 
 
 def tells_apart(spread: Array) -> Flags:
-    """Whether a reward function differs within groups; not where it is missing for a rollout.
-
-    Args:
-        spread: The range of its rewards in each group, NaN where one is missing, [J].
-
-    Returns:
-        [J].
-    """
+    """Whether a reward function differs within groups, [J]; not where it is missing for a rollout."""
     return np.asarray(spread > EQUAL_REWARDS, dtype=np.bool_)
 
 
@@ -345,13 +313,9 @@ _Key = tuple[str, ...]
 def _sums(
     groups: RewardTable, names: Sequence[str], weights: Mapping[str, float], scaled: _Scaled | str, decided: Flags
 ) -> dict[_Key, Array]:
-    """Sums over the rollouts of each group: squares, and the part of each function in them.
-
-    Returns:
-        ``("advantage",)`` is the whole and ``("advantage", NAME)`` a function's part of it, ``("advantage", "")`` that
-        of the groups in conflict; ``difference`` likewise, without a scale; ``("product", A, B)`` is of two functions.
-        [J] each.
-    """
+    """Sums over the rollouts of each group: squares, and the part of each function in them, [J] each."""
+    # ``("advantage",)`` is the whole and ``("advantage", NAME)`` a function's part of it, ``("advantage", "")`` that
+    # of the groups in conflict; ``difference`` likewise, without a scale; ``("product", A, B)`` is of two functions.
     whole = _deviations(groups, groups.reward)
     parts = {name: _deviations(groups, groups.rewards[name]) for name in names}
     sums: dict[_Key, Array] = {("difference",): groups.sums(whole * whole)}

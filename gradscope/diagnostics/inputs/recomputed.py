@@ -94,14 +94,7 @@ def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Re
 
 
 def other_texts(rollouts: Sequence[Rollout], tokenizer: Any) -> tuple[int, ...]:
-    """Rows whose text is another one than their logged ids say, by the tokenizer that reads most of the others back.
-
-    Args:
-        tokenizer: A tokenizer of transformers; None: nothing can be told.
-
-    Returns:
-        Rows of the log.
-    """
+    """Rows whose text is another one than their logged ids say, by the tokenizer that reads most of the others back."""
     known = [rollout for rollout in rollouts if rollout.completion_ids and rollout.completion and rollout.mask is None]
     if tokenizer is None or not known:
         return ()
@@ -122,10 +115,8 @@ def _logged_prompts(run: Run, step: int) -> bool:
 class Longest:
     """What a model kept of the batches before a step."""
 
-    length: int = 0
-    """Of the longest batch since frequencies went back; 0 where they are those of the step's own."""
-    unlogged: int = 0
-    """An earlier step whose length is not known; 0: all are."""
+    length: int = 0  # of the longest batch since frequencies went back; 0 where they are those of the step's own
+    unlogged: int = 0  # an earlier step whose length is not known; 0: all are
 
 
 def _remember_longest(run: Run, step: int, policy: MeasuredPolicy, objective: Objective) -> None:
@@ -413,16 +404,8 @@ def prepared_of(
     batch_tokens: int | None = None,
     altered: ExitStack | None = None,
 ) -> PreparedStep:
-    """A step made ready to measure.
-
-    Args:
-        weights: The weights before its update.
-        batch_tokens: Most padded tokens of a forward pass; None: what the options say.
-        altered: While it is open, models end in TRL's output layer; None: in their own.
-
-    Returns:
-        The step, with everything that its loss looks at.
-    """
+    """A step made ready to measure, with everything that its loss looks at."""
+    # While ``altered`` is open, models end in TRL's output layer instead of their own.
     groups = run.groups_at(step)
     with _blamed_on("weights_unreadable"):
         policy = policy_of(run, weights, options, loss.reference, loss.mixed)

@@ -30,12 +30,9 @@ class RowQuestion(Protocol):
 class TokenQuestion:
     """Rows are tokens, as their Gram matrix."""
 
-    most: int | None
-    """Tokens of a group; of more, as many are drawn. None: all."""
-    num_buckets: int | None = None
-    """Numbers to sketch each row in; None: exact rows."""
-    seed: int = 0
-    """Decides which tokens are drawn, and the sketch."""
+    most: int | None  # tokens of a group; of more, as many are drawn. None: all.
+    num_buckets: int | None = None  # numbers to sketch each row in; None: exact rows
+    seed: int = 0  # decides which tokens are drawn, and the sketch
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
@@ -52,12 +49,9 @@ class TokenQuestion:
 class SignalQuestion:
     """Rows are the gradients by the last hidden state or by the logits, of tokens and of rollouts."""
 
-    signal: Signal
-    """Which of the two."""
-    most: int
-    """Token rows of a group; of more tokens, as many are drawn."""
-    seed: int = 0
-    """Decides which tokens are drawn."""
+    signal: Signal  # which of the two
+    most: int  # token rows of a group; of more tokens, as many are drawn
+    seed: int = 0  # decides which tokens are drawn
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress

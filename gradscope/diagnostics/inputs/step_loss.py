@@ -32,16 +32,14 @@ _SAME_POLICY_KL = 1e-6
 class StepLoss:
     """The loss of one step."""
 
-    objective: Objective
-    """The trainer's loss at this step."""
+    objective: Objective  # the trainer's loss at this step
     sampled_with: WeightsRef | None = None
     """The weights that sampled the batch, where they are others than the update's and are on disk."""
     reference: WeightsRef | None = None
     """The reference of the KL term; None without one, and where it is the base under an adapter."""
     mixed: tuple[tuple[WeightsRef, float], ...] = ()
     """Weights that the trainer mixed into the reference, in order, each with the share that it got."""
-    reason: Reason | None = None
-    """Why it is not known."""
+    reason: Reason | None = None  # why it is not known
 
     @property
     def weights(self) -> tuple[WeightsRef, ...]:
@@ -51,14 +49,7 @@ class StepLoss:
 
 
 def loss_at(run: Run, objective: Objective, step: int) -> StepLoss:
-    """The loss that a step's update minimized.
-
-    Args:
-        objective: The run's loss, as its arguments tell it.
-
-    Returns:
-        The loss, with the reason where the run does not tell it.
-    """
+    """The loss that a step's update minimized, with the reason where the run does not tell it."""
     sampled_at = _batch_start(run.settings, step)
     if objective.importance_ratio and not objective.ratio_to_logged and sampled_at == step:
         objective = replace(objective, importance_ratio=False)

@@ -134,15 +134,10 @@ class MeasuredStep:
     """One step and its Gram matrix, or the reason why there is none."""
 
     step: int
-    """The trainer's step."""
-    groups: tuple[RolloutGroup, ...]
-    """The rollouts of the step."""
-    weights: WeightsRef | None
-    """The weights before the update, where they are on disk."""
-    gram: StepGram | None
-    """Gram matrix of the step's score vectors."""
-    reason: Reason | None
-    """Why there is no Gram matrix."""
+    groups: tuple[RolloutGroup, ...]  # the rollouts of the step
+    weights: WeightsRef | None  # the weights before the update, where they are on disk
+    gram: StepGram | None  # Gram matrix of the step's score vectors
+    reason: Reason | None  # why there is no Gram matrix
     answer: tuple[Any, ...] = ()
     """What the row question asked for, by tensor or group, as its ``measure`` returns it; empty without a question."""
     norm: StepNorm | None = None
@@ -174,17 +169,7 @@ def _norm_of(gram: StepGram) -> StepNorm:
 
 
 def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
-    """The steps to look at.
-
-    Args:
-        steps: The steps that were asked for; None: every step of the log.
-
-    Returns:
-        Steps in ascending order, without repetition.
-
-    Raises:
-        InputError: A step was asked for that the log does not hold.
-    """
+    """The steps that were asked for, ascending, each once; None: every step of the log."""
     if steps is None:
         return run.steps
     absent = sorted(set(steps) - set(run.updates))
@@ -216,7 +201,6 @@ def with_damage(run: Run, reasons: Mapping[int, Reason], steps: Iterable[int]) -
     """The source of a run, with the steps among what could not be read whose weights are there and of no use.
 
     Args:
-        run: Whose steps they are.
         reasons: Step -> why it was left out.
         steps: The steps that count where their weights were seen to be damaged before any was loaded.
 
@@ -245,7 +229,7 @@ def measure_steps(
     closely: bool = False,
     norms_alone: bool = False,
 ) -> Iterator[MeasuredStep]:
-    """The Gram matrix of each step, as soon as it is there.
+    """The Gram matrix of each step, as soon as it is there, in the order given.
 
     Args:
         question: What else is asked of each step while its weights are loaded; None: nothing.
@@ -253,7 +237,7 @@ def measure_steps(
         norms_alone: Whether a norm that is the logged one is enough of a step.
 
     Yields:
-        One result per step, in the order given.
+        A step that cannot be recomputed has its reason.
 
     Raises:
         MissingDependencyError: PyTorch, transformers or peft are not installed.
@@ -347,15 +331,7 @@ def _kept(run: Run, step: int, loss: StepLoss, options: EngineOptions, recompute
 
 
 def describe_engine(described: Mapping[str, object], before: Mapping[str, object]) -> dict[str, object]:
-    """How a run's steps were computed: the latest step's facts, with the notes of all.
-
-    Args:
-        described: How the latest was.
-        before: The description of the steps before it; empty for the first.
-
-    Returns:
-        Engine, dtype, device, parameters, coverage, self-check and notes.
-    """
+    """How a run's steps were computed: the latest step's facts, with the notes of all."""
     parts = [notes for notes in (before.get("notes"), described.get("notes")) if isinstance(notes, list)]
     notes = [note for part in parts for note in part]
     return {**described, "notes": list(dict.fromkeys(notes))}

@@ -47,10 +47,8 @@ def generation(run: Run, resampling: Resampling) -> Generation:
 class _Rows:
     """Rollouts whose end or time is known."""
 
-    ends: list[tuple[str, float]]
-    """The prompt, and 1 where the completion was cut off."""
-    times: list[tuple[int, str, float]]
-    """The step, the prompt, and the seconds."""
+    ends: list[tuple[str, float]]  # the prompt, and 1 where the completion was cut off
+    times: list[tuple[int, str, float]]  # the step, the prompt, and the seconds
 
     @classmethod
     def of(cls, groups: Sequence[RolloutGroup]) -> _Rows:
@@ -189,15 +187,7 @@ class GatheredPolicy:
 
 
 def absence_of(name: str, part: Any) -> tuple[str, str]:
-    """Why a part has no numbers.
-
-    Args:
-        name: One of :data:`PARTS`.
-        part: It, without numbers.
-
-    Returns:
-        The reason, without its period, and where it is logged, a sentence.
-    """
+    """Why a part has no numbers, without the period, and where it is logged, a sentence."""
     if isinstance(part, Staleness) and part.contradiction:
         return part.contradiction, "Count steps from 1, and versions in updates."
     if isinstance(part, SamplerMismatch) and part.set_aside:

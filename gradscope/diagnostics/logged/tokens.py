@@ -81,22 +81,14 @@ _NOTHING: _Columns = (np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, dtype=n
 class _StepTokens:
     """What was sampled at one step and counts in the loss."""
 
-    sampler: Array
-    """The sampler's log-probabilities, [N]."""
-    trainer: Array
-    """The trainer's, [N]."""
-    advantages: Array
-    """NaN where they are not known, [N]."""
-    positions: NDArray[np.int64]
-    """Places in the completion, [N]."""
-    lengths: NDArray[np.int64]
-    """Tokens of each sequence, at least one, [S]."""
-    rollouts: tuple[Rollout, ...]
-    """Each sequence as a rollout of its own, [S]."""
-    sequences: tuple[int, ...]
-    """Which of its rollout's sequences each is, from 0, [S]."""
+    sampler: Array  # the sampler's log-probabilities, [N]
+    trainer: Array  # the trainer's, [N]
+    advantages: Array  # NaN where they are not known, [N]
+    positions: NDArray[np.int64]  # places in the completion, [N]
+    lengths: NDArray[np.int64]  # tokens of each sequence, at least one, [S]
+    rollouts: tuple[Rollout, ...]  # each sequence as a rollout of its own, [S]
+    sequences: tuple[int, ...]  # which of its rollout's sequences each is, from 0, [S]
     prompts: tuple[str, ...]
-    """Its prompt, [S]."""
 
     @property
     def log_ratios(self) -> Array:

@@ -38,14 +38,7 @@ _EQUAL = 1e-12
 
 
 def compare_samples(first: Samples, second: Samples, ks: Sequence[int], *, resampling: Resampling) -> PassAtKComparison:
-    """Second against first, paired by prompt, at the budgets ``ks``, ascending.
-
-    Returns:
-        The comparison.
-
-    Raises:
-        InputError: The two have no prompt in common.
-    """
+    """Second against first, paired by prompt, at the budgets ``ks``, ascending."""
     where = {prompt: row for row, prompt in enumerate(second.prompts)}
     pairs = [(row, where[prompt]) for row, prompt in enumerate(first.prompts) if prompt in where]
     if not pairs:
@@ -162,7 +155,7 @@ def judge_reach(
     unsolved: Estimate,
     least_sharpening: float | None,
 ) -> tuple[Verdict, str]:
-    """The verdict on a second policy, and its evidence.
+    """The verdict on a second policy, and its evidence, a sentence without its period.
 
     Args:
         rows: Differences by k, ascending.
@@ -172,7 +165,7 @@ def judge_reach(
         least_sharpening: Best of m of the first is refuted up to this m.
 
     Returns:
-        The verdict, and a sentence without its period.
+        Both.
     """
     known = [row for row in rows if row.difference.is_defined]
     if len(known) < 2:
@@ -205,19 +198,10 @@ def judge_reach(
 
 
 def verifier_caution(unsolved: tuple[float, float], k: int, num_prompts: int) -> str:
-    """What false positives of the verifier would do to a verdict.
-
-    A verifier that passes a share f of wrong samples leaves (1 - f)^k of those prompts unsolved that k samples do not
-    solve. So f = 1 - (u2 / u1)^(1/k) in the second alone makes unsolved shares of u1 and u2 of one and the same policy.
-
-    Args:
-        unsolved: 1 - pass@k of the first and of the second, u1 and u2, at the largest k.
-        k: That budget.
-        num_prompts: Prompts; a second that leaves none unsolved counts as leaving half a prompt.
-
-    Returns:
-        A sentence without its period.
-    """
+    """What false positives of the verifier would do to a verdict, a sentence without its period."""
+    # A verifier that passes a share f of wrong samples leaves (1 - f)^k of those prompts unsolved that k samples do
+    # not solve. So f = 1 - (u2 / u1)^(1/k) in the second alone makes unsolved shares of u1 and u2 of one and the same
+    # policy. A second that leaves no prompt unsolved counts as leaving half a prompt.
     first, second = unsolved[0], max(unsolved[1], 0.5 / num_prompts)
     solved = 1 - (1 - ONE_IN_A_HUNDRED) ** k
     alike = (

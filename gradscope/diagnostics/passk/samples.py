@@ -30,18 +30,12 @@ _WHEN: tuple[Literal["before", "after"], ...] = ("before", "after")
 class Samples:
     """The samples of one policy."""
 
-    name: str
-    """What tables call it."""
-    source: Source
-    """Where they came from."""
-    prompts: tuple[str, ...]
-    """Prompt ids, [P], in the order of the file."""
-    num_samples: Counts
-    """n, [P]."""
-    num_correct: Counts
-    """c, [P]."""
-    num_missing: int
-    """Samples without a verdict; they are not counted in n."""
+    name: str  # what tables call it
+    source: Source  # where they came from
+    prompts: tuple[str, ...]  # prompt ids, [P], in the order of the file
+    num_samples: Counts  # n, [P]
+    num_correct: Counts  # c, [P]
+    num_missing: int  # samples without a verdict; they are not counted in n
 
 
 def sample_files(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
@@ -58,18 +52,8 @@ def read_samples(
     read: ReadOptions | None = None,
     progress: ProgressCallback = no_progress,
 ) -> Samples:
-    """Read one file of samples.
-
-    Args:
-        path: The file.
-        success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1. The
-            held-out samples of a run of ours say themselves which are correct.
-        read: How to read it; None: recognize everything.
-        progress: Told how far a long reading is.
-
-    Returns:
-        The samples, counted by prompt.
-    """
+    """The samples of one file, counted by prompt."""
+    # Held-out samples of a run of ours say themselves which are correct; no threshold is needed.
     read, file = read or ReadOptions(), fetched(path)
     if success_threshold is None:
         read = with_own_verdicts(file, read)
@@ -89,20 +73,7 @@ def with_own_verdicts(path: Path, read: ReadOptions) -> ReadOptions:
 def samples_of_run(
     run: Run, *, name: str, success_threshold: float | None = None, scorer: str | None = None
 ) -> Samples:
-    """Count the samples of a run that was already read.
-
-    Args:
-        run: The run; all its groups are of one step, so of one policy.
-        name: What tables call it.
-        success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        scorer: Which of its rewards counts; None: the scalar.
-
-    Returns:
-        The samples, counted by prompt.
-
-    Raises:
-        InputError: It is a log of several steps, it holds no reward, or what counts as correct is not known.
-    """
+    """The samples of a run whose groups are all of one step, so of one policy, counted by prompt."""
     if len(run.steps) > 1:
         raise InputError(
             f"{run.source.path} logs {len(run.steps)} training steps, each from another policy: they have no "

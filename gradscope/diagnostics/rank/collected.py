@@ -147,22 +147,19 @@ class Collected(TokenTables):
     optimizers: list[OptimizerStep] = field(default_factory=list)
     modules: list[ModuleShare] = field(default_factory=list)
     # from here on nothing is a table of the report
-    skipped: dict[int, Reason] = field(default_factory=dict)
-    """Steps that could not be computed."""
+    skipped: dict[int, Reason] = field(default_factory=dict)  # steps that could not be computed
     heldout_sentences: dict[str, None] = field(default_factory=dict)
     """What was read, drawn and left out of held-out answers, each sentence once."""
     heldout_missing: dict[str, list[int]] = field(default_factory=dict)
     """Why steps have none of this, with what to do -> the steps."""
     group_ranks: list[GroupRank] = field(default_factory=list)
     """The rank of every matrix of one group, from which group sizes and advantages are compared."""
-    baseline_groups: list[BaselineGroup] = field(default_factory=list)
-    """What baselines are judged by."""
+    baseline_groups: list[BaselineGroup] = field(default_factory=list)  # what baselines are judged by
     energies: list[KindEnergy] = field(default_factory=list)
     """Of rows that are tokens, where only they are asked for: how their energy is spread over kinds."""
     weighed: dict[int, WeighedTokens] = field(default_factory=dict)
     """Likewise, step -> its tokens, the step's gradient and that of their entropy."""
-    rows: list[StepRows] = field(default_factory=list)
-    """The rollouts' Gram matrices, where rows are rollouts."""
+    rows: list[StepRows] = field(default_factory=list)  # the rollouts' Gram matrices, where rows are rollouts
 
     def report(self, source: Source, rows: RowKind, **more: Any) -> RankReport:
         """The report of what was collected, and of more tables."""
@@ -176,11 +173,7 @@ class Collected(TokenTables):
         )
 
     def take_parts(self, run: Run, measured: MeasuredStep, rows: RowKind) -> MeasuredStep:
-        """Take in what was asked of a step beside its rows.
-
-        Returns:
-            The step with the answer about its rows alone.
-        """
+        """Take in what was asked of a step beside its rows; the step with the answer about its rows alone."""
         if rows == "token":
             return self.take_tokens(run, measured)
         if rows != "weight" or not measured.answer:
@@ -355,15 +348,7 @@ class SeveralQuestions:
 
 
 def row_question(request: RankRequest, most: int, num_buckets: int | None = None) -> RowQuestion | None:
-    """What a kind of rows needs of a step beside the Gram matrix of its rollouts.
-
-    Args:
-        most: Token rows of a group; of more tokens, as many are drawn.
-        num_buckets: Numbers to sketch each token row in; None: exact rows.
-
-    Returns:
-        The question; None for rollouts and groups.
-    """
+    """What a kind of rows needs of a step beside the Gram matrix of its rollouts; None for rollouts and groups."""
     if request.rows == "weight":
         return WeightQuestion(request=request)
     if request.rows == "hidden" or request.rows == "logit":
@@ -403,15 +388,7 @@ def collect_kinds(
     *,
     most: int,
 ) -> Mapping[RowKind, Collected]:
-    """Every kind of matrix that is asked for, of each step.
-
-    Args:
-        requests: One a kind of rows.
-        most: Token rows of a group; of more tokens, as many are drawn.
-
-    Returns:
-        What was found, by kind.
-    """
+    """Every kind of matrix that is asked for, of each step, by kind."""
     rates = learning_rates(run)
     question = SeveralQuestions(questions=tuple(_question(request, most, rates) for request in requests))
     found: dict[RowKind, Collected] = {request.rows: Collected() for request in requests}

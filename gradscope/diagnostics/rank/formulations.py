@@ -65,11 +65,7 @@ if TYPE_CHECKING:
 
 
 def measure_geometry(rows: StepRows, weights: WeightsRef, gram: StepGram, logged: Mapping[str, float]) -> StepGeometry:
-    """One step's gradient under the logged advantage.
-
-    Returns:
-        Norm, cancellation, class subspace and sparsity; undefined where no advantage was logged.
-    """
+    """One step's gradient under the logged advantage; undefined where none was logged."""
     full, policy = rows.full_gram, rows.policy_gram
     none = Estimate.undefined_because("no advantages were logged")
     return StepGeometry(
@@ -116,15 +112,8 @@ _ZERO_UPDATE = "one of the two updates is zero"
 
 
 def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[FormulationUpdate]:
-    """The update under every formulation that these rewards have.
-
-    Args:
-        advantages: ``logged`` and formulations. Logged advantages that differ by token have sizes and noise of their
-            own, but no angle with the others.
-
-    Returns:
-        One per formulation; those that the rewards do not have are left out.
-    """
+    """The update under every formulation that these rewards have."""
+    # Logged advantages that differ by token have sizes and noise of their own, but no angle with the others.
     names, table = weights_by_name(rows, advantages)
     groups = group_index(rows)
     by_token = LOGGED in advantages and rows.advantages is None and rows.policy_gram is not None
@@ -200,11 +189,7 @@ def group_index(rows: StepRows) -> NDArray[np.int64]:
 
 
 def weights_by_name(rows: StepRows, advantages: Sequence[str]) -> tuple[list[str], Array]:
-    """The advantages of a step under each formulation that its rewards have.
-
-    Returns:
-        Names, and one row each, [F, R].
-    """
+    """The formulations that a step's rewards have, and its advantages under each, [F, R]."""
     names, table = [], []
     for name in advantages:
         if name == LOGGED and rows.advantages is None:
@@ -283,14 +268,8 @@ def _size(rows: StepRows, weights: Array, groups: NDArray[np.int64]) -> dict[str
 
 
 def measure_kinds(rows: StepRows, advantages: Sequence[str]) -> list[KindUpdate]:
-    """The parts of the update under every formulation that these rewards have.
-
-    Args:
-        advantages: ``logged`` and formulations. Logged advantages that differ by token have no row here.
-
-    Returns:
-        One per formulation and kind of group that the step has; none where rewards are not 0 and 1.
-    """
+    """The parts of the update by kind of group under every formulation; none where rewards are not 0 and 1."""
+    # Logged advantages that differ by token have no row here.
     targets, why_not = _pass_at_k_targets(rows)
     names, table = weights_by_name(rows, advantages)
     if why_not is not None or not names:
@@ -325,15 +304,8 @@ def kinds_of(rows: StepRows) -> Mapping[GroupKind, NDArray[np.bool_]]:
 
 
 def measure_interference(rows: StepRows, advantages: Sequence[str]) -> tuple[list[Interference], list[PromptInfluence]]:
-    """The effect of the groups on each other's correct answers.
-
-    Args:
-        advantages: ``logged`` and formulations. Logged advantages that differ by token have no row here.
-
-    Returns:
-        One per formulation, and under the first of them one per group that has a gradient; none where rewards are not
-        0 and 1.
-    """
+    """The effect of the groups on each other's correct answers, by formulation, and of each group under the first."""
+    # None where rewards are not 0 and 1; logged advantages that differ by token have no row here.
     _, why_not = _pass_at_k_targets(rows)
     names, table = weights_by_name(rows, advantages)
     if why_not is not None or not names:
@@ -376,15 +348,10 @@ class BaselineGroup:
     """One group's rewards, squared norms, and second moment under each baseline."""
 
     step: int
-    """The trainer's step."""
     group_id: str
-    """The group."""
-    rewards: Array
-    """[G]."""
-    squared_norms: Array
-    """|s|^2, [G]."""
-    moments: Mapping[str, float]
-    """Baseline -> mean of |s|^2 (r - b)^2."""
+    rewards: Array  # [G]
+    squared_norms: Array  # |s|^2, [G]
+    moments: Mapping[str, float]  # baseline -> mean of |s|^2 (r - b)^2
 
     @property
     def is_mixed(self) -> bool:

@@ -40,33 +40,17 @@ MOST_ANSWERS = 256
 class HeldoutAnswers:
     """The correct answers that a step's gradients are held against."""
 
-    prompts: tuple[RolloutGroup, ...]
-    """One group a held-out prompt with a correct answer: its distinct correct answers."""
-    shares: tuple[tuple[float, ...], ...]
-    """The share of each answer among the correct samples of its prompt."""
-    notes: tuple[str, ...]
-    """What was read, drawn and left out, in sentences."""
+    prompts: tuple[RolloutGroup, ...]  # one group a held-out prompt with a correct answer: its distinct correct answers
+    shares: tuple[tuple[float, ...], ...]  # the share of each answer among the correct samples of its prompt
+    notes: tuple[str, ...]  # what was read, drawn and left out, in sentences
 
 
 def read_heldout(
     path: str | Path, *, threshold: float | None = None, seed: int = 0, progress: ProgressCallback = no_progress
 ) -> HeldoutAnswers:
-    """Read the correct answers to held-out prompts.
-
-    Args:
-        path: A file of samples; a gradscope run or its folder ``heldout``, whose samples before and after training
-            count alike; any other log, whose correct rollouts are answers to their prompts.
-        threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1. The held-out
-            samples of a run of ours say themselves which are correct.
-        seed: Decides which answers are drawn where there are more than :data:`MOST_ANSWERS`.
-        progress: Told how far a long reading is.
-
-    Returns:
-        The answers.
-
-    Raises:
-        InputError: Which samples are correct is not known, none is, or the text of none is there.
-    """
+    """The correct answers of a file of samples, a gradscope run or its folder ``heldout``, or any other log."""
+    # The samples of a run of ours before and after training count alike, and say themselves which are correct. The
+    # seed decides which answers are drawn where there are more than MOST_ANSWERS.
     given = Path(path)
     folder = given.parent if given.name == "heldout" and given.is_dir() else path
     groups: list[RolloutGroup] = []
@@ -182,9 +166,7 @@ class HeldoutQuestion:
     """The inner products of a step's rollouts with the correct answers of held-out prompts."""
 
     answers: HeldoutAnswers
-    """The answers."""
-    engine: EngineOptions
-    """How gradients are computed."""
+    engine: EngineOptions  # how gradients are computed
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
@@ -216,14 +198,8 @@ _UNEVEN = "the loss weighs the tokens of an answer unequally, so what the step d
 def measure_heldout(
     rows: StepRows, heldout: HeldoutGram, advantages: Sequence[str]
 ) -> tuple[list[HeldoutTransfer], list[HeldoutInfluence]]:
-    """The effect of the groups on held-out prompts' correct answers.
-
-    Args:
-        advantages: ``logged`` and formulations. Logged advantages that differ by token have no row here.
-
-    Returns:
-        One per formulation, and under the first of them one per group that has a gradient.
-    """
+    """What the groups do to held-out prompts' correct answers, by formulation; each group's part under the first."""
+    # Logged advantages that differ by token have no row here.
     names, table = weights_by_name(rows, advantages)
     every = [_effects(rows, heldout, weights) for weights in table]
     of_steps = [

@@ -92,11 +92,7 @@ class RankOptions:
     """Decides which tokens and held-out answers are drawn, and the sketch."""
 
     def check(self, rows: RowKind) -> None:
-        """Refuse options that do not go with a kind of rows, or with each other.
-
-        Raises:
-            UsageError: They do not.
-        """
+        """Refuse options that do not go with a kind of rows, or with each other."""
         if self.tokens is not None and (rows not in TOKEN_ROWS or self.tokens < 2):
             raise UsageError(
                 "--max-tokens is a number from 2 on, and goes with rows that are tokens.",

@@ -26,20 +26,13 @@ _GROUP_SIZES = (2, 4, 8)
 class RankRequest:
     """The matrices, the advantages and the group sizes."""
 
-    rows: RowKind
-    """Which matrix."""
-    advantages: tuple[str, ...]
-    """``logged`` and formulations that exist."""
-    group_sizes: tuple[int, ...]
-    """Sizes to regroup into, beside the logged one."""
-    paired: bool
-    """Whether only groups count that live at every size, each weighing the same."""
-    centered: bool
-    """Whether to subtract the mean row first."""
-    seed: int
-    """Decides which tokens are drawn, and the sketch."""
-    output: Path | None
-    """Folder for the Gram matrices; None: they are not written."""
+    rows: RowKind  # which matrix
+    advantages: tuple[str, ...]  # ``logged`` and formulations that exist
+    group_sizes: tuple[int, ...]  # sizes to regroup into, beside the logged one
+    paired: bool  # whether only groups count that live at every size, each weighing the same
+    centered: bool  # whether to subtract the mean row first
+    seed: int  # decides which tokens are drawn, and the sketch
+    output: Path | None  # folder for the Gram matrices; None: they are not written
 
     def sizes(self, rows: StepRows, advantage: str) -> tuple[int | None, ...]:
         """The group sizes of one advantage, first None: the groups as they are, the only ones that logged ones have."""
@@ -55,13 +48,8 @@ class RankRequest:
 
 
 def known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Names checked against the registry; ``all`` and None stand for the logged one and every formulation.
-
-    A name of a function in a file runs the file.
-
-    Returns:
-        The names, each once.
-    """
+    """Names checked against the registry, each once; ``all`` and None: the logged one and every formulation."""
+    # A name of a function in a file runs the file.
     everything = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
     for name in names or ():
         if name not in (LOGGED, "all"):
@@ -72,14 +60,7 @@ def known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def possible_sizes(run: Run, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Sizes that some group of the log can give; 2, 4 and 8 as far as it can where none is asked for.
-
-    Returns:
-        The sizes, each once.
-
-    Raises:
-        UsageError: No group is as large as one that is asked for, or it is no group.
-    """
+    """Sizes that some group of the log can give; 2, 4 and 8 as far as it can where none is asked for."""
     largest = max(sizes_of(run.groups), default=0)
     for size in sizes:
         if not 2 <= size <= largest:

@@ -51,24 +51,15 @@ from gradscope.results.row_kinds import RowKind
 class PartStack:
     """Parts of one size under one advantage, as arrays."""
 
-    parts: tuple[SubGroup, ...]
-    """The parts, [n]."""
-    scores: Array
-    """Gram matrices of their score vectors, [n, G, G]."""
-    baseline_weights: Array
-    """What each rollout weighs in the baseline of its formulation, [n, G]."""
-    gradients: Array
-    """Gram matrices of their gradient rows, [n, G, G]."""
-    weights: Array
-    """Advantages, [n, G]; 1 and 0 where each token has its own."""
-    rewards: Array
-    """Scalar rewards, NaN where missing, [n, G]."""
-    is_scalar: bool
-    """Whether each rollout has one advantage."""
-    num_columns: int
-    """P."""
-    centered: bool
-    """Whether the mean row is subtracted."""
+    parts: tuple[SubGroup, ...]  # the parts, [n]
+    scores: Array  # Gram matrices of their score vectors, [n, G, G]
+    baseline_weights: Array  # what each rollout weighs in the baseline of its formulation, [n, G]
+    gradients: Array  # Gram matrices of their gradient rows, [n, G, G]
+    weights: Array  # advantages, [n, G]; 1 and 0 where each token has its own
+    rewards: Array  # scalar rewards, NaN where missing, [n, G]
+    is_scalar: bool  # whether each rollout has one advantage
+    num_columns: int  # P
+    centered: bool  # whether the mean row is subtracted
 
     @cached_property
     def values(self) -> Array:
@@ -153,14 +144,7 @@ _EACH_GROUP_ALIKE = "groups weigh alike here, and leaving out a rollout is for p
 
 
 def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool = False) -> RankCurvePoint:
-    """The ranks of the live parts, averaged; intervals resample groups.
-
-    Args:
-        by_group: Whether each group weighs the same, however many of its parts live.
-
-    Returns:
-        The averages; undefined where every part is dead.
-    """
+    """The ranks of the live parts, averaged; intervals resample groups. Undefined where every part is dead."""
     counts = rank_counts(stack.values)
     is_ranked = stack.is_live & np.isfinite(counts[:, 0])
     drawn = stack.null_values(is_ranked) if is_ranked.any() else {}

@@ -32,34 +32,23 @@ class StepRows:
     """The Gram matrices of one step and what belongs to each rollout."""
 
     step: int
-    """The trainer's step."""
-    gram: Array
-    """Gram matrix K of score vectors, [R, R]."""
+    gram: Array  # Gram matrix K of score vectors, [R, R]
     policy_gram: Array | None
     """Gram matrix of the reward part of each rollout's gradient under the logged advantages, [R, R]; None where none
     were logged."""
-    full_gram: Array | None
-    """The same with the KL part added; equal to ``policy_gram`` without a KL term."""
-    rewards: Array
-    """Scalar rewards, NaN where missing, [R]."""
-    advantages: Array | None
-    """Logged advantages, [R]; None where none were logged or each token has its own."""
-    group_ids: tuple[str, ...]
-    """The group of each rollout, [R]."""
-    samples: tuple[int, ...]
-    """The index of each rollout within its group, [R]."""
-    num_parameters: int
-    """P."""
-    relative_row_error: float
-    """Relative error of a row, which sets the noise floor."""
+    full_gram: Array | None  # the same with the KL part added; equal to ``policy_gram`` without a KL term
+    rewards: Array  # scalar rewards, NaN where missing, [R]
+    advantages: Array | None  # logged advantages, [R]; None where none were logged or each token has its own
+    group_ids: tuple[str, ...]  # the group of each rollout, [R]
+    samples: tuple[int, ...]  # the index of each rollout within its group, [R]
+    num_parameters: int  # P
+    relative_row_error: float  # relative error of a row, which sets the noise floor
     own_squared_norms: Array | None = None
     """|s|^2 of the score vectors by all parameters, [R], where ``gram`` is of something else: a formulation that needs
     them stays the same whatever the rows are. NaN where there is no gradient; None: the diagonal of ``gram``."""
 
-    lengths: Array | None = None
-    """Tokens of each completion, [R]; None where nobody counted them."""
-    functions: FunctionRewards | None = None
-    """The rewards of each function; None where they are not known."""
+    lengths: Array | None = None  # tokens of each completion, [R]; None where nobody counted them
+    functions: FunctionRewards | None = None  # the rewards of each function; None where they are not known
 
     @property
     def squared_norms(self) -> Array:
@@ -102,26 +91,15 @@ WEIGHED = ("gram", "length")
 class SubGroup:
     """Rollouts that share a baseline: a group, or a part of one."""
 
-    group_id: str
-    """The group that they belong to."""
-    index: NDArray[np.intp]
-    """Their rows in the step, [G]."""
-    samples: tuple[int, ...]
-    """Which samples of the group they are."""
+    group_id: str  # the group that they belong to
+    index: NDArray[np.intp]  # their rows in the step, [G]
+    samples: tuple[int, ...]  # which samples of the group they are
 
 
 def sub_groups(rows: StepRows, group_size: int | None) -> list[SubGroup]:
-    """Disjoint parts of every group of a step.
-
-    The rollouts of a group are exchangeable, so consecutive parts are as good as random ones, and disjoint parts are
-    independent given the prompt.
-
-    Args:
-        group_size: Rollouts of a part; None: the groups as they are. A remainder is left out.
-
-    Returns:
-        The parts, by group; groups smaller than ``group_size`` give none.
-    """
+    """Disjoint parts of every group of a step, by group; a remainder is left out. None: the groups as they are."""
+    # The rollouts of a group are exchangeable, so consecutive parts are as good as random ones, and disjoint parts
+    # are independent given the prompt.
     members: dict[str, list[int]] = {}
     for row, group_id in enumerate(rows.group_ids):
         members.setdefault(group_id, []).append(row)
@@ -140,17 +118,7 @@ def sub_groups(rows: StepRows, group_size: int | None) -> list[SubGroup]:
 
 
 def paired_groups(rows: StepRows, advantage: str, sizes: Sequence[int | None]) -> frozenset[str]:
-    """Groups with a part that lives at every group size: the same prompts whatever the size.
-
-    Args:
-        sizes: Group sizes; None for the groups as they are.
-
-    Returns:
-        Their ids.
-
-    Raises:
-        InputError: A reward or an advantage that is needed was not logged.
-    """
+    """Groups with a part that lives at every group size: the same prompts whatever the size."""
     live = []
     for size in sizes:
         parts = sub_groups(rows, size)
@@ -160,16 +128,8 @@ def paired_groups(rows: StepRows, advantage: str, sizes: Sequence[int | None]) -
 
 
 def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> list[Array]:
-    """The advantages of the rollouts of each part.
-
-    They are computed together: a formulation may look at all groups of the step.
-
-    Returns:
-        Advantages, [n][G]; where each token has its own, 1 for a rollout with a gradient and 0 for one without.
-
-    Raises:
-        InputError: A reward or an advantage that is needed was not logged.
-    """
+    """The advantages of each part, [n][G]; where each token has its own, 1 for a rollout with a gradient, else 0."""
+    # They are computed together: a formulation may look at all groups of the step.
     if advantage == LOGGED:
         return [_logged(rows)[part.index] for part in parts]
     for part in parts:
@@ -189,14 +149,7 @@ def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> 
 
 
 def baseline_weights_of(rows: StepRows, advantage: str) -> Array:
-    """What each rollout weighs in the baseline of a formulation.
-
-    Returns:
-        Squared norms or lengths where the formulation weighs rewards by them, elsewhere ones, [R].
-
-    Raises:
-        InputError: The norms or the lengths that it needs are not known.
-    """
+    """What each rollout weighs in the baseline of a formulation, [R]: its squared norm, its length, or 1."""
     scope = None if advantage == LOGGED else formulation(advantage).scope
     if scope == "gram" and np.isnan(rows.squared_norms).any():
         raise InputError(f"{advantage} depends on the norms of gradients, and advantages alone have none.")
@@ -208,15 +161,7 @@ def baseline_weights_of(rows: StepRows, advantage: str) -> Array:
 
 
 def formulated(advantage: str, rewards: Array, weights: Array) -> Array:
-    """The advantages of groups of one size, of whatever their rewards and the weights of rollouts decide.
-
-    Args:
-        rewards: [n, G].
-        weights: Of each rollout, from :func:`baseline_weights_of`, [n, G].
-
-    Returns:
-        Advantages, [n, G].
-    """
+    """The advantages of groups of one size, [n, G], from their rewards and the weights of rollouts, [n, G] each."""
     if formulation(advantage).scope in WEIGHED:
         return optimal_advantages(rewards, weights)
     return compute_advantages(advantage, rewards)
@@ -246,14 +191,7 @@ def _logged(rows: StepRows) -> Array:
 
 
 def advantage_rows(step: int, groups: Sequence[RolloutGroup]) -> StepRows:
-    """The inner products of the rollouts' rows, without advantages and with the logged ones.
-
-    Returns:
-        The Gram matrices of a step whose columns are token positions.
-
-    Raises:
-        InputError: The log does not tell how many tokens a completion has, or a rollout is several sequences.
-    """
+    """The inner products of the advantages of a step's rollouts as rows whose columns are token positions."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     several = next((rollout for rollout in rollouts if rollout.earlier), None)
     if several is not None:

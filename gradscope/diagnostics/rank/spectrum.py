@@ -54,19 +54,9 @@ def spectrum_of(
     nulls: Mapping[str, Estimate] | None = None,
     tokens: TokenRows | None = None,
 ) -> GradientSpectrum:
-    """The spectrum of the matrix whose Gram matrix is given.
-
-    An error E of the rows moves no singular value by more than its norm, at most (relative error) x |X|_F, so that is
-    the noise floor; below it, squaring the rows in float64 and taking the root again loses the rest.
-
-    Args:
-        gram: Gram matrix of the rows before any centering, [N, N].
-        label: Which matrix it is; ``centered`` subtracts the mean row first.
-        values: Its singular values, where they are known already, [N].
-
-    Returns:
-        Singular values and all ranks.
-    """
+    """The spectrum of the matrix whose Gram matrix, before any centering, is given."""
+    # An error E of the rows moves no singular value by more than its norm, at most (relative error) x |X|_F, so that
+    # is the noise floor; below it, squaring the rows in float64 and taking the root again loses the rest.
     if values is None:
         values = singular_values_from_gram(center_gram(gram) if label.centered else gram)
     floor = max(relative_row_error * float(np.sqrt(np.trace(gram))), noise_floor(gram, 0.0))
@@ -158,15 +148,7 @@ def null_values(
 
 
 def mean_null_ranks(values: Mapping[str, Array], *, num_units: int = 1) -> dict[str, Estimate]:
-    """The effective rank under each null, a mean over the draws that left a matrix to rank.
-
-    Args:
-        values: Null -> singular values, from :func:`null_values`; empty for a matrix that is zero.
-        num_units: Groups that the matrix is made of.
-
-    Returns:
-        Every null of the catalogue; undefined with its reason where there is no rank.
-    """
+    """The effective rank under each null, a mean over the draws that left a matrix to rank."""
     return {name: _mean_rank(values, name, num_units) for name in NULLS}
 
 
@@ -192,16 +174,11 @@ _RANKS = ("effective_rank", "stable_rank", "participation_ratio")
 class MeanRanks:
     """The counts of matrices that are not zero, and what they average to."""
 
-    counts: Array
-    """Effective rank, stable rank, participation ratio and energy of two directions, [n, 4]."""
-    nulls: Mapping[str, Array]
-    """Null -> the same, means over its draws, [n, 4]."""
-    group_ids: Sequence[str]
-    """The group of each matrix, which is the unit of resampling, [n]."""
-    most: int
-    """The most that a rank can be."""
-    by_group: bool
-    """Whether each group weighs the same, however many of its parts are ranked; else each part does."""
+    counts: Array  # effective rank, stable rank, participation ratio and energy of two directions, [n, 4]
+    nulls: Mapping[str, Array]  # null -> the same, means over its draws, [n, 4]
+    group_ids: Sequence[str]  # the group of each matrix, which is the unit of resampling, [n]
+    most: int  # the most that a rank can be
+    by_group: bool  # whether each group weighs the same, however many of its parts are ranked; else each part does
 
     def means(self) -> dict[str, Estimate]:
         """Each of the four; undefined without matrices."""
@@ -249,17 +226,7 @@ class MeanRanks:
         )
 
     def mean_within(self, values: Array, low: float, high: float, none: str = "") -> Estimate:
-        """The mean of another number of each matrix; undefined without matrices.
-
-        Args:
-            values: [n]; NaN for a matrix that does not have it and does not count.
-            low: The least that it can be.
-            high: The most.
-            none: Why no matrix has it, where there are matrices.
-
-        Returns:
-            The mean, with an interval over groups.
-        """
+        """The mean of another number of each matrix, NaN where it has none, which ``none`` explains."""
         if not len(values):
             return Estimate.undefined_because(_EVERY_GROUP_DEAD)
         is_known = np.isfinite(values)
@@ -286,14 +253,8 @@ class MeanRanks:
 
 
 def drawn_counts(values: Array) -> Array:
-    """The counts of a null from the singular values of its draws.
-
-    Args:
-        values: [D, n, N]. A shuffle may deal zeros to all live rows of a matrix: that draw is left out.
-
-    Returns:
-        Means over draws, [n, 4]; NaN for a matrix that every draw leaves without a rank.
-    """
+    """The counts of a null from the singular values of its draws [D, n, N]: means over draws, [n, 4]."""
+    # A shuffle may deal zeros to all live rows of a matrix: that draw is left out. NaN where every draw is.
     counts = rank_counts(values)
     is_known = np.isfinite(counts)
     total, num = np.where(is_known, counts, 0.0).sum(axis=0), is_known.sum(axis=0)
@@ -332,11 +293,7 @@ _Ranks = dict[tuple[str | None, tuple[int, ...]], float]
 
 
 def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankComparison, ...]:
-    """Each formulation against the first one, at the last step and the largest group size.
-
-    Returns:
-        One comparison per formulation whose ranks are not the same numbers; empty where no group has a spectrum.
-    """
+    """Each formulation whose ranks are not the same against the first one, at the last step and largest group size."""
     groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None]
     if not groups:
         return ()
@@ -365,19 +322,12 @@ class GroupRank:
     """The effective rank of one matrix of one group, or of a part of it."""
 
     step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
-    matrix: str
-    """Which matrix: a kind of rows, or the name of a weight."""
-    group_size: int
-    """Rollouts of the part."""
+    advantage: str  # ``logged``, or the formulation
+    matrix: str  # which matrix: a kind of rows, or the name of a weight
+    group_size: int  # rollouts of the part
     group_id: str
-    """The group."""
-    rank: float
-    """Its effective rank."""
-    most: int
-    """The most that it can be: the smaller side of the matrix."""
+    rank: float  # its effective rank
+    most: int  # the most that it can be: the smaller side of the matrix
 
 
 def ranks_of_groups(spectra: Sequence[GradientSpectrum]) -> Iterator[GroupRank]:
@@ -397,11 +347,7 @@ def ranks_of_groups(spectra: Sequence[GradientSpectrum]) -> Iterator[GroupRank]:
 
 
 def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[SizeChange, ...]:
-    """Each group size against the smallest, on the groups that have a rank at both: rollouts of the same prompts.
-
-    Returns:
-        One per step, advantage, matrix and larger size.
-    """
+    """Each group size against the smallest, on the groups that have a rank at both: rollouts of the same prompts."""
     found: dict[tuple[int, str, str], dict[int, dict[str, list[float]]]] = {}
     most: dict[str, int] = {}
     for one in ranks:

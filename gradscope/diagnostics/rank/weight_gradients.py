@@ -67,14 +67,7 @@ def _module_of(tensor: str) -> _Module:
 
 
 def module_shares(step: int, norms: Sequence[TensorNorm]) -> list[ModuleShare]:
-    """The parts of a gradient by kind of module.
-
-    Args:
-        norms: Of every parameter's gradient.
-
-    Returns:
-        One a kind that has a weight; none where the gradient is zero.
-    """
+    """The parts of a gradient by kind of module; none where it is zero."""
     energies: dict[_Module, float] = {}
     numbers: dict[_Module, int] = {}
     for one in norms:
@@ -102,20 +95,16 @@ _NO_RATE = "the trainer's learning rate is not known at this step"
 class GradientOfStep:
     """What is kept of a step's gradient."""
 
-    norms: tuple[TensorNorm, ...]
-    """Of every parameter."""
-    steps: tuple[MatrixSteps, ...]
-    """Of every matrix; none where several processes share the model."""
+    norms: tuple[TensorNorm, ...]  # of every parameter
+    steps: tuple[MatrixSteps, ...]  # of every matrix; none where several processes share the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerQuestion:
     """Rows of weights, where the gradient is, and first steps of optimizers."""
 
-    rows: RowQuestion
-    """What is asked of the rows."""
-    learning_rates: Mapping[int, float]
-    """Step -> the logged learning rate."""
+    rows: RowQuestion  # what is asked of the rows
+    learning_rates: Mapping[int, float]  # step -> the logged learning rate
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress

@@ -41,36 +41,27 @@ _DIGITS = 10
 class AdvantagedPart:
     """A group or a part of one, with the advantages of its rollouts."""
 
-    advantage: str
-    """``logged``, or the formulation."""
-    part: SubGroup
-    """The rollouts."""
-    weights: Array
-    """Their advantages; 1 and 0 where each token has its own, [G]."""
+    advantage: str  # ``logged``, or the formulation
+    part: SubGroup  # the rollouts
+    weights: Array  # their advantages; 1 and 0 where each token has its own, [G]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombinedPart:
     """Where the matrices of one part stand among its group's combinations."""
 
-    advantage: str
-    """``logged``, or the formulation."""
-    group_size: int
-    """Rollouts of the part."""
-    own: int | None
-    """Its own dL/dW; None where every advantage is zero."""
-    nulls: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Null -> its draws."""
+    advantage: str  # ``logged``, or the formulation
+    group_size: int  # rollouts of the part
+    own: int | None  # its own dL/dW; None where every advantage is zero
+    nulls: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # null -> its draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombinedGroup:
     """All that is asked of one group."""
 
-    combinations: Combinations
-    """The sums that the engine forms."""
-    parts: tuple[CombinedPart, ...]
-    """What they stand for."""
+    combinations: Combinations  # the sums that the engine forms
+    parts: tuple[CombinedPart, ...]  # what they stand for
 
 
 def _combine_groups(asked: Sequence[AdvantagedPart], *, by_token: bool) -> tuple[CombinedGroup, ...]:
@@ -148,22 +139,17 @@ def _combine_part(one: AdvantagedPart, rollouts: Sequence[int], bank: _Bank, *, 
 class WeightAnswer:
     """Spectra and ranks of dL/dW at one step."""
 
-    spectra: tuple[WeightSpectrum, ...]
-    """Of the whole step as the optimizer saw it; none where no advantage was logged."""
-    groups: tuple[CombinedGroup, ...]
-    """What was asked of each group."""
-    ranks: tuple[GroupWeightRanks, ...]
-    """What was found, by group and weight."""
-    refused: Mapping[str, str]
-    """Formulations that these rollouts do not have, with the reason."""
+    spectra: tuple[WeightSpectrum, ...]  # of the whole step as the optimizer saw it; none where no advantage was logged
+    groups: tuple[CombinedGroup, ...]  # what was asked of each group
+    ranks: tuple[GroupWeightRanks, ...]  # what was found, by group and weight
+    refused: Mapping[str, str]  # formulations that these rollouts do not have, with the reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightQuestion:
     """Rows are those of each weight's gradient."""
 
-    request: RankRequest
-    """The advantages and group sizes."""
+    request: RankRequest  # the advantages and group sizes
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
@@ -205,15 +191,7 @@ ALL_WEIGHTS = "all weights"
 def weight_curve(
     step: int, groups: Sequence[CombinedGroup], ranks: Sequence[GroupWeightRanks], *, by_group: bool = False
 ) -> list[WeightRankPoint]:
-    """The mean ranks under each advantage at each group size.
-
-    Args:
-        ranks: What the engine found, by group and weight.
-        by_group: Whether each group weighs the same, however many of its parts live.
-
-    Returns:
-        One point for all weights, then one a weight, for each advantage and group size.
-    """
+    """The mean ranks under each advantage at each group size: one point for all weights, then one a weight."""
     parts = [_Located(group_id=group.combinations.group_id, part=part) for group in groups for part in group.parts]
     shapes = {one.tensor: one.shape for one in ranks}
     found = {(one.group_id, one.tensor): one for one in ranks}
@@ -242,14 +220,7 @@ def weight_curve(
 def weight_group_ranks(
     step: int, groups: Sequence[CombinedGroup], ranks: Sequence[GroupWeightRanks]
 ) -> Iterator[GroupRank]:
-    """The effective rank of dL/dW of every part of every group: the mean over weights, then each weight's.
-
-    Args:
-        ranks: What the engine found, by group and weight.
-
-    Yields:
-        One a part and weight that has a rank.
-    """
+    """The effective rank of dL/dW of every part of every group: the mean over weights, then each weight's."""
     tensors = list(dict.fromkeys(one.tensor for one in ranks))
     found = {(one.group_id, one.tensor): one for one in ranks}
     shapes = {one.tensor: one.shape for one in ranks}

@@ -250,11 +250,8 @@ def _top(values: Array) -> Estimate:
 
 
 def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tuple[GradientAndUpdate, ...]:
-    """Each measured gradient with the change from the weights that it was computed at to the next checkpoint.
-
-    Returns:
-        One per step and matrix; none for a step without a later checkpoint, and none of an adapter.
-    """
+    """Each measured gradient with the change from the weights that it was computed at to the next checkpoint."""
+    # None for a step without a later checkpoint, and none of an adapter.
     from gradscope.gradients.model.checkpoint import common_tensors, open_checkpoint
 
     pairs = []

@@ -97,14 +97,10 @@ def replay_run(
     """Recompute what the trainer logged.
 
     Args:
-        path: A run folder.
         steps: Steps to replay; None: all that were logged.
         tolerance: Largest relative error of ``grad_norm`` that counts as a match.
         advantage: The formulation to hold the logged advantages to, ``my.py:name`` for one of your own; None: the one
             that the folder names.
-        progress: True for a line on stderr, or a callback, told after each step.
-        read: How to read the run; None: recognize everything.
-        engine: How to compute the gradients; None: the defaults.
 
     Returns:
         A verdict per step and quantity.

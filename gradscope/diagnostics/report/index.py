@@ -51,20 +51,8 @@ def report_index(
     strict: bool = False,
     progress: ProgressCallback = no_progress,
 ) -> RunIndex:
-    """The runs of a folder, each in a line.
-
-    Args:
-        runs: The runs in it.
-        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        strict: Whether a run or a row that cannot be used is an error.
-        progress: Called before each run and at the end, with how many are done, of how many, and the next one's name.
-
-    Returns:
-        One summary a run; those that cannot be read are named with the reason.
-
-    Raises:
-        InputError: No run can be read, or under ``strict`` one cannot.
-    """
+    """The runs of a folder, each in a line; those that cannot be read are named with the reason."""
+    # Under ``strict`` a run or a row that cannot be used is an error; so is a folder of which no run can be read.
     folder = fetched(folder)
     named = {str(path.relative_to(folder)): path for path in runs}
     read, left_out = _read(named, ReadOptions(strict=strict), success_threshold, progress)
@@ -81,21 +69,7 @@ def report_runs(
     read: ReadOptions | None = None,
     progress: Progress = False,
 ) -> RunIndex:
-    """Runs of any reader, the first of which the others are held against.
-
-    Args:
-        paths: At least two runs.
-        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        read: How to read each of them; None: recognize everything.
-        progress: True for a line on stderr, or a callback, told before each run and at the end, with how many are done,
-            of how many, and the next one's name.
-
-    Returns:
-        One summary a run, and up to twelve of them side by side.
-
-    Raises:
-        InputError: A run cannot be read.
-    """
+    """Runs of any reader, up to twelve of them side by side, the first of which the others are held against."""
     progress = reporter(progress)
     local = [fetched(path, progress) for path in paths]
     named = dict(zip(names_of(local), local, strict=True))
@@ -231,21 +205,12 @@ _OF_THE_FOLDER = ("output_dir", "logging_dir", "run_name", "output", "default_lo
 class NamedRun:
     """One of the runs."""
 
-    name: str
-    """What the page calls it."""
+    name: str  # what the page calls it
     run: Run
-    """The run."""
 
 
 def side_by_side(runs: Sequence[NamedRun]) -> tuple[ReportSection, ...]:
-    """Differences beside the first run, courses, and settings.
-
-    Args:
-        runs: At least two, with names of their own.
-
-    Returns:
-        Three sections.
-    """
+    """Differences beside the first run, courses, and settings."""
     steps = _common_steps(runs)
     return (_differences(runs, steps), _courses(runs), _settings(runs))
 

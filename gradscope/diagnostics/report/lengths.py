@@ -21,16 +21,13 @@ from gradscope.rollouts.run import Run
 class RunLengths:
     """The rollouts of groups whose rewards are all known, [R] each."""
 
-    unit: str
-    """Tokens or characters."""
+    unit: str  # tokens or characters
     values: NDArray[np.int64]
     rewards: NDArray[np.float64]
     steps: NDArray[np.int64]
     samples: NDArray[np.int64]
-    groups: NDArray[np.int64]
-    """The places of their groups in ``names``."""
-    prompts: NDArray[np.int64]
-    """What tells their prompts apart."""
+    groups: NDArray[np.int64]  # the places of their groups in ``names``
+    prompts: NDArray[np.int64]  # what tells their prompts apart
     names: Sequence[str]
 
 

@@ -120,17 +120,11 @@ def report_run(
     """Everything that can be said about one run.
 
     Args:
-        path: A run folder or a log.
         steps: Steps whose gradients are recomputed; ``all`` whose weights are on disk, None: at most four of those.
         gradients: Whether to recompute gradients at all; without, no model is loaded.
-        tokens: Most tokens whose own gradients are computed, of the rollouts with the largest parts; 0: none,
-            None: 512.
+        tokens: Most tokens whose own gradients are computed, of the largest rollouts; 0: none, None: 512.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        progress: True for a line on stderr, or a callback, told after each recomputed step and while the rollouts of
-            all steps are looked at.
-        read: How to read the run; None: recognize everything.
-        engine: How to compute the gradients; None: the defaults.
 
     Returns:
         One section a question.
@@ -310,17 +304,8 @@ _NO_TOKENS = Unavailable(
 def report_tokens(
     run: Run, measured: Sequence[MeasuredStep], absent: Unavailable, most: int, options: EngineOptions
 ) -> tuple[RolloutTokens, ...] | Unavailable:
-    """The tokens of a few rollouts; the weights of their step are loaded once more.
-
-    Args:
-        measured: The steps whose gradients were recomputed.
-        absent: Why there are none, where there are none.
-        most: Most token rows; 0: none.
-        options: Device and precision.
-
-    Returns:
-        The rollouts with the largest part of the largest gradient, as many as ``most`` tokens allow, or why none.
-    """
+    """The tokens of the rollouts with the largest part of the largest gradient, up to ``most``, or why none."""
+    # The weights of their step are loaded once more.
     if not most:
         return _NO_TOKENS
     live = [step for step in measured if step.gram is not None and _squared_norm(step.gram) > 0]
@@ -331,13 +316,9 @@ def report_tokens(
 
 
 def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptions) -> TokenParts:
-    """What all tokens of the steps with a gradient say of entropy, reference and turns, and what became of the last's.
-
-    Two backward passes a step and one more a turn; two forward passes under later weights.
-
-    Returns:
-        Nothing where several processes share the model.
-    """
+    """What the tokens of the steps with a gradient say of entropy, reference and turns, and what became of them."""
+    # Two backward passes a step and one more a turn; two forward passes under later weights. Nothing where several
+    # processes share the model.
     weighed, groups = {}, {}
     for step in measured:
         if step.gram is not None and _squared_norm(step.gram) > 0 and _is_alone():

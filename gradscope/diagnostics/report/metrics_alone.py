@@ -28,15 +28,7 @@ _MOST, _MANY = 0.5, 0.1
 
 
 def report_of_metrics(run: Run, name: str) -> RunReport:
-    """The page of a run of which metrics alone were logged.
-
-    Args:
-        run: Its ``source.kind`` is ``metrics``.
-        name: What the page calls it.
-
-    Returns:
-        A section a question that metrics answer, and one on what rollouts would add.
-    """
+    """The page of a run of which metrics alone were logged: what they answer, and what rollouts would add."""
     courses = metric_courses(run)
     return RunReport(
         source=run.source,

@@ -23,14 +23,7 @@ _OUTCOMES: dict[str, Severity] = {"pass": "fine", "fail": "problem", "unknown": 
 
 
 def sections_of(result: object) -> tuple[ReportSection, ...]:
-    """What the page says of a result.
-
-    Returns:
-        Its sections; where the page has none, one with the result's own findings and without a table.
-
-    Raises:
-        TypeError: No command finds such a thing: a caller's bug.
-    """
+    """What the page says of a result; where it has no section of it, one with the result's own findings."""
     for kind, make in _SECTIONS.items():
         if isinstance(result, kind):
             return make(result)

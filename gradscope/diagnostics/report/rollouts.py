@@ -31,17 +31,9 @@ _Shares = Mapping[tuple[str, int], float]
 def read_groups(
     run: Run, grams: Sequence[StepGram], threshold: float | None, main: str | None = None
 ) -> tuple[ReadGroup, ...]:
-    """Groups of the recomputed steps, or where there are none of the first, the middle and the last.
-
-    Args:
-        grams: The recomputed steps.
-        threshold: A rollout passes when its reward reaches this; None: not known, and equal rewards are ``tied``.
-        main: The reward function beside which others decide groups; None: none does.
-
-    Returns:
-        By step, then as logged: of each step one group of each kind, then those with the largest parts of its gradient
-        (without gradients, the first ones). None where the log holds no texts.
-    """
+    """Groups of the recomputed steps, or where there are none of the first, the middle and the last."""
+    # Of each step one group of each kind, then those with the largest parts of its gradient (without gradients, the
+    # first ones), by step as logged. None where the log holds no texts.
     if holds_rewards_alone(run.groups):
         return ()
     kind = partial(kind_of, threshold=threshold, main=main)
@@ -59,12 +51,7 @@ def read_groups(
 
 
 def kind_of(group: RolloutGroup, threshold: float | None, main: str | None = None) -> str:
-    """What the rewards of a group are alike in.
-
-    Returns:
-        ``all fail``, ``all pass``, ``tied`` where they are equal and neither, ``side reward`` where they differ and
-        those of ``main`` do not, ``mixed``, or ``not known``.
-    """
+    """What the rewards of a group are alike in; ``side reward`` where those of ``main`` are alike and others differ."""
     rewards = [reward for reward in group.rewards if reward is not None]
     if len(rewards) < group.size:
         return "not known"

@@ -17,14 +17,7 @@ from gradscope.results.report import KeyNumber, NumberStyle
 
 
 def key_numbers(inputs: ReportInputs) -> tuple[KeyNumber, ...]:
-    """The numbers in the order of the page; one that cannot be had is undefined, with the reason.
-
-    Args:
-        inputs: What the sections are made from.
-
-    Returns:
-        Five.
-    """
+    """The five numbers in the order of the page; one that cannot be had is undefined, with the reason."""
     return (_dead(inputs), _rank(inputs), _norm(inputs), _mismatch(inputs), _pass_at_k(inputs))
 
 

@@ -50,11 +50,7 @@ Courses = Mapping[str, Mapping[int, float]]
 
 
 def courses_of(run: Run) -> Courses:
-    """The logged courses of these numbers, each by one of its names.
-
-    Returns:
-        In the order of :data:`_NAMES`; what no step has is left out.
-    """
+    """The logged courses of these numbers, each by one of its names; what no step has is left out."""
     found: dict[str, dict[int, float]] = {}
     for names in _NAMES:
         logged = dict.fromkeys(name for values in run.metrics.values() for name in values)
@@ -65,14 +61,7 @@ def courses_of(run: Run) -> Courses:
 
 
 def outstanding_step(courses: Courses) -> int:
-    """The step to look at: the first at which a number is none, else where the first course is furthest above others.
-
-    Returns:
-        The step.
-
-    Raises:
-        InputError: Nothing was logged that could stand out.
-    """
+    """The step to look at: the first with a number that is none, else where the first course stands out most."""
     broken = [step for course in courses.values() for step, value in course.items() if not math.isfinite(value)]
     if broken:
         return min(broken)
@@ -120,18 +109,15 @@ if TYPE_CHECKING:
 class _SpikeAnswer:
     """What was found."""
 
-    tensors: tuple[TensorNorm, ...]
-    """One a parameter."""
-    tokens: tuple[RolloutTokens, ...]
-    """The rollouts with the largest part of the gradient."""
+    tensors: tuple[TensorNorm, ...]  # one a parameter
+    tokens: tuple[RolloutTokens, ...]  # the rollouts with the largest part of the gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikeQuestion:
     """Layers and tokens."""
 
-    most_tokens: int
-    """Token rows; 0: none."""
+    most_tokens: int  # token rows; 0: none
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
@@ -269,12 +255,8 @@ def measure_spike(
     """Take a step apart whose gradient norm, KL or loss stands out.
 
     Args:
-        path: A run folder.
         step: The step; None: the one that stands out most.
         tokens: Most tokens whose gradients are computed; 0: none.
-        progress: True for a line on stderr, or a callback, told how far the step is.
-        read: How to read the run; None: recognize everything.
-        engine: How to compute the gradients; None: the defaults.
 
     Returns:
         What was logged at the step beside the steps around it; its rollouts, tokens and parameters by their part of

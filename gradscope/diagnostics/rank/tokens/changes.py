@@ -31,29 +31,17 @@ NO_LATER = "no weights after its update are on disk"
 class TokenChange:
     """The same tokens under later weights, minus under those that the step started from."""
 
-    first: int
-    """Updates that the earlier weights have had."""
-    last: int
-    """Updates that the later ones have had."""
-    logprobs: Array
-    """Change of each log-probability, [N]."""
-    entropies: Array
-    """Change of the policy's entropy where each was sampled, [N]."""
+    first: int  # updates that the earlier weights have had
+    last: int  # updates that the later ones have had
+    logprobs: Array  # change of each log-probability, [N]
+    entropies: Array  # change of the policy's entropy where each was sampled, [N]
 
 
 def token_changes(
     run: Run, tokens: Mapping[int, CountedTokens], options: EngineOptions
 ) -> tuple[dict[int, TokenChange], dict[int, str]]:
-    """The change from the weights before each step to the next checkpoint, by two forward passes a step.
-
-    One model is in memory at a time.
-
-    Args:
-        tokens: Step -> its tokens.
-
-    Returns:
-        Step -> the change, and of the other steps why there is none.
-    """
+    """Step -> the change from its weights to the next checkpoint, and of the other steps why there is none."""
+    # Two forward passes a step, with one model in memory at a time.
     found, missing = {}, {}
     for step, counted in tokens.items():
         first, last = run.weights_before(step), run.weights_after(step)
@@ -96,23 +84,13 @@ def _outputs(run: Run, step: int, weights: WeightsRef, options: EngineOptions, t
 class FollowedTokens:
     """What is known of the tokens of some steps."""
 
-    weighed: Mapping[int, WeighedTokens]
-    """Step -> its tokens."""
-    changes: Mapping[int, TokenChange]
-    """Step -> what became of them by the next checkpoint on disk."""
-    missing: Mapping[int, str]
-    """Of the other steps why there is no change."""
+    weighed: Mapping[int, WeighedTokens]  # step -> its tokens
+    changes: Mapping[int, TokenChange]  # step -> what became of them by the next checkpoint on disk
+    missing: Mapping[int, str]  # of the other steps why there is no change
 
 
 def follow(run: Run, weighed: Mapping[int, WeighedTokens], options: EngineOptions) -> FollowedTokens:
-    """Look at the tokens once more, under later weights.
-
-    Args:
-        weighed: Step -> its tokens.
-
-    Returns:
-        These, with their changes.
-    """
+    """Look at the tokens once more, under later weights."""
     changes, missing = token_changes(run, {step: one.tokens for step, one in weighed.items()}, options)
     return FollowedTokens(weighed=weighed, changes=changes, missing=missing)
 
@@ -125,14 +103,8 @@ _SIGNS = {"positive": 1.0, "negative": -1.0, "neither": 0.0}
 
 
 def logprob_change(step: int, tokens: CountedTokens, change: TokenChange) -> LogprobChange:
-    """Means over the tokens of each sign of the advantage, and the difference of the first two, raw and matched.
-
-    Args:
-        change: Of the same tokens.
-
-    Returns:
-        Intervals leave out each group in turn; none where one group alone has such tokens.
-    """
+    """Means over the tokens of each sign of the advantage, and the difference of the first two, raw and matched."""
+    # Intervals leave out each group in turn; none where one group alone has such tokens.
     means = {name: _means(tokens, change.logprobs, sign) for name, sign in _SIGNS.items()}
     return LogprobChange(
         step=step,
@@ -146,15 +118,8 @@ def logprob_change(step: int, tokens: CountedTokens, change: TokenChange) -> Log
 
 
 def matched_change(tokens: Sequence[CountedTokens], changes: Sequence[TokenChange]) -> Estimate:
-    """The difference of tokens of positive and of negative advantage among those of one step and like probability.
-
-    Args:
-        tokens: Of each step.
-        changes: Of these tokens.
-
-    Returns:
-        The mean over bins of the steps, weighed as least squares with a constant a bin weighs them.
-    """
+    """The difference of tokens of positive and of negative advantage among those of one step and like probability."""
+    # The mean over bins of the steps, weighed as least squares with a constant a bin weighs them.
     parts = [_matched(own, change.logprobs) for own, change in zip(tokens, changes, strict=True)]
     added, total = (over_steps([part[place] for part in parts]) for place in range(2))
     difference = np.divide(added, total, out=np.full(len(total), np.nan), where=total > 0)

@@ -69,15 +69,9 @@ _NO_DISTANCE = "the policy is the reference but for rounding"
 
 
 def token_kinds(step: int, found: WeighedTokens, grams: Sequence[TokenGram]) -> list[TokenKind]:
-    """The parts of each sign, each bucket of probability and of entropy, then of every cell of all three.
-
-    Args:
-        grams: The Gram matrices of token rows, whose diagonal has the energy; where tokens were drawn, each stands for
-            as many as were left out.
-
-    Returns:
-        One a kind that has a token.
-    """
+    """The parts of each sign, each bucket of probability and of entropy, then of every cell of all three."""
+    # The diagonal of the Gram matrices has the energy; where tokens were drawn, each stands for some that were left
+    # out.
     energy, whole = token_energy(found.tokens, grams), found.chosen("cell")
     return [_kind(step, found, kind, energy, whole) for kind in _kinds(found)]
 
@@ -135,14 +129,7 @@ def turn_shares(step: int, found: WeighedTokens) -> list[TurnShare]:
 
 
 def entropy_change(step: int, found: WeighedTokens, logged: Mapping[int, float]) -> EntropyChange:
-    """Which way the step moves the entropy.
-
-    Args:
-        logged: Step -> the entropy that the trainer logged.
-
-    Returns:
-        The change to first order, beside what was logged.
-    """
+    """Which way the step moves the entropy, to first order, beside what was logged."""
     tokens, update, climb = found.tokens, -found.chosen("cell"), found.chosen(ENTROPY)
     ones = np.ones(len(tokens.groups))
     return EntropyChange(
@@ -171,14 +158,7 @@ def with_later(change: EntropyChange, tokens: CountedTokens, later: TokenChange)
 
 
 def mean_over_tokens(tokens: Sequence[CountedTokens], values: Sequence[Array]) -> Estimate:
-    """The mean of a number over the tokens of several steps.
-
-    Args:
-        values: Of each step's tokens, [N] each.
-
-    Returns:
-        With an interval over the groups of all steps.
-    """
+    """The mean of a number [N] over the tokens of several steps, with an interval over their groups."""
     sums, numbers = (
         np.concatenate([by_group(own, each) for own, each in zip(tokens, of_steps, strict=True)])
         for of_steps in (values, [np.ones(len(each)) for each in values])
@@ -246,14 +226,7 @@ class TokenTables:
     """Step -> its tokens, until they are looked at under later weights."""
 
     def take_tokens(self, run: Run, measured: MeasuredStep) -> MeasuredStep:
-        """Take in one step.
-
-        Args:
-            measured: Its answer is that of a ``PartsQuestion``.
-
-        Returns:
-            The step with the answer about its rows alone.
-        """
+        """Take in one step's answer to a ``PartsQuestion``; the step with the answer about its rows alone."""
         if not measured.answer:
             return measured
         rows, found = measured.answer
@@ -315,12 +288,9 @@ def _effect(step: int, found: WeighedTokens, name: str, factors: Array) -> Corre
 class _WeighedUnits:
     """What a correction multiplies each unit by."""
 
-    factors: Array
-    """f, [M]."""
-    groups: NDArray[np.int64]
-    """The group of each, from 0 to J - 1, [M]."""
-    are_sequences: bool
-    """Whether units are sequences; else tokens."""
+    factors: Array  # f, [M]
+    groups: NDArray[np.int64]  # the group of each, from 0 to J - 1, [M]
+    are_sequences: bool  # whether units are sequences; else tokens
 
 
 def _correction_effect(
@@ -353,15 +323,9 @@ def _correction_effect(
 
 
 def sequence_corrections(run: Run, gram: StepGram) -> tuple[CorrectionEffect, ...]:
-    """Every correction by sequence beside none at all.
-
-    Args:
-        gram: A step of the run.
-
-    Returns:
-        One a correction; none where the step has no gradient, a rollout has no log-probabilities of its own ids, or the
-        trainer's loss looked at those of the sampler: its rows are then weighed already.
-    """
+    """Every correction by sequence beside none at all."""
+    # None where the step has no gradient, a rollout has no log-probabilities of its own ids, or the trainer's loss
+    # looked at those of the sampler: its rows are then weighed already.
     from gradscope.gradients.plan.trainers import objective_of
     from gradscope.gradients.tokens.sums import sequence_factors
 

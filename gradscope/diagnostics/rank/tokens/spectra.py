@@ -57,7 +57,7 @@ def token_spectra(
     centered: bool = False,
     only: Collection[str] | None = None,
 ) -> tuple[list[GradientSpectrum], list[TokenRankPoint]]:
-    """The spectra of the token rows of each group under one advantage, and their averages.
+    """The spectra of the token rows of each group under one advantage, and one point per group size.
 
     Args:
         group_size: Regroup into groups of this size; None: as logged.
@@ -65,7 +65,7 @@ def token_spectra(
         only: The groups that count, each weighing the same; None: all, each part weighing the same.
 
     Returns:
-        One spectrum per group, and one point per group size.
+        Both.
     """
     of_group = {gram.table.group_id: gram for gram in tokens}
     parts = [part for part in sub_groups(rows, group_size) if part.group_id in of_group]

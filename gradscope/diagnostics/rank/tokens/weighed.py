@@ -43,20 +43,14 @@ _Label = tuple[str, object]
 class WeighedTokens:
     """The tokens of a step, and the sums of their gradients."""
 
-    tokens: CountedTokens
-    """The tokens, [N]."""
-    texts: Mapping[int, str]
-    """Of the tokens with the largest k3: place among the tokens -> text."""
-    labels: tuple[_Label, ...]
-    """What each sum is, [V]."""
-    cells: Mapping[TokenCell, NDArray[np.bool_]]
-    """Which tokens are in each cell."""
+    tokens: CountedTokens  # the tokens, [N]
+    texts: Mapping[int, str]  # of the tokens with the largest k3: place among the tokens -> text
+    labels: tuple[_Label, ...]  # what each sum is, [V]
+    cells: Mapping[TokenCell, NDArray[np.bool_]]  # which tokens are in each cell
     factors: Mapping[str, Array]
     """What each correction multiplies the tokens by, [N]; empty where the sampler's log-probabilities are not known."""
-    by_sequence: frozenset[str]
-    """The corrections that have one factor for all tokens of a rollout."""
-    products: Array
-    """Inner products of the sums, over all groups and without each, [1 + J, V, V]."""
+    by_sequence: frozenset[str]  # the corrections that have one factor for all tokens of a rollout
+    products: Array  # inner products of the sums, over all groups and without each, [1 + J, V, V]
 
     def chosen(self, kind: str, *names: object) -> Array:
         """Which sums are of a kind and, where names are given, one of them, as 0 and 1, [V]."""
@@ -67,8 +61,7 @@ class WeighedTokens:
 class PartsQuestion:
     """Rows that are tokens, and the gradient by kinds of tokens, turns and corrections."""
 
-    rows: RowQuestion
-    """What is asked of the rows."""
+    rows: RowQuestion  # what is asked of the rows
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
@@ -86,14 +79,8 @@ class PartsQuestion:
 def weigh_step(
     prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
 ) -> WeighedTokens | None:
-    """The tokens of a step in one cell, its turns and its entropy: two backward passes a group where it has no turns.
-
-    Returns:
-        The tokens and their sums; None where advantages were not logged or the gradient is zero.
-
-    Raises:
-        UsageError: Several processes share the model.
-    """
+    """The tokens of a step in one cell, its turns and its entropy; None without logged advantages or a gradient."""
+    # Two backward passes a group where it has no turns.
     from gradscope.gradients.tokens.sums import counted_tokens
 
     tokens = counted_tokens(prepared, gram)
@@ -200,25 +187,18 @@ class KindEnergy:
     """The tokens of one kind beside all that count."""
 
     step: int
-    """The trainer's step."""
-    kind: TokenCell
-    """Which tokens."""
-    tokens: Array
-    """How many of the kind, [J]."""
-    all_tokens: Array
-    """How many that count, [J]."""
-    energy: Array
-    """Of the kind, [J]."""
-    all_energy: Array
-    """Of all, [J]."""
+    kind: TokenCell  # which tokens
+    tokens: Array  # how many of the kind, [J]
+    all_tokens: Array  # how many that count, [J]
+    energy: Array  # of the kind, [J]
+    all_energy: Array  # of all, [J]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyQuestion:
     """Rows that are tokens, what is known of every token that counts, and which way the step moves its entropy."""
 
-    rows: RowQuestion
-    """What is asked of the rows."""
+    rows: RowQuestion  # what is asked of the rows
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
@@ -228,14 +208,7 @@ class EnergyQuestion:
 
 
 def kind_energies(step: int, tokens: CountedTokens, grams: Sequence[TokenGram]) -> tuple[KindEnergy, ...]:
-    """The energy of each kind, one that no token is of among them.
-
-    Args:
-        grams: The Gram matrices of token rows; where tokens were drawn, each stands for as many as were left out.
-
-    Returns:
-        One for each of :data:`KINDS`.
-    """
+    """The energy of each of the kinds that are followed, one that no token is of among them."""
     cells, energy = token_cells(tokens.advantages, tokens.logprobs, tokens.entropies), token_energy(tokens, grams)
     ones, found = np.ones(len(energy)), []
     for kind in KINDS:
@@ -256,11 +229,7 @@ def kind_energies(step: int, tokens: CountedTokens, grams: Sequence[TokenGram]) 
 
 
 def token_energy(tokens: CountedTokens, grams: Sequence[TokenGram]) -> Array:
-    """|v_t grad log pi|^2 of each token that was measured, times how many it stands for, and 0 of the others.
-
-    Returns:
-        One a token, [N].
-    """
+    """|v_t grad log pi|^2 of each measured token, times how many it stands for, and 0 of the others, [N]."""
     places = {pair: at for at, pair in enumerate(zip(tokens.rollouts.tolist(), tokens.positions.tolist(), strict=True))}
     energy = np.zeros(len(places))
     for gram in grams:

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 class Unavailable:
     """Something that could not be had."""
 
-    reason: str
-    """Why, a sentence with its period."""
-    hint: str
-    """What would help, a sentence with its period; may be empty."""
+    reason: str  # why, a sentence with its period
+    hint: str  # what would help, a sentence with its period; may be empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +39,10 @@ class TokenParts:
 
     weighed: Mapping[int, WeighedTokens] = field(default_factory=dict)
     """Step -> its tokens; empty where they were not looked at."""
-    entropy: tuple[EntropyChange, ...] = ()
-    """By step."""
-    kl: tuple[TokenKl, ...] = ()
-    """By step that has a reference."""
-    turns: tuple[TurnShare, ...] = ()
-    """By step and turn, where some completion has two."""
-    logprobs: tuple[LogprobChange, ...] = ()
-    """Of the last step, where it has later weights."""
+    entropy: tuple[EntropyChange, ...] = ()  # by step
+    kl: tuple[TokenKl, ...] = ()  # by step that has a reference
+    turns: tuple[TurnShare, ...] = ()  # by step and turn, where some completion has two
+    logprobs: tuple[LogprobChange, ...] = ()  # of the last step, where it has later weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,29 +50,19 @@ class ReportInputs:
     """Everything that was read and computed for a report."""
 
     run: Run
-    """The run."""
-    degeneracy: DegeneracyReport | Unavailable
-    """Groups without a gradient."""
-    replay: ReplayReport | Unavailable
-    """The trainer's numbers, recomputed."""
-    grams: tuple[StepGram, ...]
-    """The inner products of the gradient rows of each step that was recomputed."""
-    no_grams: Unavailable
-    """Why there are none, where there are none."""
+    degeneracy: DegeneracyReport | Unavailable  # groups without a gradient
+    replay: ReplayReport | Unavailable  # the trainer's numbers, recomputed
+    grams: tuple[StepGram, ...]  # the inner products of the gradient rows of each step that was recomputed
+    no_grams: Unavailable  # why there are none, where there are none
     curve: tuple[RankCurvePoint, ...] = ()
     """The ranks of each of these steps under the logged advantages, beside their nulls."""
     tokens: tuple[RolloutTokens, ...] | Unavailable
     """The tokens of the rollouts with the largest part of the largest gradient."""
-    parts: TokenParts = TokenParts()
-    """What all tokens of these steps say, where they were looked at."""
-    samples: tuple[Samples, ...]
-    """Samples of held-out prompts, before and after."""
-    passk: PassAtKReport | Unavailable
-    """pass@k of these samples."""
-    logged: LoggedPolicy = field(default_factory=LoggedPolicy)
-    """What the log alone says of its policy."""
-    lengths: Lengths | None = None
-    """How long the rollouts are; None: whoever needs them reads them."""
+    parts: TokenParts = TokenParts()  # what all tokens of these steps say, where they were looked at
+    samples: tuple[Samples, ...]  # samples of held-out prompts, before and after
+    passk: PassAtKReport | Unavailable  # pass@k of these samples
+    logged: LoggedPolicy = field(default_factory=LoggedPolicy)  # what the log alone says of its policy
+    lengths: Lengths | None = None  # how long the rollouts are; None: whoever needs them reads them
     options: Mapping[str, str] = field(default_factory=dict)
     """How the run was read: option of the command line -> its value."""
 
