@@ -13,7 +13,7 @@ from tests.conftest import REPOSITORY
 from tests.hostile.campaign import run_campaign
 from tests.hostile.cases import run_case
 
-_RUN = ("--steps", "2", "--num-prompts", "6", "--group-size", "4", "--checkpoint-every", "1", "--heldout-prompts", "0")
+_RUN = ("--steps", "2", "--num-prompts", "2", "--group-size", "4", "--checkpoint-every", "1", "--heldout-prompts", "0")
 
 
 def make_model(folder: Path) -> Path:

@@ -138,8 +138,8 @@ def whole(file: Path, chance: random.Random) -> str:
 
 @cache
 def _bomb() -> bytes:
-    """60 KB that unpack to 60 MB of nothing."""
-    return gzip.compress(bytes(60 << 20), 9, mtime=0)
+    """270 KB that unpack to 60 MB of nothing."""
+    return gzip.compress(bytes(60 << 20), 1, mtime=0)
 
 
 def lines(file: Path, chance: random.Random) -> str:
