@@ -69,9 +69,12 @@ def fitting_hint(hint: str, arguments: Sequence[str], options: Mapping[str, froz
     if running is None:
         return hint
     there = options[running].union(*(options.get(name, frozenset()) for name in _NAMED.findall(hint)))
+    elsewhere: dict[str, list[str]] = {}
     for option in dict.fromkeys(_OPTION.findall(hint)):
-        owners = [name for name, own in options.items() if option in own]
-        if owners and option not in there:
-            names = " and ".join(f"`gradscope {name}`" for name in owners[:2])
-            hint = f"{hint} ({option} is an option of {names}, not of `gradscope {running}`.)"
+        owner = next((name for name, own in options.items() if option in own), None)
+        if owner is not None and option not in there:
+            elsewhere.setdefault(owner, []).append(option)
+    for owner, foreign in elsewhere.items():
+        are = "is an option" if len(foreign) == 1 else "are options"
+        hint = f"{hint} ({', '.join(foreign)} {are} of `gradscope {owner}`, not of `gradscope {running}`.)"
     return hint

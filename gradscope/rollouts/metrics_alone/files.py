@@ -353,10 +353,10 @@ _PAIR = re.compile(
     r"""(?P<value>[+-]?(?:nan|inf(?:inity)?|[0-9.][0-9.]*(?:e[+-]?[0-9]+)?))['"]?\)?(?=\s*[,}])""",
     re.IGNORECASE,
 )
-_DASHED = re.compile(
-    r"(?:^| - )(?P<key>[\w/@.-]{1,200}):(?:np\.\w+\()?(?P<value>[+-]?(?:nan|inf|[0-9.][0-9.e+-]*))\)?(?= - |\s*$)"
+_COLONED = re.compile(
+    r"(?:^|\s)(?P<key>[\w/@.-]{1,200}):(?:np\.\w+\()?(?P<value>[+-]?(?:nan|inf|[0-9.][0-9.e+-]*))\)?(?=\s|$)"
 )
-_VERL = re.compile(r"\bstep:(?P<step>[0-9]{1,15}) - ")
+_STEP_FIRST = re.compile(r"\bstep:(?P<step>[0-9]{1,15}) - |^Step (?P<number>[0-9]{1,15}) \| ")
 _SLIME = re.compile(r"\b(?P<kind>rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/(?P<all>[0-9]{1,12}) \[")
 _LONGEST_LINE = 1 << 20
@@ -364,7 +364,9 @@ _MARKS = ("'loss'", "'reward'", "'grad_norm'", "'train/", "'rollout/", '"loss"',
 
 
 def _console(file: Path, aside: SetAside) -> Rows:
-    """What a trainer printed: dictionaries of TRL's and its relatives, verl's ``step:N - name:value``, slime's.
+    """What a trainer printed: dictionaries of TRL's and its relatives, slime's, lines that begin with their step.
+
+    verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value name:value``.
 
     TRL's dictionaries do not name their step: where a bar of progress stands before each, its count is the step, else
     the place of the dictionary among all.
@@ -379,11 +381,11 @@ def _console(file: Path, aside: SetAside) -> Rows:
         for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]):
             last_bar = int(bar["done"])
         text = line[-_LONGEST_LINE:]
-        verl = _VERL.search(text)
+        first = _STEP_FIRST.search(text)
         slime = _SLIME.search(text)
-        if verl is not None:
-            values = {one["key"]: _number_or_text(one["value"]) for one in _DASHED.finditer(text[verl.start() :])}
-            yield MetricRow(location, {**values, "step": int(verl["step"])})
+        if first is not None:
+            values = {one["key"]: _number_or_text(one["value"]) for one in _COLONED.finditer(text[first.end() - 1 :])}
+            yield MetricRow(location, {**values, "step": int(first["step"] or first["number"])})
         elif slime is not None:
             values = {one["key"]: _number_or_text(one["value"]) for one in _PAIR.finditer(text[slime.start() :])}
             yield MetricRow(location, {**values, "step": int(slime["step"])})

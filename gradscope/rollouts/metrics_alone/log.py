@@ -27,9 +27,10 @@ LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBo
 
 _STEPS = (
     *("train/global_step", "global_step", "step", "training_step", "rollout/step", "train/step"),
-    *("trainer/global_step", "iteration", "progress/batch", "Step", "_step"),
+    *("global_step/max_steps", "current_steps", "training/global_step", "trainer/global_step", "iteration"),
+    *("progress/batch", "Step", "_step"),
 )
-"""Columns of steps: the trainer's own count before that of a logger, which counts its calls."""
+"""Columns of steps: the trainer's own count before that of a logger, which counts its calls. ms-swift's is ``3/30``."""
 _SLIMES = ("rollout/step", "train/step")
 """Of rows of slime's each has one of them."""
 _RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
@@ -332,7 +333,7 @@ def _step_keys(first: Iterable[MetricRow], column: str | None) -> tuple[str, ...
 def _step(cell: Any) -> int | None:
     """A step; None where a cell is none."""
     try:
-        step = whole_from(cell) if isinstance(cell, str) else int(cell) if _is_whole(cell) else -1
+        step = whole_from(cell.partition("/")[0]) if isinstance(cell, str) else int(cell) if _is_whole(cell) else -1
     except ValueError:
         return None
     return step if 0 <= step <= _LARGEST_STEP else None

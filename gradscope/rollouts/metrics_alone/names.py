@@ -112,7 +112,7 @@ COMMON: tuple[CommonMetric, ...] = (
         keys=(
             *("reward", "critic/score/mean", "critic/rewards/mean", "env/all/reward/total", "env/all/reward/mean"),
             *("reward/all/mean", "reward/mean", "rollout/raw_reward", "rollout/reward", "scores", "mean_reward"),
-            *("reward_mean", "objective/scores", "objective/verifiable_reward"),
+            *("reward_mean", "objective/scores", "objective/verifiable_reward", "rewards"),
         ),
     ),
     CommonMetric(

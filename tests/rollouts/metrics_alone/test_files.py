@@ -119,9 +119,11 @@ def test_dictionaries_on_a_console(tmp_path: Path, text: str, rows: list[tuple[i
 
 def test_other_lines_of_a_console(tmp_path: Path) -> None:
     text = "(pid=1) step:7 - actor/grad_norm:0.5 - x:np.float64(1e-05) - bad:abc\n"
+    text += "Step 8 | loss:0.25 rewards:1.5 note:abc kl_loss:nan \n"
     text += "INFO rollout 3: {'rollout/raw_reward': 0.5, 'n': 2}\nnothing\n{'loss': 0.5, 'rew\n"
     aside = QuarantineLog()
     found = cells_in(write(tmp_path / "x.txt", text), aside)
+    assert str(found.pop(1)) == "{'loss': 0.25, 'rewards': 1.5, 'kl_loss': nan, 'step': 8}"
     assert found == [
         {"actor/grad_norm": 0.5, "x": 1e-05, "step": 7},
         {"rollout/raw_reward": 0.5, "n": 2.0, "step": 3},

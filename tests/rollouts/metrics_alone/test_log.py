@@ -189,6 +189,12 @@ def test_rows_that_name_their_run_are_told_apart(tmp_path: Path) -> None:
     assert read(path, metric_run="b").every_step == (1, 2)
 
 
+@pytest.mark.parametrize(("column", "cells"), [("global_step/max_steps", ["1/9", "5/9"]), ("current_steps", [1, 5])])
+def test_steps_as_trainers_count_their_progress(tmp_path: Path, column: str, cells: list[Any]) -> None:
+    write_lines(tmp_path / "log.jsonl", *({column: cell, "reward": 0.5, "total_steps": 9} for cell in cells))
+    assert tuple(read(tmp_path / "log.jsonl").every_step) == (1, 5)
+
+
 def test_several_rows_of_a_step_are_one(tmp_path: Path) -> None:
     path = series(tmp_path, {"step": 1, "reward": 0.5}, {"step": 1, "loss": 0.1}, {"step": 0, "val": 1}, {"time": 3})
     run = read(path)
