@@ -33,8 +33,6 @@ Counts = NDArray[np.int64]
 _MANY = 4
 """Values, in squares of the order, from which their sums of products come from sums of powers, and each is divided out:
 what cancels then is a small part of the sums of choices that the products are set against."""
-_ALONE = -1
-"""Of blocks of so many values, which are looked at one by one."""
 _CELLS = 1 << 20
 """Coefficients of one level of a tree that are held at once."""
 
@@ -155,10 +153,10 @@ def _predictions(
 def _alike(num_members: Counts, start: Counts, order: int) -> Iterator[tuple[Counts, Counts]]:
     """Blocks of about as many prompts, as many as fit into memory at once, and their rows among all members."""
     depth = np.ceil(np.log2(np.maximum(num_members, 1))).astype(np.int64)
-    depth[num_members >= _MANY * order**2] = _ALONE
-    for kind in np.unique(depth).tolist():
-        blocks = np.flatnonzero(depth == kind)
-        at_once = 1 if kind == _ALONE else max(1, _CELLS // ((order + 1) << kind))
+    is_large = num_members >= _MANY * order**2
+    for kind, large in np.unique(np.column_stack([depth, is_large]), axis=0).tolist():
+        blocks = np.flatnonzero((depth == kind) & (is_large == large))
+        at_once = max(1, _CELLS // ((order + 1) << kind))
         for first in range(0, len(blocks), at_once):
             some = blocks[first : first + at_once]
             size = num_members[some]
@@ -188,7 +186,7 @@ def _products_of_others(values: Array, order: int) -> Array:
     """
     num_blocks, most = values.shape
     if most >= _MANY * order**2:
-        return np.stack([_by_division(of_block, order) for of_block in values])
+        return _by_division(values, order)
     leaves = np.zeros((num_blocks, 1 << (most - 1).bit_length(), order + 1))
     leaves[..., 0] = 1.0
     leaves[:, :most, 1] = values
@@ -213,19 +211,18 @@ def _multiplied(first: Array, second: Array, degree: int) -> Array:
 
 def _by_division(values: Array, order: int) -> Array:
     """The same from sums of powers; each value's factor is divided out of the product of all."""
-    sums, power = np.empty(order), np.ones(len(values))
+    num_blocks, most = values.shape
+    sums, power = np.empty((order, num_blocks)), np.ones_like(values)
     for place in range(order):
         power = power * values
-        sums[place] = power.sum()
-    whole = np.ones(order + 1)
+        sums[place] = power.sum(axis=1)
+    found = np.ones((order + 1, num_blocks, 1 + most))
     for degree in range(1, order + 1):
-        signs = (-1.0) ** np.arange(degree)
-        whole[degree] = np.sum(signs * whole[degree - 1 :: -1][:degree] * sums[:degree]) / degree
-    found = np.ones((order + 1, 1 + len(values)))
-    found[:, 0] = whole
+        signs = (-1.0) ** np.arange(degree)[:, None]
+        found[degree, :, 0] = np.sum(signs * found[degree - 1 :: -1, :, 0][:degree] * sums[:degree], axis=0) / degree
     for degree in range(1, order + 1):
-        found[degree, 1:] = np.maximum(whole[degree] - values * found[degree - 1, 1:], 0.0)
-    return found.T
+        found[degree, :, 1:] = np.maximum(found[degree, :, :1] - values * found[degree - 1, :, 1:], 0.0)
+    return np.moveaxis(found, 0, -1)
 
 
 def estimate_policy_gap(
