@@ -212,14 +212,7 @@ def _model_files(folder: Path) -> tuple[Path, ...]:
 
 
 def _is_name(shard: str) -> bool:
-    """Whether an index names a file beside itself.
-
-    Returns:
-        True.
-
-    Raises:
-        ValueError: It names one elsewhere.
-    """
+    """Whether an index names a file beside itself."""
     if Path(shard).name != shard:
         raise ValueError(f"{shard} is no file of the folder")
     return True

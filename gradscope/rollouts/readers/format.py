@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, Unusabl
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
-from gradscope.rollouts.readers.reduction.columns import LineColumns
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, records_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
 from gradscope.rollouts.run import Run
 
@@ -88,11 +90,11 @@ class LogColumns:
     """How a log is read in one go, without the look at all rows that a ``survey`` is."""
 
     lines: LineColumns | None = None
-    """How its usual lines become columns; None: every row is read by the row reader."""
+    """How its lines become columns; None: ``records`` reads every row by itself."""
     shared: Mapping[str, Any] = field(default_factory=dict)
     """What ``records`` is called with in place of what ``survey`` finds."""
-    surveyed: Mapping[str, Any] | None = None
-    """The same for rows that are read back; None: ``shared``."""
+    read_back: Callable[[Cells], Columns] | None = None
+    """What rows hold that are read back; None: as ``lines`` says."""
     judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
     """A last look at the whole, where it has groups; None: it has to be surveyed after all, and read again."""
 
@@ -111,11 +113,12 @@ class RowFormat:
     """Globs from the folder that the trainer writes to down to its files, each as seen from another folder."""
     recognizes_file: Callable[[Path], bool]
     """Whether one of the first of those files is of this format: see :func:`has_keys` and :func:`has_row`."""
-    records: Callable[..., Iterable[Record]]
-    """A :class:`LogRow`'s rollouts; raises :class:`UnusableRowError` where the row holds none."""
+    records: Callable[..., Iterable[Record]] | None = None
+    """A :class:`LogRow`'s rollouts; raises :class:`UnusableRowError` where the row holds none. None: ``columns`` says
+    what rows hold."""
     survey: Callable[[Sequence[LogRow], Reading], Mapping[str, Any]] | None = None
     """A look at all rows before the first is used, where rows depend on one another; what it returns are further
-    arguments of every call of ``records``."""
+    arguments of every call of ``records``, or of ``columns``."""
     inferred: tuple[str, ...] = ()
     """Sentences for ``Source.inferred``."""
     missing: tuple[str, ...] = ()
@@ -134,7 +137,7 @@ class RowFormat:
     """Adds what the trainer left beside its log: arguments, weights, metrics; None: nothing."""
     takes: frozenset[str] = frozenset()
     """As for :class:`Format`."""
-    columns: Callable[[Reading], LogColumns | None] | None = None
+    columns: Callable[..., LogColumns | None] | None = None
     """How logs are read in one go; None: a survey comes first, if there is one, and each row is read by itself. It
     notes what ``survey`` would have found."""
 
@@ -155,8 +158,12 @@ class RowFormat:
             reading = Reading(request=request, files=files, quarantine=WatchedLog(request.progress, files))
             rows = () if self.survey is None else tuple(self._rows(replace(reading, quarantine=QuarantineLog())))
             shared = {} if self.survey is None else self.survey(rows, reading)
-            groups = self._reduced(reading, LogColumns(shared=shared))
-        assert groups is not None  # a reading after a survey is not judged
+            columns = LogColumns(shared=shared)
+            if self.columns is not None and self.records is None:
+                columns = self.columns(reading, **shared)
+            assert columns is not None  # a reading after a survey is not judged
+            groups = self._reduced(reading, columns)
+        assert groups is not None
         run = assemble_groups(
             request,
             groups=groups,
@@ -179,33 +186,43 @@ class RowFormat:
 
     def _reduced(self, reading: Reading, columns: LogColumns) -> GroupsOfTable | None:
         """The groups of a log; None: it has to be surveyed."""
+        take = None if columns.lines is None or self.records is not None else columns.lines.of_cells
 
-        def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
+        def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
+            if take is not None:
+                return records_in(take, file, rows, quarantine, reading.noted.add)
             of_rows = replace(reading, quarantine=quarantine, counts_tokens=True)
             return self._records(((file, row) for row in rows), of_rows, columns.shared)
 
         def together(rows: Iterable[FileRow]) -> Iterator[Record]:
-            surveyed = columns.shared if columns.surveyed is None else columns.surveyed
-            return self._records(rows, replace(reading, quarantine=QuarantineLog()), surveyed)
+            nobody, take = QuarantineLog(), columns.read_back
+            if take is None:
+                of_rows = replace(reading, quarantine=nobody)
+                return (record for _, record in self._records(rows, of_rows, columns.shared))
+            of_files = ((file, [row for _, row in some]) for file, some in groupby(rows, key=itemgetter(0)))
+            return (record for file, some in of_files for _, record in records_in(take, file, some, nobody))
 
         log = ColumnLog(
             files=reading.files,
             declared=lambda _: columns.lines,
             rows=self._rows_in,
             records=records,
-            together=together,
+            together=together if take is None or columns.read_back is not None else None,
             quarantine=reading.quarantine,
             note=reading.noted.add,
             keys=() if columns.lines is None else columns.lines.row.__struct_encode_fields__,
         )
         return reduced_groups(log, reading.request, lambda table: columns.judged(table) if len(table) else table)
 
-    def _records(self, rows: Iterable[FileRow], reading: Reading, shared: Mapping[str, Any]) -> Iterator[Record]:
-        """The rollouts of rows, each looked at by itself."""
-        for file, (location, cells) in rows:
+    def _records(
+        self, rows: Iterable[FileRow], reading: Reading, shared: Mapping[str, Any]
+    ) -> Iterator[tuple[int, Record]]:
+        """The rollouts of rows, each looked at by itself, and the places of these."""
+        assert self.records is not None
+        for place, (file, (location, cells)) in enumerate(rows):
             row = LogRow(file=file, location=location, cells=cells, reading=reading)
             try:
-                yield from self.records(row, **shared)
+                yield from ((place, record) for record in self.records(row, **shared))
             except UnusableRowError as error:
                 reading.quarantine.add(str(error), location)
 

@@ -43,14 +43,7 @@ def _recognizes(request: ReadRequest) -> bool:
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read a run folder of ours.
-
-    Returns:
-        The run.
-
-    Raises:
-        InputError: It has no rollouts, or none of their files can be read.
-    """
+    """Read a run folder of ours."""
     path = request.path
     manifest = read_manifest(path)
     require_arguments(manifest.trainer_arguments, str(manifest_path(path)))

@@ -227,15 +227,7 @@ def _recognizes(request: ReadRequest) -> bool:
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read parts as the log that they are of.
-
-    Returns:
-        The run, without weights.
-
-    Raises:
-        InputError: More than rewards is asked for, a part cannot be read or is of another layout, or they are not
-            parts of one log.
-    """
+    """Read parts as the log that they are of; the run, without weights."""
     paths = [file for file in expand(request.path) if file.name.endswith(SUFFIX)]
     opened = [(path, *_opened(path)) for path in paths]
     if not request.parts_answer:

@@ -208,14 +208,7 @@ _SKYRL_SUMMED = "Scores that are lists hold a reward a token, and count as their
 
 
 def _refuse_turns(rows: Sequence[LogRow], reading: Reading) -> dict[str, Any]:
-    """Refuse rows that are turns: the prompt of one goes on where the response of another ends.
-
-    Returns:
-        Nothing that rows need.
-
-    Raises:
-        InputError: There are such rows.
-    """
+    """Refuse rows that are turns: the prompt of one goes on where the response of another ends."""
     texts = [(text_of(row.cells.get("input_prompt")), text_of(row.cells.get("output_response"))) for row in rows]
     prompts = sorted({prompt for prompt, _ in texts})
     for row, (prompt, response) in zip(rows, texts, strict=True):

@@ -292,11 +292,7 @@ def _inflated(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> 
 
 
 def _refuse_unreadable(path: Path, members: list[zipfile.ZipInfo], chosen: list[zipfile.ZipInfo]) -> None:
-    """Refuse an archive that cannot be read.
-
-    Raises:
-        InputError: Its samples are split into chunks, locked, or too large.
-    """
+    """Refuse an archive that cannot be read."""
     if not chosen and any(_CHUNK.fullmatch(member.filename) for member in members):
         raise InputError(
             f"{path} splits each sample into chunks, a layout that is not read.",

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.function_rewards import reward_terms
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    digest,
-    finite_or_none,
     generation_seconds,
     in_environment,
     is_not_finite,
     parse_messages,
     parse_reward,
+    prompt_text_id,
     text_of,
-    whole_number,
 )
-from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
-from gradscope.rollouts.readers.parsing.records import Record
+from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.reduction.columns import REWARD, Cells, Columns, sample_hashes, texts_in
 
 USUAL: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "problem", "input", "query", "instruction"),
@@ -202,6 +201,8 @@ class FlatColumns:
     """The one that tells the rollouts of a group apart."""
     environment: str | None = None
     """The one that names a row's environment, data source or agent."""
+    times: tuple[str, ...] = ()
+    """Those that ``generation_seconds`` looks at."""
 
     @property
     def key(self) -> str:
@@ -213,81 +214,56 @@ class FlatColumns:
         """Whether only the prompts' texts tell groups apart."""
         return self.names.group is None and self.names.prompt_id is None
 
+    def take(self, rows: Cells) -> Columns:
+        """What rows hold."""
+        names = self.names
+        reward = rows.numbers(names.reward)
+        numbers: dict[str, NDArray[Any]] = {"reward": reward}
+        for name in self.rewards:
+            numbers[REWARD + name] = reward if name == names.reward else rows.numbers(name)
+        if self.times and not rows.from_text:
+            timed = zip(*map(rows.cells, self.times), strict=True)
+            numbers["seconds"] = to_floats(
+                generation_seconds(dict(zip(self.times, of_row, strict=True))) for of_row in timed
+            )
+        if names.advantage is not None and not rows.from_text:
+            numbers["advantage"] = rows.numbers(names.advantage)
+        samples: list[str | None] = []
+        if self.sample is not None:
+            samples = [name or None for name in texts_in(rows.names(self.sample))]
+            numbers["sample"] = sample_hashes(samples)
+        group = rows.prompt_ids(self.key) if self.by_prompt else rows.names(self.key)
+
+        def prompts(some: list[int]) -> list[str]:
+            ids = texts_in(group, some) if self.by_prompt else [None] * len(some)
+            for name, id_of in ((names.prompt_id, text_of), (names.prompt, prompt_text_id), (self.key, text_of)):
+                if name is not None and None in ids:
+                    cells = rows.cells(name, some)
+                    known = zip(ids, cells, strict=True)
+                    ids = [id_of(cell) if one is None and cell is not None else one for one, cell in known]
+            named = [one or "" for one in ids]
+            if self.environment is None:
+                return named
+            return list(map(in_environment, rows.cells(self.environment, some), named))
+
+        return Columns(
+            step=np.zeros(len(rows), dtype=np.int64) if names.step is None else rows.steps(names.step),
+            group=group,
+            no_group=f"{self.key} is missing",
+            prompts=prompts,
+            texts=None if names.prompt is None else lambda some: list(map(text_of, rows.cells(names.prompt, some))),
+            numbers=numbers,
+            no_reward=partial(rows.no_reward, names.reward or ""),
+            is_odd=rows.not_finite(names.advantage),
+            sample=lambda at: samples[at] if samples else None,
+            further=lambda at: {
+                "completion": text_of(rows.cell(names.completion, at)),
+                "messages": parse_messages(rows.cell(names.prompt, at)),
+            },
+            flaw=lambda at: BROKEN_ADVANTAGE if is_not_finite(rows.cell(names.advantage, at)) else None,
+        )
+
 
 def key_of(names: ColumnNames) -> str | None:
     """The column that rollouts are grouped by; None where there is none."""
     return names.group or names.prompt_id or names.prompt
-
-
-def flat_records(
-    rows: Iterable[Row], columns: FlatColumns, quarantine: QuarantineLog, *, from_text: bool
-) -> Iterator[Record]:
-    """The rollouts of rows.
-
-    Args:
-        rows: Rows of one file.
-        columns: What their columns are.
-        quarantine: Takes the rows that cannot be used.
-        from_text: Whether all cells are text, as those of CSV are.
-
-    Yields:
-        One record a usable row.
-    """
-    names = columns.names
-    for location, row in rows:
-        reward = parse_reward(row.get(names.reward or "", ABSENT), from_text=from_text)
-        step = 0 if names.step is None else whole_number(row.get(names.step))
-        key = row.get(columns.key)
-        if step is None:
-            quarantine.add("the step is not a whole number", location)
-        elif key is None or key == "":
-            quarantine.add(f"{columns.key} is missing", location)
-        else:
-            further = {name: _number(parse_reward(row.get(name), from_text=from_text)) for name in columns.rewards}
-            if isinstance(reward, str):
-                quarantine.add(reward, location)
-            elif is_not_finite(row.get(names.advantage or "")):
-                quarantine.add(BROKEN_ADVANTAGE, location)
-            record = _record(row, columns, step, _number(reward), further)
-            sample_id = None if columns.sample is None else text_of(row.get(columns.sample)) or None
-            yield dataclasses.replace(record, sample_id=sample_id, location=location) if sample_id else record
-
-
-def _record(
-    row: Mapping[str, Any], columns: FlatColumns, step: int, reward: float | None, rewards: Mapping[str, float | None]
-) -> Record:
-    names = columns.names
-    prompt = row.get(names.prompt or "")
-    prompt_id = prompt_id_of(row, columns)
-    environment = row.get(columns.environment or "")
-    return Record(
-        step=step,
-        group=prompt_id if columns.by_prompt else text_of(row[columns.key]),
-        prompt_id=in_environment(environment, prompt_id),
-        prompt=text_of(prompt),
-        completion=text_of(row.get(names.completion or "")),
-        reward=reward,
-        rewards=rewards,
-        messages=parse_messages(prompt),
-        advantage=finite_or_none(row.get(names.advantage or "")),
-        seconds=generation_seconds(row),
-    )
-
-
-def prompt_id_of(row: Mapping[str, Any], columns: FlatColumns) -> str:
-    """The id of a row's prompt: its own, else that of its text, else the group's."""
-    names = columns.names
-    if names.prompt_id is not None and row.get(names.prompt_id) is not None:
-        return text_of(row[names.prompt_id])
-    if names.prompt is not None and row.get(names.prompt) is not None:
-        return prompt_text_id(row[names.prompt])
-    return text_of(row[columns.key])
-
-
-def prompt_text_id(prompt: Any) -> str:
-    """The id of a prompt without one: of its messages or its text."""
-    return digest(parse_messages(prompt) or text_of(prompt))
-
-
-def _number(reward: float | str) -> float | None:
-    return None if isinstance(reward, str) else reward

@@ -144,6 +144,11 @@ def text_of(value: Any) -> str:
     return "\n".join(_content_of(message) for message in messages)
 
 
+def prompt_text_id(prompt: Any) -> str:
+    """The id of a prompt without one: of its messages or its text."""
+    return digest(prompt if type(prompt) is str else parse_messages(prompt) or text_of(prompt))
+
+
 def _content_of(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, Sequence) and not isinstance(content, str):

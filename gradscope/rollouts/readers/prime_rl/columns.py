@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gradscope.rollouts.readers.parsing.cells import number_in_name
 from gradscope.rollouts.readers.prime_rl.annotations import HIGH, LOW, digest_halves
-from gradscope.rollouts.readers.reduction.columns import REWARD, Columns, LineColumns, Name, numbers_of, step_numbers
+from gradscope.rollouts.readers.reduction.columns import REWARD, Columns, LineColumns, numbers_of, step_numbers
 
 STEP = re.compile(r"^step_([0-9]+)$")
 """A step's folder."""
@@ -58,7 +58,7 @@ class _Of(Struct, gc=False):
 
 
 class _Group(Struct, gc=False):
-    id: Name
+    id: str | int
 
 
 class _Environment(Struct, gc=False):

@@ -88,17 +88,7 @@ class FoundStream:
 def arrivals(
     rows: Iterable[Row], annotations: Annotations, quarantine: QuarantineLog, seen: Counter[str]
 ) -> Iterator[Arrival]:
-    """The rollouts of some episodes; those of evaluations are left out.
-
-    Args:
-        rows: Lines of the stream.
-        annotations: What was learned of their traces.
-        quarantine: Takes what cannot be used.
-        seen: Counts the episodes that ``AGENTS`` and ``SEVERAL`` are true of.
-
-    Yields:
-        Them, in their order.
-    """
+    """The rollouts of some episodes; those of evaluations are left out."""
     tell_batches = annotations.tell_batches
     for location, row in rows:
         group, traces = mapping_of(row.get("group")).get("id"), trained_traces(row)
@@ -229,12 +219,12 @@ class _OddRows:
     is_unlike: bool = False
     """Whether some row cannot stand beside columns."""
 
-    def records(self, _: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
+    def records(self, _: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
         annotations = Annotations(self.shipments.dispatches)
-        for row in rows:
+        for place, row in enumerate(rows):
             self.is_unlike |= any(map(_tells_its_batch, trained_traces(row[1])))
             for one in self.known.take(arrivals([row], annotations, quarantine, self.known.seen)):
-                yield _beside_columns(one)
+                yield place, _beside_columns(one)
 
 
 def _tells_its_batch(trace: Mapping[str, Any]) -> bool:
@@ -328,15 +318,7 @@ def stream_files(path: Path) -> tuple[Path, ...]:
 
 
 def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: bool) -> Run:
-    """Read a stream.
-
-    Args:
-        files: Its chunks.
-        has_earlier: Whether traces of an earlier version lie beside it.
-
-    Returns:
-        The run: groups have all their episodes, and tokens that no batch held are in no loss.
-    """
+    """Read a stream."""
     beside = _annotation_files(files)
     found = reduce_stream(request, files, beside) if request.rewards_only and not keeps_texts(files) else None
     found = found or _by_row(files, beside, request)

@@ -216,9 +216,10 @@ def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
         return None
     found, columns = _Found(groups=()), episode_columns()
 
-    def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
-        some = _records(file, rows, TrainedBatches(), quarantine, found.seen)
-        return (replace(record, tokens=None, earlier=()) for record in some)  # as usual rows have none
+    def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
+        for place, row in enumerate(rows):
+            for record in _records(file, [row], TrainedBatches(), quarantine, found.seen):
+                yield place, replace(record, tokens=None, earlier=())  # as usual rows have none
 
     log = ColumnLog(
         files=files,

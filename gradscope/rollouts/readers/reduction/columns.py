@@ -1,7 +1,7 @@
-"""How the usual rows of a format become columns: the keys that it reads with the types they have, and one function.
+"""How rows become columns: the keys that are read, and one function that says what their cells mean.
 
-A row is usual where msgspec decodes it into the declared struct and the function finds nothing odd in it; any other
-goes to the row reader, alone. So a declaration need not say what becomes of strange cells: it leaves them out.
+That function is all that is declared of a format. It takes the cells of many rows at once, as a decoder or Arrow made
+them, and of single rows that these refuse, or whose rollouts are asked for with all that the log has of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,23 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import to_floats
-from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, digest, finite_or_none, whole_number
+from gradscope.rollouts.arrays import to_filled, to_floats, to_indices, to_strings, to_texts
+from gradscope.rollouts.readers.parsing.cells import (
+    ABSENT,
+    LARGEST_STEP,
+    digest,
+    finite_or_none,
+    parse_reward,
+    prompt_text_id,
+    text_of,
+    whole_number,
+)
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.records import Record
+from gradscope.rollouts.readers.parsing.tables import Row
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -32,14 +46,11 @@ Counts = NDArray[np.int64]
 REWARD = "reward/"
 """What stands before the name of a reward function in the name of its column."""
 NOT_COMPARED = 0
-"""Stands for what tells a rollout apart where only the row reader can compare it."""
-Number = float | bool | None
-"""The usual types of a reward; null makes its row odd."""
-Name = str | int
-"""The usual types of an id."""
+"""Stands for what tells a rollout apart where only its row can be compared."""
 _NUMBERS = frozenset({float, int, bool, type(None)})
-_NAMES = frozenset({str, int})
 _NO_STEP = -1
+_AT_ONCE = 1 << 13
+"""Rows that are objects at once."""
 _ID_CELLS = b" 0123456789,"
 _CELLS = _ID_CELLS + b".-+eEnultrfas"
 """What stands in a JSON list of whole numbers, and in one of numbers, booleans and null."""
@@ -52,30 +63,168 @@ class Columns:
     """Some rows as columns, [R] each."""
 
     step: NDArray[np.int64]
-    """Whole numbers from 0 on; -1 makes the row odd."""
+    """Whole numbers from 0 on; -1 where the row has none, and so holds no rollout."""
+    no_step: str = "the step is not a whole number"
+    """Why, for the quarantine."""
     group: list[str] | pa.Array
-    """What the rows of a group share within a step; "" makes the row odd."""
+    """What the rows of a group share within a step; "" where the row has none, and so holds no rollout."""
+    no_group: str = ""
+    """Why, for the quarantine."""
     prompts: Callable[[list[int]], list[str]]
     """The ids of the prompts of some rows: asked for the first row of each group."""
     texts: Callable[[list[int]], list[str]] | None = None
     """The texts of the prompts of some rows; None: the log has none."""
     numbers: Mapping[str, NDArray[Any]]
-    """``reward``, which where it is not finite makes the row odd, and each reward function as ``reward/NAME``; any of
-    ``seconds``, ``advantage``, ``num_tokens`` and ``sample``, as ``Part`` has them."""
+    """``reward``, NaN where the row has none, and each reward function as ``reward/NAME``; any of ``seconds``,
+    ``advantage``, ``num_tokens`` and ``sample``, as ``Part`` has them."""
+    is_sparse: bool = False
+    """Whether a rollout has those reward functions alone of which it has a number."""
+    no_reward: Callable[[int], str] = lambda _: "the reward is missing"
+    """Why a row has none."""
     is_odd: NDArray[np.bool_] | None = None
-    """What else is odd; None: nothing."""
+    """Where ``further`` has to look at the row; None: nowhere."""
     noted: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    """Sentences on the log, and which usual rows call for them, [R]."""
+    """Sentences on the log, and which rows call for them, [R]."""
+    sample: Callable[[int], str | None] = lambda _: None
+    """What tells a rollout from the others of its group."""
+    further: Callable[[int], Mapping[str, Any]] = lambda _: {}
+    """Further fields of a row's ``Record``; raises ``UnusableRowError`` where the row holds no rollout."""
+    flaw: Callable[[int], str | None] = lambda _: None
+    """What else is to be set aside of a row that has a reward, and stays in its group."""
+
+
+class Cells:
+    """The cells of some rows of a file by column, whoever made the rows; each column is made once."""
+
+    def __init__(
+        self,
+        path: Path,
+        size: int,
+        keys: Iterable[str],
+        column: Callable[[str | None], Any],
+        *,
+        from_text: bool = False,
+    ) -> None:
+        """Cells.
+
+        Args:
+            path: The file.
+            size: Rows, R.
+            keys: The keys that rows have, or may have.
+            column: A column by its key: an array, or a list with UNSET where a row lacks the key.
+            from_text: Whether all of them are text, as those of CSV are.
+        """
+        self.path = path
+        self.keys = tuple(keys)
+        self.from_text = from_text
+        self.column = cache(column)
+        self._size = size
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Mapping[str, Any]], path: Path, *, from_text: bool = False) -> Cells:
+        """Those of rows that the row reader made."""
+        keys = {key: None for row in rows for key in row}
+        return cls(path, len(rows), keys, lambda key: [row.get(key, UNSET) for row in rows], from_text=from_text)
+
+    @classmethod
+    def of_batch(cls, batch: pa.RecordBatch, path: Path, *, from_text: bool) -> Cells:
+        """Those of rows that Arrow made."""
+        columns: dict[str | None, pa.Array] = dict(zip(batch.schema.names, batch.columns, strict=True))
+        absent = pa.nulls(len(batch))
+        return cls(path, len(batch), batch.schema.names, lambda key: columns.get(key, absent), from_text=from_text)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def cells(self, key: str | None, some: Sequence[int] | None = None) -> list[Any]:
+        """The cells of some rows, or all, as plain values; None where a row has none."""
+        column = self.column(key)
+        if isinstance(column, pa.Array):
+            chosen = column if some is None else column.take(to_indices(np.array(some, dtype=np.int64)))
+            return list(chosen.to_pylist())
+        return [_plain(cell) for cell in (column if some is None else map(column.__getitem__, some))]
+
+    def cell(self, key: str | None, at: int) -> Any:
+        """The cell of a row; None where it has none."""
+        return self.cells(key, [at])[0]
+
+    def no_reward(self, key: str, at: int) -> str:
+        """Why a cell is no reward."""
+        cell = self.column(key)[at]
+        return str(parse_reward(ABSENT if cell is UNSET else _plain(cell), from_text=self.from_text))
+
+    def numbers(self, key: str | None) -> Floats:
+        """Rewards as ``parse_reward`` tells them; NaN where one is none, [R]."""
+        column = self.column(key)
+        if isinstance(column, pa.Array):
+            return _arrow_numbers(column, from_text=self.from_text)
+        return _parsed(column, from_text=True) if self.from_text else numbers_of(column)
+
+    def steps(self, key: str | None) -> Counts:
+        """Steps or indices as ``whole_number`` tells them; -1 where one is none, [R]."""
+        column = self.column(key)
+        if not isinstance(column, pa.Array):
+            return step_numbers(column)
+        cells, places = _distinct(column)
+        return np.asarray(np.append(step_numbers(cells), _NO_STEP)[places])
+
+    def not_finite(self, key: str | None) -> NDArray[np.bool_] | None:
+        """Where a cell is a number but not a finite one, [R]; None where no decoder lets such a number pass."""
+        column = self.column(key)
+        if not isinstance(column, pa.Array) or not pa.types.is_floating(column.type):
+            return None
+        return np.asarray(~np.isfinite(to_filled(column.cast(pa.float64()), 0.0)))
+
+    def names(self, key: str | None) -> list[str] | pa.Array:
+        """Cells as text; "" for null, [R]."""
+        column = self.column(key)
+        if isinstance(column, pa.Array):
+            return _mapped(column, text_of)
+        if set(map(type, column)) == {str}:
+            return list(column)
+        return [_name(cell) for cell in column]
+
+    def prompt_ids(self, key: str | None) -> list[str] | pa.Array:
+        """Ids of prompts by their texts; "" for null and for an empty text, [R]."""
+        column = self.column(key)
+        if isinstance(column, pa.Array):
+            return _mapped(column, prompt_text_id)
+        if Raw not in set(map(type, column)):
+            return ["" if cell in (None, "", UNSET) else prompt_text_id(cell) for cell in column]
+        texts = jsons_of(column)
+        empty = {b"null": "", b'""': ""}
+        plain = [text for text in dict.fromkeys(texts) if text.startswith(b'"') and text not in empty]
+        ids = empty | dict(zip(plain, digests_of([(text,) for text in plain]), strict=True))
+        others = [text for text in dict.fromkeys(texts) if text not in ids]
+        ids |= {text: prompt_text_id(json.loads(text)) for text in others}
+        return list(map(ids.__getitem__, texts))
+
+
+def texts_in(names: list[str] | pa.Array, some: Sequence[int] | None = None) -> list[Any]:
+    """Names of some rows, or all, as text."""
+    if isinstance(names, pa.Array):
+        return to_texts(names if some is None else names.take(to_indices(np.array(some, dtype=np.int64))))
+    return names if some is None else [names[at] for at in some]
+
+
+def _plain(cell: Any) -> Any:
+    return json.loads(bytes(cell)) if isinstance(cell, Raw) else None if cell is UNSET else cell
+
+
+def _name(cell: Any) -> str:
+    return cell if type(cell) is str else str(cell) if type(cell) is int else text_of(_plain(cell))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LineColumns:
-    """How the usual lines of a file become columns."""
+    """How lines become columns."""
 
     row: type[msgspec.Struct]
-    """The keys that are read, with their usual types."""
+    """The keys that are read, with the types that a decoder holds them to."""
     take: Callable[[Sequence[Any], Path], Columns]
     """What rows of a file say; at least one."""
+    of_cells: Callable[[Cells], Columns] | None = None
+    """The same of rows that the decoder refuses, by their cells; None: somebody else reads them."""
     looks_at_path: bool = False
     """Whether they say something else in a file of another name."""
     decoder: msgspec.json.Decoder[Any] = field(init=False)
@@ -85,61 +234,152 @@ class LineColumns:
         object.__setattr__(self, "decoder", msgspec.json.Decoder(self.row))
 
 
+def line_columns(
+    take: Callable[[Cells], Columns],
+    keys: Iterable[str],
+    raw: Iterable[str] = (),
+    *,
+    looks_at_path: bool = False,
+    is_complete: bool = False,
+) -> LineColumns | None:
+    """How lines become columns.
+
+    Args:
+        take: What their cells mean.
+        keys: The keys that are read.
+        raw: Further ones, whose cells are left as JSON until they are asked for.
+        looks_at_path: Whether cells mean something else in a file of another name.
+        is_complete: Whether a row with any other key is left to the row reader.
+
+    Returns:
+        Their declaration; None where a key is none that a decoder can be given.
+    """
+    kinds = dict.fromkeys(raw, Raw | msgspec.UnsetType) | dict.fromkeys(keys, Any)
+    if any(_STRANGE.search(key) for key in kinds):
+        return None
+    names = {key: f"x{at}" for at, key in enumerate(kinds)}
+    row = msgspec.defstruct(
+        "Row",
+        [(name, kinds[key], UNSET) for key, name in names.items()],
+        rename={name: key for key, name in names.items()},
+        gc=False,
+        forbid_unknown_fields=is_complete,
+    )
+    getters = {key: attrgetter(name) for key, name in names.items()}
+
+    def take_rows(rows: Sequence[Any], path: Path) -> Columns:
+        def column(key: str | None) -> list[Any]:
+            return list(map(getters[key], rows)) if key in getters else [UNSET] * len(rows)
+
+        return take(Cells(path, len(rows), getters, column))
+
+    return LineColumns(row=row, take=take_rows, of_cells=take, looks_at_path=looks_at_path)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableColumns:
     """How the rows of a Parquet or CSV file become columns."""
 
     names: tuple[str, ...]
     """The columns that are read, where the file has them."""
-    take: Callable[[pa.RecordBatch], Columns]
-    """What rows say; cells of CSV are strings."""
+    take: Callable[[Cells], Columns]
+    """What their cells mean."""
 
 
-class Keys:
-    """The keys that are read of a row, each once."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[str, Any] = {}
-
-    def __call__(self, key: str, kind: Any) -> Callable[[Any], Any]:
-        """A key and the usual type of its cells, any where it is asked for with several.
-
-        Returns:
-            What takes its cell from a row.
-        """
-        self._kinds[key] = kind if self._kinds.setdefault(key, kind) == kind else Any
-        return attrgetter(f"x{list(self._kinds).index(key)}")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._kinds)
-
-    @property
-    def are_plain(self) -> bool:
-        """Whether they can be keys of a struct."""
-        return not any(_STRANGE.search(key) for key in self._kinds)
-
-    def struct(self, *, is_complete: bool = False) -> type[msgspec.Struct]:
-        """The rows with these keys; a key whose type takes ``UNSET`` may be missing.
-
-        Args:
-            is_complete: Whether a row with any other key is odd.
-
-        Returns:
-            Their type.
-        """
-        kinds = {f"x{at}": kind for at, kind in enumerate(self._kinds.values())}
-        fields = [(name, kind, UNSET) if _may_lack(kind) else (name, kind) for name, kind in kinds.items()]
-        return msgspec.defstruct(
-            "Row",
-            sorted(fields, key=len),
-            rename=dict(zip(kinds, self._kinds, strict=True)),
-            gc=False,
-            forbid_unknown_fields=is_complete,
-        )
+def records_in(
+    take: Callable[[Cells], Columns],
+    path: Path,
+    rows: Iterable[Row],
+    quarantine: QuarantineLog,
+    note: Callable[[str], object] = lambda _: None,
+    *,
+    from_text: bool = False,
+) -> Iterator[tuple[int, Record]]:
+    """The rollouts of rows that the row reader made, each with the place of its row among them."""
+    numbered = iter(rows)
+    first = 0
+    while some := list(islice(numbered, _AT_ONCE)):
+        columns = take(Cells.of_rows([cells for _, cells in some], path, from_text=from_text))
+        groups = texts_in(columns.group)
+        for at, (location, _) in enumerate(some):
+            try:
+                yield first + at, _record(columns, groups[at], at, location, quarantine)
+            except UnusableRowError as error:
+                quarantine.add(str(error), location)
+            else:
+                for sentence, calls in columns.noted.items():
+                    if calls[at]:
+                        note(sentence)
+        first += len(some)
 
 
-def _may_lack(kind: Any) -> bool:
-    return UnsetType in getattr(kind, "__args__", ())
+def _record(columns: Columns, group: str, at: int, location: str, quarantine: QuarantineLog) -> Record:
+    if columns.step[at] < 0 or not group:
+        raise UnusableRowError(columns.no_step if columns.step[at] < 0 else columns.no_group)
+    further = columns.further(at)
+    known = {name: _known(values[at]) for name, values in columns.numbers.items() if values.dtype == np.float64}
+    functions = {name.removeprefix(REWARD): known[name] for name in known if name.startswith(REWARD)}
+    if columns.is_sparse:
+        functions = {name: number for name, number in functions.items() if number is not None}
+    why = columns.no_reward(at) if known["reward"] is None else columns.flaw(at)
+    if why is not None:
+        quarantine.add(why, location)
+    fields: dict[str, Any] = {
+        "reward": known["reward"],
+        "rewards": functions,
+        "advantage": known.get("advantage"),
+        "seconds": known.get("seconds"),
+        "sample_id": columns.sample(at),
+        **further,
+    }
+    return Record(
+        step=int(columns.step[at]),
+        group=group,
+        prompt_id=columns.prompts([at])[0],
+        prompt="" if columns.texts is None else columns.texts([at])[0],
+        location=location,
+        **fields,
+    )
+
+
+def _known(number: float) -> float | None:
+    return float(number) if math.isfinite(number) else None
+
+
+def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
+    """The different cells of a column, and which of them each row has; -1 for null, [R]."""
+    if not pa.types.is_dictionary(column.type):
+        if pa.types.is_nested(column.type):
+            cells = column.to_pylist()
+            return cells, np.where([cell is None for cell in cells], -1, np.arange(len(cells)))
+        column = column.dictionary_encode()
+    return column.dictionary.to_pylist(), to_filled(column.indices.cast(pa.int64()), -1)
+
+
+def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:
+    """Names of cells; "" for null and for an empty text, [R]."""
+    cells, places = _distinct(column)
+    names = [name_of(cell) if cell not in (None, "") else "" for cell in cells]
+    return to_strings([*names, ""]).take(to_indices(np.where(places < 0, len(names), places)))
+
+
+def _arrow_numbers(column: pa.Array, *, from_text: bool) -> Floats:
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        found = to_filled(column.cast(pa.float64(), safe=False), math.nan)
+        return np.where(np.isfinite(found), found, math.nan)
+    if from_text and pa.types.is_string(kind):
+        try:
+            return _arrow_numbers(column.cast(pa.float64()), from_text=False)
+        except pa.ArrowInvalid:
+            pass
+    cells, places = _distinct(column)
+    return np.asarray(np.append(_parsed(cells, from_text=from_text), math.nan)[places])
+
+
+def _parsed(cells: Iterable[Any], *, from_text: bool) -> Floats:
+    parsed = (parse_reward(cell, from_text=from_text) for cell in cells)
+    return to_floats(None if isinstance(number, str) else number for number in parsed)
 
 
 def numbers_of(cells: Sequence[Any]) -> Floats:
@@ -164,9 +404,9 @@ def rewards_of(cells: Sequence[Any], name_of: Callable[[str], str] = REWARD.__ad
     return found
 
 
-def whole_names_of(cells: Sequence[Any]) -> list[str]:
-    """Whole numbers as text; "" for a cell that is none, [R]."""
-    return [str(number) if number >= 0 else "" for number in step_numbers(cells).tolist()]
+def index_name(index: Any) -> str | None:
+    """An index among ``step_numbers`` as text; None where there is none."""
+    return None if index < 0 else str(index)
 
 
 def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
@@ -179,14 +419,6 @@ def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
         pass
     numbers = map(whole_number, cells)
     return np.array([_NO_STEP if number is None else number for number in numbers], dtype=np.int64)
-
-
-def id_texts(cells: Sequence[Any]) -> list[str]:
-    """Ids as text; "" for a cell that is neither text nor a whole number, [R]."""
-    kinds = set(map(type, cells))
-    if kinds == {str}:
-        return list(cells)
-    return [str(cell) if type(cell) in _NAMES else "" for cell in cells]
 
 
 def sample_hashes(cells: Iterable[str | None]) -> NDArray[np.uint32]:

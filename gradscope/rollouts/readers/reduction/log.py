@@ -1,8 +1,7 @@
 """A log of any size reduced to its rewards: block after block of its files, on all cores, in bounded memory.
 
-A usual row is never an object. An odd one goes to the row reader, alone, so that the answers are those of the row
-reader whatever the files hold. Where more than rewards is asked for, the rollouts of a step are read back by the row
-reader from where they lie.
+A usual row is never an object. An odd one is looked at by itself. Where more than rewards is asked for, the rollouts of
+a step are read back from where they lie.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ from gradscope.rollouts.readers.parsing.records import Record, build_groups
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColumns
-from gradscope.rollouts.readers.reduction.lines import Scanned, Span
+from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (
     PLACES_A_FILE,
     Part,
@@ -73,12 +73,7 @@ class ReadSoFar(EarlierLooks):
         self.set_aside = QuarantineLog()
 
     def check(self, files: Sequence[Path], keys: tuple[str, ...]) -> None:
-        """Forget everything where the log is not the one that was read, grown longer.
-
-        Args:
-            files: Its files, in order.
-            keys: What is read of its rows.
-        """
+        """Forget everything where the log is not the one that was read, grown longer."""
         known = list(self.files)
         if keys != self._keys or known != list(files[: len(known)]) or not all(map(self._has_grown, known)):
             self.forget()
@@ -138,11 +133,11 @@ class ColumnLog:
     """How a file is read; None: by the row reader alone."""
     rows: Callable[[Path, QuarantineLog], Iterable[Row]]
     """The row reader's rows of a file; what is no row goes to the quarantine."""
-    records: Callable[[Path, Iterable[Row], QuarantineLog], Iterable[Record]]
-    """The row reader's rollouts of some rows of a file; likewise."""
+    records: Callable[[Path, Iterable[Row], QuarantineLog], Iterable[tuple[int, Record]]]
+    """The rollouts of some rows of a file, each with the place of its row among them; likewise."""
     together: Callable[[Sequence[FileRow]], Iterable[Record]] | None = None
-    """The row reader's rollouts of rows that it reads together, as those of a step, where these may depend on one
-    another; None: as ``records`` does."""
+    """The rollouts of rows that are read together, as those of a step, where these may depend on one another; None: as
+    ``records`` does."""
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)
     """What is set aside."""
     note: Callable[[str], object] = lambda _: None
@@ -216,11 +211,12 @@ def read_back(
 
 
 def _together(log: ColumnLog, rows: Sequence[FileRow]) -> Iterable[Record]:
-    """The row reader's rollouts of rows; nothing is set aside, for that was done before."""
+    """The rollouts of rows; nothing is set aside, for that was done before."""
     if log.together is not None:
         return log.together(rows)
     nobody = QuarantineLog()
-    return (record for file, row in rows for record in log.records(file, [row], nobody))
+    of_files = groupby(rows, key=itemgetter(0))
+    return (record for file, some in of_files for _, record in log.records(file, [row for _, row in some], nobody))
 
 
 def reduce_log(
@@ -260,14 +256,18 @@ def keeps_texts(files: Iterable[Path]) -> bool:
 
 
 def _with_repeats(log: ColumnLog, table: RewardTable, repeated: NDArray[np.bool_]) -> RewardTable:
-    """The table with some groups as the row reader makes them, which compares their rollouts."""
+    """The table with some groups made of their rollouts, which are compared."""
     names, nobody = frozenset(table.select(repeated).ids()), QuarantineLog()
 
     def is_wanted(record: Record) -> bool:
         return group_name(record.step, record.group) in names
 
-    all_rows = ((file, row) for file in log.files for row in log.rows(file, nobody))
-    rows = [(file, row) for file, row in all_rows if any(map(is_wanted, log.records(file, [row], nobody)))]
+    rows: list[FileRow] = []
+    for file in log.files:
+        all_rows = iter(log.rows(file, nobody))
+        while some := list(islice(all_rows, _ROWS)):
+            wanted = dict.fromkeys(at for at, record in log.records(file, some, nobody) if is_wanted(record))
+            rows += [(file, some[at]) for at in wanted]
     return replaced_groups(table, repeated, build_groups(filter(is_wanted, _together(log, rows)), log.quarantine))
 
 
@@ -327,14 +327,17 @@ def _part_of(
         log.note(sentence)
     records: list[tuple[int, Record]] = []
     others: list[Span] = []
+    rows: list[tuple[OddRow, Row]] = []
     for odd in found.odd:
         location = f"{path}:{first + odd.at + 1}"
         if isinstance(odd.row, str):
             quarantine.add(odd.row, location, odd.count)
-            continue
-        for record in log.records(path, [(location, odd.row)], quarantine):
-            records.append((odd.at, record))
-            others.append(Span(step=record.step, start=odd.start, end=odd.end, line=odd.at))
+        else:
+            rows.append((odd, (location, odd.row)))
+    for place, record in log.records(path, [row for _, row in rows], quarantine) if rows else ():
+        odd = rows[place][0]
+        records.append((odd.at, record))
+        others.append(Span(step=record.step, start=odd.start, end=odd.end, line=odd.at))
     part = part_of_records(records, found.part, found.at, with_texts=with_texts) if records else found.part
     if found.spans is not None:
         spans.add(found.file, first, found.spans, others)
@@ -357,7 +360,7 @@ def _num_flawed(found: Scanned, before: int) -> int:
 
 def _parts_of_rows(log: ColumnLog, file: int, *, with_texts: bool) -> Iterator[Part]:
     path = log.files[file]
-    records = log.records(path, log.rows(path, log.quarantine), log.quarantine)
+    records = (record for _, record in log.records(path, log.rows(path, log.quarantine), log.quarantine))
     numbered = enumerate(records, start=file * PLACES_A_FILE)
     while some := list(islice(numbered, _ROWS)):
         yield part_of_records(some, with_texts=with_texts)

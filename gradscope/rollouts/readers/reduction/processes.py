@@ -26,7 +26,7 @@ from gradscope.results.source import TWICE
 from gradscope.rollouts.arrays import to_indices
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, named_if_unreadable, open_bytes
 from gradscope.rollouts.readers.parsing.tables import CsvRows, parquet_batches, suffix_of
-from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColumns
+from gradscope.rollouts.readers.reduction.columns import Cells, LineColumns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, is_text, scan_range, scan_small
 from gradscope.rollouts.readers.reduction.parts import Counts, part_of_columns
 
@@ -42,17 +42,7 @@ _END, _COMMA, _RETURN, _QUOTE = map(ord, '\n,\r"')
 
 
 def scan_table(path: Path, file: int, columns: TableColumns, *, with_texts: bool = False) -> Iterator[Scanned]:
-    """The rows of a Parquet or CSV file.
-
-    Args:
-        path: The file.
-        file: Its number within the log.
-        columns: How to read it.
-        with_texts: Whether texts of prompts are kept.
-
-    Yields:
-        Some of its rows after the other.
-    """
+    """The rows of a Parquet or CSV file."""
     scan = _scan_parquet if suffix_of(path) == ".parquet" else _scan_csv
     try:
         yield from scan(path, file, columns, with_texts)
@@ -66,7 +56,8 @@ def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool
             odd = [OddRow(at=0, row=TWICE.format(twice), start=0, end=0, count=len(batch))]
             yield Scanned(file=file, end=end, num_rows=len(batch), odd=odd)
             continue
-        part, at, is_odd = part_of_columns(columns.take(batch), np.arange(len(batch)), with_texts=with_texts)
+        taken = columns.take(Cells.of_batch(batch, path, from_text=False))
+        part, at, is_odd = part_of_columns(taken, np.arange(len(batch)), with_texts=with_texts)
         places = np.flatnonzero(is_odd)
         rows = zip(places.tolist(), batch.take(to_indices(places)).to_pylist(), strict=True) if len(places) else ()
         odd = [OddRow(at=number, row=row, start=0, end=0) for number, row in rows]
@@ -87,7 +78,8 @@ def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) ->
                 yield from _by_row(file, source, rows, len(data))
                 continue
             batch, bounds, line_of_row, num_lines = taken
-            part, at, is_odd = part_of_columns(columns.take(batch), line_of_row, with_texts=with_texts)
+            cells = Cells.of_batch(batch, path, from_text=True)
+            part, at, is_odd = part_of_columns(columns.take(cells), line_of_row, with_texts=with_texts)
             odd = [
                 OddRow(at=int(line_of_row[row]), row=rows.alone(data[bounds[row] : bounds[row + 1]]), start=0, end=0)
                 for row in np.flatnonzero(is_odd).tolist()

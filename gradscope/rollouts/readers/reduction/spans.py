@@ -88,15 +88,7 @@ class StepSpans:
     def rows_around(
         self, step: int, files: Sequence[Path], rows: Callable[[Path, QuarantineLog], Iterable[Row]]
     ) -> Iterator[tuple[Path, Row]]:
-        """The rows of a step in the order of the log, and those between them.
-
-        Args:
-            files: The files of the log.
-            rows: The rows of a file that is not of JSON lines.
-
-        Yields:
-            Each row with its file.
-        """
+        """The rows of a step in the order of the log, and those between them; each row with its file."""
         for span in self._of_step.get(step, ()):
             file = files[span.file]
             if span.end is None:

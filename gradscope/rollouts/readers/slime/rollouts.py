@@ -6,16 +6,14 @@ normalized within groups, and are not read. Forks of slime write the same sample
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from msgspec import Raw, UnsetType
+from msgspec import UNSET
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
@@ -33,6 +31,8 @@ from gradscope.rollouts.readers.parsing.cells import (
     mapping_of,
     numbers_in,
     parse_messages,
+    parse_reward,
+    prompt_text_id,
     required_whole,
     text_of,
     token_ids,
@@ -43,16 +43,14 @@ from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineL
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import (
+    Cells,
     Columns,
-    Keys,
     LineColumns,
-    Name,
-    json_of,
+    index_name,
+    line_columns,
     numbers_of,
     rewards_of,
     sample_hashes,
-    step_numbers,
-    whole_names_of,
 )
 from gradscope.rollouts.readers.slime.torch_archive import is_archive, read_archive
 
@@ -156,7 +154,7 @@ def sample_record(
 
 def prompt_digest(prompt: Any) -> str:
     """The id of a prompt, text or messages."""
-    return _digest_of_text(prompt) if type(prompt) is str else digest(parse_messages(prompt) or text_of(prompt))
+    return _digest_of_text(prompt) if type(prompt) is str else prompt_text_id(prompt)
 
 
 def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
@@ -261,23 +259,14 @@ _NUM_PEEKED = 20
 """Rows of each file that are looked at for the names of rewards, of which one counts."""
 
 
-def _of_sample(row: LogRow) -> LogRow:
-    """A row as slime's samples are read."""
-    return replace(row, cells={"rollout_id": row.cells.get("rollout_id"), "sample": row.cells})
-
-
 def _survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str | None]:
     return {"part": chosen_part([name for row in rows for name in numbers_in(row.cells.get("reward"))], reading)}
 
 
-def _relax_records(row: LogRow, part: str | None) -> Iterator[Record]:
-    completion, index = text_of(row.cells.get("response")), row.cells.get("sample_index")
-    reward = part_of_reward(row.cells.get("reward", ABSENT), part)
-    yield sample_record(_of_sample(row), reward, completion=completion, index=index)
-
-
-def _columns(reading: Reading) -> LogColumns | None:
+def _columns(reading: Reading, **surveyed: str | None) -> LogColumns | None:
     """The columns of rollouts; None where the first file does not begin with the rewards that others have."""
+    if surveyed:
+        return LogColumns(lines=_lines(surveyed["part"]))
     first = [[row for _, row in islice(read_jsonl(file, QuarantineLog()), _NUM_PEEKED)] for file in reading.files]
     of_files = [[name for row in rows for name in numbers_in(row.get("reward"))] for rows in first]
     names = tuple(dict.fromkeys(name for found in of_files for name in found))
@@ -288,31 +277,38 @@ def _columns(reading: Reading) -> LogColumns | None:
     def judged(table: RewardTable) -> RewardTable | None:
         return None if part is None and table.rewards else table  # rewards that come late, of which one counts
 
-    return LogColumns(lines=_line_columns(part), shared={"part": part}, judged=judged)
+    return LogColumns(lines=_lines(part), judged=judged)
 
 
-def _line_columns(part: str | None) -> LineColumns:
-    keys = Keys()
-    step, group, index = keys("rollout_id", Name | float), keys("group_index", Name | float), keys("sample_index", Any)
-    reward, prompt = keys("reward", Any), keys("prompt", Raw | UnsetType)
+def _lines(part: str | None) -> LineColumns | None:
+    keys = ("rollout_id", "group_index", "sample_index", "reward")
+    return line_columns(partial(_relax_rows, part), keys, ("prompt",))
 
-    def take(rows: Sequence[Any], _: Path) -> Columns:
-        rewards = list(map(reward, rows))
-        named = rewards_of(rewards)
-        indices = step_numbers(list(map(index, rows))).tolist()
-        return Columns(
-            step=step_numbers(list(map(step, rows))),
-            group=whole_names_of(list(map(group, rows))),
-            prompts=lambda some: [prompt_digest(json.loads(json_of(prompt(rows[at])))) for at in some],
-            texts=lambda some: [text_of(json.loads(json_of(prompt(rows[at])))) for at in some],
-            numbers={
-                **named,
-                "reward": numbers_of([part_of_reward(cell, part) for cell in rewards]),
-                "sample": sample_hashes(None if number < 0 else str(number) for number in indices),
-            },
-        )
 
-    return LineColumns(row=keys.struct(), take=take)
+def _relax_rows(part: str | None, rows: Cells) -> Columns:
+    indices = rows.steps("sample_index")
+    rewards = rows.column("reward")
+    parts = rewards if part is None else [part_of_reward(cell, part) for cell in rewards]
+    return Columns(
+        step=rows.steps("rollout_id"),
+        group=[index_name(index) or "" for index in rows.steps("group_index").tolist()],
+        no_group="group_index is not a whole number",
+        prompts=lambda some: list(map(prompt_digest, rows.cells("prompt", some))),
+        texts=lambda some: list(map(text_of, rows.cells("prompt", some))),
+        numbers={
+            **rewards_of(rewards),
+            "reward": numbers_of(parts),
+            "sample": sample_hashes(map(index_name, indices.tolist())),
+        },
+        is_sparse=True,
+        no_reward=lambda at: str(parse_reward(ABSENT if parts[at] is UNSET else parts[at])),
+        sample=lambda at: index_name(indices[at]),
+        further=lambda at: {
+            "completion": text_of(rows.cell("response", at)),
+            "messages": parse_messages(rows.cell("prompt", at)),
+            "status": _STATUS.get(text_of(rows.cell("status", at)), "unknown"),
+        },
+    )
 
 
 RELAX = RowFormat(
@@ -323,7 +319,6 @@ RELAX = RowFormat(
     recognizes_file=has_keys("rollout_id", "group_index", "sample_index", "response", "reward"),
     rows_of=read_jsonl,
     survey=_survey,
-    records=_relax_records,
     columns=_columns,
     missing=(
         hidden_by("Relax's dynamic sampling drops groups of equal rewards"),

@@ -108,14 +108,7 @@ def _recognizes(request: ReadRequest) -> bool:
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read ms-swift's log of completions.
-
-    Returns:
-        The run.
-
-    Raises:
-        InputError: No line can be used, or no column can be a reward function.
-    """
+    """Read ms-swift's log of completions."""
     files = _files(request.path)
     quarantine = WatchedLog(request.progress, files)
     settings = read_trainer_settings(request.run_config)
@@ -204,14 +197,7 @@ def _are_texts(cells: Sequence[Any]) -> bool:
 
 
 def _weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, float], tuple[str, ...]]:
-    """The reward functions and how they add up.
-
-    Returns:
-        Reward function -> weight, and what was inferred.
-
-    Raises:
-        InputError: No column can be a reward function, or the given weights do not fit their number.
-    """
+    """The reward functions and how they add up."""
     names = [name for name in line.before_advantages if name not in _KEYS and _holds_numbers(line.columns[name])]
     if not names:
         raise InputError(

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import UNSET, Raw, UnsetType
-from numpy.typing import NDArray
+from msgspec import UNSET
 
-from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.event_file import event_files, scalars_in
-from gradscope.rollouts.groups import Tokens
+from gradscope.rollouts.groups import UNKNOWN, Tokens
 from gradscope.rollouts.readers.beside import (
     CheckpointLayout,
     Metrics,
@@ -29,7 +29,7 @@ from gradscope.rollouts.readers.beside import (
     saved_weights,
     trainer_settings,
 )
-from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
+from gradscope.rollouts.readers.format import LogColumns, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     NOT_ALIGNED,
@@ -39,19 +39,18 @@ from gradscope.rollouts.readers.parsing.cells import (
     list_of,
     mapping_of,
     number_in_name,
+    parse_reward,
     text_of,
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, hidden_by, with_set_aside
-from gradscope.rollouts.readers.parsing.records import Record, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.reduction.columns import (
+    Cells,
     Columns,
-    Keys,
-    LineColumns,
     ids_digest,
-    json_of,
     jsons_of,
+    line_columns,
     numbers_of,
 )
 from gradscope.rollouts.run import Run, TrainerSettings
@@ -148,26 +147,72 @@ _NOT_PLAIN = (-1, b"[]", None)
 _FILTERED = hidden_by("Dynamic sampling was on (filtered_rewards) and removes groups of equal rewards")
 
 
-def _records(row: LogRow) -> Iterator[Record]:
-    cells = {name: _only(value) for name, value in row.cells.items()}
-    step = number_in_name(_STEP, row.file)
-    if step is None:
-        raise UnusableRowError("the file's name has no step")
-    tokens = _tokens(cells)
-    row.reading.noted.add(_BY_TEXT if tokens is None else _BY_IDS)
-    if "filtered_rewards" in cells:
-        row.reading.noted.add(_FILTERED)
-    texts = [text_of(text) for text in list_of(cells.get("content"))]
-    prompt_id = digest(texts[:-1] if tokens is None else tokens.prompt_ids)
-    yield Record(
-        step=step,
-        group=prompt_id,
-        prompt_id=_in_agent(cells.get("agent_ref"), prompt_id),
-        prompt="\n".join(texts[:-1]),
-        completion="".join(texts[-1:]),
-        reward=row.reward(cells.get("filtered_rewards", cells.get("rewards", ABSENT))),
-        tokens=tokens,
+_KEYS = ("rewards", "filtered_rewards", "input_lengths", "sample_loss_mask", "agent_ref")
+_LISTS = ("token_ids", "token_loss_mask", "generation_logprobs", "advantages")
+
+
+def _rows(rows: Cells) -> Columns:
+    step = number_in_name(_STEP, rows.path)
+    kept = rows.column("filtered_rewards")
+    rewards = [_only(one if two is UNSET else two) for one, two in zip(rows.column("rewards"), kept, strict=True)]
+    contents: dict[int, list[str]] = {}
+
+    def texts_of(at: int) -> list[str]:
+        if at not in contents:
+            contents[at] = [text_of(text) for text in list_of(_only(rows.cell("content", at)))]
+        return contents[at]
+
+    def tokens_of(at: int) -> Tokens:
+        return _tokens({key: _only(rows.cell(key, at)) for key in (*_LISTS, *_KEYS, "prev_logprobs")})
+
+    has_tokens = np.array([cell is not UNSET for cell in rows.column("token_ids")], dtype=np.bool_)
+    num_tokens = np.full(len(rows), UNKNOWN)
+    advantage = np.full(len(rows), math.nan)
+    groups = [""] * len(rows)
+    if has_tokens.any():
+        lists = zip(*(jsons_of(rows.column(key)) for key in _LISTS), strict=True)
+        counts = rows.column("sample_loss_mask")
+        for at, (length, of_row) in enumerate(zip(rows.column("input_lengths"), lists, strict=True)):
+            if has_tokens[at]:
+                num_tokens[at], groups[at], level = _about_tokens(length, of_row, partial(tokens_of, at))
+                advantage[at] = math.nan if level is None or _only(counts[at]) == 0 else level
+    for at in np.flatnonzero(~has_tokens).tolist():
+        groups[at] = _digest_of_texts(tuple(texts_of(at)[:-1]))
+
+    def further(at: int) -> dict[str, Any]:
+        tokens = tokens_of(at) if has_tokens[at] else None
+        return {"completion": "".join(texts_of(at)[-1:]), "tokens": tokens}
+
+    return Columns(
+        step=np.full(len(rows), -1 if step is None else step),
+        no_step="the file's name has no step",
+        group=groups,
+        prompts=lambda some: [_in_agent(rows.cell("agent_ref", at), groups[at]) for at in some],
+        texts=lambda some: ["\n".join(texts_of(at)[:-1]) for at in some],
+        numbers={"reward": numbers_of(rewards), "advantage": advantage, "num_tokens": num_tokens},
+        no_reward=lambda at: str(parse_reward(ABSENT if rewards[at] is UNSET else rewards[at])),
+        is_odd=has_tokens & (num_tokens < 0),
+        noted={_BY_IDS: has_tokens, _BY_TEXT: ~has_tokens, _FILTERED: np.array([cell is not UNSET for cell in kept])},
+        further=further,
     )
+
+
+def _about_tokens(
+    length: Any, lists: tuple[bytes, ...], tokens_of: Callable[[], Tokens]
+) -> tuple[int, str, float | None]:
+    """How many tokens the completion of a row has, the id of its prompt, and its advantage; -1 where it is unusable."""
+    num_tokens, prompt, advantage = _plain_tokens(length, *lists)
+    if num_tokens >= 0:
+        return num_tokens, _ids_digest(prompt), advantage
+    try:
+        tokens = tokens_of()
+    except UnusableRowError:
+        return UNKNOWN, NOT_ALIGNED, None
+    return len(tokens.completion_ids), digest(tokens.prompt_ids), tokens.advantage
+
+
+_digest_of_texts, _ids_digest = (lru_cache(maxsize=256)(one) for one in (digest, ids_digest))
+"""Rollouts of one prompt stand side by side."""
 
 
 def _in_agent(cell: Any, prompt_id: str) -> str:
@@ -175,10 +220,8 @@ def _in_agent(cell: Any, prompt_id: str) -> str:
     return in_environment(mapping_of(_only(cell)).get("name"), prompt_id)
 
 
-def _tokens(cells: Mapping[str, Any]) -> Tokens | None:
-    """One row's tokens, without the padding; None where the release did not log them."""
-    if "token_ids" not in cells:
-        return None
+def _tokens(cells: Mapping[str, Any]) -> Tokens:
+    """One row's tokens, without the padding."""
     length = whole_number(cells.get("input_lengths"))
     lists = {name: cells.get(name) for name in ("token_ids", "token_loss_mask", "generation_logprobs", "advantages")}
     if length is None or not all(values is None or len(list_of(values)) >= length for values in lists.values()):
@@ -193,90 +236,8 @@ def _tokens(cells: Mapping[str, Any]) -> Tokens | None:
     return tokens
 
 
-def _columns(reading: Reading) -> LogColumns:
-    has_tokens = any("token_ids" in row for row in peek(reading.files[0]))
-    return LogColumns(lines=_token_columns() if has_tokens else _text_columns())
-
-
-def _text_columns() -> LineColumns:
-    keys = Keys()
-    scores = _Scores(keys)
-    content, tokens = keys("content", list[list[str]]), keys("token_ids", Any | UnsetType)
-    agent = keys("agent_ref", Any | UnsetType)
-
-    def take(rows: Sequence[Any], file: Path) -> Columns:
-        texts = [tuple(cell[0]) if len(cell) == 1 else () for cell in map(content, rows)]
-        ids = {text: digest(text[:-1]) for text in dict.fromkeys(texts)}
-        groups = [ids[text] for text in texts]
-        return Columns(
-            step=scores.steps(rows, file),
-            group=groups,
-            prompts=lambda some: [_in_agent(agent(rows[at]), groups[at]) for at in some],
-            texts=lambda some: ["\n".join(texts[at][:-1]) for at in some],
-            numbers={"reward": scores.of(rows)},
-            is_odd=np.array([not text or tokens(row) is not UNSET for text, row in zip(texts, rows, strict=True)]),
-            noted=scores.noted(rows, _BY_TEXT),
-        )
-
-    return LineColumns(row=keys.struct(), take=take, looks_at_path=True)
-
-
-def _token_columns() -> LineColumns:
-    keys = Keys()
-    scores = _Scores(keys)
-    length, ids, mask = keys("input_lengths", list[int]), keys("token_ids", Raw), keys("token_loss_mask", Raw)
-    logprobs, advantages = (keys(name, Raw | UnsetType) for name in ("generation_logprobs", "advantages"))
-    content, counts = keys("content", Raw | UnsetType), keys("sample_loss_mask", Any | UnsetType)
-    agent = keys("agent_ref", Any | UnsetType)
-
-    def take(rows: Sequence[Any], file: Path) -> Columns:
-        texts = [jsons_of(list(map(cell, rows))) for cell in (ids, mask, logprobs, advantages)]
-        lengths, prompts, levels = zip(*map(_plain_tokens, map(length, rows), *texts), strict=True)
-        known = {text: ids_digest(text) for text in dict.fromkeys(prompts)}
-        groups = [known[text] for text in prompts]
-        num_tokens = np.array(lengths)
-        is_in_loss = [_only(counts(row)) != 0 for row in rows]
-        return Columns(
-            step=scores.steps(rows, file),
-            group=groups,
-            prompts=lambda some: [_in_agent(agent(rows[at]), groups[at]) for at in some],
-            texts=lambda some: [_prompt_in(json.loads(json_of(content(rows[at])))) for at in some],
-            numbers={
-                "reward": scores.of(rows),
-                "advantage": to_floats(
-                    level if counted else None for level, counted in zip(levels, is_in_loss, strict=True)
-                ),
-                "num_tokens": num_tokens,
-            },
-            is_odd=num_tokens < 0,
-            noted=scores.noted(rows, _BY_IDS),
-        )
-
-    return LineColumns(row=keys.struct(), take=take, looks_at_path=True)
-
-
-class _Scores:
-    """The rewards of rows, each a list of one."""
-
-    def __init__(self, keys: Keys) -> None:
-        kind = list[float | bool] | UnsetType
-        self._all, self._kept = keys("rewards", kind), keys("filtered_rewards", kind)
-
-    def of(self, rows: Sequence[Any]) -> NDArray[np.float64]:
-        cells = (self._all(row) if self._kept(row) is UNSET else self._kept(row) for row in rows)
-        return numbers_of([cell[0] if type(cell) is list and len(cell) == 1 else None for cell in cells])
-
-    def noted(self, rows: Sequence[Any], how: str) -> dict[str, NDArray[np.bool_]]:
-        are_filtered = np.array([self._kept(row) is not UNSET for row in rows])
-        return {how: np.ones(len(rows), dtype=np.bool_), _FILTERED: are_filtered}
-
-    def steps(self, rows: Sequence[Any], file: Path) -> NDArray[np.int64]:
-        step = number_in_name(_STEP, file)
-        return np.full(len(rows), -1 if step is None else step)
-
-
 def _plain_tokens(
-    length: Sequence[int], ids: bytes, mask: bytes, logprobs: bytes, advantages: bytes
+    length: Any, ids: bytes, mask: bytes, logprobs: bytes, advantages: bytes
 ) -> tuple[int, bytes, float | None]:
     """What is told of a row's tokens without a list of them: of four JSON texts, each a list of one list, or null.
 
@@ -287,7 +248,8 @@ def _plain_tokens(
     logged = [text for text in (ids, mask, logprobs, advantages) if text != b"null"]
     outline = b"".join(logged).translate(None, _FLAT)
     are_one = {text[:2] + text[-2:] for text in logged} == {b"[[]]"}
-    if len(length) != 1 or len(logged) < 2 or not are_one or outline != b"[[]]" * len(logged):
+    are_one &= isinstance(length, list) and len(length) == 1 and type(length[0]) is int
+    if len(logged) < 2 or not are_one or outline != b"[[]]" * len(logged):
         return _NOT_PLAIN
     size, num_commas = length[0], [text.count(b",") for text in logged]
     first = mask.find(b"1") if b"1" in mask else mask.find(b"true")
@@ -316,18 +278,13 @@ def _only(cell: Any) -> Any:
     return cell[0] if isinstance(cell, list) and len(cell) == 1 else cell
 
 
-def _prompt_in(content: Any) -> str:
-    return "\n".join(text_of(text) for text in list_of(_only(content))[:-1])
-
-
 FORMAT = RowFormat(
     name="nemo-rl",
     looks_for="train_data_step*.jsonl with content and rewards (NeMo-RL)",
     title="NeMo-RL training data",
     patterns=("train_data_step*.jsonl", "exp_*/train_data_step*.jsonl"),
     recognizes_file=has_keys("content", "rewards"),
-    records=_records,
-    columns=_columns,
+    columns=lambda _: LogColumns(lines=line_columns(_rows, _KEYS, (*_LISTS, "content"), looks_at_path=True)),
     inferred=(_BY_IDS, _BY_TEXT),
     missing=(_FILTERED,),
     if_noted=frozenset({_BY_IDS, _BY_TEXT, _FILTERED}),

@@ -6,49 +6,34 @@ made, it mixes prompts; then, and only then, the prompt's tokens tell groups apa
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
-from msgspec import Raw, UnsetType
 
 from gradscope.rollouts.arrays import to_strings, to_texts
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
 from gradscope.rollouts.readers.beside import with_logged_metrics
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
-from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    NOT_ALIGNED,
-    NOT_IDS,
-    digest,
-    finite_or_none,
-    numbers,
-    required_whole,
-    token_ids,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing.cells import NOT_ALIGNED, NOT_IDS, digest, numbers, token_ids, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError, counted, hidden_by
-from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.reduction.columns import (
+    Cells,
     Columns,
-    Keys,
-    LineColumns,
-    Name,
-    Number,
     flat_lengths,
     ids_digest,
+    index_name,
     jsons_of,
+    line_columns,
     num_ids,
-    numbers_of,
     nums_ids,
-    step_numbers,
-    whole_names_of,
 )
 
-Prompts = defaultdict[tuple[int, str | None], set[str]]
+_Prompts = defaultdict[tuple[int, str | None], set[str]]
 """Step and ``prompt_idx`` -> ids of its prompts."""
 _STATUS: dict[str, Status] = {"'stop'": "completed", "'length'": "truncated"}
 
@@ -76,45 +61,11 @@ def _steps_with_mixed_prompts(rows: Iterator[Mapping[str, Any]]) -> frozenset[in
     return frozenset(mixed)
 
 
-def _records(row: LogRow, mixed: frozenset[int], of_odd_rows: Prompts | None = None) -> Iterator[Record]:
-    step = required_whole(row.cells.get("step"), "the step")
-    index = None if step in mixed else str(required_whole(row.cells.get("prompt_idx"), "prompt_idx"))
-    if of_odd_rows is not None and (prompt := token_ids(row.cells.get("prompt_tokens"))) is not None:
-        of_odd_rows[step, index].add(digest(prompt))
-    tokens = _tokens(row.cells)
-    prompt_id = digest(tokens.prompt_ids)
-    group = index if of_odd_rows is None else f"{index}/{prompt_id}"
-    yield Record(
-        step=step,
-        group=prompt_id if group is None else group,
-        prompt_id=prompt_id,
-        prompt="",
-        completion="",
-        reward=row.reward(row.cells.get("reward", ABSENT)),
-        advantage=finite_or_none(row.cells.get("advantage")),
-        status=_STATUS.get(repr(row.cells.get("finish_reason")), "unknown"),
-        tokens=tokens,
-    )
-
-
-def _tokens(cells: Mapping[str, Any]) -> Tokens:
-    prompt, response = token_ids(cells.get("prompt_tokens")), token_ids(cells.get("response_tokens"))
-    if prompt is None or response is None:
-        raise UnusableRowError(NOT_IDS)
-    logprobs = cells.get("logprobs")
-    if logprobs is not None and not (isinstance(logprobs, list) and len(logprobs) == len(response)):
-        raise UnusableRowError(NOT_ALIGNED)
-    return Tokens(
-        prompt_ids=prompt,
-        completion_ids=response,
-        mask=(True,) * len(response),
-        logprobs=numbers(logprobs, len(response)),
-    )
-
-
-def _columns(_: Reading) -> LogColumns:
+def _columns(reading: Reading, mixed: frozenset[int] | None = None) -> LogColumns:
     """The columns of traces, whose groups carry the prompt's id until it is known whether each index has one prompt."""
-    of_odd_rows: Prompts = defaultdict(set)
+    if mixed is not None:
+        return LogColumns(lines=line_columns(partial(_rows, mixed=mixed), _KEYS, _RAW))
+    of_odd_rows: _Prompts = defaultdict(set)
 
     def judged(table: RewardTable) -> RewardTable | None:
         names = [name.partition("/")[0] for name in to_texts(table.names)]
@@ -127,40 +78,76 @@ def _columns(_: Reading) -> LogColumns:
         return replace(table, names=to_strings(names))
 
     return LogColumns(
-        lines=_line_columns(),
-        shared={"mixed": frozenset(), "of_odd_rows": of_odd_rows},
-        surveyed={"mixed": frozenset()},
+        lines=line_columns(partial(_rows, of_odd_rows=of_odd_rows), _KEYS, _RAW),
+        read_back=partial(_rows, mixed=frozenset()),
         judged=judged,
     )
 
 
-def _line_columns() -> LineColumns:
-    keys = Keys()
-    step, index, reward = keys("step", Name | float), keys("prompt_idx", Name | float), keys("reward", Number)
-    prompt, response = keys("prompt_tokens", Raw), keys("response_tokens", Raw)
-    logprobs, advantage = keys("logprobs", Raw | UnsetType), keys("advantage", Any | UnsetType)
+_KEYS = ("step", "prompt_idx", "reward", "advantage")
+_RAW = ("prompt_tokens", "response_tokens", "logprobs")
 
-    def take(rows: Sequence[Any], _: Path) -> Columns:
-        prompts = jsons_of(list(map(prompt, rows)))
-        ids = {text: ids_digest(text) if num_ids(text) >= 0 else "" for text in dict.fromkeys(prompts)}
-        lengths = nums_ids(jsons_of(list(map(response, rows))))
-        logged = jsons_of(list(map(logprobs, rows)))
-        num_logged = flat_lengths(logged)
-        is_logged = np.array([text != b"null" for text in logged])
-        indices = whole_names_of(list(map(index, rows)))
-        return Columns(
-            step=step_numbers(list(map(step, rows))),
-            group=[f"{name}/{ids[text]}" if name else "" for name, text in zip(indices, prompts, strict=True)],
-            prompts=lambda some: [ids[prompts[at]] for at in some],
-            numbers={
-                "reward": numbers_of(list(map(reward, rows))),
-                "advantage": numbers_of(list(map(advantage, rows))),
-                "num_tokens": lengths,
-            },
-            is_odd=(lengths < 0) | (is_logged & (num_logged != lengths)) | [not ids[text] for text in prompts],
-        )
 
-    return LineColumns(row=keys.struct(), take=take)
+def _rows(rows: Cells, *, mixed: frozenset[int] | None = None, of_odd_rows: _Prompts | None = None) -> Columns:
+    steps = rows.steps("step")
+    indices = [index_name(index) or "" for index in rows.steps("prompt_idx").tolist()]
+    prompts, responses, logprobs = (jsons_of(rows.column(key)) for key in _RAW)
+    ids = {text: _prompt_id(text) for text in dict.fromkeys(prompts)}
+    of_row = [ids[text] for text in prompts]
+    lengths = nums_ids(responses)
+    is_logged = np.array([text != b"null" for text in logprobs])
+    if mixed is None:
+        groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
+    else:
+        pairs = zip(steps.tolist(), indices, of_row, strict=True)
+        groups = [prompt or NOT_IDS if step in mixed else name for step, name, prompt in pairs]
+
+    def further(at: int) -> dict[str, Any]:
+        if of_odd_rows is not None and of_row[at]:
+            of_odd_rows[int(steps[at]), indices[at]].add(of_row[at])
+        return {
+            "completion": "",
+            "status": _STATUS.get(repr(rows.cell("finish_reason", at)), "unknown"),
+            "tokens": _tokens({key: rows.cell(key, at) for key in _RAW}),
+        }
+
+    return Columns(
+        step=steps,
+        group=groups,
+        no_group="prompt_idx is not a whole number",
+        prompts=lambda some: [of_row[at] for at in some],
+        numbers={
+            "reward": rows.numbers("reward"),
+            "advantage": rows.numbers("advantage"),
+            "num_tokens": lengths,
+        },
+        no_reward=partial(rows.no_reward, "reward"),
+        is_odd=(lengths < 0) | (is_logged & (flat_lengths(logprobs) != lengths)) | [not prompt for prompt in of_row],
+        further=further,
+    )
+
+
+def _prompt_id(text: bytes) -> str:
+    """The id of a prompt by the JSON of its tokens; "" where that is no list of them."""
+    if num_ids(text) >= 0:
+        return ids_digest(text)
+    ids = token_ids(json.loads(text))
+    return "" if ids is None else digest(ids)
+
+
+def _tokens(cells: Mapping[str, Any]) -> Tokens:
+    prompt, response = token_ids(cells["prompt_tokens"]), token_ids(cells["response_tokens"])
+    if prompt is None or response is None:
+        raise UnusableRowError(NOT_IDS)
+    logprobs = cells["logprobs"]
+    if logprobs is not None and not (isinstance(logprobs, list) and len(logprobs) == len(response)):
+        raise UnusableRowError(NOT_ALIGNED)
+    return Tokens(
+        prompt_ids=prompt,
+        completion_ids=response,
+        mask=(True,) * len(response),
+        logprobs=numbers(logprobs, len(response)),
+    )
 
 
 FORMAT = RowFormat(
@@ -170,7 +157,6 @@ FORMAT = RowFormat(
     patterns=("*_rollouts_*.jsonl", "*_rollouts_*.jsonl.gz"),
     recognizes_file=has_keys("step", "prompt_idx", "prompt_tokens", "response_tokens", "reward"),
     survey=_survey,
-    records=_records,
     completes=with_logged_metrics,
     columns=_columns,
     missing=(

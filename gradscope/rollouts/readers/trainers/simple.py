@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET
 
 from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.readers.format import LogColumns, LogRow, RowFormat, has_keys, has_row
@@ -25,26 +24,19 @@ from gradscope.rollouts.readers.parsing.cells import (
     parse_messages,
     required_whole,
     text_of,
-    whole_number,
 )
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import (
+    Cells,
     Columns,
-    Keys,
-    LineColumns,
-    Name,
-    Number,
-    digest_of,
-    id_texts,
-    json_of,
-    numbers_of,
+    index_name,
+    line_columns,
     rewards_of,
     sample_hashes,
     step_numbers,
-    whole_names_of,
 )
 
 _BY_TASK = (
@@ -55,60 +47,34 @@ _STALE = "Some samples were begun by an earlier version of the weights than fini
 _EMPTY = "AReaL writes no sample without completion tokens, so that such a sample is missing from its group."
 
 
-def _areal_records(row: LogRow) -> Iterator[Record]:
-    cells = row.cells
-    step = required_whole(cells.get("tail_version"), "tail_version")
-    if text_of(cells.get("task_id")) == "":
-        raise UnusableRowError("task_id is missing")
-    begun = whole_number(cells.get("head_version"))
-    if begun not in (None, step):
-        row.reading.noted.add(_STALE)
-    index = whole_number(cells.get("sample_idx"))
-    yield Record(
-        step=step,
-        group=text_of(cells["task_id"]),
-        prompt_id=digest(cells.get("prompt")),
-        prompt=text_of(cells.get("prompt")),
-        completion=text_of(cells.get("completion")),
-        reward=row.reward(cells.get("reward", ABSENT)),
-        sample_id=None if index is None else str(index),
-        location=row.location,
-        policy_versions=None if begun is None or not 0 <= begun <= step else (begun, step),
+def _areal_rows(rows: Cells) -> Columns:
+    steps, begun, indices = (rows.steps(key) for key in ("tail_version", "head_version", "sample_idx"))
+    return Columns(
+        step=steps,
+        no_step="tail_version is not a whole number",
+        group=rows.names("task_id"),
+        no_group="task_id is missing",
+        prompts=lambda some: list(map(digest, rows.cells("prompt", some))),
+        texts=lambda some: list(map(text_of, rows.cells("prompt", some))),
+        numbers={"reward": rows.numbers("reward"), "sample": sample_hashes(map(index_name, indices.tolist()))},
+        no_reward=partial(rows.no_reward, "reward"),
+        noted={_STALE: (begun >= 0) & (begun != steps)},
+        sample=lambda at: index_name(indices[at]),
+        further=lambda at: {
+            "completion": text_of(rows.cell("completion", at)),
+            "policy_versions": (int(begun[at]), int(steps[at])) if 0 <= begun[at] <= steps[at] else None,
+        },
     )
 
 
-def _areal_columns() -> LineColumns:
-    keys = Keys()
-    whole = Name | float | None | UnsetType
-    finished, begun, index = keys("tail_version", Name | float), keys("head_version", whole), keys("sample_idx", whole)
-    task, reward, prompt = keys("task_id", Name), keys("reward", Number), keys("prompt", Raw | UnsetType)
-
-    def take(rows: Sequence[Any], _: Path) -> Columns:
-        steps, first = (step_numbers(list(map(cell, rows))) for cell in (finished, begun))
-        indices = step_numbers(list(map(index, rows))).tolist()
-        return Columns(
-            step=steps,
-            group=id_texts(list(map(task, rows))),
-            prompts=lambda some: [digest_of(json_of(prompt(rows[at]))) for at in some],
-            texts=lambda some: [text_of(json.loads(json_of(prompt(rows[at])))) for at in some],
-            numbers={
-                "reward": numbers_of(list(map(reward, rows))),
-                "sample": sample_hashes(None if number < 0 else str(number) for number in indices),
-            },
-            noted={_STALE: (first >= 0) & (first != steps)},
-        )
-
-    return LineColumns(row=keys.struct(), take=take)
-
-
+_AREAL_KEYS = ("tail_version", "head_version", "sample_idx", "task_id", "reward")
 AREAL = RowFormat(
     name="areal",
     looks_for="rollout/<version>/<task>.jsonl with task_id and tail_version (AReaL)",
     title="AReaL trajectories",
     patterns=("rollout/[0-9]*/*.jsonl", "[0-9]*/*.jsonl", "*.jsonl"),
     recognizes_file=has_keys("task_id", "sample_idx", "tail_version", "reward"),
-    records=_areal_records,
-    columns=lambda _: LogColumns(lines=_areal_columns()),
+    columns=lambda _: LogColumns(lines=line_columns(_areal_rows, _AREAL_KEYS, ("prompt",))),
     inferred=(_BY_TASK, _STALE),
     missing=(_EMPTY, TEXT_ONLY),
     if_noted=frozenset({_STALE}),
@@ -338,51 +304,34 @@ ROLL = RowFormat(
 _ITERATION = re.compile(r"^iteration_([0-9]+)$")
 
 
-def _tinker_records(row: LogRow) -> Iterator[Record]:
-    rewards = numbers_in(row.cells.get("trajectory_metrics"))
-    step = required_whole(row.cells.get("iteration", number_in_name(_ITERATION, row.file)), "iteration")
-    group = required_whole(row.cells.get("group_idx"), "group_idx")
-    version = whole_number(row.cells.get("sampling_client_step"))
-    yield Record(
-        step=step,
-        group=str(group),
-        prompt_id=f"{step}/{group}",
-        prompt="",
-        completion="",
-        reward=row.reward(row.cells.get("total_reward", ABSENT)),
-        rewards=rewards,
-        policy_versions=None if version is None or version < 0 else (version, version),
+def _tinker_rows(rows: Cells) -> Columns:
+    groups, versions = rows.steps("group_idx"), rows.steps("sampling_client_step")
+    in_name = number_in_name(_ITERATION, rows.path)
+    steps = step_numbers([in_name if cell is UNSET else cell for cell in rows.column("iteration")])
+    return Columns(
+        step=steps,
+        no_step="iteration is not a whole number",
+        group=["" if group < 0 else str(group) for group in groups.tolist()],
+        no_group="group_idx is not a whole number",
+        prompts=lambda some: [f"{steps[at]}/{groups[at]}" for at in some],
+        numbers={"reward": rows.numbers("total_reward"), **rewards_of(rows.column("trajectory_metrics"))},
+        is_sparse=True,
+        no_reward=partial(rows.no_reward, "total_reward"),
+        further=lambda at: {
+            "completion": "",
+            "policy_versions": None if versions[at] < 0 else (int(versions[at]), int(versions[at])),
+        },
     )
 
 
-def _tinker_columns() -> LineColumns:
-    keys = Keys()
-    step, group = keys("iteration", Name | float | None | UnsetType), keys("group_idx", Name | float)
-    reward, metrics = keys("total_reward", Number), keys("trajectory_metrics", Any | UnsetType)
-
-    def take(rows: Sequence[Any], file: Path) -> Columns:
-        in_name = number_in_name(_ITERATION, file)
-        steps = step_numbers([in_name if cell is UNSET else cell for cell in map(step, rows)])
-        groups = whole_names_of(list(map(group, rows)))
-        rewards = rewards_of(list(map(metrics, rows)))
-        return Columns(
-            step=steps,
-            group=groups,
-            prompts=lambda some: [f"{steps[at]}/{groups[at]}" for at in some],
-            numbers={"reward": numbers_of(list(map(reward, rows))), **rewards},
-        )
-
-    return LineColumns(row=keys.struct(), take=take)
-
-
+_TINKER_KEYS = ("iteration", "group_idx", "sampling_client_step", "total_reward", "trajectory_metrics")
 TINKER = RowFormat(
     name="tinker",
     looks_for="iteration_*/train_rollout_summaries.jsonl (Tinker cookbook)",
     title="Tinker cookbook rollout summaries",
     patterns=("iteration_*/train_rollout_summaries.jsonl", "train_rollout_summaries.jsonl"),
     recognizes_file=has_keys("group_idx", "traj_idx", "total_reward"),
-    records=_tinker_records,
-    columns=lambda _: LogColumns(lines=_tinker_columns()),
+    columns=lambda _: LogColumns(lines=line_columns(_tinker_rows, _TINKER_KEYS, looks_at_path=True)),
     inferred=("Prompts are not named: each group counts as a prompt of its own, although prompts return over epochs.",),
     missing=(
         hidden_by("remove_constant_reward_groups, where it was on, removes groups of equal rewards"),

@@ -68,14 +68,7 @@ def _recognizes(request: ReadRequest) -> bool:
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read a TRL run.
-
-    Returns:
-        The run.
-
-    Raises:
-        InputError: There are no completions, or none of training.
-    """
+    """Read a TRL run."""
     run = run_of(request.path)
     paths = completion_files(request.path)
     if not paths:
@@ -147,14 +140,7 @@ def _read(request: ReadRequest) -> Run:
 
 
 def _readable(paths: Sequence[Path], state: TrlState, quarantine: QuarantineLog) -> list[StepFile]:
-    """The files of completions that can be read; a damaged one is set aside and leaves the other steps alone.
-
-    Returns:
-        One or more.
-
-    Raises:
-        InputError: None can be read.
-    """
+    """The files of completions that can be read; a damaged one is set aside and leaves the other steps alone."""
     functions = state.reward_names
 
     def read(path: Path) -> StepFile | InputError:

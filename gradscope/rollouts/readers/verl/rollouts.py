@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
@@ -25,8 +25,6 @@ from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     NOT_ALIGNED,
     NOT_IDS,
-    digest,
-    finite_or_none,
     in_environment,
     is_number,
     numbers,
@@ -34,7 +32,6 @@ from gradscope.rollouts.readers.parsing.cells import (
     parse_reward,
     text_of,
     token_ids,
-    whole_number,
 )
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import (
@@ -50,14 +47,14 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, expand
 from gradscope.rollouts.readers.reduction.columns import (
     REWARD,
+    Cells,
     Columns,
-    Keys,
     LineColumns,
-    Number,
     digests_of,
-    json_of,
     jsons_of,
+    line_columns,
     numbers_of,
+    records_in,
     sample_hashes,
     step_numbers,
 )
@@ -127,94 +124,88 @@ def _where_logged(values: Any, length: int, kept: list[int]) -> tuple[float, ...
 
 Uids = Literal["of outputs", "of groups"] | None
 """What uids name: each output, as ``<group>_<session>_<index>``, or its group; None: rows have none."""
-_SOURCE = "data_source"
 _TAIL = re.compile(r"_([0-9]+)_([0-9]+)")
 _MARK, _NEW_LINE = map(ord, "_\n")
-_NO_NUMBER = b'"[{n'
-"""How JSON texts begin that are no number or boolean."""
 
 
-def line_columns(
-    first: Iterable[Collection[str]], extra: Sequence[str], uids: Uids, *, has_tokens: bool
-) -> LineColumns | None:
-    """The columns of a dump.
+def _lines(first: Iterable[Mapping[str, Any]], uids: Uids, *, has_tokens: bool) -> LineColumns | None:
+    """The columns of a dump, by the keys of its first rows: a row with any other is odd, as it may hold a reward."""
+    raw = ("input", "output", "gts", "reward", "request_id")
+    keys = dict.fromkeys([*sorted(NO_REWARDS - COLUMNS), *(sorted(COLUMNS) if has_tokens else ())])
+    keys |= dict.fromkeys(name for row in first for name in row)
+    usual = [key for key in keys if key not in raw and (has_tokens or key not in COLUMNS)]
+    return line_columns(partial(_rows, uids), usual, raw, is_complete=True)
 
-    Args:
-        first: The keys of its first rows; a row with any other is odd, as it may hold a reward.
-        extra: Those of numbers beside the score.
-        uids: What uids name.
-        has_tokens: Whether rows may have columns of tokens; without, a row that has them is odd.
 
-    Returns:
-        The columns; None where a key is none that a struct can have.
-    """
-    keys = Keys()
-    step, score = keys("step", int), keys("score", Number)
-    uid = keys("uid", str if uids else Raw | UnsetType)
-    texts = [keys(name, Raw | UnsetType) for name in ("input", "gts")]
-    further = {name: keys(name, Any | UnsetType) for name in extra}
-    usual = {*NO_REWARDS, *extra}
-    tokens = {name: keys(name, Any | UnsetType) for name in sorted(COLUMNS if has_tokens else ())}
-    for name in sorted(NO_REWARDS - COLUMNS):
-        if name not in keys:
-            keys(name, Raw | UnsetType)
-    source = keys(_SOURCE, Any | UnsetType)
-    others = [
-        keys(name, Raw | UnsetType)
-        for name in dict.fromkeys(name for row in first for name in row)
-        if name not in {*usual, _SOURCE}
-    ]
+def _rows(uids: Uids, rows: Cells) -> Columns:
+    """What rows hold, each output by itself."""
+    rewards, cells = rows.numbers("score"), rows.column("uid")
+    numbers: dict[str, NDArray[Any]] = {"reward": rewards, REWARD + "score": rewards}
+    for name in rows.keys:
+        if name not in NO_REWARDS and any(map(is_number, rows.column(name))):
+            numbers[REWARD + name] = numbers_of(rows.column(name))
+    tokens: list[Tokens | UnusableRowError | None] = []
+    if any(name in COLUMNS for name in rows.keys):
+        logged = zip(*map(rows.column, COLUMNS), strict=True)
+        tokens = [_tokens(dict(zip(COLUMNS, one, strict=True))) for one in logged]
+        known = [one if isinstance(one, Tokens) else None for one in tokens]
+        numbers["num_tokens"] = np.array([UNKNOWN if one is None else len(one.completion_ids) for one in known])
+        numbers["advantage"] = to_floats(None if one is None else one.advantage for one in known)
+    is_odd = np.array([isinstance(one, UnusableRowError) for one in tokens] or [False] * len(rows))
+    samples: list[str | None] = []
+    match uids:
+        case "of outputs":
+            groups, tails = _cut_uids([cell if isinstance(cell, str) else "" for cell in cells])
+            kinds, codes = [_TAIL.fullmatch(tail) for tail in to_texts(tails.dictionary)], to_numpy(tails.indices)
+            sessions = [kind and kind[1] for kind in kinds]
+            samples = [sessions[code] for code in codes.tolist()]
+            numbers["sample"] = sample_hashes(sessions)[codes]
+            is_wrong = np.array([kind is None for kind in kinds])[codes]
+            if (bytes_of(groups)[0] == _NEW_LINE).any():
+                is_wrong |= ["\n" in name for name in to_texts(groups)]
+            if is_wrong.any():
+                groups = ["" if wrong else name for wrong, name in zip(is_wrong, to_texts(groups), strict=True)]
+        case "of groups":
+            groups = [cell if isinstance(cell, str) else "" for cell in cells]
+        case None:
+            is_odd |= [cell is not UNSET for cell in cells]
+            groups = _prompt_ids(rows, range(len(rows)))
 
-    def ids_of(rows: Sequence[Any]) -> list[str]:
-        pairs = list(zip(*(jsons_of(list(map(text, rows))) for text in texts), strict=True))
-        different = list(dict.fromkeys(pairs))
-        ids = dict(zip(different, digests_of(different), strict=True))
-        return list(map(ids.__getitem__, pairs))
+    def further(at: int) -> dict[str, Any]:
+        of_row = tokens[at] if tokens else None
+        if isinstance(of_row, UnusableRowError):
+            raise of_row
+        return {"completion": text_of(rows.cell("output", at)), "tokens": of_row}
 
-    def prompts_of(rows: Sequence[Any]) -> list[str]:
-        return list(map(in_environment, map(source, rows), ids_of(rows)))
+    return Columns(
+        step=step_numbers([cell if type(cell) is int else None for cell in rows.column("step")]),
+        group=groups,
+        no_group="the uid is not <group>_<session>_<index>" if uids == "of outputs" else "the uid is no text",
+        prompts=lambda some: list(map(in_environment, rows.cells("data_source", some), _prompt_ids(rows, some))),
+        texts=lambda some: list(map(text_of, rows.cells("input", some))),
+        numbers=numbers,
+        is_sparse=True,
+        no_reward=partial(rows.no_reward, "score"),
+        is_odd=is_odd,
+        sample=lambda at: samples[at] if samples else None,
+        further=further,
+    )
 
-    def take(rows: Sequence[Any], _: Path) -> Columns:
-        rewards = numbers_of(list(map(score, rows)))
-        numbers: dict[str, NDArray[Any]] = {"reward": rewards, REWARD + "score": rewards}
-        numbers |= {REWARD + name: numbers_of(list(map(cell, rows))) for name, cell in further.items()}
-        is_odd = np.zeros(len(rows), dtype=np.bool_)
-        if not {UnsetType, str}.issuperset(map(type, map(source, rows))):
-            is_odd |= [cell is not UNSET and not isinstance(cell, str) for cell in map(source, rows)]
-        for other in others:
-            logged = list(map(other, rows))
-            if Raw in set(map(type, logged)):
-                is_odd |= [cell is not UNSET and bytes(cell)[0] not in _NO_NUMBER for cell in logged]
-        if has_tokens:
-            found = [_tokens({name: cell(row) for name, cell in tokens.items()}) for row in rows]
-            is_odd |= [one is None for one in found]
-            known = [one if isinstance(one, Tokens) else None for one in found]
-            numbers["num_tokens"] = np.array([UNKNOWN if one is None else len(one.completion_ids) for one in known])
-            numbers["advantage"] = to_floats(None if one is None else one.advantage for one in known)
-        cells = list(map(uid, rows))
-        match uids:
-            case "of outputs":
-                groups, tails = _cut_uids(cells)
-                kinds, codes = [_TAIL.fullmatch(tail) for tail in to_texts(tails.dictionary)], to_numpy(tails.indices)
-                numbers["sample"] = sample_hashes(kind and kind[1] for kind in kinds)[codes]
-                is_odd |= np.array([kind is None for kind in kinds])[codes]
-                if (bytes_of(groups)[0] == _NEW_LINE).any():
-                    is_odd |= ["\n" in name for name in to_texts(groups)]
-            case "of groups":
-                groups = cells
-            case None:
-                is_odd |= [cell is not UNSET for cell in cells]
-                groups = ids_of(rows)
-        return Columns(
-            step=step_numbers(list(map(step, rows))),
-            group=groups,
-            prompts=lambda some: prompts_of([rows[at] for at in some]),
-            texts=lambda some: [text_of(json.loads(json_of(texts[0](rows[at])))) for at in some],
-            numbers=numbers,
-            is_odd=is_odd,
-        )
 
-    return LineColumns(row=keys.struct(is_complete=True), take=take) if keys.are_plain else None
+def _prompt_ids(rows: Cells, some: Sequence[int]) -> list[str]:
+    """Of the input with the ground truth."""
+    texts = (rows.column(name) for name in ("input", "gts"))
+    pairs = list(zip(*(jsons_of([column[at] for at in some]) for column in texts), strict=True))
+    different = list(dict.fromkeys(pairs))
+    ids = dict(zip(different, digests_of(different), strict=True))
+    return list(map(ids.__getitem__, pairs))
+
+
+def _tokens(cells: Mapping[str, Any]) -> Tokens | UnusableRowError | None:
+    try:
+        return row_tokens({name: cell for name, cell in cells.items() if cell is not UNSET})
+    except UnusableRowError as error:
+        return error
 
 
 def _cut_uids(cells: list[str]) -> tuple[pa.Array, pa.Array]:
@@ -227,14 +218,6 @@ def _cut_uids(cells: list[str]) -> tuple[pa.Array, pa.Array]:
     cut[has_two] = marks[behind[has_two] - 2]
     groups, tails = cut_strings(uids, cut)
     return groups, tails.dictionary_encode()
-
-
-def _tokens(cells: dict[str, Any]) -> Tokens | Literal["none"] | None:
-    """The tokens of a row, "none" where it has none; None where its lists contradict each other."""
-    try:
-        return row_tokens({name: cell for name, cell in cells.items() if cell is not UNSET}) or "none"
-    except UnusableRowError:
-        return None
 
 
 _UID = re.compile(r"(?P<group>.+)_(?P<session>[0-9]+)_(?P<index>[0-9]+)")
@@ -271,20 +254,13 @@ _SEVERAL_OUTPUTS = Reason(
 
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds rows with input, output, score and step."""
-    rows = (row for file in expand(_rollouts(request.path)) if not is_metrics(file) for row in peek(file))
+    rows = (row for file in expand(_folder(request.path)) if not is_metrics(file) for row in peek(file))
     return {"input", "output", "score", "step"} <= next(rows, {}).keys()
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read a dump of rollouts: a ``rollout_data_dir``, the folder above it, or one file.
-
-    Returns:
-        The run.
-
-    Raises:
-        InputError: There are no dumps of rollouts.
-    """
-    given = _rollouts(request.path)
+    """Read a dump of rollouts: a ``rollout_data_dir``, the folder above it, or one file."""
+    given = _folder(request.path)
     files = tuple(file for file in expand(given) if not is_metrics(file))
     if not files:
         raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
@@ -344,14 +320,13 @@ def _by_row(files: Sequence[Path], request: ReadRequest) -> _Found:
         and max(Counter((str(row.get("step")), str(row.get("uid"))) for _, row in rows).values()) == 1
     ):
         uids = "of outputs"  # which none is the uid of
-    sessions = outputs_of_sessions(rows) if uids == "of outputs" else [[row] for row in rows]
-    groups = build_groups(_records(sessions, quarantine, uids), quarantine)
+    groups = build_groups(_rollouts(rows, quarantine, uids), quarantine)
     return _Found(
         groups=groups,
         quarantine=quarantine,
         uids=uids,
         has_tokens=any(rollout.completion_ids is not None for group in groups for rollout in group.rollouts),
-        folded=_steps_with_fewer(rows, [outputs[-1] for outputs in sessions]),
+        folded=_steps_with_several(rows, uids),
     )
 
 
@@ -372,19 +347,19 @@ def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
 
     def together(rows: Sequence[FileRow]) -> Iterator[Record]:
         all_rows = [row for _, row in rows]
-        sessions = outputs_of_sessions(all_rows) if uids == "of outputs" else [[row] for row in all_rows]
-        steps = _steps_with_fewer(all_rows, [outputs[-1] for outputs in sessions])
+        steps = _steps_with_several(all_rows, uids)
         folded.update(steps)
         depend.update(at for at, row in all_rows if steps and isinstance(parse_reward(row.get("score", ABSENT)), str))
-        return _records(sessions, QuarantineLog(), uids)
+        return _rollouts(all_rows, QuarantineLog(), uids)
 
-    def records(_: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
-        for location, row in rows:
-            if ("uid" in row and uids is None) or (uids == "of outputs" and _contradicts(row)):
+    def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
+        some = list(rows)
+        for location, row in some:
+            if ("uid" in row and uids is None) or (uids == "of outputs" and isinstance(_tokens(row), UnusableRowError)):
                 depend.add(location)
-            yield from _records([[(location, row)]], quarantine, uids)
+        return records_in(partial(_rows, uids), file, some, quarantine)
 
-    lines = line_columns(first, _extra_rewards(first), uids, has_tokens=has_tokens)
+    lines = _lines(first, uids, has_tokens=has_tokens)
     if lines is None:
         return None
     log = ColumnLog(
@@ -423,30 +398,16 @@ def _uids_of(rows: Iterable[Mapping[str, Any]]) -> Uids:
     return "of outputs" if any(map(_UID.fullmatch, first)) else "of groups"
 
 
-def _contradicts(row: Mapping[str, Any]) -> bool:
-    """Whether a row's tokens cannot be used."""
-    try:
-        row_tokens(row)
-    except UnusableRowError:
-        return True
-    return False
-
-
-def _extra_rewards(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for row in rows for name in row if _is_extra(name, row[name])))
-
-
-def _is_extra(name: str, cell: Any) -> bool:
-    return name not in NO_REWARDS and is_number(cell)
-
-
-def _steps_with_fewer(rows: Sequence[Row], kept: Sequence[Row]) -> frozenset[int]:
-    """Steps of which some rows are left out."""
+def _steps_with_several(rows: Sequence[Row], uids: Uids) -> frozenset[int]:
+    """Steps at which some session has several outputs."""
+    if uids != "of outputs":
+        return frozenset()
+    kept = [outputs[-1] for outputs in outputs_of_sessions(rows)]
     before, after = (Counter(row["step"] for _, row in some if type(row.get("step")) is int) for some in (rows, kept))
     return frozenset(step for step in before if after[step] < before[step])
 
 
-def _rollouts(path: Path) -> Path:
+def _folder(path: Path) -> Path:
     """The folder of rollouts: the one given, or its folder ``rollout``."""
     below = path / "rollout"
     has_own = path.is_dir() and any(_NUMBERED.fullmatch(file.name) for file in path.iterdir())
@@ -472,69 +433,27 @@ def outputs_of_sessions(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[list
     return list(sessions.values())
 
 
-def _prompt_id(row: Mapping[str, Any]) -> str:
-    return digest(row.get("input"), row.get("gts"))
+def _rollouts(rows: Sequence[Row], quarantine: QuarantineLog, uids: Uids) -> Iterator[Record]:
+    """The rollouts of rows: of a session with several outputs its last one, with the tokens of all."""
+    sessions = outputs_of_sessions(rows) if uids == "of outputs" else [[row] for row in rows]
+    last = [outputs[-1] for outputs in sessions]
+    for place, record in records_in(partial(_rows, uids), Path(), last, quarantine):
+        before = sessions[place][:-1]
+        yield _with_earlier(record, before, quarantine) if before else record
 
 
-def _records(
-    sessions: Iterable[Sequence[tuple[str, Mapping[str, Any]]]], quarantine: QuarantineLog, uids: Uids
-) -> Iterator[Record]:
-    for outputs in sessions:
-        location, row = outputs[-1]
-        reward = parse_reward(row.get("score", ABSENT))
-        match = _UID.fullmatch(str(row.get("uid"))) if uids == "of outputs" else None
-        uid = row.get("uid")
-        prompt_id = _prompt_id(row)
-        if type(row.get("step")) is not int or whole_number(row["step"]) is None:
-            quarantine.add("the step is not a whole number", location)
-        elif uids == "of outputs" and match is None:
-            quarantine.add("the uid is not <group>_<session>_<index>", location)
-        elif uids == "of groups" and not (isinstance(uid, str) and uid):
-            quarantine.add("the uid is no text", location)
-        else:
-            try:
-                sequences = _sequences(outputs, quarantine)
-            except UnusableRowError as error:
-                quarantine.add(str(error), location)
-                continue
-            if isinstance(reward, str):
-                quarantine.add(reward, location)
-            score = None if isinstance(reward, str) else reward
-            extra = {name: finite_or_none(row[name]) for name in row if _is_extra(name, row[name])}
-            yield Record(
-                step=row["step"],
-                group=match["group"] if match else str(uid) if uids == "of groups" else prompt_id,
-                prompt_id=in_environment(row.get("data_source"), prompt_id),
-                prompt=text_of(row.get("input")),
-                completion=text_of(row.get("output")),
-                reward=score,
-                tokens=sequences[-1] if sequences else None,
-                earlier=sequences[:-1],
-                rewards={"score": score, **extra},
-                sample_id=match["session"] if match else None,
-                location=location,
-            )
-
-
-def _sequences(outputs: Sequence[tuple[str, Mapping[str, Any]]], quarantine: QuarantineLog) -> tuple[Tokens, ...]:
-    """The tokens of the outputs of a session.
-
-    Returns:
-        Those of each output; nothing where one has none, since a part would pass for all.
-
-    Raises:
-        UnusableRowError: The last output's tokens contradict each other.
-    """
-    *before, (_, last) = outputs
-    found = [row_tokens(last)]
+def _with_earlier(record: Record, before: Sequence[Row], quarantine: QuarantineLog) -> Record:
+    """A rollout with its session's outputs before; without tokens where one has none, as a part would pass for all."""
+    known: list[Tokens] = []
     for location, row in reversed(before):
-        try:
-            found.append(row_tokens(row))
-        except UnusableRowError as error:
-            quarantine.add(str(error), location)
-            found.append(None)
-    known = tuple(tokens for tokens in reversed(found) if tokens is not None)
-    return known if len(known) == len(found) else ()
+        tokens = _tokens(row)
+        if isinstance(tokens, UnusableRowError):
+            quarantine.add(str(tokens), location)
+        elif tokens is not None:
+            known.append(tokens)
+    is_whole = record.tokens is not None and len(known) == len(before)
+    tokens, earlier = (record.tokens, tuple(known[::-1])) if is_whole else (None, ())
+    return replace(record, tokens=tokens, earlier=earlier, advantage=None)
 
 
 FORMAT = Format(

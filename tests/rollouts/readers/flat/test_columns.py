@@ -10,19 +10,18 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.flat.columns import (
     FlatColumns,
     chosen_name,
-    flat_records,
     key_of,
     list_names,
-    prompt_id_of,
-    prompt_text_id,
     resolve_columns,
     reward_columns,
     sample_column,
     summed_columns,
 )
+from gradscope.rollouts.readers.parsing.cells import prompt_text_id
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.reduction.columns import records_in
 
 
 def test_the_most_telling_usual_name_has_the_role() -> None:
@@ -103,13 +102,15 @@ def test_the_mean_of_the_group_and_what_is_above_it_are_no_functions() -> None:
     assert summed_columns(rows, ColumnNames(reward="reward", group="g"), ["mean", "above"]) == {}
 
 
-def columns(sample: str | None = None, **names: str) -> FlatColumns:
-    return FlatColumns(names=ColumnNames(reward="reward", **names), rewards=("reward", "format"), sample=sample)
+def columns(sample: str | None = None, times: tuple[str, ...] = (), **names: str) -> FlatColumns:
+    named = ColumnNames(reward="reward", **names)
+    return FlatColumns(names=named, rewards=("reward", "format"), sample=sample, times=times)
 
 
 def read(row: dict[str, Any], flat: FlatColumns, *, from_text: bool = False) -> tuple[list[Record], dict[str, int]]:
     quarantine = QuarantineLog()
-    records = list(flat_records([("a:1", row)], flat, quarantine, from_text=from_text))
+    found = records_in(flat.take, Path("a"), [("a:1", row)], quarantine, from_text=from_text)
+    records = [record for _, record in found]
     return records, {reason.reason: reason.num_rows for reason in quarantine.result().reasons}
 
 
@@ -118,7 +119,9 @@ NAMES = {"step": "step", "group": "group", "prompt": "prompt", "completion": "te
 
 
 def test_a_row_is_a_rollout_with_what_its_columns_hold() -> None:
-    (record,), reasons = read(USUAL | {"id": 7, "generation_seconds": 2}, columns(sample="id", **NAMES))
+    (record,), reasons = read(
+        USUAL | {"id": 7, "generation_seconds": 2}, columns("id", times=("generation_seconds",), **NAMES)
+    )
     assert not reasons
     assert (record.step, record.group, record.prompt, record.completion) == (3, "g", "2+2?", "4")
     assert (record.reward, record.rewards, record.advantage) == (1.0, {"reward": 1.0, "format": 0.5}, -0.25)
@@ -165,7 +168,6 @@ def test_a_prompt_has_its_own_id_or_that_of_its_text_or_that_of_its_group(
     flat = columns(**names)
     (record,), _ = read(row | {"reward": 1}, flat)
     assert (record.group, record.prompt_id, record.step) == (group, prompt_id, 0)
-    assert prompt_id_of(row, flat) == prompt_id
     assert flat.by_prompt == (set(names) == {"prompt"})
     assert flat.key == key_of(flat.names)
 

@@ -24,9 +24,9 @@ from gradscope.rollouts.run import Run
 from tests.rollouts.readers.reduced import assert_same, write_lines
 
 
-def log_of(*present: str, sample: str | None = None, **names: str) -> ColumnLog:
+def log_of(sample: str | None = None, **names: str) -> ColumnLog:
     flat = FlatColumns(names=ColumnNames(reward="reward", **names), rewards=("reward",), sample=sample)
-    return column_log([Path("a.jsonl")], flat, present, QuarantineLog())
+    return column_log([Path("a.jsonl")], flat, QuarantineLog())
 
 
 def test_a_file_is_read_as_its_name_promises() -> None:

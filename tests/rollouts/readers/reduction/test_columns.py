@@ -2,51 +2,159 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw
 
 from gradscope.rollouts.readers.parsing.cells import digest, finite_or_none, whole_number
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.reduction.columns import (
     NOT_COMPARED,
-    Keys,
+    Cells,
+    Columns,
+    LineColumns,
     digest_of,
     flat_length,
     flat_lengths,
-    id_texts,
     ids_digest,
+    index_name,
     json_of,
+    line_columns,
     num_ids,
     numbers_of,
     nums_ids,
+    records_in,
     rewards_of,
     sample_hashes,
     step_numbers,
-    whole_names_of,
+    texts_in,
 )
 from tests.rollouts.readers.reduced import STRANGE
 
 
-def test_a_struct_has_each_key_once_under_any_name() -> None:
-    keys = Keys()
-    first, missing, again = keys("a.b é", int), keys("", float | UnsetType), keys("a.b é", str)
-    row = msgspec.json.decode(b'{"a.b \\u00e9": "x", "z": 1}', type=keys.struct())
-    assert (first(row), missing(row), again(row)) == ("x", UNSET, "x")
-    assert list(keys) == ["a.b é", ""]
+def read(lines: LineColumns | None, text: bytes) -> Columns:
+    assert lines is not None
+    return lines.take(lines.decoder.decode_lines(text), Path("a.jsonl"))
+
+
+def by_key(rows: Cells) -> Columns:
+    """Rows whose group is all that they say, under keys of any name."""
+    named = [f"{one}/{two}" for one, two in zip(rows.cells("a.b é"), rows.cells(""), strict=True)]
+    return Columns(step=rows.steps("absent") + 1, group=named, prompts=lambda _: [], numbers={})
+
+
+def test_rows_have_the_keys_that_are_declared_under_any_name() -> None:
+    text = b'{"a.b \\u00e9": "x", "z": 1}\n{"": [1, {}]}\n'
+    assert read(line_columns(by_key, ["a.b é"], [""]), text).group == ["x/None", "None/[1, {}]"]
     with pytest.raises(msgspec.ValidationError, match="unknown field"):
-        msgspec.json.decode(b'{"a.b \\u00e9": "x", "z": 1}', type=keys.struct(is_complete=True))
+        read(line_columns(by_key, ["a.b é"], [""], is_complete=True), text)
 
 
 @pytest.mark.parametrize(("key", "is_plain"), [("a", True), ("é", True), *((key, False) for key in '"\\\n\ud800')])
-def test_keys_that_a_struct_can_have(key: str, is_plain: bool) -> None:
-    keys = Keys()
-    keys(key, int)
-    assert keys.are_plain == is_plain
+def test_keys_that_a_decoder_can_be_given(key: str, is_plain: bool) -> None:
+    assert (line_columns(by_key, [key]) is not None) == is_plain
+
+
+CELLS = [
+    {"r": 1, "s": 2, "n": "a", "p": "2+2?"},
+    {"r": None, "n": 7, "p": None},
+    {"r": 0.5, "s": 3, "n": None, "p": ""},
+]
+
+
+@pytest.mark.parametrize("kind", ["decoder", "rows", "arrow"])
+def test_cells_mean_the_same_whoever_made_the_rows(kind: str) -> None:
+    seen: list[Cells] = []
+    names = {name: [row.get(name) for row in CELLS] for name in ("r", "s", "p")}
+    names["n"] = ["a", "7", None]
+    if kind == "decoder":
+        lines = line_columns(lambda rows: seen.append(rows) or by_key(rows), ["r", "s", "n"], ["p"])
+        read(lines, "\n".join(map(json.dumps, CELLS)).encode())
+    elif kind == "rows":
+        seen.append(Cells.of_rows(CELLS, Path("a.jsonl")))
+    else:
+        seen.append(Cells.of_batch(pa.RecordBatch.from_pydict(names), Path("a.parquet"), from_text=False))
+    (rows,) = seen
+    assert len(rows) == 3
+    np.testing.assert_array_equal(rows.numbers("r"), [1.0, math.nan, 0.5])
+    assert rows.steps("s").tolist() == [2, -1, 3]
+    assert texts_in(rows.names("n")) == ["a", "7", ""]
+    assert texts_in(rows.prompt_ids("p")) == [digest("2+2?"), "", ""]
+    assert rows.cells("p", [0, 1]) == ["2+2?", None]
+    assert rows.cells("absent") == rows.cells(None) == [None] * 3
+    assert texts_in(rows.names("p"), [2, 0]) == ["", "2+2?"]
+
+
+def test_text_is_a_number_where_all_cells_are_text() -> None:
+    table = {"r": ["1", " TRUE ", "", "x"]}
+    batch = Cells.of_batch(pa.RecordBatch.from_pydict(table), Path("a.csv"), from_text=True)
+    rows = Cells.of_rows([{"r": cell} for cell in table["r"]], Path("a.csv"), from_text=True)
+    for cells in (batch, rows):
+        np.testing.assert_array_equal(cells.numbers("r"), [1.0, 1.0, math.nan, math.nan])
+    assert [rows.no_reward("r", at) for at in (2, 3)] == ["the reward is null", "the reward is text"]
+    assert batch.not_finite("r") is None
+    floats = pa.RecordBatch.from_pydict({"a": [1.0, None, math.inf]})
+    broken = Cells.of_batch(floats, Path("a.parquet"), from_text=False).not_finite("a")
+    assert broken is not None
+    assert broken.tolist() == [False, False, True]
+
+
+def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
+    def take(rows: Cells) -> Columns:
+        def further(at: int) -> dict[str, Any]:
+            if rows.cell("tokens", at) == "x":
+                raise UnusableRowError("the tokens are text")
+            return {"completion": rows.cell("text", at)}
+
+        return Columns(
+            step=rows.steps("step"),
+            group=rows.names("group"),
+            no_group="the group is missing",
+            prompts=lambda some: [f"p{at}" for at in some],
+            numbers={"reward": rows.numbers("reward"), "reward/a": rows.numbers("a"), "advantage": rows.numbers("adv")},
+            no_reward=partial(rows.no_reward, "reward"),
+            noted={"Late.": rows.steps("step") > 1},
+            sample=lambda at: f"s{at}",
+            further=further,
+            flaw=lambda at: "odd" if rows.cell("adv", at) == 9 else None,
+        )
+
+    usual = {"step": 1, "group": "g", "reward": 1, "a": 0.5, "adv": -1, "text": "t"}
+    odd = [{"step": None}, {"group": ""}, {"tokens": "x", "step": 3}, {"reward": "1"}, {"adv": 9, "step": 2}]
+    quarantine, noted = QuarantineLog(), list[str]()
+    rows = [(f"a:{at + 1}", usual | cells) for at, cells in enumerate([{}, *odd])]
+    found = list(records_in(take, Path("a"), rows, quarantine, noted.append))
+    assert [place for place, _ in found] == [0, 4, 5]
+    assert found[0][1] == Record(
+        step=1,
+        group="g",
+        prompt_id="p0",
+        prompt="",
+        completion="t",
+        reward=1.0,
+        rewards={"a": 0.5},
+        advantage=-1.0,
+        sample_id="s0",
+        location="a:1",
+    )
+    assert [record.reward for _, record in found] == [1.0, None, 1.0]
+    assert noted == ["Late."]
+    assert {(one.reason, one.first) for one in quarantine.result().reasons} == {
+        ("the step is not a whole number", "a:2"),
+        ("the group is missing", "a:3"),
+        ("the tokens are text", "a:4"),
+        ("the reward is text", "a:5"),
+        ("odd", "a:6"),
+    }
 
 
 @pytest.mark.parametrize("cells", [[1, 2.5, True, None], [10**400, 1.0], list(STRANGE), [UNSET, 1], []])
@@ -55,8 +163,7 @@ def test_numbers_steps_and_ids_are_those_of_the_row_reader(cells: list[Any]) -> 
     np.testing.assert_array_equal(numbers_of(cells), [math.nan if one is None else one for one in expected])
     steps = [whole_number(cell) for cell in cells]
     assert step_numbers(cells).tolist() == [-1 if step is None else step for step in steps]
-    assert whole_names_of(cells) == ["" if step is None else str(step) for step in steps]
-    assert id_texts(cells) == [str(cell) if type(cell) in (str, int) else "" for cell in cells]
+    assert list(map(index_name, step_numbers(cells))) == [None if step is None else str(step) for step in steps]
 
 
 def test_steps_that_no_float_tells_apart_are_none() -> None:

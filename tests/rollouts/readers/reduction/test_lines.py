@@ -15,31 +15,27 @@ import pytest
 from gradscope.rollouts.readers.parsing import jsonl
 from gradscope.rollouts.readers.parsing.jsonl import parse_line
 from gradscope.rollouts.readers.reduction import lines
-from gradscope.rollouts.readers.reduction.columns import Columns, Keys, LineColumns, numbers_of, step_numbers
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, line_columns
 from gradscope.rollouts.readers.reduction.lines import Scanned, blocks_in, scan_range
 
 
-def made_columns() -> LineColumns:
-    keys = Keys()
-    step, group, reward = keys("step", int), keys("g", str), keys("r", float)
-
-    def take(rows: Sequence[Any], path: Path) -> Columns:
-        return Columns(
-            step=step_numbers(list(map(step, rows))),
-            group=list(map(group, rows)),
-            prompts=lambda some: [f"{path.stem}/{at}" for at in some],
-            numbers={"reward": numbers_of(list(map(reward, rows)))},
-        )
-
-    return LineColumns(row=keys.struct(), take=take)
+def take(rows: Cells) -> Columns:
+    return Columns(
+        step=rows.steps("step"),
+        group=rows.names("g"),
+        prompts=lambda some: [f"{rows.path.stem}/{at}" for at in some],
+        numbers={"reward": rows.numbers("r")},
+    )
 
 
-COLUMNS = made_columns()
+COLUMNS = line_columns(take, ("step", "g", "r"))
+assert COLUMNS is not None
 LINE = b'{"step": 1, "g": "a", "r": 0.5, "x": 0}\n'
 
 
 def scanned(path: Path, content: bytes, start: int = 0, end: int | None = None) -> list[Scanned]:
     path.write_bytes(content)
+    assert COLUMNS is not None
     return list(scan_range(path, 3, COLUMNS, start, end))
 
 

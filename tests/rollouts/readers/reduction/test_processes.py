@@ -20,7 +20,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.tables import read_csv
 from gradscope.rollouts.readers.reduction import lines, processes
-from gradscope.rollouts.readers.reduction.columns import Columns, TableColumns
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import Scanned
 from gradscope.rollouts.readers.reduction.processes import scan_files, scan_table
 from tests.rollouts.readers.reduction.test_lines import COLUMNS as OF_LINES
@@ -29,13 +29,13 @@ from tests.rollouts.readers.reduction.test_lines import LINE
 HEAD = "group,text,reward\n"
 
 
-def take(batch: pa.RecordBatch) -> Columns:
+def take(rows: Cells) -> Columns:
     """Rows whose reward is a number."""
-    cells = [str(cell) for cell in batch["reward"].to_pylist()]
+    cells = list(map(str, rows.cells("reward")))
     rewards = [float(cell) if re.fullmatch(r"[0-9]+([.][0-9]+)?", cell) else None for cell in cells]
     return Columns(
-        step=np.zeros(len(batch), dtype=np.int64),
-        group=batch["group"].to_pylist(),
+        step=np.zeros(len(rows), dtype=np.int64),
+        group=rows.cells("group"),
         prompts=lambda some: [str(at) for at in some],
         numbers={"reward": np.array(rewards, dtype=np.float64)},
     )
