@@ -180,6 +180,28 @@ def test_the_house_stays_within_its_budget(folder: str) -> None:
     assert len(files) <= most_modules
 
 
+def test_each_benchmark_makes_what_a_page_names_or_helps_one_that_does() -> None:
+    """What nobody names is measured by nobody."""
+    root = PACKAGE.parent
+    pages = [root / "README.md", root / "CONTRIBUTING.md"]
+    pages += [path for path in (root / "docs").rglob("*") if path.suffix in (".md", ".csv")]
+    told = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    sources = {
+        path: path.read_text(encoding="utf-8") for path in modules_of("benchmarks") if path.name != "__init__.py"
+    }
+    names = {path: path.relative_to(root).as_posix() for path in sources}
+    commands = {
+        path: name.removesuffix(".py").removesuffix("/__main__").replace("/", ".") for path, name in names.items()
+    }
+    waiting = [path for path in sources if names[path] in told or commands[path] in told]
+    reached = set(waiting)
+    while waiting:
+        source = sources[waiting.pop()]
+        waiting += (found := [path for path in sources.keys() - reached if re.search(rf"\b{path.stem}\b", source)])
+        reached |= set(found)
+    assert sorted(names[path] for path in sources.keys() - reached) == []
+
+
 def test_every_file_is_in_a_layer_or_at_the_bottom() -> None:
     bottom = {"__init__", *(name.removeprefix("gradscope.").partition(".")[0] for name in BOTTOM)}
     assert {layer_of(path) for path in modules()} == set(ALLOWED) | bottom

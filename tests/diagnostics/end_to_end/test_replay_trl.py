@@ -58,11 +58,6 @@ WHOLE = {
     "a reference replaced every two steps": {**SYNCED, "ref_model_mixup_alpha": 1.0, "max_steps": 5},
     "an adaptive bonus": {**ONE_MICRO_BATCH, **BONUS},
     "an adaptive bonus of tokens of high entropy": {**ONE_MICRO_BATCH, **BONUS, "top_entropy_quantile": 0.5},
-    "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence", "beta": 0.2},
-    "sapo": {"loss_type": "sapo"},
-    "luspo": {"loss_type": "luspo"},
-    "vespo": {"loss_type": "vespo"},
-    "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
 }
 
 
