@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gradscope.estimate import Estimate
+from gradscope.results.row_kinds import OfStep
 from gradscope.results.source import Source
 from gradscope.shown import Drawn
 
@@ -31,11 +32,9 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepReplay:
+class StepReplay(OfStep):
     """One step, recomputed from its rollouts and the weights before its update."""
 
-    step: int
-    """The trainer's step."""
     weights: str | None
     """The weights that were used; None where they are not on disk."""
     verdict: ReplayVerdict

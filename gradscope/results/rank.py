@@ -9,7 +9,7 @@ from typing import Literal
 from gradscope.estimate import Estimate
 from gradscope.results.envelope import FLATTENED, NOT_IN_DOCUMENT
 from gradscope.results.norms import LogprobDifference
-from gradscope.results.row_kinds import RowKind
+from gradscope.results.row_kinds import OfAdvantage, OfStep, RowKind
 from gradscope.results.source import Source
 from gradscope.results.tokens import (
     CorrectionEffect,
@@ -50,13 +50,9 @@ class NullRank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankCurvePoint:
+class RankCurvePoint(OfAdvantage):
     """A rank averaged over the groups of one step."""
 
-    step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
     group_size: int
     """Rows of each matrix."""
     num_groups: int
@@ -92,13 +88,9 @@ class RankCurvePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRankPoint:
+class TokenRankPoint(OfAdvantage):
     """Ranks of token rows, averaged over the groups of one step."""
 
-    step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
     group_size: int
     """Rollouts over which an advantage was computed."""
     method: TokenMethod
@@ -126,13 +118,9 @@ class TokenRankPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightRankPoint:
+class WeightRankPoint(OfAdvantage):
     """The rank of dL/dW of one group of G rollouts, averaged over the groups of one step."""
 
-    step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
     group_size: int
     """Rollouts of each group, G."""
     tensor: str | None
@@ -156,13 +144,9 @@ class WeightRankPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeChange:
+class SizeChange(OfAdvantage):
     """What a larger group does to the effective rank, from the same rollouts of the same prompts."""
 
-    step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
     matrix: str
     """Which matrix: a kind of rows, or the name of a weight."""
     first: int
@@ -174,13 +158,9 @@ class SizeChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldoutTransfer:
+class HeldoutTransfer(OfAdvantage):
     """Of one step under one advantage, over pairs of a training and a held-out prompt, to first order."""
 
-    step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
     num_groups: int
     """Groups of the step with a gradient."""
     num_heldout: int
@@ -194,13 +174,9 @@ class HeldoutTransfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldoutInfluence:
+class HeldoutInfluence(OfAdvantage):
     """Of one group with a gradient under one advantage."""
 
-    step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
     group_id: str
     """The group."""
     pass_rate: float | None
@@ -210,13 +186,9 @@ class HeldoutInfluence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interference:
+class Interference(OfAdvantage):
     """Of one step under one advantage, over pairs of different groups, to first order."""
 
-    step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
     frac_hurt: Estimate
     """Share of pairs of which the first lowers the log-probability of the correct answers of the second."""
     cosine: Estimate
@@ -226,13 +198,9 @@ class Interference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptInfluence:
+class PromptInfluence(OfAdvantage):
     """Of one group under one advantage."""
 
-    step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
     group_id: str
     """The group."""
     pass_rate: float
@@ -242,11 +210,9 @@ class PromptInfluence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpectrumLabel:
+class SpectrumLabel(OfStep):
     """Which gradient matrix a spectrum is of."""
 
-    step: int
-    """The trainer's step."""
     group_id: str | None = None
     """The group whose rollouts are the rows; None for a whole step."""
     rows: RowKind
@@ -306,11 +272,9 @@ class GradientSpectrum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepGeometry:
+class StepGeometry(OfStep):
     """One step's gradient as the optimizer saw it (logged advantage)."""
 
-    step: int
-    """The trainer's step."""
     weights: str
     """The weights that the gradients were computed at."""
     num_rollouts: int
@@ -334,13 +298,9 @@ class StepGeometry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormulationUpdate:
+class FormulationUpdate(OfAdvantage):
     """The update that one formulation makes of a step's rollouts, in the logged groups, without the KL part."""
 
-    step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
     update_norm: Estimate
     """|sum of A_i s_i|."""
     cancellation: Estimate
@@ -368,13 +328,9 @@ GroupKind = Literal["all_fail", "mixed", "all_pass"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KindUpdate:
+class KindUpdate(OfAdvantage):
     """What the groups of one kind give to the update of one formulation."""
 
-    step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
     kind: GroupKind
     """Which groups."""
     num_groups: int
@@ -388,11 +344,9 @@ class KindUpdate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupShare:
+class GroupShare(OfStep):
     """What one group gives to a step's gradient under the logged advantage."""
 
-    step: int
-    """The trainer's step."""
     group_id: str
     """The group."""
     pass_rate: float | None
@@ -424,11 +378,9 @@ class BaselineNoise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankComparison:
+class RankComparison(OfStep):
     """Effective ranks of two formulations at one step, paired by group."""
 
-    step: int
-    """The trainer's step."""
     group_size: int
     """Rows of each matrix."""
     first: str

@@ -1,10 +1,27 @@
-"""Which matrix `rank` looks at: apart from its records, which no other command needs to load to offer these names."""
+"""Which matrix `rank` looks at, and at which step: apart from its records, which no other command needs to load."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 RowKind = Literal["rollout", "group", "token", "weight", "hidden", "logit", "advantage", "update"]
 """Which matrix: rows of ``rollout``, ``group`` and ``token`` are gradients by all parameters, those of ``weight`` the
 outputs of one matrix's; ``hidden`` and ``logit`` are gradients by the last hidden state and by the logits, of tokens
 and of rollouts; ``advantage`` is the advantages themselves, rollouts by tokens; ``update`` the change of a weight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfStep:
+    """What was found at one step."""
+
+    step: int
+    """The trainer's step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfAdvantage(OfStep):
+    """What was found at one step under one advantage."""
+
+    advantage: str
+    """``logged``, or the formulation."""

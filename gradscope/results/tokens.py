@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gradscope.estimate import Estimate
+from gradscope.results.row_kinds import OfStep
 
 TokenMethod = Literal["exact", "sampled", "sketch"]
 """``exact``: all token rows; ``sampled``: exact rows of a random part of them; ``sketch``: all rows, each kept as k
@@ -35,11 +36,9 @@ class TokenRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GradientSparsity:
+class GradientSparsity(OfStep):
     """Four definitions on the sizes of some parts x of one step's gradient, under the logged advantage."""
 
-    step: int
-    """The trainer's step."""
     parts: Literal["tokens", "entries"]
     """What x is: the row norm of every token, or the absolute value of every entry of one weight's gradient."""
     tensor: str | None
@@ -59,11 +58,9 @@ class GradientSparsity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectionEffect:
+class CorrectionEffect(OfStep):
     """What one correction for the engine that sampled makes of a step, f what it multiplies a token's gradient by."""
 
-    step: int
-    """The trainer's step."""
     correction: str
     """``none``, ``token_ratio``, ``tis``, ``icepop``, ``mis``, ``token_mask``, ``sequence_truncate``,
     ``sequence_mask``, ``geometric_mask``, ``sequence_ratio``; ``trained`` for the run's own."""
@@ -84,11 +81,9 @@ class CorrectionEffect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenKind:
+class TokenKind(OfStep):
     """The tokens of one kind, and their part of a step's gradient; a None stands for all of its kind."""
 
-    step: int
-    """The trainer's step."""
     sign: Literal["positive", "negative"] | None
     """Of their advantage."""
     probability: tuple[float, float] | None
@@ -108,11 +103,9 @@ class TokenKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntropyChange:
+class EntropyChange(OfStep):
     """Which way a step's gradient moves the entropy of the tokens it was made of, to first order."""
 
-    step: int
-    """The trainer's step."""
     entropy: Estimate
     """Mean entropy of the tokens that count, in nats."""
     rate: Estimate
@@ -154,11 +147,9 @@ class KlToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenKl:
+class TokenKl(OfStep):
     """The tokens of a step beside the reference policy."""
 
-    step: int
-    """The trainer's step."""
     k1: Estimate
     """Mean of log(p / p_ref) over tokens."""
     k3: Estimate
@@ -170,11 +161,9 @@ class TokenKl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnShare:
+class TurnShare(OfStep):
     """The part of one turn in a step's gradient."""
 
-    step: int
-    """The trainer's step."""
     turn: int
     """From 1."""
     and_later: bool
@@ -190,11 +179,9 @@ class TurnShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogprobChange:
+class LogprobChange(OfStep):
     """How far log pi of a step's own tokens moved from the weights before it to the next checkpoint, in nats."""
 
-    step: int
-    """The trainer's step."""
     first: int
     """Updates that the earlier weights have had, those that the step started from."""
     last: int

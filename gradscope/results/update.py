@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gradscope.estimate import Estimate
+from gradscope.results.row_kinds import OfStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +124,9 @@ class GradientAndUpdate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerStep:
+class OptimizerStep(OfStep):
     """The first step of a fresh optimizer from the gradient of a step."""
 
-    step: int
-    """The trainer's step."""
     tensor: str | None
     """The parameter's name; None: all matrices together."""
     optimizer: Literal["sgd", "adam", "muon"]
@@ -141,11 +140,9 @@ class OptimizerStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleShare:
+class ModuleShare(OfStep):
     """The part of one kind of module in the gradient of a step."""
 
-    step: int
-    """The trainer's step."""
     module: Literal["output head", "embedding", "attention", "mlp", "other"]
     """Which weights, by their names; ``other`` is norms and what no name tells."""
     norm: Estimate
