@@ -334,6 +334,12 @@ class TokenCell:
         return all(mine is None or mine == other for mine, other in pairs)
 
 
+UNDECIDED = TokenCell(entropy="top_fifth")
+"""Tokens at which the policy's entropy is among the highest fifth of the step's."""
+UNLIKELY = TokenCell(probability=0)
+"""Tokens of low probability."""
+
+
 def token_cells(advantages: ArrayLike, logprobs: ArrayLike, entropies: ArrayLike) -> dict[TokenCell, NDArray[np.bool_]]:
     """Which tokens are in each of the twelve cells; those of advantage zero, which have no gradient, are in none.
 
