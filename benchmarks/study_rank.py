@@ -26,7 +26,7 @@ from study import fill_page
 from gradscope.advantages.registry import LOGGED
 from gradscope.advantages.token import return_to_go
 from gradscope.diagnostics.rank.collected import Collected, collect_kinds
-from gradscope.diagnostics.rank.request import RankRequest
+from gradscope.diagnostics.rank.rows import RankRequest
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.uncertainty.paired import least_detectable_mean, sign_flip_p_value, student_mean

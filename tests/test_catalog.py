@@ -21,7 +21,7 @@ from gradscope.diagnostics.compare.measure import judged
 from gradscope.diagnostics.compare.runs import drawdown
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS
-from gradscope.diagnostics.passk.comparison import compare_samples
+from gradscope.diagnostics.passk.measure import compare_samples
 from gradscope.diagnostics.rank.formulations import (
     _class_energy,
     baseline_groups,
@@ -43,8 +43,7 @@ from gradscope.diagnostics.rank.tokens.parts import (
     turn_shares,
     with_later,
 )
-from gradscope.diagnostics.rank.weight_gradients import module_shares, optimizer_steps
-from gradscope.diagnostics.rank.weight_updates import _adapter_states
+from gradscope.diagnostics.rank.weight_updates import _adapter_states, module_shares, optimizer_steps
 from gradscope.diagnostics.spike.measure import _tensors_of, repeated_ngrams
 from gradscope.estimate import Estimate
 from gradscope.gradients.model.checkpoint import Checkpoint

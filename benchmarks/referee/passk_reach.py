@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.passk.comparison import compare_samples
+from gradscope.diagnostics.passk.measure import compare_samples
 from gradscope.diagnostics.passk.samples import Samples
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.source import Source

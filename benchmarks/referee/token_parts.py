@@ -13,8 +13,8 @@ import math
 
 import numpy as np
 
-from gradscope.diagnostics.claims.claim import in_range
-from gradscope.diagnostics.claims.tokens import MOST
+from gradscope.diagnostics.claims.evidence import in_range
+from gradscope.diagnostics.claims.outcomes import MOST
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.part_sums import ANY, norm_ratio, products_without, ratio_over_groups, sum_cosine, sum_share
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.claims import gradients, outcomes
 from gradscope.diagnostics.claims.evidence import Evidence
-from gradscope.diagnostics.passk.comparison import compare_samples
+from gradscope.diagnostics.passk.measure import compare_samples
 from gradscope.diagnostics.passk.samples import Samples
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights

@@ -13,24 +13,15 @@ Direction = Literal["higher", "lower", "neither"]
 class Metric:
     """One metric of the catalogue."""
 
-    name: str
-    """The name in JSON, requirements and code."""
-    title: str
-    """The name in tables and figures."""
-    formula: str
-    """How it is computed, in one line of plain text."""
-    meaning: str
-    """What it tells, in one or two sentences."""
-    range: str
-    """The values it can take."""
-    better: Direction
-    """Which way is better, where one is."""
-    moved_by: str
-    """What makes it rise or fall."""
-    source: str
-    """The paper or program that the formula is from."""
-    command: str
-    """The command that computes it."""
+    name: str  # the name in JSON, requirements and code
+    title: str  # the name in tables and figures
+    formula: str  # how it is computed, in one line of plain text
+    meaning: str  # what it tells, in one or two sentences
+    range: str = "[0, 1]"  # the values it can take
+    better: Direction = "neither"  # which way is better, where one is
+    moved_by: str  # what makes it rise or fall
+    source: str = "Definition."  # the paper or program that the formula is from
+    command: str  # the command that computes it
     path: str = ""
     """Where the number stands in that command's result, as ``gradscope check`` takes it: ``curve.`` and ``steps.`` mean
     the last step's, of a curve its largest group's; where a table has a row a kind, ``meaning`` says which is meant.

@@ -1,4 +1,7 @@
-"""Catalogue: what a log alone says of its policy. Letters: w = p_trainer / p_sampler of N tokens, W its product."""
+"""Catalogue: what a log alone says of its policy, and what `gradscope compare` says of runs and pairs of runs.
+
+Letters: w = p_trainer / p_sampler of N tokens, W its product over a sequence; n pairs of runs of one seed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         formula="(sum of w)^2 / (N sum of w^2)",
         meaning="Share of the tokens that a gradient with each token's ratio as weight is worth; 1 where sampler and "
         "trainer agree.",
-        range="[0, 1]",
         better="higher",
         moved_by=_MISMATCH,
         source="Kish 1965; verl logs rollout_corr/rollout_is_eff_sample_size, of ratios that it has cut. Such a "
@@ -30,7 +32,6 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         formula="(sum of W)^2 / (S sum of W^2), W the product of w over a sequence, S sequences",
         meaning="Share of the sequences that a gradient with each sequence's ratio as weight is worth. Near 1/S one "
         "sequence is all there is.",
-        range="[0, 1]",
         better="higher",
         moved_by=_LONG,
         source="Kish 1965, of the ratios of sequences.",
@@ -65,7 +66,6 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         formula="mean over tokens of -log w",
         meaning="KL(sampler, trainer) a token. Unbiased, and noisy: it can be negative.",
         range="(-inf, inf)",
-        better="neither",
         moved_by=_MISMATCH,
         source="Schulman 2020, Approximating KL divergence; verl logs it as rollout_corr/kl.",
         path="logged.sampler.overall.kl_k1",
@@ -88,7 +88,6 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         formula="(tokens with w < 1/2 or w > 2) / N",
         meaning="Share of tokens on which sampler and trainer differ by more than a factor of two, the usual bound of "
         "truncated importance sampling.",
-        range="[0, 1]",
         better="lower",
         moved_by=_MISMATCH,
         source="Definition; 2 is verl's default rollout_is_threshold.",
@@ -99,7 +98,6 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         title="ratio beyond the clip",
         formula="(tokens with w < 0.8 or w > 1.2) / N",
         meaning="Share of tokens whose ratio is outside PPO's usual bounds before the first update.",
-        range="[0, 1]",
         better="lower",
         moved_by=_MISMATCH,
         source="Definition; 0.2 is the usual clip of Schulman et al. 2017, arXiv 1707.06347.",
@@ -111,7 +109,6 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         formula="(tokens with A > 0 and w > 1.2, or A < 0 and w < 0.8) / N",
         meaning="Share of tokens whose gradient PPO's clip would take before the first update, were the ratio that to "
         "the sampler.",
-        range="[0, 1]",
         better="lower",
         moved_by=_MISMATCH,
         source="The clipped objective of Schulman et al. 2017, arXiv 1707.06347, at 0.2.",
@@ -124,7 +121,6 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         meaning="How undecided the policy is. A fall towards 0 means that it stops exploring, a steep rise that it "
         "falls apart.",
         range="[0, inf)",
-        better="neither",
         moved_by="Temperature, an entropy bonus, KL to a reference, prompts that are solved.",
         source="Shannon 1948; of each token where the log has it, else the trainer's own metric of it.",
         path="logged.entropy.overall.mean",
@@ -148,7 +144,6 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         range="[0, inf)",
         better="lower",
         moved_by="As the mean lag; the longest completion.",
-        source="Definition.",
         path="logged.staleness.overall.max_lag",
     ),
     _report_metric(
@@ -156,10 +151,8 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         title="lag above one",
         formula="(rollouts with N - 1 - v > 1) / (rollouts)",
         meaning="Share of rollouts that are staler than one update, which pipelined training has anyway.",
-        range="[0, 1]",
         better="lower",
         moved_by="As the mean lag.",
-        source="Definition.",
         path="logged.staleness.overall.frac_above_1",
     ),
     _report_metric(
@@ -167,10 +160,7 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         title="sampled by several weights",
         formula="(rollouts whose last token was sampled by later weights than the first) / (rollouts)",
         meaning="Share of rollouts during which the weights were changed.",
-        range="[0, 1]",
-        better="neither",
         moved_by="Weight updates that do not wait for generation; long completions.",
-        source="Definition.",
         path="logged.staleness.overall.frac_mixed",
     ),
     _report_metric(
@@ -178,7 +168,6 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         title="truncated",
         formula="(completions cut off at the length limit) / (completions whose end is known)",
         meaning="Share of completions without an end, which a verifier mostly fails.",
-        range="[0, 1]",
         better="lower",
         moved_by="The length limit; a policy that grows longer.",
         source="A ratio of counts; where only the trainer logged it, its completions/clipped_ratio.",
@@ -203,7 +192,6 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         range="[1, inf)",
         better="lower",
         moved_by="A few very long completions; asynchronous generation makes it harmless.",
-        source="Definition.",
         path="logged.generation.overall.slowest_over_mean",
     ),
 )
@@ -231,9 +219,7 @@ SPIKE_METRICS: tuple[Metric, ...] = (
         formula="sqrt(1' G 1 - 2 (G 1)_i + G_ii)",
         meaning="What the step's gradient norm would have been without a rollout, the others weighed as they were.",
         range="[0, inf)",
-        better="neither",
         moved_by="As projection_share; more where a rollout is long, surprising and of large advantage at once.",
-        source="Definition.",
     ),
     _spike_metric(
         name="repeated_ngrams",
@@ -250,9 +236,113 @@ SPIKE_METRICS: tuple[Metric, ...] = (
         title="share of the squared norm",
         formula="|dL/dW|_F^2 / sum over parameters of the same",
         meaning="Which layers a large gradient is in, beside their share of the parameters.",
-        range="[0, 1]",
-        better="neither",
         moved_by="A head or an embedding that a rare token reaches; an adapter at its start.",
-        source="Definition.",
+    ),
+)
+
+
+_compare_metric = partial(Metric, command="compare")
+
+COMPARE_METRICS: tuple[Metric, ...] = (
+    _compare_metric(
+        name="train_reward",
+        title="mean train reward",
+        formula="mean over steps of the mean reward of the step's rollouts",
+        meaning="How much a run earned while it was trained: the area under its learning curve, so it counts speed.",
+        range="[0, 1], as the rewards of the tasks",
+        better="higher",
+        moved_by="The formulation, the learning rate, the prompts, the length of the run.",
+        source="The trainer's log, averaged.",
+    ),
+    _compare_metric(
+        name="reward_drawdown",
+        title="largest fall of reward",
+        formula="max over s < t of (R_s - R_t), R the mean train reward of each tenth of the run",
+        meaning="How much of what a run had reached it lost again: near zero for a stable run.",
+        better="lower",
+        moved_by="A learning rate that is too high, advantages that push without bound.",
+        source="The largest drawdown of finance, on tenths so that the noise of single steps does not count.",
+    ),
+    _compare_metric(
+        name="mean_frac_reward_zero_std",
+        title="degenerate over the run",
+        formula="mean over steps of (degenerate groups of the step) / (groups of the step)",
+        meaning="The share of groups that gave a group-relative formulation nothing to learn from.",
+        moved_by="Prompts that are solved or hopeless: it rises as training succeeds.",
+        source="frac_reward_zero_std, averaged over the run.",
+    ),
+    _compare_metric(
+        name="frac_incoherent",
+        title="rewarded, but incoherent",
+        formula="(rollouts with a reward of at least 0.5 and a wrong or missing step) / (rollouts with such a reward)",
+        meaning="How often a run rewarded reasoning that does not hold: an answer that was right by luck, or likely "
+        "whatever stood before it.",
+        better="lower",
+        moved_by="A reward that the answer's probability makes, and tasks whose errors cancel.",
+        source="Ours; over all steps of the run, on tasks whose steps before the answer can be checked.",
+    ),
+    _compare_metric(
+        name="kilotokens_per_step",
+        title="1000 tokens a step",
+        formula="tokens of all sampled prompts and completions, thrown away ones included, over 1000 x steps",
+        meaning="What a step cost to sample: more under dynamic sampling, which throws dead groups away.",
+        range="[0, inf)",
+        better="lower",
+        moved_by="Dead groups that are resampled, and the length of completions.",
+        source="TRL's num_tokens, over the run.",
+    ),
+    _compare_metric(
+        name="paired_difference",
+        title="paired difference",
+        formula="mean over seeds of (second - first), 95 % interval +- t(n-1) sd / sqrt(n)",
+        meaning="What changing the one thing did, with all that the seed decides held equal.",
+        range="that of the metric",
+        moved_by="The one thing that differs, and chance in sampling.",
+        source="Student's paired t.",
+    ),
+    _compare_metric(
+        name="p_value",
+        title="p, paired t test",
+        formula="2 P(T > |mean| / (sd / sqrt(n))), T of Student's t with n - 1 degrees of freedom",
+        meaning="How often chance alone would give a difference as large, were differences normal around zero.",
+        moved_by="The size of the difference against its spread, and the number of seeds.",
+        source="Student 1908.",
+    ),
+    _compare_metric(
+        name="sign_flip_p_value",
+        title="p, sign flips",
+        formula="share of the 2^n sign flips of the differences (100,000 beyond n = 20) whose mean is as far from zero",
+        meaning="The same question without the assumption that differences are normal; never below 2 / 2^n.",
+        range="(0, 1]",
+        moved_by="Whether all seeds agree in sign, and their number.",
+        source="Fisher 1935, the permutation test of paired differences.",
+    ),
+    _compare_metric(
+        name="sign_flip_p_holm",
+        title="p corrected, sign flips",
+        formula="p_holm of the sign_flip_p_value of all pairs of 8 seeds or more",
+        meaning="At most 0.05 decides: what chance would do in no more than 5 of 100 comparisons of equal arms.",
+        range="(0, 1]",
+        moved_by="The number of seeds, above all; the number of metrics and pairs that are looked at.",
+        source="Fisher 1935 and Holm 1979.",
+    ),
+    _compare_metric(
+        name="least_detectable",
+        title="least detectable difference",
+        formula="sd d, with 80 % power at the level 0.05 / m of the smallest of m p-values: P(|T| > t) = 0.8 at "
+        "d sqrt(n), or Phi(d)^n = 0.8 where all n must agree in sign",
+        meaning="A difference this large would be decided in four of five such comparisons; smaller ones may be there.",
+        range="[0, inf)",
+        better="lower",
+        moved_by="More seeds, fewer tests, metrics that vary less between seeds.",
+        source="Power of the t test (Student 1908; Cohen 1988), and of unanimous signs.",
+    ),
+    _compare_metric(
+        name="p_holm",
+        title="p corrected",
+        formula="the i-th smallest of m p-values times m - i + 1, never less than a smaller one's",
+        meaning="The p-value of the t test with the number of tests taken into account; up to 0.05 it suggests.",
+        moved_by="The number of metrics and pairs that are looked at.",
+        source="Holm 1979, A simple sequentially rejective multiple test procedure.",
     ),
 )

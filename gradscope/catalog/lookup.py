@@ -11,11 +11,10 @@ import math
 import re
 from collections.abc import Iterable
 
-from gradscope.catalog.compare import COMPARE_METRICS
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.gradients import CONTRIBUTION_METRICS, GRADIENT_METRICS, HELDOUT_METRICS, SPARSITY_METRICS
 from gradscope.catalog.groups import GROUP_METRICS, SAMPLE_METRICS
-from gradscope.catalog.logged import LOGGED_METRICS, SPIKE_METRICS
+from gradscope.catalog.logged import COMPARE_METRICS, LOGGED_METRICS, SPIKE_METRICS
 from gradscope.catalog.spectrum import NULL_METRICS, SPECTRUM_METRICS
 from gradscope.catalog.token_parts import TOKEN_PART_METRICS
 from gradscope.catalog.weights import INTERFERENCE_METRICS, UPDATE_METRICS, WEIGHT_UPDATE_METRICS

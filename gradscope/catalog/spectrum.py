@@ -18,7 +18,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         formula="exp H(q), q_i = s_i / sum(s), H(q) = -sum(q log q)",
         meaning="How many directions the gradient rows use, small ones counted generously.",
         range=_COUNT,
-        better="neither",
         moved_by=_MOVED,
         source="Roy & Vetterli 2007, The effective rank, EUSIPCO.",
         path="curve.effective_rank",
@@ -29,7 +28,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         formula="exp H(q), q_i = s_i^2 / sum(s^2), H(q) = -sum(q log q)",
         meaning="How many directions the gradient's energy is spread over; other code calls this effective rank too.",
         range=_COUNT,
-        better="neither",
         moved_by=_MOVED,
         source="Exponential of the Shannon entropy (Hill number of order 1) of the energy shares.",
     ),
@@ -39,7 +37,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         formula="sum(s^2) / s_1^2",
         meaning="How many directions as strong as the strongest would make up the energy; the most cautious count.",
         range=_COUNT,
-        better="neither",
         moved_by=_MOVED,
         source="Rudelson & Vershynin 2007, Sampling from large matrices, J. ACM 54.",
         path="curve.stable_rank",
@@ -50,7 +47,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         formula="sum(s^2)^2 / sum(s^4)",
         meaning="How many directions of equal energy would spread the energy as far.",
         range=_COUNT,
-        better="neither",
         moved_by=_MOVED,
         source="Inverse participation ratio of the energy shares (Hill number of order 2).",
         path="curve.participation_ratio",
@@ -62,7 +58,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         meaning="How much of the gradient's energy two directions hold. Unequal norms alone make it large, so it "
         "stands beside that of unrelated rows of the same norms (nulls.gaussian.two_direction_energy).",
         range="[0, 1], at least 2/N",
-        better="neither",
         moved_by="A few dominating rollouts, or rollouts that pull along two lines, raise it.",
         source="Share of explained variance, as in principal components.",
         path="curve.two_direction_energy",
@@ -74,7 +69,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         meaning="What adding up the rows of a group makes of their energy: 1 for unrelated rows, R for R rows that are "
         "alike, less than 1 where they cancel. Where it does not grow with R, more rollouts add no common direction.",
         range="[0, R]",
-        better="neither",
         moved_by="What the rollouts of a prompt have in common; a baseline that makes their advantages add up to zero "
         "lowers it.",
         source="Definition; cancellation of the gradients of a group: SALT, arXiv 2606.05800.",
@@ -88,7 +82,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         meaning="On how many directions the unit rows of a group have more energy than one row could have alone, so "
         "that several rollouts make them. Neither the sizes nor the signs of advantages change it.",
         range="[0, R]",
-        better="neither",
         moved_by="Rollouts of a prompt that pull along a few lines lower it to 1; 0 where no two have anything in "
         "common.",
         source="Ours, after the question of SALT, arXiv 2606.05800, whose own rule is not known to us; eigenvalues "
@@ -101,8 +94,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         formula="sum |P g_i|^2 / sum |g_i|^2, P the projection on the shared directions of a group, mean over groups "
         "with a gradient",
         meaning="Which part of the energy of a group's rows lies where several rollouts pull.",
-        range="[0, 1]",
-        better="neither",
         moved_by="Rollouts that are alike raise it; a few rollouts with most of the norm and directions of their own "
         "lower it.",
         source=_CHANNELS,
@@ -115,8 +106,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         "with a sum",
         meaning="Which part of the energy of a group's sum lies where several rollouts pull: beside shared_energy it "
         "says whether adding up favors what is shared.",
-        range="[0, 1]",
-        better="neither",
         moved_by="Cancellation of what is shared lowers it.",
         source=_CHANNELS,
         path="curve.shared_sum",
@@ -129,7 +118,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         meaning="What adding up makes of the energy that rollouts share: 1 on average under random signs, R where all "
         "rows are alike, less than 1 where rollouts that are alike have advantages of opposite signs.",
         range="[0, R]",
-        better="neither",
         moved_by="Advantages that add up to zero lower it; advantages of one sign raise it.",
         source=_CHANNELS,
         path="curve.shared_kept",
@@ -141,7 +129,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         "group, mean over groups with a rest",
         meaning="What adding up makes of the energy that is each rollout's own: 1 on average under random signs.",
         range="[0, R]",
-        better="neither",
         moved_by="Rollouts that are alike in more than the shared directions move it away from 1.",
         source=_CHANNELS,
         path="curve.residual_kept",
@@ -152,7 +139,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         formula="number of s_i > noise_floor",
         meaning="How many singular values arithmetic can tell from zero; it counts the tiny ones in full.",
         range="0 .. N, whole",
-        better="neither",
         moved_by="The precision of the model's arithmetic; rows that depend on each other.",
         source="Golub & Van Loan, Matrix Computations, section 5.4.",
     ),
@@ -162,7 +148,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         formula="smallest m with sum(s_1^2 .. s_m^2) >= 0.90 sum(s^2)",
         meaning="Fewest directions that hold 90 % of the energy.",
         range="1 .. N, whole",
-        better="neither",
         moved_by=_MOVED,
         source="Share of explained variance, as in principal components.",
     ),
@@ -172,7 +157,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         formula="smallest m with sum(s_1^2 .. s_m^2) >= 0.99 sum(s^2)",
         meaning="Fewest directions that hold 99 % of the energy.",
         range="1 .. N, whole",
-        better="neither",
         moved_by=_MOVED,
         source="Share of explained variance, as in principal components.",
     ),
@@ -191,7 +175,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         title="energy below the noise floor",
         formula="sum(s_i^2 <= noise_floor^2) / sum(s^2)",
         meaning="How much of the energy could be arithmetic; a rank says nothing about directions that lie there.",
-        range="[0, 1]",
         better="lower",
         moved_by="The precision of the model's arithmetic: --precision high lowers the floor.",
         source="Share of explained variance, as in principal components.",
@@ -208,7 +191,6 @@ NULL_METRICS: tuple[Metric, ...] = (
         "out once, and the others' advantages are computed anew. Rollouts are not drawn with repetition, because one "
         "that is drawn twice is one direction.",
         range=_COUNT,
-        better="neither",
         moved_by="As the effective rank; where the mean hangs on a single rollout there is none.",
         source="Efron & Stein 1981, The jackknife estimate of variance, Annals of Statistics 9.",
     ),
@@ -218,7 +200,6 @@ NULL_METRICS: tuple[Metric, ...] = (
         formula="effective rank of the score vectors s_i",
         meaning="The rank without any advantage. What is low here too is the policy's geometry, not the advantage's.",
         range=_COUNT,
-        better="neither",
         moved_by="How alike the completions of a group are, and how sure the policy is of their tokens.",
         source="Null model; definition.",
     ),
@@ -228,7 +209,6 @@ NULL_METRICS: tuple[Metric, ...] = (
         formula="mean effective rank of A_p(i) s_i, p random within the group",
         meaning="The rank where the same advantages go to other rollouts of the group, averaged over seeded shuffles.",
         range=_COUNT,
-        better="neither",
         moved_by="The spread of the advantages; not which rollout got which.",
         source="Permutation null (Fisher 1935).",
     ),
@@ -240,7 +220,6 @@ NULL_METRICS: tuple[Metric, ...] = (
         "centering it is that of the scores exactly. So no rank of rows can see who was rewarded and who punished, "
         "only how unequal the sizes are; a sum of rows, such as dL/dW, can.",
         range=_COUNT,
-        better="neither",
         moved_by="Rollouts with zero advantage, which drop out.",
         source="Null model; diag(sign A) is orthogonal.",
     ),
@@ -252,7 +231,6 @@ NULL_METRICS: tuple[Metric, ...] = (
         "For dL/dW of a group the rows are those of its smaller side; for that of a whole step the entries are "
         "independent, by the law of Marchenko and Pastur.",
         range=_COUNT,
-        better="neither",
         moved_by="Unequal row norms lower it.",
         source="Wishart matrices by Bartlett's decomposition (1933); Marchenko & Pastur 1967.",
     ),
@@ -263,7 +241,6 @@ NULL_METRICS: tuple[Metric, ...] = (
         meaning="The rank as a share of what unrelated rows of the same norms would have: what is left when the number "
         "of rows and their unequal norms are taken out. It stands beside every null (nulls.<name>.ratio).",
         range="[0, N]",
-        better="neither",
         moved_by="Rows that share directions lower it; 1 where they have nothing in common.",
         source="Ratio of means; the interval resamples groups.",
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gradscope.catalog.entry import Metric, rank_metric
 
 _ANY = "(-inf, inf)"
-_SHARE = "[0, 1]"
 _COSINE = "[-1, 1]"
 _MISMATCH = "How far the sampler is from the trainer, the bound, and the length of completions where ratios are theirs."
 _MOVED = "Definition; the signed change of log p between two policies, token by token: arXiv 2603.22117."
@@ -16,8 +15,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         title="share of the tokens",
         formula="(tokens of a kind) / (tokens that count in the loss)",
         meaning="How many tokens are of one sign of the advantage, bucket of probability and bucket of entropy.",
-        range=_SHARE,
-        better="neither",
         moved_by="The policy's certainty; dead groups, whose tokens have no advantage and are of no kind.",
         source="A ratio of counts; top fifth of the entropies: Wang et al. 2025, arXiv 2506.01939.",
     ),
@@ -27,8 +24,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         formula="sum over the kind of |v_t g_t|^2, over that of all tokens",
         meaning="Which tokens have the large gradients, whether or not they agree. Where tokens were drawn, each "
         "stands for those left out. `check` takes that of the top fifth by entropy.",
-        range=_SHARE,
-        better="neither",
         moved_by="Unlikely tokens have large gradients: grad log pi of the logits is one minus the probability.",
         source="Definition; dominance of unlikely tokens: arXiv 2505.12929, of undecided ones: arXiv 2506.01939.",
         path="token_kinds.energy_share",
@@ -40,7 +35,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         meaning="What a kind of token gives to the step; the kinds' parts add up to 1, and one that pulls against the "
         "rest is negative.",
         range=_ANY,
-        better="neither",
         moved_by="The size of the tokens' gradients, and whether they agree.",
         source="Projection on the sum; kinds as in arXiv 2505.12929 and 2506.01939.",
     ),
@@ -51,7 +45,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         meaning="Whether a gradient of these tokens alone would go where the whole goes: for the top fifth by entropy, "
         "what masking the rest changes. `check` takes that one.",
         range=_COSINE,
-        better="neither",
         moved_by="Which tokens carry the gradient.",
         source="Definition; training on the top fifth alone: Wang et al. 2025, arXiv 2506.01939.",
         path="token_kinds.cosine",
@@ -61,17 +54,14 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         title="kept by the correction",
         formula="(units with f > 0) / (units), f what a correction multiplies the gradient of a token or sequence by",
         meaning="Share of the tokens, or sequences where ratios are of sequences, that are not masked.",
-        range=_SHARE,
         better="higher",
         moved_by=_MISMATCH,
-        source="Definition.",
     ),
     rank_metric(
         name="corrections.ess",
         title="effective share under the correction",
         formula="(sum of f)^2 / (M sum of f^2), M units",
         meaning="Share of the units that the corrected gradient is worth. `check` takes that of tis.",
-        range=_SHARE,
         better="higher",
         moved_by=_MISMATCH,
         source="Kish 1965.",
@@ -95,9 +85,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         meaning="How much shorter or longer the corrected gradient is than one that takes the policy for the sampler. "
         "`check` takes that of tis.",
         range="[0, inf)",
-        better="neither",
         moved_by=_MISMATCH,
-        source="Definition.",
         path="corrections.norm_ratio",
     ),
     rank_metric(
@@ -107,7 +95,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         meaning="Whether a correction turns the step. Near 1 it does not matter which one is used. `check` takes "
         "that of tis.",
         range=_COSINE,
-        better="neither",
         moved_by=_MISMATCH,
         source="tis: Yao et al. 2025, truncated importance sampling, bound 2; icepop: Ling Team 2025, arXiv "
         "2510.18855, band [0.5, 5]; mis: slime, band [0.5, 2]; geometric_mask: the geometric mean of a "
@@ -122,7 +109,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         meaning="How near a correction is to the estimate whose expectation is the gradient on policy. Where the "
         "effective share of sequence_ratio is small, that estimate is a few sequences.",
         range=_COSINE,
-        better="neither",
         moved_by=_MISMATCH,
         source="Importance sampling of whole sequences.",
     ),
@@ -134,7 +120,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         "An adaptive optimizer scales entries, and the KL term is left out. The cosine has an interval; this product, "
         "which a few groups hold, has none that would keep its word.",
         range=_ANY,
-        better="neither",
         moved_by="Advantages of likely tokens; an entropy bonus.",
         source="First-order Taylor expansion; of a softmax policy the covariance of arXiv 2505.22617.",
         path="entropy_changes.rate",
@@ -145,7 +130,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         formula="cosine of (gradient of the mean entropy of the step's tokens) with -g",
         meaning="Below 0 the step lowers the entropy of its own tokens, above 0 it raises it.",
         range=_COSINE,
-        better="neither",
         moved_by="Rewarding what the policy is sure of lowers it, rewarding unlikely tokens raises it.",
         source="Definition; Cui et al. 2025, arXiv 2505.22617 on what drives the entropy.",
         path="entropy_changes.cosine",
@@ -156,7 +140,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         formula="mean over tokens of (log pi - its mean) (A - its mean)",
         meaning="Positive where likely tokens have the higher advantages, which lowers a softmax policy's entropy.",
         range=_ANY,
-        better="neither",
         moved_by="Confident completions that are rewarded, unlikely ones that are not.",
         source="Cui et al. 2025, The entropy mechanism of reinforcement learning, arXiv 2505.22617.",
     ),
@@ -167,7 +150,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         meaning="What became of the entropy where the step's own tokens were sampled, in nats: beside the prediction, "
         "which is of one update, that of all updates up to the next checkpoint.",
         range=_ANY,
-        better="neither",
         moved_by="The learning rate, the updates between the checkpoints, and what other prompts teach.",
         source="Definition; predicted and measured changes of entropy: Cui et al. 2025, arXiv 2505.22617.",
         path="entropy_changes.measured",
@@ -178,7 +160,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         formula="mean over tokens of log(p / p_ref)",
         meaning="KL of the policy from the reference a token, unbiased and noisy: it can be negative.",
         range=_ANY,
-        better="neither",
         moved_by="Training; a small coefficient of the KL term.",
         source="Schulman 2020, Approximating KL divergence.",
     ),
@@ -189,7 +170,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         meaning="The same with less noise, and never negative. A token that the reference finds far more likely makes "
         "it explode where k1 stays small.",
         range="[0, inf)",
-        better="neither",
         moved_by="Training; tokens that the policy has become unlikely to say.",
         source="Schulman 2020, Approximating KL divergence; the KL term of GRPO.",
     ),
@@ -199,7 +179,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         formula="(sum of the largest hundredth of k3) / (sum of k3)",
         meaning="Whether the distance from the reference is that of a few tokens.",
         range="(0, 1]",
-        better="neither",
         moved_by="A few tokens far from the reference.",
         source="Definition; a point of the Lorenz curve.",
         path="token_kl.top_share",
@@ -209,8 +188,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         title="share of the tokens by turn",
         formula="(sampled tokens of a turn) / (tokens that count in the loss)",
         meaning="How long a turn is; what tools and environments write counts for none.",
-        range=_SHARE,
-        better="neither",
         moved_by="How many turns rollouts take.",
         source="A ratio of counts; a turn is a stretch of sampled tokens.",
     ),
@@ -220,7 +197,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         formula="(sum over the turn of v_t g_t) . g / |g|^2",
         meaning="What a turn gives to the step; the turns' parts add up to 1.",
         range=_ANY,
-        better="neither",
         moved_by="How long turns are, how certain the policy is in them, and advantages of their own.",
         source="Projection on the sum, turn by turn.",
     ),
@@ -230,9 +206,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         formula="cosine of (sum over the turn of v_t g_t) with g",
         meaning="Whether a turn pulls the way of the whole step, or against it.",
         range=_COSINE,
-        better="neither",
         moved_by="Turns of different kinds, such as calls of tools and answers.",
-        source="Definition.",
     ),
     rank_metric(
         name="logprob_changes.positive",
@@ -265,7 +239,6 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         "checkpoint",
         meaning="How far training moved the tokens of a step that its gradient does not see, in nats.",
         range=_ANY,
-        better="neither",
         moved_by="What other prompts teach.",
         source=_MOVED,
     ),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from gradscope.catalog.entry import Metric, rank_metric
 
-_SHARE = "[0, 1]"
-
 WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
     rank_metric(
         name="update_size",
@@ -13,9 +11,7 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         formula="|W_t - W_0|_F / |W_0|_F",
         meaning="How far training moved a matrix, relative to its size.",
         range="[0, inf)",
-        better="neither",
         moved_by="Learning rate, number of steps.",
-        source="Definition.",
     ),
     rank_metric(
         name="top_energy",
@@ -24,7 +20,6 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         meaning="Share of a rank-one part: of one matrix's update, or of all checkpoints' updates as rows. Read the "
         "latter against a random walk, whose largest component dominates too.",
         range="(0, 1]",
-        better="neither",
         moved_by="Steps that point the same way.",
         source="Definition; rank-one dominance of RL updates is reported in arXiv 2510.00553.",
     ),
@@ -33,8 +28,6 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         title="energy on a straight line",
         formula="|sum t D_t|^2 / (sum t^2 sum |D_t|^2)",
         meaning="Share of the trajectory that is one direction at one speed, D_t = t V.",
-        range=_SHARE,
-        better="neither",
         moved_by="Learning-rate schedules; steps that point different ways.",
         source="Least squares; near-linear growth is reported in arXiv 2605.21468.",
     ),
@@ -43,8 +36,6 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         title="energy in principal directions",
         formula="|U_k' D V_k|_F^2 / |D|_F^2, k singular vectors of W_0 with half of its energy; k^2 / (O I) at random",
         meaning="Whether an update keeps to the principal directions of the weights it started from.",
-        range=_SHARE,
-        better="neither",
         moved_by="Training that adds to what the weights already do most.",
         source="Definition; off-principal updates are reported in arXiv 2511.08567.",
     ),
@@ -54,8 +45,6 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         formula="|s(W_t) - s(W_0)|_2 / |W_t - W_0|_F",
         meaning="How much of an update goes into the singular values; near 0 they are inherited and their directions "
         "turn. Read it against an unrelated update of its size.",
-        range=_SHARE,
-        better="neither",
         moved_by="Updates along the singular directions of the weights.",
         source="At most 1: Mirsky 1960; inherited singular values: arXiv 2607.19331, off-principal updates: arXiv "
         "2511.08567.",
@@ -68,7 +57,6 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         meaning="How far the leading directions of the weights turned, the mean over both sides. Read it against an "
         "unrelated update of its size.",
         range="[0, 90]",
-        better="neither",
         moved_by="The size of the update; whether it acts on the principal directions.",
         source="Principal angles: Bjorck & Golub 1973; in RL updates: arXiv 2511.08567, 2607.19331.",
     ),
@@ -78,7 +66,6 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         formula="|A|_F",
         meaning="Of an adapter's first factor, which starts at random.",
         range="[0, inf)",
-        better="neither",
         moved_by="Its initialization; training.",
         source="LoRA: Hu et al. 2021, arXiv 2106.09685.",
     ),
@@ -88,7 +75,6 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         formula="|B|_F",
         meaning="Of an adapter's second factor, which starts at zero: 0 says that it does nothing yet.",
         range="[0, inf)",
-        better="neither",
         moved_by="Training; a learning rate of 0, or a module that gets no gradient, leaves it at 0.",
         source="LoRA starts with B at zero: Hu et al. 2021, arXiv 2106.09685.",
     ),
@@ -98,7 +84,6 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         formula="|s B A|_F / |W|_F, W the weight that it is added to",
         meaning="How much an adapter changes its weight.",
         range="[0, inf)",
-        better="neither",
         moved_by="Learning rate, number of steps, the adapter's scale.",
         source="LoRA's product beside its base.",
     ),
@@ -108,8 +93,6 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         formula="|B A|_F / (|B|_F |A|_F)",
         meaning="1 where both factors have one direction in common, about 1/sqrt(r) where they are unrelated, as at "
         "the start.",
-        range=_SHARE,
-        better="neither",
         moved_by="Training, which aligns B with the rows of A that matter.",
         source="Submultiplicativity of the Frobenius norm; beside a product of independent normal factors.",
     ),
@@ -120,7 +103,6 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         meaning="How different the optimizers are on this gradient, each fresh: without moments, weight decay or clip. "
         "Adam's with SGD is |g|_1 / (sqrt(n) |g|_2), 0.80 for normal entries of one size.",
         range="[-1, 1]",
-        better="neither",
         moved_by="How uneven the entries (Adam) and singular values (Muon) of the gradient are.",
         source="PyTorch's optimizers; SGD in place of Adam: arXiv 2602.07729, Muon: arXiv 2605.19282.",
     ),
@@ -130,8 +112,6 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         formula="share of entries with bfloat16(W + d) != bfloat16(W), |d|_F that of Adam's step at the logged "
         "learning rate",
         meaning="How many parameters a step of one size moves under each optimizer, where weights are in bfloat16.",
-        range=_SHARE,
-        better="neither",
         moved_by="The learning rate; how few entries a step is in.",
         source="Definition; few parameters change under SGD: arXiv 2602.07729.",
     ),
@@ -140,8 +120,6 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         title="share of a kind of module",
         formula="sum over its weights of |dL/dW|_F^2, over that of all parameters",
         meaning="Where in the model the gradient is: output head, embedding, attention, MLP or the rest.",
-        range=_SHARE,
-        better="neither",
         moved_by="Off-policy reuse and unlikely tokens put more of it into the output head.",
         source="Definition; the output head's norm as a sign of divergence: arXiv 2605.19425.",
     ),
@@ -150,8 +128,6 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         title="share of the parameters",
         formula="(entries of its weights) / (trainable parameters)",
         meaning="What the share of a kind of module in the gradient would be if the gradient were spread evenly.",
-        range=_SHARE,
-        better="neither",
         moved_by="The model's shape, and which parameters are trained.",
         source="A ratio of counts.",
     ),
@@ -160,10 +136,7 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         title="changed in bfloat16",
         formula="share of entries with bfloat16(W_t) != bfloat16(W_0)",
         meaning="How much of an update is left where weights are stored or served in bfloat16.",
-        range=_SHARE,
-        better="neither",
         moved_by="The size of the update against that of the weights (bfloat16 keeps 8 bits).",
-        source="Definition.",
     ),
 )
 
@@ -175,17 +148,13 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         formula="|sum of A_i s_i| = sqrt(A' K A)",
         meaning="Norm of the update that a formulation makes of the step's rollouts, before clipping and without KL.",
         range="[0, inf)",
-        better="neither",
         moved_by="The formulation's scale; how far the score vectors agree.",
-        source="Definition.",
     ),
     rank_metric(
         name="between_groups",
         title="between groups",
         formula="sum over groups j of n_j |mean row of j|^2, over the sum of |g_i|^2",
         meaning="Share of the rows' energy in the groups' means; the rest cancels within groups.",
-        range="[0, 1]",
-        better="neither",
         moved_by="Zero-sum advantages on similar completions lower it.",
         source="Analysis of variance (Fisher 1925), on uncentered rows.",
     ),
@@ -207,7 +176,6 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         meaning="Prompts a step at which signal and noise of the update are equal. Below it more prompts make about as "
         "much more progress, far above it they are wasted.",
         range="[0, inf)",
-        better="neither",
         moved_by="It rises as prompts are learned; prompts that pull the same way and less noisy baselines lower it.",
         source="McCandlish et al. 2018, arXiv 1812.06162: the simple noise scale tr(covariance) / |gradient|^2, in "
         "prompts.",
@@ -218,7 +186,6 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         formula="mean over j != k of S_j . S_k / (|S_j| |S_k|), groups with a gradient",
         meaning="Whether prompts pull the same way (1), are unrelated (0) or pull against each other.",
         range="[-1, 1]",
-        better="neither",
         moved_by="Prompts of one kind raise it; over training it tends to fall as what they share is learned.",
         source="Definition; cross-prompt orthogonality as in arXiv 2601.23135.",
     ),
@@ -230,7 +197,6 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         meaning="Share of the noise of a prompt's gradient that more rollouts of it would lessen; the rest lies "
         "between prompts, and only more prompts help. At half the group size; above 1 where chance made it so.",
         range="[0, inf)",
-        better="neither",
         moved_by="Fewer rollouts a prompt and noisier baselines raise it; unlike prompts lower it.",
         source="One-way analysis of variance (Fisher 1925), by products of halves, on gradients.",
     ),
@@ -252,9 +218,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         meaning="What each kind of group gives to the update; the three sums add up to it. 0 where a formulation "
         "leaves a kind out.",
         range="[0, inf)",
-        better="neither",
         moved_by="The formulation; how many groups of the kind there are.",
-        source="Definition.",
     ),
     rank_metric(
         name="kinds.cosine",
@@ -262,9 +226,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         formula="u . v / (|u| |v|), u the sum over the groups of one kind, v the whole update",
         meaning="Whether groups of a kind pull the way the step goes (1), across it (0) or against it (-1).",
         range="[-1, 1]",
-        better="neither",
         moved_by="The formulation; the kind with the largest norm decides where the step goes.",
-        source="Definition.",
     ),
     rank_metric(
         name="kinds.alignment.pass@k",
@@ -285,7 +247,6 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         formula="sum(|s_i|^2 r_i) / sum(|s_i|^2)",
         meaning="The constant that makes a prompt's gradient least noisy; r minus it is the formulation of this name.",
         range="between the smallest and the largest reward",
-        better="neither",
         moved_by="Failing rollouts with larger score vectors than passing ones lower it.",
         source="Greensmith, Bartlett & Baxter 2004, Variance reduction techniques for gradient estimates, JMLR 5.",
     ),
@@ -305,13 +266,10 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         formula="within-group correlation of r_i and |s_i|^2, each group's norms over their mean",
         meaning="What makes the group mean a poor baseline: 0 where it is the best one.",
         range="[-1, 1]",
-        better="neither",
         moved_by="Confident passes and uncertain failures make it negative.",
-        source="Definition.",
     ),
 )
 
-_UPDATE_SHARE = "[0, 1]"
 
 INTERFERENCE_METRICS: tuple[Metric, ...] = (
     rank_metric(
@@ -321,7 +279,6 @@ INTERFERENCE_METRICS: tuple[Metric, ...] = (
         "of the correct rollouts of group k",
         meaning="How often a step along one prompt's gradient lowers the log-probability of another's correct answers, "
         "to first order. 0.5 for unrelated prompts.",
-        range="[0, 1]",
         better="lower",
         moved_by="Prompts whose answers exclude each other; shared text such as formats moves it down.",
         source="Negative interference by products of scores: arXiv 2510.02230; share of pairs: definition.",
@@ -346,7 +303,6 @@ INTERFERENCE_METRICS: tuple[Metric, ...] = (
         range="(-inf, inf)",
         better="higher",
         moved_by="The number of prompts of a step; how much they have in common.",
-        source="Definition.",
     ),
     rank_metric(
         name="interference.influence",

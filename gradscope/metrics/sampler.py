@@ -309,6 +309,12 @@ class TokenCell:
         return all(mine is None or mine == other for mine, other in pairs)
 
 
+UNDECIDED = TokenCell(entropy="top_fifth")
+"""Tokens at which the policy's entropy is among the highest fifth of the step's."""
+UNLIKELY = TokenCell(probability=0)
+"""Tokens of low probability."""
+
+
 def token_cells(advantages: ArrayLike, logprobs: ArrayLike, entropies: ArrayLike) -> dict[TokenCell, NDArray[np.bool_]]:
     """The mask [N] of each of the twelve cells that has a token; tokens of advantage zero are in none.
 

@@ -71,8 +71,7 @@ def claims(
     search or capacity, and what training does to weights. A claim that this run cannot tell says what would settle it.
     Gradients are recomputed at up to five steps, unless --step names others.
     """
-    from gradscope.diagnostics.claims.declared import read_claims
-    from gradscope.diagnostics.claims.measure import measure_claims
+    from gradscope.diagnostics.claims.measure import measure_claims, read_claims
     from gradscope.diagnostics.claims.registry import CLAIMS
 
     steps, held_out = parse_steps(step), parse_files("--samples", samples)

@@ -152,7 +152,7 @@ def _print_steps(
     reward: str | None,
     read: ReadOptions,
 ) -> None:
-    from gradscope.diagnostics.degeneracy.follow import Pace, follow_degeneracy
+    from gradscope.diagnostics.degeneracy.measure import Pace, follow_degeneracy
     from gradscope.render.terminal.degeneracy import step_head, step_line
 
     steps = follow_degeneracy(

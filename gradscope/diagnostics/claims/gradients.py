@@ -6,21 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, on_side, rises, together
-from gradscope.diagnostics.claims.evidence import Evidence
-from gradscope.diagnostics.rank.collected import Collected
-from gradscope.diagnostics.rank.formulations import BaselineGroup, group_index, kinds_of, measure_baselines
-from gradscope.diagnostics.rank.request import RankRequest
+from gradscope.diagnostics.claims.evidence import Evidence, Judgement, cannot_tell, in_range, on_side, rises, together
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
-from gradscope.diagnostics.rank.rows import StepRows, advantage_rows, advantages_of, sub_groups
+from gradscope.diagnostics.rank.rows import RankRequest, StepRows, advantage_rows, advantages_of, sub_groups
 from gradscope.diagnostics.rank.spectrum import GroupRank, compare_sizes, ranks_of_groups
-from gradscope.diagnostics.rank.weight_groups import ALL_WEIGHTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
@@ -35,6 +30,10 @@ from gradscope.results.update import WeightUpdate
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.rollouts.groups import reward_table
 from gradscope.say import number, percent, with_interval
+
+if TYPE_CHECKING:
+    from gradscope.diagnostics.rank.collected import Collected
+    from gradscope.diagnostics.rank.formulations import BaselineGroup
 
 SPARSER = 0.02
 """The least change of an index from 0 to 1 over training that is called growth."""
@@ -119,6 +118,8 @@ def group_mean_is_optimal(evidence: Evidence) -> Judgement:
     """Whether the least noisy constant of a group, E[|s|^2 r] / E[|s|^2], is the group's mean reward."""
     # It is where reward and squared norm are uncorrelated (Greensmith, Bartlett & Baxter 2004). Groups of equal
     # rewards say nothing: every baseline between their rewards is that reward.
+    from gradscope.diagnostics.rank.formulations import measure_baselines
+
     found = evidence.gradients("rollout")
     steps = tuple(step.step for step in found.steps)
     mixed = [group for group in found.baseline_groups if group.is_mixed]
@@ -174,6 +175,8 @@ def sign_part_is_the_direction(part: GroupKind, target: Literal["pass@1", "pass@
 
 
 def _sign_part(part: GroupKind, target: str, rule: Callable[[Estimate], ClaimVerdict], evidence: Evidence) -> Judgement:
+    from gradscope.diagnostics.rank.formulations import group_index, kinds_of
+
     rows = [_binary_rows(evidence, step.step) for step in evidence.gradients("rollout").steps]
     known = [one for one in rows if one is not None]
     if not known:
@@ -208,6 +211,8 @@ def _binary_rows(evidence: Evidence, step: int) -> StepRows | None:
 
 def _in_groups(rows: StepRows, function: Callable[[Array], Array]) -> Array:
     """A function of each group's rewards, in the order of the step's rollouts, [R]."""
+    from gradscope.diagnostics.rank.formulations import group_index
+
     groups, values = group_index(rows), np.empty(len(rows.rewards))
     for group in range(int(groups.max()) + 1):
         values[groups == group] = function(rows.rewards[groups == group])
@@ -357,6 +362,8 @@ def higher_with_token_credit(evidence: Evidence) -> Judgement:
     """Whether dL/dW of a group has a higher rank where each token has an advantage of its own."""
     # Compared is the mean over weights of a group's dL/dW. A rank of rows would not do: it depends on how unequal the
     # advantages' sizes are, and never on whom they reward.
+    from gradscope.diagnostics.rank.weight_groups import ALL_WEIGHTS
+
     origin, found = evidence.credited()
     by_group: dict[str, dict[str, float]] = {}
     for one in found.group_ranks:
@@ -378,6 +385,8 @@ def higher_with_token_credit(evidence: Evidence) -> Judgement:
 
 
 def _of_weight(collected: Collected, tensor: str | None) -> RankEvidence:
+    from gradscope.diagnostics.rank.weight_groups import ALL_WEIGHTS
+
     points = [point for point in collected.weight_curve if point.tensor == tensor]
     return _evidence(points, collected.group_ranks, tensor or ALL_WEIGHTS)
 

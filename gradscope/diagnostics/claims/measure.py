@@ -1,17 +1,28 @@
-"""`gradscope claims`: what papers say, held against one run, a row a claim."""
+"""`gradscope claims`: what papers say, or a file of claims of your own, held against one run, a row a claim."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gradscope.advantages.registry import named_formulation
-from gradscope.diagnostics.claims.claim import Claim, Judgement, cannot_tell
-from gradscope.diagnostics.claims.evidence import ADVANTAGE, Evidence, NotAtHand
+from gradscope.catalog.lookup import CATALOG
+from gradscope.diagnostics.claims.evidence import (
+    ADVANTAGE,
+    Claim,
+    Evidence,
+    Judgement,
+    NotAtHand,
+    cannot_tell,
+    in_range,
+)
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.inputs.steps import missing_weights, select_steps
-from gradscope.errors import GradscopeError, MissingDependencyError
+from gradscope.errors import GradscopeError, MissingDependencyError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
 from gradscope.results.verdicts import NOT_SHOWN, ClaimRow, ClaimsReport
@@ -141,3 +152,71 @@ def _findings(rows: Sequence[ClaimRow]) -> tuple[str, ...]:
     if told:
         sentences.append("A verdict is about this run alone; its intervals hold claim by claim, not for all together.")
     return tuple(sentences)
+
+
+_TEXTS = ("name", "source", "claim", "metric", "settle")
+_EXAMPLE = "Write [[claims]] with name, source, claim, metric, settle and between, as docs/claims.md shows."
+
+
+def read_claims(path: str | Path) -> tuple[Claim, ...]:
+    """The claims of a TOML file: tables ``[[claims]]`` with the texts of a claim and its range ``between``."""
+    from gradscope.diagnostics.check.requirements import read_toml
+
+    file = Path(path)
+    document = read_toml(file)
+    tables = document.get("claims", [])
+    if not isinstance(tables, list) or not tables:
+        raise UsageError(f"{file} holds no claim.", hint=_EXAMPLE)
+    return tuple(_claim(table, file, number) for number, table in enumerate(tables, start=1))
+
+
+def _claim(table: Any, file: Path, number: int) -> Claim:
+    given = table if isinstance(table, dict) else {}
+    texts: dict[str, Any] = {key: text for key in _TEXTS if isinstance(text := given.get(key), str) and text.strip()}
+    missing = [key for key in _TEXTS if key not in texts]
+    if missing:
+        raise UsageError(f"Claim {number} of {file} has no text {missing[0]!r}.", hint=_EXAMPLE)
+    between = given.get("between")
+    if not (isinstance(between, list) and len(between) == 2 and all(map(_is_number, between))):
+        raise UsageError(f"Claim {number} of {file} has no range `between` of two numbers.", hint=_EXAMPLE)
+    low, high = (float(end) for end in between)
+    if low > high:
+        raise UsageError(f"The range of claim {number} of {file} ends before it begins.", hint=_EXAMPLE)
+    return Claim(**texts, judge=partial(_judge, texts["metric"], low, high))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _needs_gradients(metric: str, run: Run) -> bool:
+    """Whether a metric is recomputed from weights; what the trainer logged goes before."""
+    from gradscope.diagnostics.check.requirements import split_metric
+
+    name = split_metric(metric)[0]
+    entry = CATALOG.get(name)
+    logged = any(name in values for values in run.metrics.values())
+    return entry is not None and entry.command in ("rank", "replay") and not logged
+
+
+def _judge(metric: str, low: float, high: float, evidence: Evidence) -> Judgement:
+    from gradscope.diagnostics.check.metric_values import MetricValues
+
+    if not evidence.steps and _needs_gradients(metric, evidence.run):
+        return cannot_tell(evidence.no_gradients)
+    values = MetricValues(
+        run=evidence.run,
+        success_threshold=evidence.success_threshold,
+        read=evidence.read,
+        resampling=evidence.resampling,
+        engine=evidence.engine,
+    )
+    found = values.value(metric)
+    if found.estimate.undefined is not None:
+        return cannot_tell(found.estimate.undefined)
+    without = "" if found.estimate.interval else "; without an interval nobody can tell"
+    return Judgement(
+        estimate=found.estimate,
+        verdict=in_range(found.estimate, low, high),
+        why=f"{found.subject} is said to lie in [{low:g}, {high:g}]{without}.",
+    )

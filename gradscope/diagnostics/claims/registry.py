@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from gradscope.diagnostics.claims import gradients, outcomes, tokens
-from gradscope.diagnostics.claims.claim import Claim
-from gradscope.diagnostics.rank.tokens.weighed import UNDECIDED, UNLIKELY
+from gradscope.diagnostics.claims import gradients, outcomes
+from gradscope.diagnostics.claims.evidence import Claim
+from gradscope.metrics.sampler import UNDECIDED, UNLIKELY
 from gradscope.results.rank import GroupKind
 
 _FOUNDATIONS = "arXiv 2606.29238 (On the policy gradient foundations of GRPO)"
@@ -223,7 +223,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="share of the tokens' summed squared gradient norms in the top fifth by entropy",
         settle=_MORE_GROUPS,
         ours=True,
-        judge=tokens.holds_most(UNDECIDED),
+        judge=outcomes.holds_most(UNDECIDED),
     ),
     Claim(
         name="tokens.low_probability",
@@ -232,7 +232,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="share of the tokens' summed squared gradient norms at probabilities below 0.25",
         settle=_MORE_GROUPS,
         ours=True,
-        judge=tokens.holds_most(UNLIKELY),
+        judge=outcomes.holds_most(UNLIKELY),
     ),
     Claim(
         name="tokens.as_asked",
@@ -240,7 +240,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="Training moves the tokens of a step the way their advantages ask.",
         metric="change of log p by the next checkpoint, advantage above 0 minus below 0, tokens of like probability",
         settle=_NEAR_CHECKPOINTS,
-        judge=tokens.moves_as_asked,
+        judge=outcomes.moves_as_asked,
     ),
     Claim(
         name="entropy.covariance",
@@ -248,7 +248,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="Likely tokens have the higher advantages.",
         metric="covariance of log p and advantage over tokens",
         settle=_MORE_GROUPS,
-        judge=tokens.likely_are_rewarded,
+        judge=outcomes.likely_are_rewarded,
     ),
     Claim(
         name="entropy.predicted",
@@ -256,7 +256,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="The entropy falls where likely tokens have the higher advantages, and rises where unlikely ones have.",
         metric="change of the entropy at the steps' own tokens by the next checkpoint, in nats",
         settle=_NEAR_CHECKPOINTS,
-        judge=tokens.changes_as_predicted,
+        judge=outcomes.changes_as_predicted,
     ),
     Claim(
         name="weights.off_principal",

@@ -26,10 +26,12 @@ from gradscope.diagnostics.compare.runs import (
     ComparedRun,
     find_runs,
     on_common_steps,
+    prompt_names,
     read_runs,
+    unlike_rewards,
+    with_differences,
     with_side_rewards,
 )
-from gradscope.diagnostics.compare.two_runs import prompt_names, unlike_rewards, with_differences
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import InputError

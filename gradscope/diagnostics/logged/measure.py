@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from gradscope.diagnostics.logged.as_logged import first_logged, logged_estimate, mean_as_logged
 from gradscope.diagnostics.logged.tokens import (
     Gathered,
     GatheredEntropy,
     GatheredMismatch,
     GatheredStaleness,
+    first_logged,
     gathered,
+    logged_estimate,
+    mean_as_logged,
     policy_entropy,
     sampler_mismatch,
     staleness,

@@ -5,15 +5,16 @@ Shapes: N tokens of a step.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradscope.diagnostics.logged.as_logged import first_logged, logged_estimate, mean_as_logged
 from gradscope.estimate import Estimate
 from gradscope.metrics.sampler import (
     SequenceSums,
@@ -26,10 +27,11 @@ from gradscope.metrics.sampler import (
 )
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import Resampling
-from gradscope.metrics.uncertainty.steps import trend
+from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.results.logged import (
     EntropyNumbers,
     LagShare,
+    MetricCourse,
     MismatchNumbers,
     PolicyEntropy,
     SamplerMismatch,
@@ -38,7 +40,90 @@ from gradscope.results.logged import (
     TokenMismatch,
 )
 from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.metrics_alone.names import COMMON
 from gradscope.rollouts.run import Run
+from gradscope.say import non_finite_word
+
+_LARGEST = 1e100
+
+
+def first_logged(run: Run, names: Iterable[str]) -> tuple[str, dict[int, float]] | None:
+    """The first of some metrics that the trainer logged, at any step: its name, and step -> number."""
+    for name in names:
+        logged = {step: run.metrics[step][name] for step in run.steps if name in run.metrics.get(step, {})}
+        if logged:
+            return name, logged
+    return None
+
+
+def logged_estimate(value: float) -> Estimate:
+    """A logged number.
+
+    Returns:
+        The number without an interval; undefined where it is not finite, or too large to add up.
+
+    Example:
+        >>> logged_estimate(0.5).value, logged_estimate(math.nan).undefined
+        (0.5, 'the trainer logged NaN')
+    """
+    if abs(value) < _LARGEST:
+        return Estimate.exact(value)
+    word = f"{value:g}" if math.isfinite(value) else non_finite_word(value)
+    return Estimate.undefined_because(f"the trainer logged {word}")
+
+
+def mean_as_logged(values: Mapping[int, float]) -> Estimate:
+    """The mean over steps of a logged number.
+
+    Args:
+        values: Step -> number.
+
+    Returns:
+        The mean; undefined where one of them is.
+
+    Example:
+        >>> mean_as_logged({1: 0.5, 2: 1.5}).value, mean_as_logged({1: 0.5, 2: math.inf}).undefined
+        (1.0, 'the trainer logged Infinity at step 2')
+    """
+    for step, value in values.items():
+        if not logged_estimate(value).is_defined:
+            return Estimate.undefined_because(f"{logged_estimate(value).undefined} at step {step}")
+    numbers = list(values.values())
+    return mean_of_steps(numbers, numbers)
+
+
+NO_ROLLOUTS = "the log holds metrics and no rollouts"
+"""Why what needs rollouts is undefined."""
+
+
+def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
+    """The common metrics of a run, in the order of reading; those that no step has are left out."""
+    found = []
+    for metric in COMMON:
+        course = {step: values[metric.name] for step, values in sorted(run.metrics.items()) if metric.name in values}
+        if course:
+            finite = {step: value for step, value in course.items() if math.isfinite(value)} or course
+            found.append(
+                MetricCourse(
+                    name=metric.name,
+                    title=metric.title,
+                    style=metric.style,
+                    mean=_mean(course),
+                    largest_step=max(finite, key=lambda step: finite[step]),
+                    smallest_step=min(finite, key=lambda step: finite[step]),
+                    steps=tuple(course),
+                    values=tuple(course.values()),
+                )
+            )
+    return tuple(found)
+
+
+def _mean(course: dict[int, float]) -> Estimate:
+    for step, value in course.items():
+        if not logged_estimate(value).is_defined:
+            return Estimate.undefined_because(f"{logged_estimate(value).undefined} at step {step}")
+    return Estimate.exact(fmean(course.values()), num_units=len(course))
+
 
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -192,9 +277,9 @@ class GatheredEntropy:
     def _of_tokens(self, resampling: Resampling) -> PolicyEntropy | None:
         if not self._steps:
             return None
-        by_step = [EntropyNumbers(step=step, mean=_mean(rows, resampling)) for step, rows in self._steps.items()]
+        by_step = [EntropyNumbers(step=step, mean=_entropy_of(rows, resampling)) for step, rows in self._steps.items()]
         rows = [row for found in self._steps.values() for row in found]
-        overall = EntropyNumbers(step=None, mean=_mean(rows, resampling))
+        overall = EntropyNumbers(step=None, mean=_entropy_of(rows, resampling))
         return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
 
 
@@ -216,7 +301,7 @@ def _entropies(rollout: Rollout) -> NDArray[np.float64] | None:
     return values if np.all((values > -_ROUNDING) & (values < _GREATEST)) else None
 
 
-def _mean(rows: Sequence[_Row], resampling: Resampling) -> Estimate:
+def _entropy_of(rows: Sequence[_Row], resampling: Resampling) -> Estimate:
     totals, numbers, prompts = zip(*rows, strict=True)
     return token_mean(totals, numbers, prompts, resampling=resampling).within(0.0, _GREATEST)
 

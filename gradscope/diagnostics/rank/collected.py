@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradscope.diagnostics.inputs.row_questions import RowQuestion, SignalQuestion, TokenQuestion
-from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps
+from gradscope.diagnostics.inputs.recomputed import SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.steps import MeasuredStep, RowQuestion, describe_engine, measure_steps
 from gradscope.diagnostics.rank.formulations import (
     BaselineGroup,
     baseline_groups,
@@ -24,22 +24,21 @@ from gradscope.diagnostics.rank.formulations import (
 )
 from gradscope.diagnostics.rank.heldout import measure_heldout
 from gradscope.diagnostics.rank.options import WHOLE_ROLLOUTS
-from gradscope.diagnostics.rank.request import RankRequest
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
-from gradscope.diagnostics.rank.rows import StepRows, advantage_rows, step_rows, write_gram
+from gradscope.diagnostics.rank.rows import RankRequest, StepRows, advantage_rows, step_rows, write_gram
 from gradscope.diagnostics.rank.spectrum import GroupRank, ranks_of_groups
 from gradscope.diagnostics.rank.tokens.parts import NO_GRADIENT, TokenTables
 from gradscope.diagnostics.rank.tokens.spectra import RowGram, token_spectra
 from gradscope.diagnostics.rank.tokens.weighed import EnergyQuestion, KindEnergy, WeighedTokens, kind_energies
-from gradscope.diagnostics.rank.weight_gradients import (
+from gradscope.diagnostics.rank.weight_groups import WeightAnswer, WeightQuestion, weight_curve, weight_group_ranks
+from gradscope.diagnostics.rank.weight_updates import (
     OptimizerQuestion,
     learning_rates,
     module_shares,
     optimizer_steps,
     weight_spectra,
 )
-from gradscope.diagnostics.rank.weight_groups import WeightAnswer, WeightQuestion, weight_curve, weight_group_ranks
-from gradscope.diagnostics.replay.grad_norm import logprob_difference
+from gradscope.diagnostics.replay.measure import logprob_difference
 from gradscope.errors import GradscopeError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm

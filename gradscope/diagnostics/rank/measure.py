@@ -25,11 +25,15 @@ from gradscope.diagnostics.rank.collected import (
 from gradscope.diagnostics.rank.formulations import measure_baselines
 from gradscope.diagnostics.rank.heldout import HeldoutQuestion, read_heldout
 from gradscope.diagnostics.rank.options import TOKEN_ROWS, RankOptions
-from gradscope.diagnostics.rank.request import RankRequest, known_advantages, possible_sizes
+from gradscope.diagnostics.rank.rows import RankRequest, known_advantages, possible_sizes
 from gradscope.diagnostics.rank.spectrum import compare_formulations, compare_sizes
 from gradscope.diagnostics.rank.tokens.weighed import PartsQuestion
-from gradscope.diagnostics.rank.weight_gradients import OptimizerQuestion, learning_rates
-from gradscope.diagnostics.rank.weight_updates import gradients_and_updates, update_report
+from gradscope.diagnostics.rank.weight_updates import (
+    OptimizerQuestion,
+    gradients_and_updates,
+    learning_rates,
+    update_report,
+)
 from gradscope.errors import InputError
 from gradscope.findings.rank import (
     heldout_findings,

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.diagnostics.rank.request import RankRequest
-from gradscope.diagnostics.rank.rows import StepRows, SubGroup, advantages_of, step_rows, sub_groups
+from gradscope.diagnostics.rank.rows import RankRequest, StepRows, SubGroup, advantages_of, step_rows, sub_groups
 from gradscope.diagnostics.rank.spectrum import GroupRank, MeanRanks
 from gradscope.errors import GradscopeError
 from gradscope.metrics.gram.spectrum import NULLS, Array, shuffled_within

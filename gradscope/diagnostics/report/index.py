@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.copies import as_named
-from gradscope.diagnostics.compare.two_runs import prompt_names
+from gradscope.diagnostics.compare.runs import prompt_names
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.report.sections.signal import dead_groups

@@ -20,33 +20,26 @@ from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.inputs.step_loss import loss_at
 from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps, with_damage
-from gradscope.diagnostics.logged.as_logged import first_logged
-from gradscope.diagnostics.logged.measure import GatheredPolicy
+from gradscope.diagnostics.logged.measure import GatheredPolicy, first_logged
 from gradscope.diagnostics.logged.tokens import METRICS
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
-from gradscope.diagnostics.rank.tokens.changes import follow, logprob_change
-from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kl, turn_shares, with_later
-from gradscope.diagnostics.rank.tokens.weighed import weigh_step
 from gradscope.diagnostics.replay.measure import ReplayedSteps
-from gradscope.diagnostics.report.lengths import Lengths
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
 from gradscope.diagnostics.report.rollouts import read_groups
-from gradscope.diagnostics.report.sections.agreement import agreement_section
+from gradscope.diagnostics.report.sections.agreement import agreement_section, replay_section
 from gradscope.diagnostics.report.sections.claims import claims_section
-from gradscope.diagnostics.report.sections.contributions import contributions_section
-from gradscope.diagnostics.report.sections.courses import entropy_section, generation_section, staleness_section
+from gradscope.diagnostics.report.sections.courses import (
+    entropy_section,
+    generation_section,
+    length_section,
+    staleness_section,
+)
 from gradscope.diagnostics.report.sections.coverage import coverage_section
-from gradscope.diagnostics.report.sections.directions import directions_section, rank_points
-from gradscope.diagnostics.report.sections.formulations import formulations_section
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, TokenParts, Unavailable
-from gradscope.diagnostics.report.sections.length import length_section
+from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, TokenParts, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.loss import loss_scale_section, zero_loss_section
-from gradscope.diagnostics.report.sections.replayed import replay_section
-from gradscope.diagnostics.report.sections.rewards import rewards_section
-from gradscope.diagnostics.report.sections.signal import signal_section
+from gradscope.diagnostics.report.sections.signal import rewards_section, signal_section
 from gradscope.diagnostics.report.sections.tokens import tokens_section
-from gradscope.diagnostics.report.strip import key_numbers
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions, missing_library
@@ -55,7 +48,9 @@ from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.norms import ReplayReport
-from gradscope.results.report import ReportSection, RunReport
+from gradscope.results.passk import PassAtKReport
+from gradscope.results.rank import RankCurvePoint
+from gradscope.results.report import KeyNumber, NumberStyle, ReportSection, RunReport
 from gradscope.results.tokens import EntropyChange
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -72,12 +67,26 @@ MOST_STEPS = 4
 MOST_TOKENS = 512
 """Token rows that are computed where no number is named."""
 
+
+def _of_gradients(name: str) -> Callable[[ReportInputs], ReportSection]:
+    """A section that is not even loaded where no gradient was recomputed."""
+
+    def section(inputs: ReportInputs) -> ReportSection:
+        if not inputs.grams:
+            return missing_section(name, inputs.no_grams)
+        from gradscope.diagnostics.report.sections.gradient import SECTIONS
+
+        return SECTIONS[name](inputs)
+
+    return section
+
+
 _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
     zero_loss_section,
     replay_section,
-    directions_section,
-    contributions_section,
+    _of_gradients("rank"),
+    _of_gradients("contributions"),
     tokens_section,
     length_section,
     rewards_section,
@@ -87,7 +96,7 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     entropy_section,
     generation_section,
     coverage_section,
-    formulations_section,
+    _of_gradients("formulations"),
     claims_section,
 )
 _NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
@@ -150,7 +159,7 @@ def report_run(
         replay=replay,
         grams=grams,
         no_grams=absent,
-        curve=rank_points(grams),
+        curve=_curve(grams),
         tokens=_or_unavailable(lambda: report_tokens(run, measured, absent, most_tokens, engine)),
         parts=_parts(run, measured, engine) if most_tokens else TokenParts(),
         samples=() if isinstance(held_out, Unavailable) else held_out,
@@ -170,6 +179,14 @@ def report_run(
         rollouts=read_groups(run, grams, _threshold(inputs.degeneracy), _main_reward(inputs.degeneracy)),
         logged=inputs.logged,
     )
+
+
+def _curve(grams: Sequence[StepGram]) -> tuple[RankCurvePoint, ...]:
+    if not grams:
+        return ()
+    from gradscope.diagnostics.report.sections.gradient import rank_points
+
+    return rank_points(grams)
 
 
 def _name(run: Run) -> str:
@@ -319,6 +336,10 @@ def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptio
     """What the tokens of the steps with a gradient say of entropy, reference and turns, and what became of them."""
     # Two backward passes a step and one more a turn; two forward passes under later weights. Nothing where several
     # processes share the model.
+    from gradscope.diagnostics.rank.tokens.changes import follow, logprob_change
+    from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kl, turn_shares, with_later
+    from gradscope.diagnostics.rank.tokens.weighed import weigh_step
+
     weighed, groups = {}, {}
     for step in measured:
         if step.gram is not None and _squared_norm(step.gram) > 0 and _is_alone():
@@ -381,3 +402,135 @@ def _prepared(run: Run, measured: MeasuredStep, options: EngineOptions) -> Prepa
     loss = loss_at(run, objective_of(run.settings), measured.step)
     prepared = prepared_of(run, measured.step, measured.weights, loss, options, measured.gram.batch_tokens)
     return prepared if measured.gram.assumption is None else under(prepared, measured.gram.assumption)
+
+
+def key_numbers(inputs: ReportInputs) -> tuple[KeyNumber, ...]:
+    """The five numbers in the order of the page; one that cannot be had is undefined, with the reason."""
+    return (_dead(inputs), _rank(inputs), _norm(inputs), _mismatch(inputs), _pass_at_k(inputs))
+
+
+def _unknown(name: str, title: str, reason: str, style: NumberStyle) -> KeyNumber:
+    """A number that the log does not tell."""
+    value = Estimate.undefined_because(reason.rstrip("."))
+    return KeyNumber(name=name, title=title, value=value, style=style)
+
+
+def _dead(inputs: ReportInputs) -> KeyNumber:
+    report, title = inputs.degeneracy, "groups without a gradient"
+    if isinstance(report, Unavailable):
+        return _unknown("signal", title, report.reason, "share")
+    if report.is_in_conflict:
+        dead = report.frac_reward_zero_std.value or 0.0
+        return KeyNumber(
+            name="signal",
+            title="groups that a side reward decides",
+            value=report.frac_reward_conflict,
+            style="share",
+            note=f"of {report.num_groups:,} groups; {100 * dead:.1f} % have equal rewards",
+        )
+    return KeyNumber(
+        name="signal",
+        title=title,
+        value=report.frac_reward_zero_std,
+        style="share",
+        note=f"of {report.num_groups:,} groups",
+        places=tuple(row.step for row in report.by_step),
+        course=tuple(row.frac_reward_zero_std.value for row in report.by_step),
+    )
+
+
+def _rank(inputs: ReportInputs) -> KeyNumber:
+    title = "directions of a group's gradient"
+    points = [point for point in inputs.curve if point.effective_rank.is_defined]
+    if not points:
+        reason = "no recomputed group has a gradient" if inputs.grams else "no gradient was recomputed"
+        return _unknown("rank", title, reason, "rank")
+    last = points[-1]
+    course = [point for point in points if point.group_size == last.group_size]
+    return KeyNumber(
+        name="rank",
+        title=title,
+        value=last.effective_rank,
+        style="rank",
+        note=f"of at most {last.group_size}, step {last.step}",
+        places=tuple(point.step for point in course),
+        course=tuple(point.effective_rank.value for point in course),
+    )
+
+
+def _norm(inputs: ReportInputs) -> KeyNumber:
+    report, title = inputs.replay, "gradient norm, error of the replay"
+    if isinstance(report, Unavailable):
+        return _unknown("replay", title, report.reason, "norm")
+    errors = [step.relative_error["grad_norm"] for step in report.steps if "grad_norm" in step.relative_error]
+    known = [error for error in errors if math.isfinite(error)]
+    matched = sum(error <= report.tolerance for error in known)
+    logged = {step.step: step.logged.get("grad_norm") for step in report.steps}
+    if all(norm is None for norm in logged.values()):
+        logged = {}
+    number = _unknown("replay", title, "no norm was recomputed", "norm")
+    return replace(
+        number,
+        value=Estimate.exact(max(known), num_units=len(known)) if known else number.value,
+        note=f"{matched} of {len(errors)} norms match; course: as logged" if errors else "",
+        places=tuple(logged),
+        course=tuple(logged.values()),
+    )
+
+
+def _mismatch(inputs: ReportInputs) -> KeyNumber:
+    found, title = inputs.logged.sampler, "sampler against trainer"
+    if found.overall is None:
+        reason = "the log does not hold the log-probabilities of both"
+        return _unknown("agreement", title, reason, "norm")
+    return KeyNumber(
+        name="agreement",
+        title=title,
+        value=found.overall.logprob_gap,
+        style="norm",
+        note="mean |difference of log p| of a token",
+        places=tuple(row.step or 0 for row in found.by_step),
+        course=tuple(row.logprob_gap.value for row in found.by_step),
+    )
+
+
+def _pass_at_k(inputs: ReportInputs) -> KeyNumber:
+    """Of held-out samples where there are any, the last file; else of the groups themselves, k their size."""
+    title = "pass@1 → pass@k"
+    if not isinstance(inputs.passk, Unavailable) and (held_out := _of_samples(inputs.passk, title)) is not None:
+        return held_out
+    if isinstance(inputs.degeneracy, Unavailable) or inputs.degeneracy.success_threshold is None:
+        reason = inputs.passk.reason if isinstance(inputs.passk, Unavailable) else "no k has as many samples"
+        return _unknown("coverage", title, reason, "share")
+    return _of_groups(inputs.degeneracy)
+
+
+def _of_samples(report: PassAtKReport, title: str) -> KeyNumber | None:
+    table = report.tables[-1]
+    rows = [row for row in table.rows if row.pass_at_k.is_defined]
+    if not rows:
+        return None
+    first, last = rows[0], rows[-1]
+    return KeyNumber(
+        name="coverage",
+        title=title,
+        value=first.pass_at_k,
+        then=last.pass_at_k,
+        style="share",
+        note=f"k = {first.k} and {last.k}, {table.name}",
+    )
+
+
+def _of_groups(report: DegeneracyReport) -> KeyNumber:
+    """Each group is of one prompt at one step, and steps are other policies: this is no pass@k, which has one."""
+    size = f"{report.group_size}" if report.group_size else "unequal size"
+    return KeyNumber(
+        name="signal",
+        title="pass rate → groups with a pass",
+        value=report.pass_rate,
+        then=report.frac_all_fail.map(lambda share: 1 - share),
+        style="share",
+        note=f"of {report.num_groups:,} training groups of {size}",
+        places=tuple(row.step for row in report.by_step),
+        course=tuple(row.pass_rate.value for row in report.by_step),
+    )

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.logged.as_logged import metric_courses
+from gradscope.diagnostics.logged.tokens import metric_courses
 from gradscope.findings.logged import (
     broken_sentences,
     clipped_sentence,

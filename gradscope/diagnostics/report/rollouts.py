@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.diagnostics.report.sections.contributions import excerpt
+from gradscope.diagnostics.report.sections.inputs import excerpt
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.results.report import ReadGroup, ReadRollout

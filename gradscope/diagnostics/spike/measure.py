@@ -20,7 +20,7 @@ from gradscope.diagnostics.inputs.steps import (
     measure_steps,
     with_damage,
 )
-from gradscope.diagnostics.logged.as_logged import NO_ROLLOUTS
+from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.spike import spike_findings

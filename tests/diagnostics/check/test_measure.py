@@ -1,14 +1,26 @@
 from __future__ import annotations
 
+import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gradscope.diagnostics.check.measure import check_run, parse_requirement
-from gradscope.errors import UsageError
-from gradscope.results.verdicts import CheckReport
+from gradscope.diagnostics.check.measure import (
+    MOST_PROMPTS,
+    _change_of,
+    baseline_verdicts,
+    check_run,
+    parse_requirement,
+    read_baseline,
+    write_baseline,
+)
+from gradscope.errors import InputError, UsageError
+from gradscope.estimate import Estimate
+from gradscope.results.verdicts import Baseline, BaselineMetric, CheckReport, Verdict
 from gradscope.rollouts.read_options import ReadOptions
 from tests.diagnostics.check.logs import write_log
 from tests.diagnostics.made_up_runs import group_of, run_of
@@ -151,3 +163,275 @@ def test_what_to_try_follows_from_the_runs_own_groups(tmp_path: Path, rewards: l
     (verdict,) = check_run(dead, track=["frac_reward_zero_std"], baseline=baseline).verdicts
     assert verdict.outcome == "fail"
     assert advice in verdict.next_step
+
+
+def metric(value: float, half: float = 0.1, prompts: dict[str, float] | None = None) -> BaselineMetric:
+    estimate = Estimate(value=value, low=value - half, high=value + half, num_units=50)
+    return BaselineMetric(estimate=estimate, prompts=prompts or {})
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    kept = Baseline(run="a run", metrics={"pass@8": metric(0.5, prompts={"ab": 0.25}), "grad_norm": metric(1.0)})
+    write_baseline(kept, tmp_path / "ci" / "baseline.json")
+    assert read_baseline(tmp_path / "ci" / "baseline.json") == kept
+    assert [path.name for path in (tmp_path / "ci").iterdir()] == ["baseline.json"]
+
+
+def test_a_baseline_stays_small(tmp_path: Path) -> None:
+    many = {f"{number:012x}": 0.5 for number in range(MOST_PROMPTS + 1)}
+    write_baseline(Baseline(run="a run", metrics={"x": metric(0.5, prompts=many)}), tmp_path / "b.json")
+    assert read_baseline(tmp_path / "b.json").metrics["x"].prompts == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is no baseline of version 1"),
+        ('{"schema": "gradscope/baseline", "schema_version": 2}', "is no baseline of version 1"),
+        ('{"schema": "gradscope/baseline", "schema_version": 1}', "is damaged: KeyError 'metrics'"),
+        ('{"schema": "gradscope/baseline", "schema_version": 1, "run": "r", "metrics": {"x": 1}}', "is damaged"),
+        (
+            '{"schema": "gradscope/baseline", "schema_version": 1, "run": "r", "metrics": {"x": {"value": %s, '
+            '"low": null, "high": null, "num_units": 1, "undefined": null, "prompts": {}}}}' % ("9" * 400),
+            "is damaged: .* is no finite number",
+        ),
+    ],
+)
+def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "b.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_baseline(tmp_path / "b.json")
+
+
+def test_a_missing_baseline_says_how_to_write_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"b\.json cannot be read: No such file") as caught:
+        read_baseline(tmp_path / "b.json")
+    assert "--update-baseline" in str(caught.value.hint)
+
+
+def test_without_pairs_the_intervals_add_in_squares() -> None:
+    change, paired = _change_of(metric(0.5, 0.3), metric(0.6, 0.4))
+    assert len(paired) == 0
+    assert change.value == pytest.approx(0.1)
+    assert change.high - change.value == pytest.approx(math.hypot(0.3, 0.4))
+
+
+def test_pairs_take_the_difficulty_of_prompts_out() -> None:
+    rng = np.random.default_rng(0)
+    hard = {f"{number:012x}": float(rng.random()) for number in range(60)}
+    easier = {name: value + 0.01 + 0.002 * float(rng.normal()) for name, value in hard.items()}
+    change, paired = _change_of(metric(0.5, 0.1, hard), metric(0.51, 0.1, easier))
+    assert len(paired) == 60
+    assert 0 < change.low < 0.01 < change.high < 0.02
+
+
+def test_a_few_common_prompts_do_not_decide() -> None:
+    first = {f"a{number}": 0.0 for number in range(20)}
+    second = {**{f"b{number}": 1.0 for number in range(14)}, **{f"a{number}": 0.0 for number in range(6)}}
+    assert not len(_change_of(metric(0.0, 0.1, first), metric(0.7, 0.1, second))[1])
+
+
+@pytest.mark.parametrize("missing_side", [0, 1])
+def test_an_undefined_side_has_no_change(missing_side: int) -> None:
+    sides = [metric(0.5), metric(0.5)]
+    sides[missing_side] = BaselineMetric(estimate=Estimate.undefined_because("no samples"))
+    assert _change_of(*sides)[0].undefined == "no samples"
+
+
+def test_a_side_without_an_interval_leaves_the_change_without_one() -> None:
+    one, two = (BaselineMetric(estimate=Estimate.exact(value)) for value in (1.0, 3.0))
+    assert _change_of(one, two)[0] == Estimate.exact(2.0)
+    assert _change_of(metric(1.0), two)[0] == _change_of(one, metric(3.0))[0] == Estimate.exact(2.0)
+
+
+def test_the_file_holds_digests_and_not_prompts(tmp_path: Path) -> None:
+    write_baseline(Baseline(run="r", metrics={"x": metric(0.5, prompts={"ab12": 1.0})}), tmp_path / "b.json")
+    document = json.loads((tmp_path / "b.json").read_text())
+    assert document["metrics"]["x"]["prompts"] == {"ab12": 1.0}
+
+
+@pytest.fixture
+def baseline(log: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "baseline.json"
+    report = check_run(log, requirements=["frac_reward_zero_std <= 1"], baseline=path, update_baseline=True)
+    assert len(report.verdicts) == 1
+    return path
+
+
+def test_the_same_run_passes_its_own_baseline(log: Path, baseline: Path) -> None:
+    report = check_run(log, track=["frac_reward_zero_std"], baseline=baseline)
+    (verdict,) = report.verdicts
+    assert report.outcome == "pass"
+    assert verdict.change is not None
+    assert (verdict.change.change.value, verdict.change.num_paired) == (0.0, 20)
+
+
+def starved(tmp_path: Path, num_more: int) -> Path:
+    """The same prompts, with so many more dead groups."""
+    dead = {f"p{n}": [1, 1, 1, 1] if n % 2 or n < 2 * num_more else [1, 0, 1, 1] for n in range(20)}
+    return write_log(tmp_path / "starved.jsonl", dead)
+
+
+def test_a_starved_run_fails_with_number_meaning_and_next_step(tmp_path: Path, baseline: Path) -> None:
+    report = check_run(starved(tmp_path, 8), track=["frac_reward_zero_std"], baseline=baseline)
+    (verdict,) = report.verdicts
+    assert report.outcome == "fail"
+    assert "was 0.5 in the baseline and is 0.9; the change is +0.4 [" in verdict.meaning
+    assert "paired over 20 prompts" in verdict.meaning
+    assert "gradscope degeneracy" in verdict.next_step
+
+
+def test_without_advice_the_next_step_begins_with_the_command(tmp_path: Path) -> None:
+    good, worse = (tmp_path / f"{name}.jsonl" for name in ("good", "worse"))
+    for path, reward in ((good, 1), (worse, 0)):
+        write_log(path, {f"p{n}": [reward] * 3 + [1 - reward] for n in range(20)})
+    kept = tmp_path / "kept.json"
+    check_run(good, track=["pass@1"], baseline=kept, update_baseline=True)
+    (verdict,) = check_run(worse, track=["pass@1"], baseline=kept).verdicts
+    assert verdict.next_step.startswith("Look closer: gradscope passk")
+
+
+@pytest.mark.parametrize(("rule", "outcome"), [("interval", "pass"), ("value", "fail")])
+def test_a_change_that_chance_could_make_fails_by_value_only(
+    tmp_path: Path, baseline: Path, rule: str, outcome: str
+) -> None:
+    worse = starved(tmp_path, 1)
+    report = check_run(worse, track=["frac_reward_zero_std"], baseline=baseline, rule=rule)  # type: ignore[arg-type]
+    assert report.outcome == outcome
+
+
+def test_a_margin_allows_a_change(tmp_path: Path, baseline: Path) -> None:
+    margins = {"frac_reward_zero_std": 0.9}
+    report = check_run(starved(tmp_path, 8), track=["frac_reward_zero_std"], baseline=baseline, margins=margins)
+    assert report.outcome == "pass"
+    assert report.verdicts[0].limit == pytest.approx(1.4)
+
+
+def test_getting_better_never_fails(tmp_path: Path, baseline: Path) -> None:
+    live = write_log(tmp_path / "live.jsonl", {f"p{n}": [1, 0, 1, 1] for n in range(20)})
+    assert check_run(live, track=["frac_reward_zero_std"], baseline=baseline).outcome == "pass"
+
+
+def test_what_the_baseline_lacks_is_unknown_unless_allowed(log: Path, baseline: Path) -> None:
+    report = check_run(log, track=["pass_rate"], baseline=baseline)
+    assert report.outcome == "unknown"
+    assert report.verdicts[0].next_step == "Write the baseline again from a good run: --update-baseline --force"
+    allowed = check_run(log, track=["pass_rate"], baseline=baseline, allow_unknown=["pass_rate"])
+    assert (allowed.outcome, allowed.verdicts[0].outcome, allowed.verdicts[0].allowed) == ("pass", "unknown", True)
+
+
+def around(value: float, half: float, num_units: int = 1000) -> BaselineMetric:
+    return BaselineMetric(estimate=Estimate(value=value, low=value - half, high=value + half, num_units=num_units))
+
+
+def judged(name: str, change: float, half: float = 0.1, margin: float = 0.1, rule: str = "interval") -> Verdict:
+    """The verdict on one metric that was known exactly but for its interval, and has changed by so much."""
+    before, after = around(1.0, half / 2**0.5), around(1.0 + change, half / 2**0.5)
+    margins = {name: margin}
+    (verdict,) = baseline_verdicts({name: before}, {name: after}, margins=margins, rule=rule, path="run")  # type: ignore[arg-type]
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "outcome"),
+    [
+        ("frac_reward_zero_std", 0.21, "fail"),
+        ("frac_reward_zero_std", 0.19, "pass"),
+        ("frac_reward_zero_std", -0.5, "pass"),
+        ("pass_rate", -0.21, "fail"),
+        ("pass_rate", -0.19, "pass"),
+        ("pass_rate", 0.5, "pass"),
+        ("grad_norm@last20%", 0.21, "fail"),
+        ("grad_norm@last20%", -0.21, "fail"),
+        ("grad_norm@last20%", 0.1, "pass"),
+    ],
+)
+def test_of_one_metric_the_near_end_of_the_interval_must_be_worse_than_the_margin(
+    name: str, change: float, outcome: str
+) -> None:
+    assert judged(name, change).outcome == outcome
+
+
+def test_the_more_metrics_the_farther_the_change_must_be() -> None:
+    names = [f"metric{number}" for number in range(20)]
+    before = {name: around(1.0, 0.1) for name in names}
+    after = {**before, "metric3": around(1.3, 0.1)}
+    alone, together = (
+        baseline_verdicts(before, {name: after[name] for name in chosen}, path="run") for chosen in (["metric3"], names)
+    )
+    assert (alone[0].outcome, together[3].outcome) == ("fail", "fail")
+    assert alone[0].change is not None
+    assert together[3].change is not None
+    assert together[3].change.p_value == pytest.approx(20 * (alone[0].change.p_value or 0.0))
+    assert together[3].meaning.endswith("corrected for 20 metrics.")
+    assert {verdict.outcome for verdict in together if verdict.metric != "metric3"} == {"pass"}
+
+
+def test_a_number_without_an_interval_is_undecided_and_its_mean_is_advised() -> None:
+    before, after = ({"kl": BaselineMetric(estimate=Estimate.exact(value))} for value in (0.5, 0.4))
+    (verdict,) = baseline_verdicts(before, after, path="run")
+    assert (verdict.outcome, verdict.change and verdict.change.p_value) == ("unknown", None)
+    assert "How much of that is chance is not known" in verdict.meaning
+    assert "such as kl@last20%" in verdict.next_step
+    (again,) = baseline_verdicts(before, before, path="run")
+    assert (again.outcome, again.meaning[-1]) == ("pass", ".")
+    largest, last = ({f"kl@5-20:{word}": before["kl"]} for word in ("max", "last"))
+    (verdict,) = baseline_verdicts(largest, {"kl@5-20:max": after["kl"]}, path="run")
+    assert "such as kl@5-20:mean" in verdict.next_step
+    assert baseline_verdicts(last, {"kl@5-20:last": after["kl"]}, path="run")[0].outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("change", "margin", "outcome"), [(0.2, 0.1, "fail"), (0.05, 0.1, "pass"), (-0.2, 0.1, "pass")]
+)
+def test_the_change_itself_decides_where_that_is_asked_for(change: float, margin: float, outcome: str) -> None:
+    verdict = judged("frac_reward_zero_std", change, half=5.0, margin=margin, rule="value")
+    assert (verdict.outcome, verdict.change and verdict.change.p_value) == (outcome, None)
+
+
+def test_a_trend_is_worse_in_either_direction() -> None:
+    """A falling share of dead groups is better; along its line it is only different."""
+    assert judged("frac_reward_zero_std", -0.3).outcome == "pass"
+    verdict = judged("frac_reward_zero_std@trend", -0.3)
+    assert (verdict.outcome, verdict.op) == ("fail", "==")
+
+
+def test_a_side_without_a_value_decides_nothing() -> None:
+    known, unknown = (
+        BaselineMetric(estimate=Estimate.exact(0.5)),
+        BaselineMetric(estimate=Estimate.undefined_because("no log")),
+    )
+    (verdict,) = baseline_verdicts({"kl": known}, {"kl": unknown}, path="run")
+    assert (verdict.outcome, verdict.limit) == ("unknown", 0.5)
+    assert verdict.meaning == "kl cannot be compared with the baseline: no log. What is not known does not pass."
+    assert verdict.next_step == "Look at the trainer's own log of this metric, or at the requirement on it above."
+
+
+def test_a_logged_nan_fails_against_any_baseline() -> None:
+    broken = BaselineMetric(estimate=Estimate.undefined_because("the trainer logged NaN at step 3"), is_not_finite=True)
+    assert baseline_verdicts({"kl": around(1.0, 0.1)}, {"kl": broken}, path="run")[0].outcome == "fail"
+    assert baseline_verdicts({"kl": broken}, {"kl": around(1.0, 0.1)}, path="run")[0].outcome == "unknown"
+
+
+@pytest.mark.slow
+def test_equal_runs_seldom_fail_and_worse_ones_often_do() -> None:
+    """Six metrics on 40 paired prompts: shares of equal runs, and of runs whose hard prompts are lost, that fail."""
+    failed = {0.0: 0, 0.6: 0}
+    for lost in failed:
+        for trial in range(150):
+            rng = np.random.default_rng(trial)
+            rates = rng.beta(0.5, 0.5, 40)
+            sides = [
+                {
+                    name: BaselineMetric(
+                        estimate=Estimate.exact(0.5),
+                        prompts={str(place): float(value) for place, value in enumerate(rng.binomial(8, kept) / 8)},
+                    )
+                    for name in ("pass_rate", *(f"pass_rate@first{number}" for number in range(10, 15)))
+                }
+                for kept in (rates, rates * (1 - lost))
+            ]
+            failed[lost] += any(one.outcome == "fail" for one in baseline_verdicts(*sides, path="run"))
+    assert failed[0.0] <= 0.05 * 150
+    assert failed[0.6] >= 0.9 * 150

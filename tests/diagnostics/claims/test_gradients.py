@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.claims import gradients
-from gradscope.diagnostics.claims.claim import Judgement
-from gradscope.diagnostics.claims.evidence import ADVANTAGE
+from gradscope.diagnostics.claims.evidence import ADVANTAGE, Judgement
 from gradscope.diagnostics.claims.gradients import (
     FEW_CHANGE,
     SAME_BASELINE,

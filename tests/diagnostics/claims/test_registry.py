@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from gradscope.diagnostics.claims.claim import Claim
+from gradscope.diagnostics.claims.evidence import Claim
 from gradscope.diagnostics.claims.measure import claims_of
 from gradscope.diagnostics.claims.registry import CLAIMS
 from tests.diagnostics.claims.made_up_evidence import Given

@@ -6,16 +6,25 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from gradscope.diagnostics.compare import measure
 from gradscope.diagnostics.compare.measure import _cell_name, compare_runs
-from gradscope.diagnostics.compare.runs import ComparedRun, _told_apart, read_runs
+from gradscope.diagnostics.compare.runs import ComparedRun, _told_apart, prompt_names, read_runs
+from gradscope.errors import InputError
+from gradscope.estimate import Estimate
 from gradscope.render.terminal.compare import compare_table
-from gradscope.results.compare import Comparison
+from gradscope.results.compare import ComparedPair, Comparison
+from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.run_folder import read_manifest, write_manifest
+from gradscope.rollouts.store import write_step_rollouts
 from tests.conftest import REPOSITORY
 from tests.diagnostics.compared_runs import write_run
+from tests.diagnostics.made_up_runs import group_of
 
 DENSE = {"reward": "answer_probability"}
 
@@ -164,3 +173,196 @@ def test_runs_of_one_cell_are_seeds_and_no_pair(tmp_path: Path) -> None:
     found = compare_runs(tmp_path)
     assert [cell.runs for cell in found.cells] == [("0", "1")]
     assert not found.pairs
+
+
+LOGS = REPOSITORY / "fixtures" / "logs"
+QUESTIONS = [f"{n} + 2 = ?" for n in range(12)]
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def rewards(chance: float, seed: int, *, num_steps: int = 4) -> list[tuple[int, str, float]]:
+    """Step, question and reward: prompts of very different pass rates, eight rollouts each at every step."""
+    rng = np.random.default_rng(seed)
+    rates = np.clip(np.linspace(-0.4, 0.4, len(QUESTIONS)) + chance, 0, 1)
+    return [
+        (step, question, float(rng.random() < rate))
+        for step in range(1, num_steps + 1)
+        for question, rate in zip(QUESTIONS, rates, strict=True)
+        for _ in range(8)
+    ]
+
+
+def as_generic(path: Path, rows: list[tuple[int, str, float]]) -> Path:
+    return write_lines(path, [{"prompt": q, "completion": "c", "step": s, "reward": r} for s, q, r in rows])
+
+
+def as_verl(folder: Path, rows: list[tuple[int, str, float]]) -> Path:
+    for step in {step for step, _, _ in rows}:
+        of_step = [(q, r) for s, q, r in rows if s == step]
+        inputs = [{"input": f"user\n{q}\nassistant\n", "output": "c", "score": r, "step": step} for q, r in of_step]
+        write_lines(folder / f"{step}.jsonl", inputs)
+    return folder
+
+
+def said(found: Comparison) -> str:
+    return "\n".join(found.findings)
+
+
+def test_a_prompt_is_the_same_whichever_reader_read_it_and_whatever_template_is_around_it(tmp_path: Path) -> None:
+    rows = rewards(0.5, 0)
+    found = compare_runs(as_generic(tmp_path / "log.jsonl", rows), as_verl(tmp_path / "verl", rows))
+    assert "12 of 12 prompts are in both." in said(found)
+    assert found.findings[0] == "No difference between log.jsonl and verl is beyond chance (2 looked at)."
+    assert all(pair.within_runs in (None, Estimate.exact(0.0, num_units=12)) for pair in found.pairs)
+    tables = [reward_table(read_run(LOGS / name, rewards_only=True).groups) for name in ("ms_swift", "generic.csv")]
+    assert "2+2=?" in set.intersection(*map(set, prompt_names(tables)))
+
+
+def test_prompts_of_texts_that_never_meet_are_told_apart_by_their_ids() -> None:
+    table = reward_table(read_run(LOGS / "generic.csv", rewards_only=True).groups)
+    other = replace(table, prompt_texts=tuple(f"so: {text}" for text in table.prompt_texts or ()))
+    for unlike in (other, replace(table, prompt_texts=None)):
+        assert prompt_names([table, unlike]) == [list(table.prompts)] * 2
+
+
+def test_resampling_the_same_prompts_together_misses_as_often_as_it_says_and_is_sharper(tmp_path: Path) -> None:
+    missed, widths = 0, []
+    for seed in range(30):
+        logs = [as_generic(tmp_path / f"{name}.jsonl", rewards(0.5, 2 * seed + n)) for n, name in enumerate("ab")]
+        _, together = within(*logs)["train_reward"]
+        assert together is not None
+        missed += together.side_of_zero != 0
+        widths.append(together.ends[1] - together.ends[0])
+    assert missed <= 5  # more have a chance of 2 in 1,000
+    others = [(s, f"other {q}", r) for s, q, r in rewards(0.5, 1)]
+    _, apart = within(logs[0], as_generic(tmp_path / "other.jsonl", others))["train_reward"]
+    assert apart is not None
+    assert apart.ends[1] - apart.ends[0] > 2 * max(widths)
+
+
+def test_the_second_named_run_minus_the_first_at_the_steps_that_both_have(tmp_path: Path) -> None:
+    low, high = rewards(0.4, 0), rewards(0.6, 1, num_steps=9)
+    one, other = as_generic(tmp_path / "z.jsonl", low), as_generic(tmp_path / "a.jsonl", high)
+    forth, back = within(one, other)["train_reward"][1], within(other, one)["train_reward"][1]
+    common = np.mean([r for s, _, r in high if s <= 4]) - np.mean([r for _, _, r in low])
+    assert forth is not None
+    assert back is not None
+    assert forth.value == pytest.approx(common)
+    assert back.value == pytest.approx(-common)
+    assert compare_runs(one, other).findings[0].startswith("a.jsonl beside z.jsonl: mean reward +0.2")
+
+
+def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    logs = []
+    for name, mean in (("a", 0.2), ("b", 0.6)):
+        rows = [{"step": s, "reward": mean + 0.05 * rng.normal(), "frac_reward_zero_std": 0.5} for s in range(1, 41)]
+        logs.append(write_lines(tmp_path / f"{name}.jsonl", rows))
+    found = compare_runs(*logs)
+    assert found.findings[0].startswith("b.jsonl beside a.jsonl: mean reward +0.4")
+    assert "These intervals resample the steps of the two runs" in said(found)
+
+
+def test_samples_are_sent_to_passk_and_an_unusable_log_has_its_own_hint() -> None:
+    with pytest.raises(InputError, match="samples of one policy and no training steps") as refused:
+        compare_runs(LOGS / "samples_rows.jsonl", LOGS / "samples_lists.jsonl")
+    assert refused.value.hint == f"gradscope passk {LOGS / 'samples_rows.jsonl'} {LOGS / 'samples_lists.jsonl'}"
+    with pytest.raises(InputError, match="no group has all its rewards") as refused:
+        compare_runs(LOGS / "messy.jsonl", LOGS / "generic.csv")
+    assert refused.value.hint == "Log the reward of each rollout."
+
+
+def test_mean_rewards_of_other_functions_are_no_difference(tmp_path: Path, shared_data: Path) -> None:
+    runs = shared_data / "runs"
+    found = compare_runs(runs / "verl_sample" / "v1" / "rollout", runs / "verl_sample" / "legacy" / "rollout")
+    assert "Their rewards are of other functions, so mean rewards are in two units." in said(found)
+    told = compare_runs(runs / "trl_full" / "run", runs / "trl_lora" / "run").findings[0]
+    assert told.startswith("trl_lora/run beside trl_full/run: groups without a gradient +26.3 [")
+    assert told.endswith("] points, which is beyond chance.")
+
+
+def test_what_a_recorder_wrote_of_a_script_is_a_run(tmp_path: Path) -> None:
+    """Its manifest has no configuration of ours, so nothing says how many steps it was to have."""
+    logs = []
+    for name, rows in (("a", [[0.0, 1.0], [1.0, 1.0]]), ("b", [[0.0, 0.0], [1.0, 1.0]])):
+        folder = write_run(tmp_path / name, heldout_prompts=0)
+        write_manifest(folder, replace(read_manifest(folder), config={}), force=True)
+        for step in (1, 2):
+            groups = [group_of(of_group, prompt=f"p{n}", step=step) for n, of_group in enumerate(rows)]
+            write_step_rollouts(folder, step, groups)
+        logs.append(folder)
+    found = compare_runs(*logs)
+    assert {pair.metric: pair.difference.value for pair in found.pairs}["train_reward"] == pytest.approx(-0.25)
+    assert "2 of 2 prompts are in both." in said(found)
+
+
+CHANCES = {"low": 0.3, "high": 0.6}
+
+
+def write_pair(path: Path, chance: float, *, sizes: tuple[int, ...] = (8,), seed: int = 0, scale: float = 1.0) -> Path:
+    """Ten prompts a step for eight steps, groups of the sizes in turn."""
+    rng = np.random.default_rng(seed)
+    rows = [
+        {"prompt_id": f"{path.stem}-{prompt}", "step": step, "reward": scale * float(rng.random() < chance)}
+        for step in range(1, 9)
+        for prompt in range(10)
+        for _ in range(sizes[(step + prompt) % len(sizes)])
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def within(*paths: Path) -> dict[str, tuple[ComparedPair, Estimate | None]]:
+    return {pair.metric: (pair, pair.within_runs) for pair in compare_runs(*paths).pairs}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("sizes", "scale"), [((8,), 1.0), ((4, 8), 1.0), ((2, 3, 16), 1.0), ((4, 8), 5.0)])
+def test_the_interval_is_around_the_difference_of_the_table(
+    tmp_path: Path, sizes: tuple[int, ...], scale: float, seed: int
+) -> None:
+    logs = [
+        write_pair(tmp_path / f"{name}.jsonl", chance, sizes=sizes, seed=seed + place, scale=scale)
+        for place, (name, chance) in enumerate(CHANCES.items())
+    ]
+    found = within(*logs)
+    for metric in ("train_reward", "mean_frac_reward_zero_std"):
+        pair, estimate = found[metric]
+        assert estimate is not None
+        assert estimate.value == pytest.approx(pair.difference.value, abs=1e-12)
+        assert estimate.num_units == 10
+        assert pair.difference.interval is None
+        assert pair.verdict == ("differ" if estimate.side_of_zero else "open")
+    _, reward = found["train_reward"]
+    assert reward is not None
+    assert reward.side_of_zero == 1  # high minus low
+    assert reward.ends[1] - reward.ends[0] < scale * 0.25
+    assert found["reward_drawdown"][1] is None
+
+
+def test_the_interval_covers_as_often_as_it_says(tmp_path: Path) -> None:
+    """Prompts of the same chance: of 20 pairs of runs one leaves zero out."""
+    missed = 0
+    for seed in range(20):
+        logs = [write_pair(tmp_path / f"{name}.jsonl", 0.5, seed=2 * seed + place) for place, name in enumerate("ab")]
+        _, estimate = within(*logs)["train_reward"]
+        assert estimate is not None
+        missed += estimate.side_of_zero != 0
+    assert missed <= 4  # more have a chance of 3 in 1,000
+
+
+def test_three_runs_or_rollouts_that_are_not_there_have_no_such_interval(tmp_path: Path) -> None:
+    logs = [write_pair(tmp_path / f"{name}.jsonl", 0.5) for name in "abc"]
+    assert all(estimate is None for _, estimate in within(*logs).values())
+    bare = write_run(tmp_path / "run", heldout_prompts=0)
+    assert all(estimate is None for _, estimate in within(bare, logs[0]).values())
+
+
+def test_the_rows_of_foreign_logs_are_counted() -> None:
+    logs = REPOSITORY / "fixtures" / "logs"
+    assert compare_runs(logs / "verl_v1", logs / "trl").source.num_rows == 4 + 8

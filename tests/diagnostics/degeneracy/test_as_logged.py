@@ -13,7 +13,7 @@ import pytest
 from gradscope.diagnostics.check.measure import check_run
 from gradscope.diagnostics.degeneracy import as_logged
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_degeneracy
-from gradscope.diagnostics.logged.as_logged import NO_ROLLOUTS
+from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import BehindFilter

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.recomputed import SignalQuestion, TokenQuestion
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import collected as module
 from gradscope.diagnostics.rank.collected import (
@@ -23,8 +23,8 @@ from gradscope.diagnostics.rank.collected import (
     row_question,
 )
 from gradscope.diagnostics.rank.tokens.weighed import KINDS, EnergyQuestion
-from gradscope.diagnostics.rank.weight_gradients import GradientOfStep, OptimizerQuestion, learning_rates
 from gradscope.diagnostics.rank.weight_groups import WeightQuestion
+from gradscope.diagnostics.rank.weight_updates import GradientOfStep, OptimizerQuestion, learning_rates
 from gradscope.errors import UsageError
 from gradscope.findings.rank import sparsity_findings
 from gradscope.gradients.engine_options import EngineOptions
@@ -36,9 +36,8 @@ from gradscope.progress import no_progress
 from gradscope.reason import Reason
 from tests.diagnostics.made_up_runs import group_of as rewarded
 from tests.diagnostics.made_up_runs import run_of, two_steps
-from tests.diagnostics.rank.test_request import request
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
-from tests.diagnostics.rank.test_rows import group_of
+from tests.diagnostics.rank.test_rows import group_of, request
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.diagnostics.rank.tokens.test_spectra import tokens_of
 from tests.gradients.models import DAPO, measured_step, policy_of, tiny_groups, tiny_model

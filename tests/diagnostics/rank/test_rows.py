@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,14 +13,17 @@ from safetensors.numpy import load_file
 from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import (
+    RankRequest,
     advantage_rows,
     advantages_of,
     baseline_weights_of,
+    known_advantages,
+    possible_sizes,
     step_rows,
     sub_groups,
     write_gram,
 )
-from gradscope.errors import InputError
+from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.function_rewards import FunctionRewards
 from gradscope.rollouts.groups import Rollout, RolloutGroup, Tokens
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
@@ -184,3 +188,50 @@ def test_what_was_not_logged_is_left_out(tmp_path: Path) -> None:
     rows, _ = make_rows([0.0, 1.0], ["a", "a"])
     name = write_gram(tmp_path, replace(rows, step=12))
     assert set(load_file(tmp_path / name)) == {"score_gram", "rewards", "group_index"}
+
+
+def request(**fields: object) -> RankRequest:
+    given = {
+        "rows": "rollout",
+        "advantages": ("logged", "dr_grpo", "rloo"),
+        "group_sizes": (2, 4),
+        "paired": False,
+        "centered": False,
+        "seed": 0,
+        "output": None,
+    }
+    return RankRequest(**{**given, **fields})
+
+
+def test_logged_advantages_belong_to_the_logged_groups() -> None:
+    rows, _ = make_rows([0, 1, 1, 0], ["a"] * 4)
+    asked = request()
+    assert [(advantage, size) for advantage in asked.advantages for size in asked.sizes(rows, advantage)] == [
+        ("logged", None),
+        ("dr_grpo", None),
+        ("dr_grpo", 2),
+        ("rloo", None),
+        ("rloo", 2),
+    ]
+
+
+def test_paired_groups_live_at_every_size() -> None:
+    rows, _ = make_rows([0, 1, 0, 1, 0, 0, 1, 1], ["a"] * 4 + ["b"] * 4)
+    assert request().groups(rows, "dr_grpo") is None
+    assert request(paired=True, group_sizes=(2,)).groups(rows, "dr_grpo") == {"a"}  # pairs of b are alike
+    assert request(paired=True, group_sizes=(2,)).groups(rows, "sign") == {"a", "b"}
+
+
+def test_names_are_checked_and_all_is_every_one() -> None:
+    assert known_advantages(["logged", "sign", "sign"]) == ("logged", "sign")
+    assert known_advantages(["all"]) == known_advantages(None)
+    with pytest.raises(UsageError, match="no advantage formulation"):
+        known_advantages(["signs"])
+
+
+def test_sizes_are_those_that_some_group_can_give() -> None:
+    run = SimpleNamespace(groups=[SimpleNamespace(size=4), SimpleNamespace(size=8)])
+    assert possible_sizes(run, ()) == (2, 4)
+    assert possible_sizes(run, (8, 3, 3)) == (8, 3)
+    with pytest.raises(UsageError, match="Groups of 9 cannot be taken"):
+        possible_sizes(run, (9,))

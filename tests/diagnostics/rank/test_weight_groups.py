@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.rank.request import RankRequest
-from gradscope.diagnostics.rank.rows import advantages_of, sub_groups
+from gradscope.diagnostics.rank.rows import RankRequest, advantages_of, sub_groups
 from gradscope.diagnostics.rank.weight_groups import (
     AdvantagedPart,
     CombinedGroup,

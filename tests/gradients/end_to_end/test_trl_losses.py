@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from gradscope.diagnostics.replay.grad_norm import WELL_BEYOND
+from gradscope.diagnostics.replay.measure import WELL_BEYOND
 from gradscope.gradients.plan.losses import clipped as clipped_term
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.measure import measure_step

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.inputs.row_questions import RowQuestion
+from gradscope.diagnostics.inputs.steps import RowQuestion
 from gradscope.metrics.gram.part_sums import products_without, usable
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.sampler import TokenCell, token_cells
+from gradscope.metrics.sampler import UNDECIDED, UNLIKELY, TokenCell, token_cells
 from gradscope.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
@@ -174,10 +174,6 @@ def _verify(prepared: PreparedStep, gram: StepGram, found: WeighedTokens) -> Non
     require_agreement("The sums of tokens disagree with the step's Gram matrix", abs(added - expected) / scale, limit)
 
 
-UNDECIDED = TokenCell(entropy="top_fifth")
-"""Tokens at which the policy's entropy is among the highest fifth of the step's."""
-UNLIKELY = TokenCell(probability=0)
-"""Tokens of low probability."""
 KINDS = (UNDECIDED, UNLIKELY)
 """The kinds that are followed."""
 

@@ -1,13 +1,14 @@
-"""Do sampler and trainer log-probabilities agree?
+"""Two kinds of agreement: of sampler and trainer, token by token, and of the log with what is recomputed from it.
 
-Where the log holds both, they are compared token by token without a model. Where it holds the sampler's and gradients
-were recomputed, these are compared with the recomputed ones. Else what the trainer logged about them is shown.
+Where the log holds the log-probabilities of both, they are compared without a model. Where it holds the sampler's and
+gradients were recomputed, these are compared with the recomputed ones. Else what the trainer logged of it is shown.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,19 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.logged.tokens import NO_SAMPLER
-from gradscope.diagnostics.rank.tokens.parts import sequence_corrections
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_part, missing_section
+from gradscope.diagnostics.report.sections.inputs import (
+    QUESTIONS,
+    ReportInputs,
+    Unavailable,
+    missing_part,
+    missing_section,
+)
 from gradscope.findings.rank_parts import correction_findings
 from gradscope.metrics.sampler import NAMES
-from gradscope.render.views.view import Column, lines_over, tabulate
+from gradscope.render.views.view import Column, entry, lines_over, tabulate
 from gradscope.results.logged import MismatchNumbers, SamplerMismatch
-from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
+from gradscope.results.norms import ReplayReport, StepReplay
+from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.results.tokens import CorrectionEffect
 from gradscope.rollouts.run import Run
 from gradscope.say import number, percent, with_interval
@@ -31,8 +38,6 @@ if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
 
 
-NAME = "agreement"
-QUESTION = "Do sampler and trainer log-probabilities agree?"
 LARGE_GAP = 0.01
 """A mean gap of a hundredth is what bfloat16 kernels of two engines differ by; float32 gives 1e-6."""
 WRONG_SIDE = (
@@ -51,8 +56,8 @@ _IDENTICAL = (
 def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> ReportSection:
     """The section, of a log that has tokens to compare."""
     return ReportSection(
-        name=NAME,
-        question=QUESTION,
+        name="agreement",
+        question=QUESTIONS["agreement"],
         findings=(*_findings(mismatch, overall), *_set_aside(mismatch)),
         severity=_severity(mismatch, overall),
         meaning=f"{metric('logprob_gap').meaning} {metric('sampler.sequence_ess').meaning}",
@@ -201,7 +206,7 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
     gaps = {gram.step: gap for gram in inputs.grams if (gap := _gaps(inputs.run, gram)) is not None}
     if inputs.logged.sampler.overall is not None:
         section = logged_agreement(inputs.logged.sampler, inputs.logged.sampler.overall)
-        more = _compared(gaps, inputs) if gaps else ReportSection(name=NAME, question=QUESTION)
+        more = _compared(gaps, inputs) if gaps else ReportSection(name="agreement", question=QUESTIONS["agreement"])
         return replace(section, findings=(*section.findings, *more.findings), tables=(*section.tables, *more.tables))
     if gaps:
         return _compared(gaps, inputs)
@@ -210,13 +215,13 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
     if names:
         return _as_logged(metrics, names)
     if inputs.logged.sampler.set_aside.keys() - {NO_SAMPLER}:
-        return missing_part("sampler", QUESTION, inputs.logged.sampler, anchor=NAME)
+        return missing_part("sampler", inputs.logged.sampler, anchor="agreement")
     hint = (
         "Runs of gradscope train and logs of NeMo-RL, open-instruct and prime-rl keep them; in TRL compare them while "
         "training: use_vllm with vllm_importance_sampling_correction."
     )
     return missing_section(
-        NAME, QUESTION, Unavailable(reason="The log has no log-probabilities of the sampler.", hint=hint)
+        "agreement", Unavailable(reason="The log has no log-probabilities of the sampler.", hint=hint)
     )
 
 
@@ -234,6 +239,8 @@ def _gaps(run: Run, gram: StepGram) -> NDArray[np.float64] | None:
 
 
 def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> ReportSection:
+    from gradscope.diagnostics.rank.tokens.parts import sequence_corrections
+
     means = {step: float(np.abs(gap).mean()) for step, gap in gaps.items()}
     found = {gram.step: sequence_corrections(inputs.run, gram) for gram in inputs.grams if gram.step in gaps}
     least = {step: min(effects, key=_cosine).cosine for step, effects in found.items() if effects}
@@ -249,8 +256,8 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
     if least:
         columns.append(Column("cosine by sequence", least.get, "norm"))
     return ReportSection(
-        name=NAME,
-        question=QUESTION,
+        name="agreement",
+        question=QUESTIONS["agreement"],
         findings=(
             f"Over {len(gaps)} recomputed steps the log-probabilities of the sampler differ from those of the weights "
             f"by {means[worst]:.2g} a token at most (mean of step {worst}).",
@@ -282,8 +289,8 @@ def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str])
     mean = max((last[name] for name in names if name in last and name.endswith("mean")), default=None)
     shown = ", ".join(f"{name} = {number(last[name], '.4g')}" for name in names if name in last)
     return ReportSection(
-        name=NAME,
-        question=QUESTION,
+        name="agreement",
+        question=QUESTIONS["agreement"],
         findings=(f"The trainer logged at step {steps[-1]}: {shown}.",),
         severity="unknown" if mean is None else "fine" if mean <= LARGE_GAP else "problem",
         meaning=metric("logprob_gap").meaning,
@@ -297,6 +304,105 @@ def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str])
                     Series(name=name, values=tuple(metrics[step].get(name) for step in steps)) for name in names[:4]
                 ),
                 y_label="nats a token",
+            ),
+        ),
+    )
+
+
+_SEVERITIES: dict[str, Severity] = {"mismatch": "problem", "match": "fine", "cannot": "unknown"}
+_REMEDIES = {
+    "inferred from": "log exact token ids, or give them with --completion-ids",
+    "--run-config": "give the trainer's arguments with --run-config",
+    "--initial": "give the weights before the first update with --initial",
+    "not on disk": "save a checkpoint before each step that matters",
+    "the trainer logged no": "log each step (logging_steps=1 in TRL)",
+    "with exact ids": "check that --run-config holds this run's arguments, and that no checkpoint was replaced",
+    "the log says": "look for rows that were changed, or lost, after the trainer logged the step",
+    "an advantage differs": "check the formulation in the trainer's arguments",
+}
+"""Words of a cause -> what to do about it."""
+
+
+def replay_section(inputs: ReportInputs) -> ReportSection:
+    """The replay of every step: verdicts with their causes."""
+    report = inputs.replay
+    if isinstance(report, Unavailable):
+        return missing_section("replay", report)
+    return replay_answer(report, inputs.command("replay"))
+
+
+def replay_answer(report: ReplayReport, command: str = "") -> ReportSection:
+    """The same of steps that were replayed already; ``command`` looks closer."""
+    entry = metric("replay_grad_norm_error")
+    return ReportSection(
+        name="replay",
+        question=QUESTIONS["replay"],
+        findings=(f"Replay: {report.headline}.", *report.findings),
+        severity=_SEVERITIES[report.verdict],
+        meaning=entry.meaning,
+        next_step=_replay_next(report),
+        command="" if report.verdict == "cannot" else command,
+        charts=_replay_charts(report),
+        tables=(_replay_table(report), *_causes(report)),
+    )
+
+
+def _replay_next(report: ReplayReport) -> str:
+    """What the causes of this run's verdict ask for, those of mismatches first."""
+    if report.verdict == "match" and all(step.verdict != "cannot" for step in report.steps):
+        return "Nothing to do: weights, tokens and loss are the trainer's own, so the gradient sections stand on them."
+    wanted = "mismatch" if report.verdict == "mismatch" else "cannot"
+    causes = [one.cause for step in report.steps for one in step.quantities if one.verdict == wanted and one.cause]
+    remedies = [remedy for words, remedy in _REMEDIES.items() if any(words in cause for cause in causes)]
+    advice = f"{'; '.join(remedies)}." if remedies else "Read the cause of the first such step below."
+    return f"{advice[:1].upper()}{advice[1:]}"
+
+
+def _replay_charts(report: ReplayReport) -> tuple[Chart, ...]:
+    norms = {name: [getattr(step, name).get("grad_norm") for step in report.steps] for name in ("logged", "recomputed")}
+    if all(value is None for value in norms["logged"]):
+        return ()
+    steps = [step.step for step in report.steps]
+    kinds: dict[str, SeriesKind] = {"logged": "logged", "recomputed": "recomputed"}
+    return lines_over(steps, "Gradient norm", norms, y_label="grad_norm", kinds=kinds)
+
+
+def _replay_table(report: ReplayReport) -> ReportTable:
+    def verdict(name: str) -> Callable[[StepReplay], str | None]:
+        return lambda step: next((one.verdict for one in step.quantities if one.name == name), None)
+
+    names = ("reward", "advantage", "frac_reward_zero_std", "grad_norm")
+    return tabulate(
+        f"Verdicts by step; grad_norm matches within a relative error of {report.tolerance:g}",
+        (
+            Column("step", "step", "count"),
+            *(Column(name, verdict(name)) for name in names),
+            Column("logged grad_norm", entry("logged", "grad_norm"), "norm"),
+            Column("recomputed", entry("recomputed", "grad_norm"), "norm"),
+            Column("error", entry("relative_error", "grad_norm"), "norm"),
+        ),
+        report.steps,
+        by_step=True,
+    )
+
+
+def _causes(report: ReplayReport) -> tuple[ReportTable, ...]:
+    """Each cause once: those that differ in their numbers only share a row, worded as at the first of its steps."""
+    rows: dict[tuple[str, str, str], tuple[str, list[int]]] = {}
+    for step in report.steps:
+        for quantity in step.quantities:
+            if quantity.cause:
+                alike = (quantity.name, quantity.verdict, re.sub(r"\d[\d.e+%-]*", "0", quantity.cause))
+                rows.setdefault(alike, (quantity.cause, []))[1].append(step.step)
+    if not rows:
+        return ()
+    columns = (ReportColumn(title="first step", style="count"), ReportColumn(title="steps", style="count"))
+    return (
+        ReportTable(
+            caption="Causes and remarks, as they are worded at the first of their steps",
+            columns=(*columns, *(ReportColumn(title=title) for title in ("quantity", "verdict", "cause"))),
+            rows=tuple(
+                (steps[0], len(steps), name, verdict, cause) for (name, verdict, _), (cause, steps) in rows.items()
             ),
         ),
     )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.passk.samples import Samples
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
+from gradscope.diagnostics.report.sections.inputs import QUESTIONS, ReportInputs, Unavailable, missing_section
 from gradscope.findings.passk import reach_finding
 from gradscope.render.views.view import Column, tabulate
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
 
-NAME = "coverage"
-QUESTION = "Is pass@k falling while pass@1 rises?"
 MOST_PROBLEMS = 25
 """Problems listed by name; the finding counts all of them."""
 
@@ -20,7 +18,7 @@ def coverage_section(inputs: ReportInputs) -> ReportSection:
     """pass@k before and after, the paired difference, and the problems that are no longer solved."""
     report = inputs.passk
     if isinstance(report, Unavailable):
-        return missing_section(NAME, QUESTION, report)
+        return missing_section("coverage", report)
     return coverage_answer(report, inputs.samples)
 
 
@@ -29,8 +27,8 @@ def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) ->
     lost = _lost(samples)
     lost_findings = _lost_findings(report, lost) if samples else ()
     return ReportSection(
-        name=NAME,
-        question=QUESTION,
+        name="coverage",
+        question=QUESTIONS["coverage"],
         findings=(*_findings(report), *lost_findings),
         severity=_severity(report.comparison),
         meaning=metric("pass_at_k").meaning,

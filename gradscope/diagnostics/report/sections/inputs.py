@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gradscope.diagnostics.logged.measure import absence_of
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.logged.measure import ENDED, absence_of
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.logged import LoggedPolicy
 from gradscope.results.norms import ReplayReport
@@ -15,14 +19,106 @@ from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankCurvePoint
 from gradscope.results.report import ReportSection
 from gradscope.results.tokens import EntropyChange, LogprobChange, TokenKl, TurnShare
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.passk.samples import Samples
     from gradscope.diagnostics.rank.tokens.weighed import WeighedTokens
-    from gradscope.diagnostics.report.lengths import Lengths
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.measure import RolloutTokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLengths:
+    """The rollouts of groups whose rewards are all known, [R] each."""
+
+    unit: str  # tokens or characters
+    values: NDArray[np.int64]
+    rewards: NDArray[np.float64]
+    steps: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    groups: NDArray[np.int64]  # the places of their groups in ``names``
+    prompts: NDArray[np.int64]  # what tells their prompts apart
+    names: Sequence[str]
+
+
+class Ends:
+    """How many completions were cut off, and their part of the absolute advantages."""
+
+    def __init__(self) -> None:
+        self.num_judged = self.num_cut = 0
+        self._sizes, self._of_cut = array("d"), array("d")
+
+    def add(self, rollout: Rollout) -> None:
+        """Take in the next rollout."""
+        if rollout.status not in ENDED:
+            return
+        is_cut, known = rollout.status == "truncated", rollout.advantage is not None
+        self.num_judged += 1
+        self.num_cut += is_cut
+        if known:
+            self._sizes.append(abs(rollout.advantage or 0.0))
+        if is_cut:
+            self._of_cut.append(abs(rollout.advantage or 0.0))
+
+    @property
+    def frac_advantage(self) -> float | None:
+        """Their share of the summed absolute advantages; None where it is not known, or is nothing of nothing."""
+        total = sum(self._sizes)
+        return sum(self._of_cut) / total if self.num_cut and len(self._sizes) == self.num_judged and total else None
+
+
+class Lengths:
+    """How long each rollout is and what it is worth, of the groups whose rewards are all known, a step at a time."""
+
+    def __init__(self) -> None:
+        self._letters, self._tokens, self._rewards = array("q"), array("q"), array("d")
+        self._steps, self._samples = array("q"), array("q")
+        self._groups, self._prompts = array("q"), array("q")
+        self._names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._exact = True
+        self.ends = Ends()
+
+    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Take in the rollouts of the next step."""
+        for group in groups:
+            for rollout in group.rollouts:
+                self.ends.add(rollout)
+            if None in group.rewards:
+                continue
+            self._letters.extend(len(rollout.completion) for rollout in group.rollouts)
+            self._tokens.extend(rollout.num_tokens or 0 for rollout in group.rollouts)
+            self._exact &= all(rollout.completion_ids is not None for rollout in group.rollouts)
+            self._rewards.extend(reward for reward in group.rewards if reward is not None)
+            self._samples.extend(rollout.sample for rollout in group.rollouts)
+            self._steps.extend([step] * group.size)
+            self._groups.extend([len(self._names)] * group.size)
+            self._names.append(group.group_id)
+            self._prompts.extend([self._numbers.setdefault(group.prompt_id, len(self._numbers))] * group.size)
+
+    def whole(self) -> RunLengths:
+        """Those of all steps."""
+        exact = bool(self._names) and self._exact
+        return RunLengths(
+            unit="tokens" if exact else "characters",
+            values=np.array(self._tokens if exact else self._letters, dtype=np.int64),
+            rewards=np.array(self._rewards, dtype=np.float64),
+            steps=np.array(self._steps, dtype=np.int64),
+            samples=np.array(self._samples, dtype=np.int64),
+            groups=np.array(self._groups, dtype=np.int64),
+            prompts=np.array(self._prompts, dtype=np.int64),
+            names=self._names,
+        )
+
+
+def lengths_of(run: Run) -> Lengths:
+    """The lengths of a run, for which alone all its steps are read."""
+    lengths = Lengths()
+    for step, groups in run.by_step():
+        lengths.add(step, groups)
+    return lengths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +189,50 @@ _OPTIONS = {
 """Which options of reading each command takes."""
 
 
-def missing_section(name: str, question: str, absent: Unavailable) -> ReportSection:
+QUESTIONS = {
+    "signal": "How much of the batch carries a gradient?",
+    "zero-loss": "Is a loss or gradient norm of zero healthy, a dead batch, or a bug?",
+    "replay": "Does the log reproduce the trainer's own numbers?",
+    "rank": "How many directions has a group's gradient?",
+    "contributions": "Which rollouts and groups make up the gradient?",
+    "tokens": "Which tokens carry the gradient?",
+    "length": "Does length or truncation drive the update?",
+    "rewards": "Which reward function makes the advantage?",
+    "dilution": "How much of the gradient is KL, and how much do dead groups dilute live ones?",
+    "agreement": "Do sampler and trainer log-probabilities agree?",
+    "staleness": "How stale are the weights that sampled?",
+    "entropy": "Is the policy losing its entropy?",
+    "generation": "How many completions are cut off, and how long does generation take?",
+    "coverage": "Is pass@k falling while pass@1 rises?",
+    "formulations": "What would other advantages have done with the same rollouts?",
+    "claims": "Which papers' claims does this run bear out?",
+}
+"""Section -> what it answers, in the order of the page."""
+
+
+def missing_section(name: str, absent: Unavailable) -> ReportSection:
     """A section whose data are missing: the reason, and what to log, in place of an answer."""
-    return ReportSection(name=name, question=question, missing=f"{absent.reason} {absent.hint}".strip())
+    return ReportSection(name=name, question=QUESTIONS[name], missing=f"{absent.reason} {absent.hint}".strip())
 
 
-def missing_part(name: str, question: str, part: Any, *, anchor: str | None = None) -> ReportSection:
+def missing_part(name: str, part: Any, *, anchor: str | None = None) -> ReportSection:
     """The section of a part of what the log says of its policy, where it has no numbers."""
     reason, hint = absence_of(name, part)
-    return missing_section(anchor or name, question, Unavailable(reason=f"{reason[0].upper()}{reason[1:]}.", hint=hint))
+    return missing_section(anchor or name, Unavailable(reason=f"{reason[0].upper()}{reason[1:]}.", hint=hint))
 
 
 def visible(token: str) -> str:
     """The text of a token; white space alone as it is written in code."""
     return token if token.strip() else repr(token)
+
+
+TEXT_LIMIT = 400
+"""Characters of a text that the page shows; the log has the rest."""
+
+
+def excerpt(text: str, limit: int = TEXT_LIMIT) -> str:
+    """The beginning and end of a text: a completion's answer stands at its end."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} […] {text[-half:]}"

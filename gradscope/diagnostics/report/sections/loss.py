@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
+from gradscope.diagnostics.report.sections.inputs import QUESTIONS, ReportInputs, Unavailable, missing_section, visible
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
 from gradscope.errors import InputError
@@ -30,9 +30,6 @@ from gradscope.results.tokens import TokenKl
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, reward_table
 from gradscope.rollouts.run import Run
 from gradscope.say import percent
-
-NAME = "zero-loss"
-QUESTION = "Is a loss or gradient norm of zero healthy, a dead batch, or a bug?"
 
 _TINY_LOSS = 1e-6
 _TINY_NORM = 1e-12
@@ -55,7 +52,7 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     if not steps:
         hint = "Log each step (logging_steps=1 in TRL) and keep trainer_state.json of the last checkpoint."
         return missing_section(
-            NAME, QUESTION, Unavailable(reason="The log has no grad_norm that belongs to one step.", hint=hint)
+            "zero-loss", Unavailable(reason="The log has no grad_norm that belongs to one step.", hint=hint)
         )
     table = reward_table(run.groups)
     live = Counter(table.step[~dead_groups(table)].tolist())
@@ -63,8 +60,8 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     counts, spike = Counter(kinds.values()), _spike(run)
     commands = ["replay"] * (counts["suspect"] > 0) + ["spike"] * len(spike)
     return ReportSection(
-        name=NAME,
-        question=QUESTION,
+        name="zero-loss",
+        question=QUESTIONS["zero-loss"],
         findings=(*_findings(counts, kinds), *spike),
         severity=_severity(counts),
         meaning="At the first update after sampling, the advantages of a group sum to zero and the ratio is 1, so the "
@@ -163,8 +160,6 @@ def _table(run: Run, steps: list[int], live: Counter[int], groups: Counter[int],
     )
 
 
-_SCALE = "dilution"
-_SCALE_QUESTION = "How much of the gradient is KL, and how much do dead groups dilute live ones?"
 BY_TOKEN = ("dapo", "bnpo")
 """TRL's loss types that are a mean over the tokens of the batch."""
 
@@ -178,15 +173,15 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     """The KL part of recomputed gradients, and the share of the loss that is live, by step."""
     run = inputs.run
     if isinstance(inputs.degeneracy, Unavailable):
-        return missing_section(_SCALE, _SCALE_QUESTION, inputs.degeneracy)
+        return missing_section("dilution", inputs.degeneracy)
     table = reward_table(run.groups)
     unit = "tokens" if run.settings.get("loss_type") in BY_TOKEN and _has_tokens(table) else "rollouts"
     live = _live_shares(table, unit)
     kl = {gram.step: gram.frac_kl for gram in inputs.grams}
     mean = sum(live.values()) / len(live)
     return ReportSection(
-        name=_SCALE,
-        question=_SCALE_QUESTION,
+        name="dilution",
+        question=QUESTIONS["dilution"],
         findings=(
             f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
             f"multiplied by {mean:.2f}.",

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
+from gradscope.diagnostics.report.sections.inputs import QUESTIONS, ReportInputs, Unavailable, missing_section, visible
 from gradscope.estimate import Estimate
 from gradscope.findings.rank_parts import logprob_change_findings, turn_findings
 from gradscope.metrics.gram.geometry import share_of_largest
 from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
-from gradscope.metrics.sampler import PROBABILITIES, TokenCell, token_cells
+from gradscope.metrics.sampler import PROBABILITIES, UNDECIDED, UNLIKELY, TokenCell, token_cells
 from gradscope.render.views.rank_parts import turn_words
 from gradscope.render.views.view import Column, tabulate
 from gradscope.results.report import (
@@ -39,21 +39,18 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-NAME = "tokens"
-QUESTION = "Which tokens carry the gradient?"
 MOST_TEXTS = 6
 """Rollouts whose text is shown; the numbers are of all that were measured."""
 NUM_TOP = 10
 """Tokens in the table of the largest."""
 _FIFTHS = ("first fifth", "second", "third", "fourth", "last fifth")
-_UNDECIDED, _UNLIKELY = TokenCell(entropy="top_fifth"), TokenCell(probability=0)
 _KINDS = {
     TokenCell(sign="positive"): "made more likely",
     TokenCell(sign="negative"): "made less likely",
-    _UNLIKELY: f"probability below {PROBABILITIES[1]:g}",
+    UNLIKELY: f"probability below {PROBABILITIES[1]:g}",
     TokenCell(probability=1): f"{PROBABILITIES[1]:g} to {PROBABILITIES[2]:g}",
     TokenCell(probability=2): f"from {PROBABILITIES[2]:g} on",
-    _UNDECIDED: "fifth with the highest entropy",
+    UNDECIDED: "fifth with the highest entropy",
     TokenCell(entropy="rest"): "the other four fifths",
 }
 """Kinds of tokens as the table calls them; equal entropies at the bound stay together, so a fifth can be more."""
@@ -64,11 +61,11 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
     """The largest rollouts' text, shaded by the norm of each token's gradient, and where in it the norms are."""
     rollouts = inputs.tokens
     if isinstance(rollouts, Unavailable):
-        return missing_section(NAME, QUESTION, rollouts)
+        return missing_section("tokens", rollouts)
     correlation, kinds = _entropy_correlation(rollouts), _kinds(rollouts)
     return ReportSection(
-        name=NAME,
-        question=QUESTION,
+        name="tokens",
+        question=QUESTIONS["tokens"],
         findings=(
             _entropy(correlation, rollouts),
             _concentration(rollouts),
@@ -150,7 +147,7 @@ def _kinds(rollouts: Sequence[RolloutTokens]) -> dict[TokenCell, tuple[int, floa
 
 def _energy(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> tuple[str, ...]:
     """What the undecided and the unlikely tokens hold, in at most one sentence."""
-    named = {_UNDECIDED: "with the highest entropy", _UNLIKELY: f"of {_KINDS[_UNLIKELY]}"}
+    named = {UNDECIDED: "with the highest entropy", UNLIKELY: f"of {_KINDS[UNLIKELY]}"}
     held = [
         (percent(number / num_tokens), name, percent(share))
         for kind, name in named.items()

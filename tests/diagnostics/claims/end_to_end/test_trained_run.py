@@ -11,9 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from gradscope.diagnostics.claims.declared import read_claims
 from gradscope.diagnostics.claims.evidence import ADVANTAGE, MOST_TOKENS
-from gradscope.diagnostics.claims.measure import measure_claims
+from gradscope.diagnostics.claims.measure import measure_claims, read_claims
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope.diagnostics.report.sections.inputs import Unavailable, missing_part, missing_section
+from gradscope.diagnostics.report.sections.inputs import QUESTIONS, Unavailable, missing_part, missing_section
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 
@@ -25,14 +25,19 @@ def test_the_largest_step_has_the_largest_gradient() -> None:
 
 @pytest.mark.parametrize(("hint", "missing"), [("Log it.", "It is not there. Log it."), ("", "It is not there.")])
 def test_a_section_without_data_says_what_to_log(hint: str, missing: str) -> None:
-    section = missing_section("name", "Why?", Unavailable(reason="It is not there.", hint=hint))
-    assert (section.name, section.question, section.missing, section.headline) == ("name", "Why?", missing, missing)
+    section = missing_section("signal", Unavailable(reason="It is not there.", hint=hint))
+    assert (section.name, section.question, section.missing, section.headline) == (
+        "signal",
+        QUESTIONS["signal"],
+        missing,
+        missing,
+    )
     assert section.findings == section.tables == section.charts == ()
 
 
 def test_a_part_that_the_log_lacks_is_a_sentence() -> None:
-    section = missing_part("entropy", "Why?", inputs_of(RUN).logged.entropy)
+    section = missing_part("entropy", inputs_of(RUN).logged.entropy)
     assert section.name == "entropy"
     assert section.missing is not None
     assert section.missing.startswith("The log has no entropy. TRL and verl log it")
-    assert missing_part("entropy", "Why?", None, anchor="other").name == "other"
+    assert missing_part("entropy", None, anchor="agreement").name == "agreement"

@@ -10,11 +10,11 @@ import pytest
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.report.sections import agreement, courses, coverage, loss, signal
-from gradscope.diagnostics.report.sections.contributions import contributions_section
-from gradscope.diagnostics.report.sections.length import length_section
+from gradscope.diagnostics.report.sections.agreement import replay_section
+from gradscope.diagnostics.report.sections.courses import length_section
+from gradscope.diagnostics.report.sections.gradient import contributions_section
 from gradscope.diagnostics.report.sections.loss import loss_scale_section
-from gradscope.diagnostics.report.sections.replayed import replay_section
-from gradscope.diagnostics.report.sections.rewards import rewards_section
+from gradscope.diagnostics.report.sections.signal import rewards_section
 from gradscope.estimate import Estimate
 from gradscope.results.logged import EntropyNumbers, GenerationNumbers
 from tests.diagnostics.made_up_runs import group_of, run_of

@@ -1,0 +1,489 @@
+"""What recomputed gradients tell: how many directions they have, who makes them, and what other advantages would.
+
+The rank is that of each group's rollout rows under the logged advantages, averaged over the live groups of a step. The
+gradient of another formulation is arithmetic on the Gram matrix K of score vectors, so nothing is trained or sampled
+anew; the KL part is left out, for it does not depend on the advantage.
+
+Shapes: R rollouts of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED
+from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.rank.formulations import measure_formulations, measure_interference, measure_kinds
+from gradscope.diagnostics.rank.rollout_spectra import step_spectra
+from gradscope.diagnostics.rank.rows import StepRows, SubGroup, advantages_of, step_rows, sub_groups
+from gradscope.diagnostics.rank.spectrum import mean_null_ranks, null_values
+from gradscope.diagnostics.report.sections.inputs import QUESTIONS, ReportInputs, excerpt, missing_section
+from gradscope.errors import GradscopeError
+from gradscope.estimate import Estimate
+from gradscope.findings.rank import rank_verdict, sharing_findings, time_findings
+from gradscope.metrics.gram.geometry import (
+    batch_norm,
+    cancellation,
+    cosine_of_updates,
+    cosines_to_sum,
+    gradient_gram,
+    projection_shares,
+    row_norms,
+    top_share,
+)
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, singular_values_from_gram
+from gradscope.render.views.rank import null_rank, num_live
+from gradscope.render.views.view import Column, entry, lines_over, tabulate
+from gradscope.results.rank import RankCurvePoint
+from gradscope.results.report import (
+    Cell,
+    Chart,
+    ColumnStyle,
+    ReportColumn,
+    ReportSection,
+    ReportTable,
+    Series,
+    Severity,
+)
+from gradscope.rollouts.run import Run
+from gradscope.say import percent
+
+if TYPE_CHECKING:
+    from gradscope.gradients.step.step_gram import StepGram
+
+
+_NULLS = {"gaussian": "unrelated rows", "unweighted": "scores alone", "shuffled": "dealt anew"}
+"""What a rank is read against, as tables and charts call it."""
+_FEW = 0.5
+"""Half of what unrelated rows span: from there on twice the rollouts of a prompt would add few directions."""
+
+
+def directions_section(inputs: ReportInputs) -> ReportSection:
+    """The rank of a group at each recomputed step, beside unrelated rows, the scores alone and the ceiling."""
+    points = [point for point in inputs.curve if point.effective_rank.is_defined]
+    if not points:
+        return missing_section("rank", inputs.no_grams)
+    steps = ",".join(str(gram.step) for gram in inputs.grams)
+    return directions_answer(points, inputs.command("rank", "--step", steps))
+
+
+def directions_answer(points: Sequence[RankCurvePoint], command: str = "") -> ReportSection:
+    """The same of ranks that were computed already, at least one and all defined; ``command`` looks closer."""
+    last = points[-1]
+    return ReportSection(
+        name="rank",
+        question=QUESTIONS["rank"],
+        findings=(rank_verdict(points), *time_findings(points), *sharing_findings(last)),
+        severity=_severity(last),
+        meaning=metric("effective_rank").meaning,
+        next_step=_next_step(last),
+        command=command,
+        charts=_charts(points),
+        tables=(_table(points),),
+    )
+
+
+def rank_points(grams: Iterable[StepGram]) -> tuple[RankCurvePoint, ...]:
+    """The ranks of each step that has logged advantages, a point for each size of its groups."""
+    return tuple(
+        point
+        for gram in grams
+        if gram.policy_gram is not None
+        for point in step_spectra(step_rows(gram), LOGGED, None, by_group=False)[1]
+    )
+
+
+def _severity(point: RankCurvePoint) -> Severity:
+    ratio = point.nulls["gaussian"].ratio
+    if not ratio.is_defined:
+        return "unknown"
+    return "look" if ratio.ends[1] < _FEW else "fine"
+
+
+def _next_step(point: RankCurvePoint) -> str:
+    if _severity(point) == "look":
+        return (
+            "The rollouts of a group pull nearly the same way: more rollouts of a prompt add little. More prompts a "
+            "step, a higher temperature or harder prompts add directions."
+        )
+    if point.nulls["unweighted"].difference.side_of_zero < 0:
+        return "The advantages take directions away: see below what others would have left."
+    return "Nothing to do: the rollouts of a group differ about as much as their number allows."
+
+
+def _charts(points: Sequence[RankCurvePoint]) -> tuple[Chart, ...]:
+    """The course of the largest groups."""
+    size = max(point.group_size for point in points)
+    drawn = [point for point in points if point.group_size == size]
+    ranks: dict[str, list[float | None]] = {"as trained": [point.effective_rank.value for point in drawn]}
+    for name in ("gaussian", "unweighted"):
+        ranks[_NULLS[name]] = [point.nulls[name].effective_rank.value for point in drawn]
+    ranks["ceiling"] = [float(size)] * len(drawn)
+    title = f"Effective rank of a group's gradient, of at most {size}"
+    return lines_over([point.step for point in drawn], title, ranks, y_label="directions", y_range=(0.0, float(size)))
+
+
+def _table(points: Sequence[RankCurvePoint]) -> ReportTable:
+    return tabulate(
+        "Mean over the live groups of a step; intervals resample groups. "
+        f"rank = {metric('effective_rank').formula}. Unrelated rows: as many random rows of the same norms; scores "
+        "alone: the same rollouts without their advantages; dealt anew: the advantages shuffled within the group",
+        (
+            Column("step", "step", "count"),
+            Column("live groups", num_live, "count"),
+            Column("rank", "effective_rank", "rank"),
+            Column("at most", "group_size", "count"),
+            *(Column(title, null_rank(name), "rank") for name, title in _NULLS.items()),
+            Column("of unrelated", lambda point: point.nulls["gaussian"].ratio, "share"),
+        ),
+        points,
+    )
+
+
+Array = NDArray[np.float64]
+
+NUM_TOP = 10
+"""Rollouts shown with their text."""
+
+_LARGE_SHARE = 0.25
+"""One rollout with a quarter of a step's gradient decides its direction about as much as all others."""
+
+
+def contributions_section(inputs: ReportInputs) -> ReportSection:
+    """Shares of the gradient: a row a step, and the rollouts with the largest part of the largest gradient."""
+    steps = [(gram, matrix) for gram in inputs.grams if (matrix := gram.policy_gram) is not None and matrix.sum() > 0]
+    if not steps:
+        return missing_section("contributions", inputs.no_grams)
+    largest = next(pair for pair in steps if pair[0].step == inputs.largest_step)
+    return ReportSection(
+        name="contributions",
+        question=QUESTIONS["contributions"],
+        findings=_findings(*largest),
+        severity="look" if _largest_share(largest[1]) >= _LARGE_SHARE else "fine",
+        meaning=f"{metric('projection_share').meaning} Cancellation is {metric('cancellation').meaning}",
+        next_step=_read_next(largest[1]),
+        command=inputs.command("rank", "--step", str(largest[0].step)),
+        charts=(_bars(*largest),),
+        tables=(_by_step(steps), _by_group(*largest), _top(inputs.run, *largest)),
+    )
+
+
+def _largest_share(matrix: Array) -> float:
+    return float(np.max(np.abs(projection_shares(matrix))))
+
+
+def _read_next(matrix: Array) -> str:
+    share = _largest_share(matrix)
+    text = "Read the rollouts below: is this what the reward should teach?"
+    if share < _LARGE_SHARE:
+        return f"{text} No single one carries more than {percent(share)} of the gradient."
+    return f"{text} One carries {percent(share)}: clipping the norm (max_grad_norm) or a larger batch evens it out."
+
+
+def _findings(gram: StepGram, matrix: Array) -> tuple[str, ...]:
+    shares, held = projection_shares(matrix), top_share(matrix)
+    survives = cancellation(matrix)
+    top = int(np.argmax(shares))
+    against = int((shares < 0).sum())
+    first = (
+        f"At step {gram.step}, the largest gradient recomputed, the top tenth of {len(shares)} rollouts holds "
+        f"{percent(held.value or 0.0)} of the summed gradient norms, and {percent(survives.value or 0.0)} of that sum "
+        "survives in the step's gradient."
+    )
+    second = (
+        f"The largest single part is sample {gram.samples[top]} of group {gram.group_ids[top]}: {percent(shares[top])} "
+        f"of the gradient along its own direction; {against} rollouts pull against it."
+    )
+    return first, second
+
+
+def _bars(gram: StepGram, matrix: Array) -> Chart:
+    shares = projection_shares(matrix)
+    order = np.argsort(-np.abs(shares), kind="stable")[:20]
+    return Chart(
+        title=f"Parts of the gradient of step {gram.step}, the 20 largest rollouts",
+        kind="bars",
+        places=tuple(f"{gram.group_ids[index]} #{gram.samples[index]}" for index in order),
+        series=(Series(name="share", values=tuple(float(shares[index]) for index in order)),),
+        x_label="share along the gradient",
+    )
+
+
+def _by_step(steps: list[tuple[StepGram, Array]]) -> ReportTable:
+    return tabulate(
+        f"Each recomputed step. top tenth = {metric('top_share').formula}; "
+        f"cancellation = {metric('cancellation').formula}",
+        (
+            Column("step", lambda pair: pair[0].step, "count"),
+            Column("rollouts", lambda pair: len(pair[1]), "count"),
+            Column("with gradient", lambda pair: int((np.diag(pair[1]) > 0).sum()), "count"),
+            Column("norm", lambda pair: batch_norm(pair[1]), "norm"),
+            Column("top tenth", lambda pair: top_share(pair[1]), "share"),
+            Column("cancellation", lambda pair: cancellation(pair[1]), "share"),
+        ),
+        steps,
+    )
+
+
+def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
+    """Share and inner cancellation of each live group of one step."""
+    ids, shares = np.array(gram.group_ids), projection_shares(matrix)
+    rows: list[tuple[Cell, ...]] = []
+    for group_id in dict.fromkeys(gram.group_ids):
+        index = np.flatnonzero(ids == group_id)
+        inner = matrix[np.ix_(index, index)]
+        if np.trace(inner) > 0:
+            rewards = gram.rewards[index]
+            mean = (
+                Estimate.undefined_because("a reward is missing") if np.isnan(rewards).any() else float(rewards.mean())
+            )
+            rows.append((group_id, mean, float(shares[index].sum()), batch_norm(inner), cancellation(inner)))
+    return ReportTable(
+        caption=f"Live groups of step {gram.step}; share = {metric('projection_share').formula}, summed over the group",
+        columns=(
+            ReportColumn(title="group"),
+            ReportColumn(title="mean reward", style="share"),
+            ReportColumn(title="share", style="gap"),
+            ReportColumn(title="norm", style="norm"),
+            ReportColumn(title="cancellation", style="share"),
+        ),
+        rows=tuple(sorted(rows, key=lambda row: -abs(float(row[2])))),  # type: ignore[arg-type]
+    )
+
+
+def _top(run: Run, gram: StepGram, matrix: Array) -> ReportTable:
+    shares, cosine, norms = projection_shares(matrix), cosines_to_sum(matrix), row_norms(matrix)
+    rollouts = {(r.group_id, r.sample): r for group in run.groups_at(gram.step) for r in group.rollouts}
+    rows: list[tuple[Cell, ...]] = []
+    for index in np.argsort(-np.abs(shares), kind="stable")[:NUM_TOP]:
+        rollout = rollouts[gram.group_ids[index], gram.samples[index]]
+        rows.append(
+            (
+                f"{rollout.group_id} #{rollout.sample}",
+                rollout.reward,
+                rollout.advantage,
+                float(shares[index]),
+                float(cosine[index]) if norms[index] > 0 else Estimate.undefined_because("its gradient is zero"),
+                excerpt(rollout.prompt),
+                excerpt(rollout.completion),
+            )
+        )
+    return ReportTable(
+        caption=f"The {len(rows)} rollouts with the largest part of step {gram.step}; "
+        f"cosine = {metric('cosine_to_sum').formula}",
+        columns=(
+            ReportColumn(title="rollout"),
+            ReportColumn(title="reward", style="norm"),
+            ReportColumn(title="advantage", style="norm"),
+            ReportColumn(title="share", style="gap"),
+            ReportColumn(title="cosine", style="gap"),
+            ReportColumn(title="prompt"),
+            ReportColumn(title="completion"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+_Row = tuple[Cell, ...]
+_STEP_NULLS = {"shuffled": "null: shuffled", "unweighted": "null: scores alone"}
+"""The null models shown beside a rank, and the heads of their columns."""
+
+_SAME = 0.99
+"""A cosine of eight degrees."""
+
+
+def formulations_section(inputs: ReportInputs) -> ReportSection:
+    """Norm, cosine, rank beside its nulls and dead share of every formulation, means over the recomputed steps."""
+    steps = [step_rows(gram) for gram in inputs.grams]
+    names = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
+    rows: list[_Row] = [(name, *_means([_measure(step, name) for step in steps])) for name in names]
+    return ReportSection(
+        name="formulations",
+        question=QUESTIONS["formulations"],
+        findings=_formulation_findings(rows, len(steps)),
+        severity="fine",
+        meaning=metric("update_cosine").meaning,
+        next_step=_formulations_next(rows),
+        command=inputs.command("rank", "--advantage", "all"),
+        charts=_chart(rows),
+        tables=(
+            _formulation_table(rows, [step.step for step in steps]),
+            *_noise_table(steps),
+            *_kinds_table(steps[-1], names),
+            *_interference_table(steps[-1], names),
+        ),
+    )
+
+
+def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
+    """Norm, cosine with the logged update, effective rank, its null models and dead share of one step."""
+    parts = sub_groups(rows, None)
+    try:
+        by_group = advantages_of(rows, parts, name)
+    except GradscopeError as error:
+        reason = error.message.rstrip(".").replace(f" '{name}'", " such")  # one for all that have the same
+        return (Estimate.undefined_because(reason),) * (4 + len(_STEP_NULLS))
+    weights = np.zeros(len(rows.group_ids))
+    for part, values in zip(parts, by_group, strict=True):
+        weights[part.index] = values
+    matrix = gradient_gram(rows.gram, weights)
+    cosine = Estimate.undefined_because("the log has no advantage per rollout")
+    if rows.advantages is not None:
+        cosine = cosine_of_updates(rows.gram, weights, rows.advantages)
+    return (
+        Estimate.exact(batch_norm(matrix)),
+        cosine,
+        effective_rank(singular_values_from_gram(matrix)),
+        *_null_ranks(rows, parts, by_group),
+        Estimate.exact(sum(not np.any(values) for values in by_group) / len(by_group)),
+    )
+
+
+def _null_ranks(rows: StepRows, parts: Sequence[SubGroup], by_group: Sequence[Array]) -> tuple[Estimate, ...]:
+    """Effective rank of the whole step under the null models, on the live groups: what a rank is read against."""
+    live = [(part, values) for part, values in zip(parts, by_group, strict=True) if np.any(values != 0)]
+    if not live:
+        return (Estimate.undefined_because(ZERO_MATRIX),) * len(_STEP_NULLS)
+    index = np.concatenate([part.index for part, _ in live])
+    weights = np.concatenate([values for _, values in live])
+    scores = rows.gram[np.ix_(index, index)]
+    values = null_values(
+        scores[None],
+        row_norms(gradient_gram(scores, weights))[None],
+        weights[None],
+        np.repeat(np.arange(len(live)), [len(part.index) for part, _ in live])[None],
+        num_columns=rows.num_parameters,
+        centered=False,
+    )
+    ranks = mean_null_ranks(values)
+    return tuple(ranks[name] for name in _STEP_NULLS)
+
+
+def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
+    """ReportColumn means over the steps that have a value; the first reason where none has."""
+    means = []
+    for column in zip(*steps, strict=True):
+        values = [estimate.value for estimate in column if estimate.value is not None]
+        means.append(Estimate.exact(float(np.mean(values)), num_units=len(values)) if values else column[0])
+    return tuple(means)
+
+
+def _formulation_findings(rows: list[_Row], num_steps: int) -> tuple[str, ...]:
+    steps = "1 step" if num_steps == 1 else f"{num_steps} steps"
+    cosines = {
+        str(row[0]): row[2].value for row in rows[1:] if isinstance(row[2], Estimate) and row[2].value is not None
+    }
+    if not cosines:
+        return (f"The gradients of {len(rows) - 1} formulations were formed at {steps}; see the table.",)
+    near, far = max(cosines, key=lambda name: cosines[name]), min(cosines, key=lambda name: cosines[name])
+    return (
+        f"On the same rollouts of {steps}, {far} would have gone farthest from the logged update (cosine "
+        f"{cosines[far]:.3f}), {near} nearest to it ({cosines[near]:.3f}).",
+    )
+
+
+def _formulations_next(rows: list[_Row]) -> str:
+    """Which formulations are the logged update at another step size, by name."""
+    cosines = {str(name): cosine.value for name, _, cosine, *_ in rows[1:] if isinstance(cosine, Estimate)}
+    same = [name for name, value in cosines.items() if value is not None and value >= _SAME]
+    other = sorted((value, name) for name, value in cosines.items() if value is not None and value < _SAME)
+    if not same and not other:
+        return "Log advantages (log_completions=True in TRL): without them there is no update to compare with."
+    first = f"The logged update at another step size (cosine from {_SAME} on): {', '.join(same) or 'none'}."
+    return f"{first} Farthest from it, and worth a run: {', '.join(name for _, name in other[:3])}." if other else first
+
+
+def _chart(rows: list[_Row]) -> tuple[Chart, ...]:
+    cosines = [(str(row[0]), row[2].value) for row in rows if isinstance(row[2], Estimate) and row[2].value is not None]
+    if not cosines:
+        return ()
+    return (
+        Chart(
+            title="Cosine with the logged update",
+            kind="bars",
+            places=tuple(name for name, _ in cosines),
+            series=(Series(name="cosine", values=tuple(value for _, value in cosines)),),
+            x_label="cosine",
+        ),
+    )
+
+
+def _noise_table(steps: Sequence[StepRows]) -> tuple[ReportTable, ...]:
+    """By step how far groups agree under the logged advantage, and how many would make the update mostly signal."""
+    updates = [update for step in steps for update in measure_formulations(step, (LOGGED,))]
+    if not updates:
+        return ()
+    styles: dict[str, ColumnStyle] = {"group_cosine": "gap", "signal_to_noise": "gap", "critical_batch_size": "norm"}
+    caption = "; ".join(f"{metric(name).title} = {metric(name).formula}" for name in styles)
+    columns = (Column(metric(name).title, name, style) for name, style in styles.items())
+    return (tabulate(caption, (Column("step", "step", "count"), *columns), updates),)
+
+
+def _kinds_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...]:
+    """What each kind of group gives to the updates of the last step, where it gives anything."""
+    parts = [part for part in measure_kinds(rows, names) if part.norm.value != 0.0]
+    if not parts:
+        return ()
+    caption = (
+        f"Step {rows.step} by kind of group: {metric('kinds.norm').formula}, its cosine with the whole update, and its "
+        f"alignment with pass@k = {metric('kinds.alignment.pass@k').formula}"
+    )
+    columns = (
+        Column("advantage", "advantage"),
+        Column("groups", lambda part: part.kind.replace("_", "-")),
+        Column("number", "num_groups", "count"),
+        Column("norm", "norm", "norm"),
+        Column("cosine, update", "cosine", "gap"),
+        *(Column(f"cosine, {target}", entry("alignment", target), "gap") for target in parts[0].alignment),
+    )
+    return (tabulate(caption, columns, parts),)
+
+
+def _interference_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...]:
+    """What the prompts of the last step do to each other's correct answers, where that is defined."""
+    interference, _ = measure_interference(rows, names)
+    known = [of for of in interference if of.transfer.is_defined or of.frac_hurt.is_defined]
+    if not known:
+        return ()
+    caption = (
+        f"Step {rows.step} between prompts: pairs that hurt = {metric('interference.frac_hurt').formula}; "
+        f"transfer = {metric('interference.transfer').formula}"
+    )
+    columns = (
+        Column("advantage", "advantage"),
+        Column("pairs that hurt", "frac_hurt", "share"),
+        Column("cosine", "cosine", "gap"),
+        Column("transfer", "transfer", "gap"),
+    )
+    return (tabulate(caption, columns, known),)
+
+
+def _formulation_table(rows: list[_Row], steps: list[int]) -> ReportTable:
+    shown = ", ".join(map(str, steps))
+    return ReportTable(
+        caption=f"Means over step {shown}, without the KL part; update cosine = {metric('update_cosine').formula}; "
+        f"effective rank of the whole step = {metric('effective_rank').formula}. Beside it the rank that the same live "
+        "rollouts have with their advantages dealt anew within each group, and with none: a rank near these is not the "
+        "formulation's doing",
+        columns=(
+            ReportColumn(title="advantage"),
+            ReportColumn(title="gradient norm", style="norm"),
+            ReportColumn(title="update cosine", style="gap"),
+            ReportColumn(title="effective rank", style="rank"),
+            *(ReportColumn(title=title, style="rank") for title in _STEP_NULLS.values()),
+            ReportColumn(title="dead groups", style="share"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+SECTIONS: Mapping[str, Callable[[ReportInputs], ReportSection]] = {
+    "rank": directions_section,
+    "contributions": contributions_section,
+    "formulations": formulations_section,
+}
+"""By name; each needs a recomputed step."""
