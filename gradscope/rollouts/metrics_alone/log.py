@@ -183,11 +183,12 @@ def _is_metrics(file: Path, options: ReadOptions) -> bool:
     reading = _Reading(column=options.columns.step)
     for row in first:
         reading.add(row, _step_keys(first, reading.column))
-    keys = dict.fromkeys(key for one in reading.runs.values() for values in one.metrics.values() for key in values)
     texts = sum(isinstance(row.cells.get(key), str | list) for row in first for key in _OF_ROLLOUTS)
     steps = sum(len(one.metrics) for one in reading.runs.values())
-    known = naming_of(keys, {}).parts or set(given_names(options.metric_columns).values()) & keys.keys()
-    return bool(steps and known) and not texts and reading.num_conflicts <= steps
+    if not steps or texts or reading.num_conflicts > steps:
+        return False
+    keys = dict.fromkeys(key for one in reading.runs.values() for values in one.metrics.values() for key in values)
+    return bool(naming_of(keys, {}).parts or set(given_names(options.metric_columns).values()) & keys.keys())
 
 
 class _LastOf:

@@ -30,11 +30,11 @@ from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
 from gradscope.results.source import Quarantine, QuarantineReason, Source
 from gradscope.rollouts.arrays import to_numpy, to_strings, to_texts
-from gradscope.rollouts.groups import UNKNOWN, GroupsOfTable, RewardTable, reward_table, sizes_of
+from gradscope.rollouts.groups import UNKNOWN, GroupsOfTable, RewardTable, reward_table
 from gradscope.rollouts.readers.evaluations.folders import are_of_one
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.quarantine import counted
-from gradscope.rollouts.readers.parsing.records import describe_sizes
+from gradscope.rollouts.readers.parsing.records import DIFFER, TWICE_LOGGED, describe_groups
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path, read_parquet
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD
@@ -63,7 +63,7 @@ _OF_GROUPS = ("step", "group", "prompt", "text", "place")
 """Columns with one cell a group; the others have a list of its rollouts'."""
 _ALWAYS = frozenset({"step", "group", "prompt", "place", "reward"})
 _COUNTED = re.compile(r"\b([0-9]+) ((?:file|line|step|log)s?)\b")
-_OF_THE_WHOLE = ("The trainer logged ", "Groups differ in size: ")
+_OF_THE_WHOLE = ("The trainer logged ", DIFFER, TWICE_LOGGED)
 """How sentences begin that are said of the whole again, in which other numbers may stand."""
 _BY_NAME = frozenset({"generic", "samples"})
 """Formats whose files are read in the order of the last number of their names."""
@@ -410,7 +410,7 @@ def _run(request: ReadRequest, manifests: Sequence[_Manifest], number_of: Mappin
     if len(manifests) > 1:
         rows = sorted((file for file in files.values() if file.has_rows), key=lambda file: number_of[file.path])
         files = {file.name: file for file in (*rows, *files.values())}
-    sizes = () if first.format in ("gradscope", "trl") else describe_sizes(sizes_of(groups))
+    sizes = () if first.format in ("gradscope", "trl") else describe_groups(groups)
     return Run(
         path=request.path,
         source=Source(

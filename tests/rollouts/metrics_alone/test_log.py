@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.metrics_alone import log
 from gradscope.rollouts.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -220,6 +221,13 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
         read_metrics_log(path, ReadOptions(), QuarantineLog())
     with pytest.raises(InputError, match=r"not a log that gradscope knows|no usable rows"):
         read(path)
+
+
+def test_a_text_without_steps_is_not_searched_for_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "naming_of", None)  # what took 16 of 19 ms a file
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("words\n")
+    assert not holds_metrics(tmp_path, ReadOptions())
 
 
 def test_a_named_column_of_rollouts_says_that_it_is_no_log_of_metrics() -> None:

@@ -8,16 +8,27 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from statistics import mode
 from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
-from gradscope.rollouts.groups import Rollout, RolloutGroup, Status, Tokens, group_name, num_used, sizes_of
+from gradscope.rollouts.groups import (
+    Rollout,
+    RolloutGroup,
+    Status,
+    Tokens,
+    group_name,
+    num_used,
+    rollouts_by_step,
+    sizes_of,
+)
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
 from gradscope.rollouts.run import Run
+from gradscope.say import as_ranges
 
 REPEATED = "the row repeats an earlier one of the same sample"
 CONTRADICTED = "the row contradicts an earlier one of the same sample, so that neither counts"
@@ -118,9 +129,34 @@ def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[
     )
 
 
-def describe_sizes(sizes: Sequence[int]) -> tuple[str, ...]:
-    """A sentence on the sizes that groups have, ascending, where they differ, else nothing."""
-    return (f"Groups differ in size: {sizes[0]} to {sizes[-1]} rollouts.",) if len(sizes) > 1 else ()
+def describe_groups(groups: Sequence[RolloutGroup]) -> tuple[str, ...]:
+    """Sentences on groups that differ in size, and on steps of a multiple of the usual rollouts, as resumes leave."""
+    sizes = sizes_of(groups)
+    told = (f"{DIFFER}: {sizes[0]} to {sizes[-1]} rollouts.",) if len(sizes) > 1 else ()
+    numbers = rollouts_by_step(groups)
+    usual = mode(numbers.values()) if numbers else 0
+    if usual % 2 == 0 and usual // 2 in numbers.values():  # more than half of the run came twice
+        usual //= 2
+    again = {step: number for step, number in numbers.items() if _is_multiple(number, usual)}
+    others = [number for step, number in numbers.items() if step not in again]
+    if not again or len(others) < 2 or max(others) > _NEAR * usual:
+        return told
+    what = f"step {next(iter(again))} has" if len(again) == 1 else f"steps {as_ranges(tuple(again))} have"
+    rollouts = f"{sum(again.values()):,} rollouts, where others have {usual:,} a step"
+    return (
+        *told,
+        f"{TWICE_LOGGED}: {what} {rollouts}, and no id tells a resumed run's samples from the earlier ones.",
+    )
+
+
+DIFFER, TWICE_LOGGED = "Groups differ in size", "Perhaps logged twice"
+_NEAR = 1.1
+"""How far a step, of which rows may be set aside, is from a multiple of the usual one."""
+
+
+def _is_multiple(number: int, usual: int) -> bool:
+    times = round(number / usual)
+    return times > 1 and 1 / _NEAR <= number / (times * usual) <= _NEAR
 
 
 def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout:
@@ -259,7 +295,7 @@ def assemble_groups(
         recognized=recognized,
         files=tuple(map(str, expand(request.path) if files is None else files)),
         num_rows=num_rows,
-        inferred=(*inferred, *describe_sizes(sizes_of(groups))),
+        inferred=(*inferred, *describe_groups(groups)),
         missing=tuple(missing),
         quarantined=set_aside,
     )

@@ -65,6 +65,35 @@ def test_groups_of_unequal_size_and_of_one_are_kept_and_said(tmp_path: Path) -> 
     assert run.source.inferred[-1] == "Groups differ in size: 1 to 2 rollouts."
 
 
+@pytest.mark.parametrize("rewards_only", [False, True])
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ((1, 2, 3, 4, 3, 4, 5), "steps 3,4 have 16 rollouts, where others have 4 a step"),
+        ((1, 2, 3, 3, 3), "step 3 has 12 rollouts, where others have 4 a step"),
+        ((1, 2, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7), "steps 1:5 have 40 rollouts, where others have 4 a step"),
+        ((1, 2, 3), ""),
+        ((2, 2), ""),  # one other step is no rule
+        ((1, 2, 1, 2), ""),
+    ],
+)
+def test_steps_that_a_resumed_run_logged_again_are_told(
+    tmp_path: Path, steps: tuple[int, ...], told: str, rewards_only: bool
+) -> None:
+    rows = [row(step=step, group_id=group) for step in (*steps, 9) for group in "aabb"]
+    path = write_lines(tmp_path / "log.jsonl", *rows[: len(rows) - 1])  # the last step lacks a row
+    sentences = [one for one in read_run(path, rewards_only=rewards_only).source.inferred if "logged twice" in one]
+    end = ", and no id tells a resumed run's samples from the earlier ones."
+    assert sentences == ([f"Perhaps logged twice: {told}{end}"] if told else [])
+
+
+def test_steps_of_any_size_and_samples_with_ids_are_not_logged_twice(tmp_path: Path) -> None:
+    of_any_size = [row(step=step, group_id=f"{at}") for step in range(9) for at in range(3 + step)]
+    with_ids = [row(step=step, group_id="a", sample_idx=at) for step in (1, 2, 3, 2, 3, 4) for at in range(3)]
+    for rows in (of_any_size, with_ids):
+        assert "logged twice" not in str(read(tmp_path, *rows).source.inferred)
+
+
 @pytest.mark.parametrize(
     ("before", "last", "expected"),
     [((0.5,), (0.5,), 0.5), ((0.5,), (-0.5,), None), (None, (0.5,), 2.0), ((0.5,), None, 2.0)],
