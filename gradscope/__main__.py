@@ -147,7 +147,7 @@ def _fitting(hint: str | None, arguments: Sequence[str]) -> str | None:
     from gradscope.cli.app import options_by_command
     from gradscope.cli.arguments.spelling import fitting_hint
 
-    return fitting_hint(hint, arguments, options_by_command()) if hint else None
+    return fitting_hint(hint, arguments, options_by_command()) if hint and "--" in hint else hint
 
 
 def _say_bug(error: Exception) -> int:

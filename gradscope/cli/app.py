@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
 
-from gradscope.cli.commands import (
-    check,
-    claims,
-    compare,
-    config,
-    degeneracy,
-    demo,
-    explain,
-    passk,
-    rank,
-    reduce,
-    replay,
-    report,
-    spike,
-    train,
-)
-from gradscope.cli.help_pages import HELP_NAMES, Commands, examples_in, page_of
-from gradscope.cli.output.streams import write_data
+from gradscope.cli.help_pages import HELP_NAMES, PlainSwitches, examples_in, page_of
+from gradscope.cli.output.streams import rendered, write_data
+from gradscope.render.words import STYLES
 from gradscope.version import __version__
 
-_START = "Start"
-_DIAGNOSE = "Diagnose"
-_GATE = "Gate"
+_PANELS = {
+    "Start": {
+        "demo": "The whole tour on a small model, in two minutes",
+        "train": "A reference run with TRL, of which everything is known",
+        "explain": "What does a number mean?",
+        "config": "Which options are kept for a run?",
+    },
+    "Diagnose": {
+        "degeneracy": "How many groups gave no gradient, why, at what cost?",
+        "passk": "pass@k with intervals: wider, or only sharper?",
+        "rank": "How many directions have the gradients?",
+        "replay": "Does the log reproduce the trainer's numbers?",
+        "spike": "What made the step that stands out?",
+        "claims": "Does this run bear out what papers say?",
+        "compare": "Did changing one thing matter? Two runs, or seeds",
+        "report": "All that a log can answer, on one page",
+        "reduce": "The rewards of a log as one small file",
+    },
+    "Gate": {
+        "check": "Is the recipe still healthy? Exit codes for CI",
+    },
+}
+"""Panel of the help -> command -> the question that it answers."""
 _START_TEXT = """What carries signal in a GRPO run? RUN is a folder, a log or a URL.
 
   gradscope degeneracy RUN   how many groups gave no gradient, and why
@@ -49,9 +59,63 @@ def _help(paragraphs: list[str], examples: tuple[str, ...]) -> str:
     return "\n\n".join([first, f"[bold]Examples[/bold]\n{shown}", *more])
 
 
+@cache
+def _made(name: str) -> Any:
+    """The command of a name, from the module of that name."""
+    module = import_module(f"gradscope.cli.commands.{name}")
+    function: Callable[..., None] = getattr(module, name)
+    words = getattr(module, "SUMMARY", inspect.getdoc(function) or "").split("\n\n")
+    alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    alone.command(
+        name,
+        cls=page_of(function, module.EXAMPLES, module.COMMON),
+        help=_help(words, module.EXAMPLES),
+        context_settings={"help_option_names": HELP_NAMES},
+    )(function)
+    return typer.main.get_command(alone)
+
+
+class _OnDemand(Mapping[str, Any]):
+    """All commands; one is imported when it is asked for, which takes longer than its help."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in set(self):
+            raise KeyError(name)
+        return _made(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for questions in _PANELS.values() for name in questions)
+
+    def __len__(self) -> int:
+        return len(list(self))
+
+
+class _Commands(PlainSwitches, TyperGroup):
+    """All commands; typer's own page of them takes twice the time of its imports, and three screens."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.commands = _OnDemand()  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, none of them imported."""
+        return list(self.commands)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Prints a line a command."""
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style=STYLES["unknown"])
+        for panel, questions in _PANELS.items():
+            table.add_row(Text(panel, style="bold default"))
+            for name, question in questions.items():
+                table.add_row(Text(f"  {name}"), Text(question))
+        head, tail = Text(f"Usage: {ctx.command_path} COMMAND ...\n{self.help}"), Text(str(self.epilog))
+        formatter.write(rendered(Group(head, table, tail)))
+
+
 app = typer.Typer(
     name="gradscope",
-    cls=Commands,
+    cls=_Commands,
     context_settings={"help_option_names": HELP_NAMES},
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -80,35 +144,6 @@ def gradscope(
     """What carries signal in a GRPO run, and what does not."""
     if context.invoked_subcommand is None:
         write_data(_START_TEXT)
-
-
-def _add(module: Any, panel: str, question: str) -> None:
-    """Adds the command of a module, with its line on the page of all and the options of its own first page."""
-    function: Callable[..., None] = getattr(module, module.__name__.rpartition(".")[2])
-    words = getattr(module, "SUMMARY", inspect.getdoc(function) or "").split("\n\n")
-    app.command(
-        cls=page_of(function, module.EXAMPLES, module.COMMON),
-        help=_help(words, module.EXAMPLES),
-        short_help=question,
-        context_settings={"help_option_names": HELP_NAMES},
-        rich_help_panel=panel,
-    )(function)
-
-
-_add(demo, _START, "The whole tour on a small model, in two minutes")
-_add(train, _START, "A reference run with TRL, of which everything is known")
-_add(explain, _START, "What does a number mean?")
-_add(config, _START, "Which options are kept for a run?")
-_add(degeneracy, _DIAGNOSE, "How many groups gave no gradient, why, at what cost?")
-_add(passk, _DIAGNOSE, "pass@k with intervals: wider, or only sharper?")
-_add(rank, _DIAGNOSE, "How many directions have the gradients?")
-_add(replay, _DIAGNOSE, "Does the log reproduce the trainer's numbers?")
-_add(spike, _DIAGNOSE, "What made the step that stands out?")
-_add(claims, _DIAGNOSE, "Does this run bear out what papers say?")
-_add(compare, _DIAGNOSE, "Did changing one thing matter? Two runs, or seeds")
-_add(report, _DIAGNOSE, "All that a log can answer, on one page")
-_add(reduce, _DIAGNOSE, "The rewards of a log as one small file")
-_add(check, _GATE, "Is the recipe still healthy? Exit codes for CI")
 
 
 @cache

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from gradscope.cli.output.streams import rendered
 from gradscope.outside.numerals import number_from
@@ -58,7 +58,7 @@ def _is_a_number(hint: Any) -> bool:
     return bool({int, float} & {kind, *get_args(kind)}) and not any(getattr(one, "parser", None) for one in told)
 
 
-class _PlainSwitches:
+class PlainSwitches:
     """A switch has no value, so its help names no type of one."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -94,24 +94,7 @@ def _in_one_grammar(one: Any) -> Callable[[Any, Any], Any]:
     return processed
 
 
-class Commands(_PlainSwitches, TyperGroup):
-    """All commands; typer's own page of them takes twice the time of its imports, and three screens."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Prints a line a command."""
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style=STYLES["unknown"])
-        panel = None
-        for name, one in self.commands.items():
-            if one.rich_help_panel != panel:  # type: ignore[attr-defined]
-                panel = one.rich_help_panel  # type: ignore[attr-defined]
-                table.add_row(Text(str(panel), style="bold default"))
-            table.add_row(Text(f"  {name}"), Text(str(one.short_help)))
-        head, tail = Text(f"Usage: {ctx.command_path} COMMAND ...\n{self.help}"), Text(str(self.epilog))
-        formatter.write(rendered(Group(head, table, tail)))
-
-
-class _Command(_PlainSwitches, TyperCommand):
+class _Command(PlainSwitches, TyperCommand):
     examples: ClassVar[tuple[str, ...]] = ()
     common: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[frozenset[str]] = frozenset()

@@ -47,6 +47,9 @@ _FLAGS = {
 }
 """Name in the file -> the record and its field; a switch, such as ``--strict``, is of one command."""
 _PATHS = ("initial", "run-config", "completion-ids", "model")
+_WEIGHTS = ("initial", "model")
+"""What says where weights are, so that a command on the log alone does not ask for it."""
+_MODEL_FILES = ("config.json", "adapter_config.json")
 _LISTS = ("metric-column",)
 _LONGEST = 4096
 """Characters of a value: the longest path that Linux opens."""
@@ -111,7 +114,8 @@ def remembering(
     Args:
         runs: As they were named.
         read: As the command line says.
-        offered: The options without their dashes that the command has: of what is kept no other is used.
+        offered: The options without their dashes that the command has: of what is kept no other is used, but where
+            weights are.
         quiet: Say nothing, but of what another user keeps.
 
     Yields:
@@ -124,7 +128,7 @@ def remembering(
     num_named = len(runs)
     runs = () if os.environ.get(VARIABLE) == "0" else [run for run in runs if not _is_url(run)]
     given = {name: value for name in _FLAGS if (value := _value_of(read, name)) is not None}
-    chosen = {run: _with_kept(run, read, [name for name in offered if name not in given], quiet) for run in runs}
+    chosen = {run: _with_kept(run, read, offered, given, quiet) for run in runs}
     try:
         yield next(iter(chosen.values())) if len(chosen) == 1 == num_named else replace(read, of_run=chosen)
     except typer.Exit as ended:
@@ -134,9 +138,16 @@ def remembering(
     _keep_all(runs, given, quiet)
 
 
-def _with_kept(run: str, read: ReadOptions, wanted: Sequence[str], quiet: bool) -> ReadOptions:
+def _with_kept(
+    run: str, read: ReadOptions, offered: Sequence[str], given: Mapping[str, _Value], quiet: bool
+) -> ReadOptions:
+    wanted = set(offered) - given.keys()
     for kept in kept_for(run):
-        used = [name for name in kept.options if name in wanted and _value_of(read, name) is None]
+        new = [name for name in kept.options if _value_of(read, name) is None]
+        for name in set(_WEIGHTS).intersection(new).difference(offered) if kept.owner is None else ():
+            if any(Path(str(kept.options[name]), file).is_file() for file in _MODEL_FILES):
+                read = _with_value(read, name, kept.options[name])
+        used = [name for name in new if name in wanted]
         if not used:
             continue
         for name in used:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
 from gradscope.results.logged import MetricCourse
-from gradscope.results.norms import StepReplay
-from gradscope.results.rank import StepGeometry
 from gradscope.say import non_finite_word, percent
+
+if TYPE_CHECKING:  # what only names a type is not loaded with every log
+    from gradscope.results.norms import StepReplay
+    from gradscope.results.rank import StepGeometry
 
 LOGPROB_BOUND = 0.1
 """Difference of a token's log-probability beyond which it is counted: its probability is off by 10 %. Samplers in

@@ -9,8 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gradscope.outside.limits import read_whole
 from gradscope.outside.plain_json import MOST_DEPTH, is_deeper, parse_json
 
@@ -41,11 +39,7 @@ def read_document(path: Path) -> Any:
     text = read_whole(path).decode("utf-8")
     kind = config_format(path)
     try:
-        document = (
-            yaml.safe_load(text) if kind == "YAML" else tomllib.loads(text) if kind == "TOML" else parse_json(text)
-        )
-    except yaml.YAMLError as error:
-        raise ValueError(str(error).replace("\n", " ")) from error
+        document = _yaml(text) if kind == "YAML" else tomllib.loads(text) if kind == "TOML" else parse_json(text)
     except RecursionError:
         document = _ENDLESS
     if is_deeper(document, MOST_DEPTH):
@@ -54,6 +48,15 @@ def read_document(path: Path) -> Any:
     if next(islice(values, _MOST_VALUES, None), None) is not None:
         raise ValueError(f"it has more than {_MOST_VALUES:,} values, those that it refers to counted each time")
     return document
+
+
+def _yaml(text: str) -> Any:
+    import yaml  # which few logs have beside them
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).replace("\n", " ")) from error
 
 
 def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,5 +87,5 @@ def _resolved(value: Any, flat: Mapping[str, Any]) -> Any:
         found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
         if found is None:
             return value
-        value = flat.get(found[1], None if found[2] is None else yaml.safe_load(found[2]))
+        value = flat.get(found[1], None if found[2] is None else _yaml(found[2]))
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from gradscope.cli.remembered import FILE, HEADER, kept_for, kept_in
 from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ReadOptions
 from tests.cli.conftest import Cli, write_rows
+from tests.conftest import REPOSITORY
 
 NAMES = ("--reward-column", "score", "--prompt-column", "question")
 TABLE = '[runs."log.jsonl"]\n'
@@ -236,3 +238,18 @@ def test_a_link_to_a_run_is_the_run(cli: Cli, odd: Path, tmp_path: Path) -> None
 def test_each_option_of_reading_can_be_kept_but_switches() -> None:
     assert {"reader", "initial", "run-config", "reward-column", "metric-column", "model"} <= set(remembered._FLAGS)
     assert not {"strict", "advantage", "output", "force"} & set(remembered._FLAGS)
+
+
+def test_a_command_on_the_log_alone_does_not_ask_for_weights_that_are_kept(cli: Cli, tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "fixtures" / "logs" / "trl", tmp_path / "trl")
+    asked = "give them with --initial"
+    assert asked in cli("degeneracy", "trl", "--show", "notes").err
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text('{"model_type": "qwen2"}')
+    Path(FILE).write_text(f'{HEADER}[runs."trl"]\ninitial = "./base"\n')
+    done = cli("degeneracy", "trl", "--show", "notes")
+    assert done.code == 0
+    assert asked not in done.err
+    assert FILE not in done.err
+    shutil.rmtree(tmp_path / "base")
+    assert asked in cli("degeneracy", "trl", "--show", "notes").err

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from gradscope.cli.blas import late_compiler
 from gradscope.option import Option, options_of
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -52,6 +53,7 @@ def with_records(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Comm
                 return
             from gradscope.cli.remembered import remembering  # `--help` need not wait for it
 
+            late_compiler()
             named = next(values[name] for name in _RUNS if name in values)
             runs = [named] if isinstance(named, str) else named
             quiet = any(getattr(record, "quiet", False) for record in made.values())

@@ -32,4 +32,4 @@ def config(run: RunArgument = None) -> None:
         owner = "" if kept.owner is None else f" (of user {kept.owner})"
         show_line(f"{from_here(kept.run)}: {kept.spelled()}  # {kept.file}{owner}")
     if not found:
-        show_line(f"Nothing is kept for {run or 'runs here'}. Options that name how a run is read are kept once given.")
+        show_line(f"Nothing is kept for {run or 'runs here'}. --initial, --reader and the like will be.")

@@ -10,7 +10,7 @@ from gradscope.cli.arguments import options
 from gradscope.cli.arguments.lists import parse_counts
 from gradscope.cli.arguments.options import measure_option
 from gradscope.cli.arguments.records import with_records
-from gradscope.cli.blas import late_compiler, one_blas_thread
+from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import of_same_run
 from gradscope.cli.output.streams import say, show_line
@@ -109,7 +109,6 @@ def degeneracy(
     side rewards decide where the main one is tied. Reads logs only; no model is loaded.
     """
     one_blas_thread()
-    late_compiler()
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 
     sizes, tables = parse_counts("--group-size", group_size), options.parse_show("degeneracy", show)

@@ -132,6 +132,8 @@ def _move_files(aside: Path, folder: Path, inputs: Sequence[str], *, force: bool
 
 _OUTPUT = "Output"
 _MOST_NAMED = 3
+_LINE = 80
+"""Characters of what is said of an input, as far as it can do with them; ``--show notes`` says all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,9 +204,12 @@ class Delivery:
         else:
             if not self.quiet:
                 pause()
-            print_result(render_table(result, show))
+            table = render_table(result, show)
+            print_result(table)
             if then and VERDICT not in show:
-                show_next(*then)
+                from gradscope.render.terminal.answer import offers_more  # loaded by the table
+
+                show_next(*then, apart=not offers_more(table))
 
     def notice(self, sentence: str) -> None:
         """Say, once, what happened while the work goes on."""
@@ -222,7 +227,9 @@ class Delivery:
         folded = f"; {len(said)} notes: --show {NOTES}" if is_folded else ""
         for number, source in enumerate(sources, 1):
             last = folded if number == len(sources) else ""
-            say(f"read {source.path}: {source.recognized}{_chosen(source)}, {source.num_rows:,} rows{last}")
+            words = [f"{source.recognized}{_chosen(source)}", source.recognized, *([""] if len(sources) > 1 else [])]
+            lines = [_read(source, what, last) for what in (words[:1] if whole else words)]
+            say(next((line for line in lines if len(line) <= _LINE), lines[-1]))
         for sentence in () if is_folded else said:
             self.notice(sentence)
         for sentence in unfinished:
@@ -312,6 +319,10 @@ def _say_what_is_lost(sentences: Sequence[str], *, judges: bool) -> None:
         say("hint: What is shown is the result of the rest. Copy the files again, or leave them out.")
         if not judges:
             raise typer.Exit(2)
+
+
+def _read(source: Source, what: str, rest: str) -> str:
+    return f"read {source.path}: {what}{', ' if what else ''}{source.num_rows:,} rows{rest}"
 
 
 def _chosen(source: Source) -> str:

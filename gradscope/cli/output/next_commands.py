@@ -61,13 +61,15 @@ def of_same_run(context: typer.Context, command: str) -> list[str]:
     return [command, *again]
 
 
-def show_next(*commands: Sequence[str]) -> None:
+def show_next(*commands: Sequence[str], apart: bool = True) -> None:
     """Print commands to paste; of several processes none, they have a launcher.
 
     Args:
         commands: The words behind ``gradscope``, each command one argument.
+        apart: Whether an empty line stands before them.
     """
     if num_processes() == 1:
-        show_line("")
+        if apart:
+            show_line("")
         for words in commands:
             show_command(["gradscope", *words])

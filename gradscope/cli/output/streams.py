@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ _PREFIXES = {
 }
 _PASTED = ("error:", "hint:")
 """What may hold a command, which stays in one line: a terminal breaks it where it likes, and copies it whole."""
+_WORD = re.compile(r"(?:`[^`]*`|'[^']*'|\S)+")
 
 
 def say(line: str) -> None:
@@ -39,7 +41,18 @@ def say(line: str) -> None:
         if line.startswith(prefix):
             text.stylize(style, 0, len(prefix))
     console = _console(sys.stderr)
+    if console.is_terminal and line.startswith(_PASTED):
+        text = _broken(text, console.width)
     console.print(text, soft_wrap=not console.is_terminal or line.startswith(_PASTED))
+
+
+def _broken(text: Text, width: int) -> Text:
+    """Lines broken between words, and never within what is quoted, which is there to be pasted."""
+    lines = [0]
+    for word in _WORD.finditer(text.plain):
+        if word.end() - lines[-1] > width and word.start() > lines[-1]:
+            lines.append(word.start())
+    return Text("\n").join(line.rstrip() or line for line in text.divide(lines[1:]))
 
 
 def pause() -> None:

@@ -223,7 +223,7 @@ def _measured(
     run: Run, steps: Sequence[int], options: EngineOptions, progress: ProgressCallback
 ) -> tuple[tuple[MeasuredStep, ...], Unavailable]:
     """The gradients of the chosen steps, and why there are none where there are none."""
-    if missing_library() and run.steps and not any(run.weights_before(step) for step in steps):
+    if run.steps and not any(run.weights_before(step) for step in steps) and (missing_library() or not steps):
         reason = missing_weights(run, run.steps[0])
         return (), Unavailable(reason=f"No gradient was recomputed: {reason}.", hint=reason.advice)
     measured = _or_unavailable(lambda: tuple(measure_steps(run, steps, options, progress, closely=True)))

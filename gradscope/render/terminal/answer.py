@@ -22,6 +22,7 @@ SCREEN_ROWS = 8
 """Of an answer's table: more do not fit a screen beside their verdict."""
 _WIDTH, _LINES = 80, 19
 """Of an answer: a terminal of 24 lines less what was read (two), the next command and the lines around it."""
+_OFFER = "--show adds"
 
 
 def answer(
@@ -35,6 +36,7 @@ def answer(
     show: Sequence[str] = (),
     absent: Mapping[str, str] = MappingProxyType({}),
     tone: Tone = "",
+    lines: int = _LINES,
 ) -> Group:
     """A result as it is printed.
 
@@ -49,6 +51,7 @@ def answer(
         show: Names of those to print, ``all`` of them, or the ``verdict`` alone.
         absent: Name of a further table -> why the result has nothing for it, where that is known.
         tone: What the verdict's color says.
+        lines: How many it may have as long as nothing is asked for.
 
     Returns:
         The verdict, facts, table and findings, what was asked for, and one line that names what was not.
@@ -67,7 +70,7 @@ def answer(
         bullet(one) if isinstance(one, str) else one for one in (findings if "findings" in chosen else said)
     ]
     if not chosen:
-        items = _that_fit(items[:MOST_FINDINGS], _LINES - _height([*parts, Text(), Text(), *_offer(left)]))
+        items = _that_fit(items[:MOST_FINDINGS], lines - _height([*parts, Text(), Text(), *_offer(left)]))
     if "findings" in left and len(findings) <= len(items):
         left.remove("findings")
     if items:
@@ -84,7 +87,7 @@ def answer(
 
 
 def _offer(names: Sequence[str]) -> list[Text]:
-    return [cell(f"--show adds {', '.join(names)}; or {ALL}.", style=QUIET)] if names else []
+    return [cell(f"{_OFFER} {', '.join(names)}; or {ALL}.", style=QUIET)] if names else []
 
 
 def _height(parts: Sequence[RenderableType]) -> int:
@@ -102,6 +105,12 @@ def _that_fit(items: Sequence[RenderableType], lines: int) -> list[RenderableTyp
             break
         fit.append(item)
     return fit
+
+
+def offers_more(printed: Group) -> bool:
+    """Whether an answer ends in the line that names further tables."""
+    last = printed.renderables[-1]
+    return isinstance(last, Text) and last.plain.startswith(_OFFER)
 
 
 def footnotes(notes: Footnotes) -> Blocks:

@@ -38,6 +38,8 @@ _JOINED = 20
 """Rows of such a table."""
 _WIDTH, _WIDTH_AS_LOGGED = 26, 16
 """Of a course over steps, in characters."""
+_LINES_AS_LOGGED = 17
+"""Of an answer from metrics alone, beside which stands what rollouts would add."""
 
 
 def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Group:
@@ -136,7 +138,7 @@ def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
             undefined.setdefault(estimate.undefined, []).append(name.strip())
     table = draw_table(columns, shown, notes, is_bold=_is_no_gradient)
     for reason, names in undefined.items():
-        notes.remark(f"No {', '.join(names)}: {reason}")
+        notes.remark(f"Unknown: {', '.join(names)}, because {reason}")
     return table
 
 
@@ -303,6 +305,7 @@ def _as_logged(report: DegeneracyReport, show: Sequence[str]) -> Group:
         },
         show=show,
         tone="problem" if report.frac_reward_zero_std.value == 1 else "",
+        lines=_LINES_AS_LOGGED,
     )
 
 

@@ -189,7 +189,7 @@ def _one(table: PassAtKTable, notes: Footnotes, rows: Sequence[PassAtK], *, name
     columns = [
         Column("k", digits("k"), "count"),
         Column(f"pass@k of\n{plain(table.name, limit=24)}" if named else "pass@k", "pass_at_k", "share", ""),
-        Column("all k correct\n(pass^k)", "pass_hat_k", "share", ""),
+        Column("pass^k, all k correct", "pass_hat_k", "share", ""),
     ]
     forecasts = {row.k: row.pass_at_k for row in table.forecasts}
     if forecasts:

@@ -33,10 +33,10 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     counts = Counter(section.severity for section in answered)
     kinds = ", ".join(f"{counts[kind]} {word}" for kind, word in _KINDS.items() if counts[kind])
     said = f"Of {len(report.sections)} questions this log answers {len(answered)}{f' ({kinds})' if kinds else ''}."
-    first = answered[0].headline if answered else "The page says what to log."
+    verdict = f"{answered[0].headline} {said}" if answered else f"{said} The page says what to log."
     return answer(
         "report",
-        (f"{said} {first}", *map(_item, answered[1:])),
+        (verdict, *map(_item, answered[1:])),
         _answer(report),
         facts=losses([report.source]),
         views={"sections": lambda notes: map(_paragraph, report.by_severity)},
@@ -60,10 +60,13 @@ def _key_numbers(numbers: Sequence[KeyNumber]) -> Table:
     titles = [plain(number.title, limit=_TITLE) for number in numbers]
     room = _LONGEST - max(map(len, titles))
     for title, number in zip(titles, numbers, strict=True):
-        words = " → ".join(" ".join(filter(None, words)) for words in key_number_words(number))
+        parts = [" ".join(filter(None, words)) for words in key_number_words(number)]
+        words = " → ".join(parts)
         note = number.note.partition("; course")[0]
         with_note = f"{words}, {note}"
-        grid.add_row(Text(title, no_wrap=True), cell(with_note if note and len(with_note) <= room else words))
+        line = with_note if note and len(with_note) <= room else words
+        lines = [line] if len(line) <= room else [*(f"{part} →" for part in parts[:-1]), parts[-1]]
+        grid.add_row(Text(title, no_wrap=True), Text("\n").join(map(cell, lines)))
     return grid
 
 

@@ -43,17 +43,18 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callabl
     os.close(master)
 
 
-def test_a_terminal_shows_talk_between_words_and_hints_whole(
+def test_a_terminal_breaks_talk_between_words_and_what_is_quoted_never(
     on_a_terminal: Callable[[Callable[[], None]], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")
 
     def work() -> None:
-        for kind in ("note", "hint"):
-            say(f"{kind}: {'word ' * 4}end")
+        say(f"note: {'word ' * 4}end")
+        say("hint: word `gradscope rank run --step 1`, word word word --require 'a <= 1'")
         pause()
 
-    assert on_a_terminal(work) == "note: word word word\nword end\nhint: word word word word end\n\n"
+    told = "hint: word\n`gradscope rank run --step 1`,\nword word word\n--require 'a <= 1'\n\n"
+    assert on_a_terminal(work) == f"note: word word word\nword end\n{told}"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
