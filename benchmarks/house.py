@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (80_400, 400), "tests": (66_400, 500), "benchmarks": (12_000, 83)}
+BUDGET = {"gradscope": (80_400, 400), "tests": (66_300, 500), "benchmarks": (10_500, 72)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 
