@@ -24,6 +24,7 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, records_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
+from gradscope.rollouts.readers.reduction.parts import with_counted_tokens
 from gradscope.rollouts.run import Run
 
 _NUM_RECOGNIZED = 8
@@ -63,8 +64,6 @@ class Reading:
     """Further sentences for ``Source.inferred``, after those of the format."""
     missing: list[str] = field(default_factory=list)
     """Further sentences for ``Source.missing``, after those of the format."""
-    counts_tokens: bool = False
-    """Whether tokens may be counted instead, as rollouts are reduced at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +190,9 @@ class RowFormat:
         def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
             if take is not None:
                 return records_in(take, file, rows, quarantine, reading.noted.add)
-            of_rows = replace(reading, quarantine=quarantine, counts_tokens=True)
-            return self._records(((file, row) for row in rows), of_rows, columns.shared)
+            of_rows = replace(reading, quarantine=quarantine)
+            found = self._records(((file, row) for row in rows), of_rows, columns.shared)
+            return ((place, with_counted_tokens(record)) for place, record in found)
 
         def together(rows: Iterable[FileRow]) -> Iterator[Record]:
             nobody, take = QuarantineLog(), columns.read_back

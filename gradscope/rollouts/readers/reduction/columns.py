@@ -124,7 +124,11 @@ class Cells:
     def of_rows(cls, rows: Sequence[Mapping[str, Any]], path: Path, *, from_text: bool = False) -> Cells:
         """Those of rows that the row reader made."""
         keys = {key: None for row in rows for key in row}
-        return cls(path, len(rows), keys, lambda key: [row.get(key, UNSET) for row in rows], from_text=from_text)
+
+        def column(key: str | None) -> list[Any]:
+            return [UNSET if key is None else row.get(key, UNSET) for row in rows]
+
+        return cls(path, len(rows), keys, column, from_text=from_text)
 
     @classmethod
     def of_batch(cls, batch: pa.RecordBatch, path: Path, *, from_text: bool) -> Cells:

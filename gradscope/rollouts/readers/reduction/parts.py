@@ -144,12 +144,12 @@ def part_of_records(
     Returns:
         The part.
     """
-    rows = [record for _, record in records]
+    rows = [with_counted_tokens(record) for _, record in records]
     names = dict.fromkeys(name for record in rows for name in record.rewards)
     present = {"reward": None} | {REWARD + name: None for name in names}
     present |= {} if all(record.seconds is None for record in rows) else {"seconds": None}
-    present |= {} if all(_advantage(record) is None for record in rows) else {"advantage": None}
-    present |= {} if all(_num_tokens(record) == UNKNOWN for record in rows) else {"num_tokens": None}
+    present |= {} if all(record.advantage is None for record in rows) else {"advantage": None}
+    present |= {} if all(record.num_tokens is None for record in rows) else {"num_tokens": None}
     present |= {} if all(record.sample_id is None for record in rows) else {"sample": None}
     present |= {} if usual is None else dict.fromkeys(usual.columns)
     columns = {
@@ -190,24 +190,22 @@ def _cell(record: Record, column: str) -> float | int | None:
         case "reward":
             return math.nan if record.reward is None else record.reward
         case "seconds" | "advantage":
-            number = record.seconds if column == "seconds" else _advantage(record)
+            number = record.seconds if column == "seconds" else record.advantage
             return math.nan if number is None else number
         case "num_tokens":
-            return _num_tokens(record)
+            return UNKNOWN if record.num_tokens is None else record.num_tokens
     value = record.rewards.get(column.removeprefix(REWARD))
     return math.nan if value is None else value
 
 
-def _num_tokens(record: Record) -> int:
-    """The completion tokens of a rollout that a record becomes."""
+def with_counted_tokens(record: Record) -> Record:
+    """A record with the number of its tokens, and their advantage, in place of the tokens."""
     if record.tokens is None:
-        return UNKNOWN if record.num_tokens is None else record.num_tokens
-    return sum(len(tokens.completion_ids) for tokens in (*record.earlier, record.tokens))
-
-
-def _advantage(record: Record) -> float | None:
-    """The advantage of a rollout that a record becomes."""
-    return record.advantage if record.tokens is None else common_advantage(record, (*record.earlier, record.tokens))
+        return record
+    sequences = (*record.earlier, record.tokens)
+    num_tokens = sum(len(tokens.completion_ids) for tokens in sequences)
+    advantage = common_advantage(record, sequences)
+    return replace(record, tokens=None, earlier=(), num_tokens=num_tokens, advantage=advantage)
 
 
 def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Sequence[RolloutGroup]) -> RewardTable:

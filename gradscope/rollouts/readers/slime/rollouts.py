@@ -22,9 +22,7 @@ from gradscope.rollouts.readers.flat.columns import chosen_name
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
-    NOT_ALIGNED,
     NOT_IDS,
-    NOTHING_SAMPLED,
     cut_sequence,
     digest,
     list_of,
@@ -119,7 +117,6 @@ def sample_record(
     index: Any,
     tokens: Tokens | None = None,
     earlier: tuple[Tokens, ...] = (),
-    num_tokens: int | None = None,
 ) -> Record:
     """The rollout of a row with ``rollout_id`` and ``sample``.
 
@@ -127,7 +124,6 @@ def sample_record(
         reward: The cell that counts as its reward.
         index: The sample's number within the rollout, whatever its type.
         earlier: The tokens of its other sequences.
-        num_tokens: How many tokens all of them have, where they are counted alone.
 
     Returns:
         The rollout.
@@ -146,7 +142,6 @@ def sample_record(
         status=_STATUS.get(text_of(sample.get("status")), "unknown"),
         tokens=tokens,
         earlier=earlier,
-        num_tokens=num_tokens,
         sample_id=None if number is None else str(number),
         location=row.location,
     )
@@ -178,29 +173,6 @@ def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
     )
 
 
-def num_logged_tokens(sample: Mapping[str, Any]) -> int:
-    """How many tokens a sample's completion has, without a copy of its lists.
-
-    Returns:
-        The length of the completion of :func:`logged_tokens`.
-
-    Raises:
-        UnusableRowError: Likewise.
-    """
-    ids, length = sample.get("tokens"), whole_number(sample.get("response_length"))
-    are_ids = isinstance(ids, list) and {int}.issuperset(map(type, ids))
-    if not are_ids or length is None or not 0 < length <= len(list_of(ids)):
-        raise UnusableRowError(NOT_IDS)
-    mask, logprobs = sample.get("loss_mask"), sample.get("rollout_log_probs")
-    if any(values is not None and len(list_of(values)) != length for values in (mask, logprobs)):
-        raise UnusableRowError(NOT_ALIGNED)
-    sampled = [0] if mask is None else (at for at, flag in enumerate(mask) if flag)
-    first = next(iter(sampled), None)
-    if first is None:
-        raise UnusableRowError(NOTHING_SAMPLED)
-    return length - first
-
-
 _EVALUATION = re.compile(r"eval_[0-9]+\.pt$")
 
 
@@ -227,12 +199,10 @@ def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 def _records(row: LogRow, counted: Callable[[Any], Any]) -> Iterator[Record]:
     sample = row.cells["sample"]
     reward = counted(sample.get("reward", ABSENT))
-    counts = row.reading.counts_tokens
     yield sample_record(
         row,
         reward,
-        tokens=None if counts else logged_tokens(sample),
-        num_tokens=num_logged_tokens(sample) if counts else None,
+        tokens=logged_tokens(sample),
         completion=text_of(sample.get("response")),
         index=sample.get("index"),
     )

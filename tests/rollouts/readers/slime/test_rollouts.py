@@ -15,7 +15,7 @@ from gradscope.rollouts.groups import GroupsOnDisk, holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
-from gradscope.rollouts.readers.slime.rollouts import logged_tokens, num_logged_tokens
+from gradscope.rollouts.readers.slime.rollouts import logged_tokens
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
@@ -100,8 +100,6 @@ def test_the_last_tokens_are_the_completion() -> None:
     tokens = logged_tokens({**SAMPLE, "loss_mask": [0, 1], "rollout_log_probs": [0.0, -0.5]})
     assert (tokens.prompt_ids, tokens.completion_ids, tokens.logprobs) == ((5, 9), (2,), (-0.5,))
     assert logged_tokens(SAMPLE).mask == (True, True)
-    assert num_logged_tokens({**SAMPLE, "loss_mask": [0, 1]}) == 1
-    assert num_logged_tokens(SAMPLE) == 2
 
 
 @pytest.mark.parametrize(
@@ -119,8 +117,6 @@ def test_the_last_tokens_are_the_completion() -> None:
 def test_tokens_that_contradict_themselves_are_of_no_use(cells: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnusableRowError, match=reason):
         logged_tokens({**SAMPLE, **cells})
-    with pytest.raises(UnusableRowError, match=reason):
-        num_logged_tokens({**SAMPLE, **cells})
 
 
 ABSENT = object()
