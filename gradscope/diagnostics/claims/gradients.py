@@ -118,10 +118,11 @@ def group_mean_is_optimal(evidence: Evidence) -> Judgement:
     """Whether the least noisy constant of a group, E[|s|^2 r] / E[|s|^2], is the group's mean reward."""
     # It is where reward and squared norm are uncorrelated (Greensmith, Bartlett & Baxter 2004). Groups of equal
     # rewards say nothing: every baseline between their rewards is that reward.
-    from gradscope.diagnostics.rank.formulations import measure_baselines
-
     found = evidence.gradients("rollout")
     steps = tuple(step.step for step in found.steps)
+
+    from gradscope.diagnostics.rank.formulations import measure_baselines
+
     mixed = [group for group in found.baseline_groups if group.is_mixed]
     best = [optimal_baseline_of_group(group.rewards, group.squared_norms).value for group in mixed]
     apart = [[one - group.rewards.mean()] for one, group in zip(best, mixed, strict=True) if one is not None]
@@ -175,9 +176,10 @@ def sign_part_is_the_direction(part: GroupKind, target: Literal["pass@1", "pass@
 
 
 def _sign_part(part: GroupKind, target: str, rule: Callable[[Estimate], ClaimVerdict], evidence: Evidence) -> Judgement:
+    rows = [_binary_rows(evidence, step.step) for step in evidence.gradients("rollout").steps]
+
     from gradscope.diagnostics.rank.formulations import group_index, kinds_of
 
-    rows = [_binary_rows(evidence, step.step) for step in evidence.gradients("rollout").steps]
     known = [one for one in rows if one is not None]
     if not known:
         return cannot_tell("The rewards are not 0 and 1 in groups of two or more of one size")
@@ -362,9 +364,10 @@ def higher_with_token_credit(evidence: Evidence) -> Judgement:
     """Whether dL/dW of a group has a higher rank where each token has an advantage of its own."""
     # Compared is the mean over weights of a group's dL/dW. A rank of rows would not do: it depends on how unequal the
     # advantages' sizes are, and never on whom they reward.
+    origin, found = evidence.credited()
+
     from gradscope.diagnostics.rank.weight_groups import ALL_WEIGHTS
 
-    origin, found = evidence.credited()
     by_group: dict[str, dict[str, float]] = {}
     for one in found.group_ranks:
         if one.matrix == ALL_WEIGHTS:

@@ -234,6 +234,8 @@ def _measured(
 
 
 def _parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptions) -> TokenParts:
+    if not measured:
+        return TokenParts()
     parts = _or_unavailable(lambda: token_parts(run, measured, options))
     return TokenParts() if isinstance(parts, Unavailable) else parts
 
