@@ -45,10 +45,7 @@ def assert_logprobs(run: Path, *, steps: tuple[int, ...], temperature: float) ->
 
 
 @SLOW
-@pytest.mark.parametrize(
-    "name",
-    [name for name, entry in ALL_FORMULATIONS.items() if entry.function is not None],
-)
+@pytest.mark.parametrize("name", [name for name, entry in ALL_FORMULATIONS.items() if entry.function is not None])
 def test_every_formulation_trains_and_its_advantages_are_recorded(short_run: MakeRun, name: str) -> None:
     run = short_run(advantage=name)
     groups = read_steps(run)
