@@ -9,21 +9,8 @@ import numpy as np
 from gradscope.advantages.registry import LOGGED
 from gradscope.results.rank import RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.results.row_kinds import RowKind
-from gradscope.results.tokens import (
-    CorrectionEffect,
-    EntropyChange,
-    LogprobChange,
-    TokenKind,
-    TokenKl,
-    TurnShare,
-)
-from gradscope.results.update import (
-    AdapterState,
-    GradientAndUpdate,
-    OptimizerStep,
-    UpdateTrajectory,
-    WeightUpdate,
-)
+from gradscope.results.tokens import CorrectionEffect, EntropyChange, LogprobChange, TokenKind, TokenKl, TurnShare
+from gradscope.results.update import AdapterState, GradientAndUpdate, OptimizerStep, UpdateTrajectory, WeightUpdate
 from gradscope.say import percent, with_interval
 
 _SPACES: dict[RowKind, str] = {

@@ -249,11 +249,7 @@ def lag_estimates(lags: ArrayLike, prompts: ArrayLike, *, resampling: Resampling
 
 
 def token_mean(
-    sums: ArrayLike,
-    num_tokens: ArrayLike,
-    prompts: ArrayLike,
-    *,
-    resampling: Resampling = RESAMPLING,
+    sums: ArrayLike, num_tokens: ArrayLike, prompts: ArrayLike, *, resampling: Resampling = RESAMPLING
 ) -> Estimate:
     """A mean over all tokens of some sequences, of numbers that are not negative: (sum of sums) / (sum of tokens).
 

@@ -106,7 +106,6 @@ class PolicyDegeneracy:
     """One of several policies whose rollouts a log pools."""
 
     policy: str
-    """Its name."""
     num_groups: int
     """Groups that are of this policy alone."""
     num_rollouts: int
@@ -122,7 +121,6 @@ class EnvironmentDegeneracy:
     """One of several environments, data sources or agents whose prompts a log mixes."""
 
     environment: str
-    """Its name."""
     num_groups: int
     """Its groups."""
     num_rollouts: int
@@ -177,7 +175,6 @@ class StepBehindFilter:
     """One step of the run before its trainer's filter."""
 
     step: int
-    """The trainer's step."""
     num_sampled: int | None
     """Groups that were sampled, kept or dropped; None where that is not known."""
     num_dead: int | None

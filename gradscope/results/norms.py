@@ -129,9 +129,7 @@ class SpikeRollout:
     """One rollout of the step."""
 
     group_id: str
-    """Its group."""
     sample: int
-    """Its index within the group."""
     reward: float | None
     """Its reward; None where it is missing."""
     advantage: float | None
@@ -155,7 +153,6 @@ class SpikeRemoval:
     group_id: str
     """Group of the one that is left out last."""
     sample: int
-    """Its index within the group."""
     grad_norm: float
     """What is left of the norm."""
 
@@ -185,7 +182,6 @@ class SpikeTensor:
     """One parameter's part of the step's gradient."""
 
     tensor: str
-    """Its name."""
     norm: float
     """Norm of its gradient."""
     tensor_share: float
@@ -199,9 +195,7 @@ class SpikeReport(Drawn):
     """A step taken apart."""
 
     source: Source
-    """The run."""
     step: int
-    """The trainer's step."""
     was_named: bool
     """Whether the step was asked for; else it is the one that stands out most."""
     metrics: tuple[SpikeMetric, ...]

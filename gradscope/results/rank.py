@@ -178,7 +178,6 @@ class HeldoutInfluence(OfAdvantage):
     """Of one group with a gradient under one advantage."""
 
     group_id: str
-    """The group."""
     pass_rate: float | None
     """Its mean reward; None where a reward is missing."""
     influence: Estimate
@@ -202,7 +201,6 @@ class PromptInfluence(OfAdvantage):
     """Of one group under one advantage."""
 
     group_id: str
-    """The group."""
     pass_rate: float
     """Its mean reward."""
     influence: Estimate
@@ -348,7 +346,6 @@ class GroupShare(OfStep):
     """What one group gives to a step's gradient under the logged advantage."""
 
     group_id: str
-    """The group."""
     pass_rate: float | None
     """Its mean reward; None where a reward is missing."""
     projection_share: Estimate

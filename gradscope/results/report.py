@@ -184,7 +184,6 @@ class ReadGroup:
     step: int
     """Its step."""
     group_id: str
-    """Its name."""
     kind: str
     """``all fail``, ``all pass``, ``tied``, ``side reward`` where it alone differs, ``mixed``, or ``not known`` where a
     reward is missing."""
@@ -199,7 +198,6 @@ class RunReport(Drawn):
     """One run on one page."""
 
     source: Source
-    """The run."""
     name: str
     """What the page calls it."""
     sections: tuple[ReportSection, ...]

@@ -50,7 +50,6 @@ class RewardFunction:
     """One reward function on the groups of the log."""
 
     name: str
-    """Its name."""
     weight: float | None
     """What it is multiplied by in the reward; 0 where it is no part of it, None where the weights are not known."""
     frac_tied: Estimate

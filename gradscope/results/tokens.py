@@ -129,7 +129,6 @@ class KlToken:
     """One token far from the reference."""
 
     group_id: str
-    """Its group."""
     sample: int
     """Its rollout within the group."""
     position: int

@@ -15,7 +15,6 @@ class WeightUpdate:
     """The change of one weight matrix between two checkpoints."""
 
     tensor: str
-    """The parameter's name."""
     first: int
     """Updates that the earlier weights have had."""
     last: int
@@ -106,7 +105,6 @@ class GradientAndUpdate:
     step: int
     """The step of the gradient, the first one after ``first`` updates."""
     tensor: str
-    """The parameter's name."""
     first: int
     """Updates that the weights of the gradient have had, W_a."""
     last: int

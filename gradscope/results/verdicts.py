@@ -77,7 +77,6 @@ class CheckReport(Shown):
     """All requirements on one run."""
 
     source: Source
-    """The run."""
     verdicts: tuple[Verdict, ...]
     """One per requirement in the order given, then one per metric of the baseline."""
     outcome: Outcome
@@ -155,7 +154,6 @@ class ClaimsReport(Shown):
     """A run against claims."""
 
     source: Source
-    """The run."""
     claims: tuple[ClaimRow, ...]
     """One row a claim."""
     steps: tuple[int, ...]

@@ -201,14 +201,7 @@ _LEAST = {
     "heldout_prompts": 0,
     "heldout_samples": 1,
 }
-_ABOVE_ZERO = (
-    "learning_rate",
-    "critic_learning_rate",
-    "temperature",
-    "max_grad_norm",
-    "match_grad_norm",
-    "lora_alpha",
-)
+_ABOVE_ZERO = ("learning_rate", "critic_learning_rate", "temperature", "max_grad_norm", "match_grad_norm", "lora_alpha")
 
 
 def read_config(path: Path) -> TrainConfig:

@@ -47,9 +47,7 @@ class _CellProcess:
     """A cell whose process was started."""
 
     config: TrainConfig
-    """Its configuration."""
     process: BaseProcess
-    """The process."""
     talk: IO[bytes]
     """What it says on stderr."""
 

@@ -72,10 +72,7 @@ _SINCE_LATER: dict[str, Any] = {
     "use_transformers_continuous_batching": False,
 }
 """Options that younger releases of TRL know, set to what older ones do."""
-_VLLM: dict[str, Any] = {
-    "vllm_importance_sampling_correction": True,
-    "vllm_importance_sampling_mode": "sequence_mask",
-}
+_VLLM: dict[str, Any] = {"vllm_importance_sampling_correction": True, "vllm_importance_sampling_mode": "sequence_mask"}
 """What bears on the loss where vLLM samples; a configuration may say otherwise."""
 
 

@@ -42,13 +42,7 @@ _FREE_ON_RESUME = ("output", "device")
 """What a run may go on with differently; everything else decides its result."""
 
 
-def train(
-    config: TrainConfig,
-    *,
-    resume: bool = False,
-    force: bool = False,
-    progress: Progress = False,
-) -> Path:
+def train(config: TrainConfig, *, resume: bool = False, force: bool = False, progress: Progress = False) -> Path:
     """Make a reference run: sample, score, update, record.
 
     Interrupted at any moment, it keeps every finished step, and with ``resume`` goes on from the newest complete
@@ -193,10 +187,7 @@ def is_finished(run: Path, config: TrainConfig) -> bool:
     different = [name for name in now if name not in _FREE_ON_RESUME and before[name] != now[name]]
     if different:
         listed = ", ".join(f"{name} ({before[name]!r}, now {now[name]!r})" for name in different)
-        raise UsageError(
-            f"{run} was started with other settings: {listed}.",
-            hint=resume_command(run),
-        )
+        raise UsageError(f"{run} was started with other settings: {listed}.", hint=resume_command(run))
     if manifest.advantage_digest not in (None, formulation(config.advantage).digest):
         raise UsageError(
             f"{config.advantage} has changed since {run} was started.",

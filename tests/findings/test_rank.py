@@ -455,10 +455,7 @@ def test_held_out_prompts_that_were_asked_for_come_before_what_is_always_there()
     numbers = {"frac_hurt": Estimate.exact(0.25), "cosine": Estimate.exact(0.1)}
     transfer = Estimate(value=0.4, low=0.1, high=0.7)
     row = HeldoutTransfer(step=9, advantage="logged", num_groups=5, num_heldout=62, transfer=transfer, **numbers)
-    plain, asked = (
-        report(curve_at(1), curve_at(9)),
-        replace(report(curve_at(1), curve_at(9)), heldout=(row,)),
-    )
+    plain, asked = (report(curve_at(1), curve_at(9)), replace(report(curve_at(1), curve_at(9)), heldout=(row,)))
     verdict, first, *others = rank_headline(asked)
     assert first.startswith("Step 9 raises the correct answers of the 62 held-out prompts")
     assert rank_headline(plain)[: 1 + len(others)] == (verdict, *others)

@@ -170,39 +170,49 @@ def weight_of(groups: list[RolloutGroup]) -> float:
     return 1.0 / sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
 
 
+def plain_model(policy: MeasuredPolicy) -> tuple[Any, list[torch.nn.Parameter]]:
+    """A float64 copy of a policy's model and of its trainable parameters."""
+    model = copy.deepcopy(policy.model).double()
+    return model, [parameter for name, parameter in model.named_parameters() if name in policy.trainable]
+
+
+def plain_logs(model: Any, rollout: Any, temperature: float = 1.0) -> torch.Tensor:
+    """Log-probabilities of all tokens where a completion's are predicted, [T, V]; no padding, no code of the engine."""
+    logits = model(input_ids=torch.tensor([rollout.prompt_ids + rollout.completion_ids])).logits[0]
+    exact = logits[len(rollout.prompt_ids) - 1 : -1].to(next(model.parameters()).dtype)
+    return torch.log_softmax(exact / temperature, dim=-1)
+
+
+def plain_logprobs(model: Any, rollout: Any, temperature: float = 1.0) -> torch.Tensor:
+    """Those of the completion's own tokens, [T]."""
+    return plain_logs(model, rollout, temperature)[range(len(rollout.completion_ids)), list(rollout.completion_ids)]
+
+
+def flat_gradient(value: torch.Tensor, parameters: list[torch.nn.Parameter]) -> np.ndarray:
+    """The gradient of a number by all parameters, [P]; 0 for those that it does not reach."""
+    grads = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+    flat = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)]
+    return torch.cat([part.flatten() for part in flat]).numpy()
+
+
+def rollouts_of(groups: list[RolloutGroup]) -> list[Rollout]:
+    return [rollout for group in groups for rollout in group.rollouts]
+
+
 def naive_rows(
     policy: MeasuredPolicy, groups: list[RolloutGroup], weight: float, temperature: float = 1.0
 ) -> np.ndarray:
-    """One float64 backward per rollout through the plain model, no padding, no code of the engine: the oracle."""
-    model = copy.deepcopy(policy.model).double()
-    parameters = [p for name, p in model.named_parameters() if name in policy.trainable]
-    rows = []
-    for rollout in (rollout for group in groups for rollout in group.rollouts):
-        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
-        logits = model(input_ids=ids).logits[0].double()
-        start = len(rollout.prompt_ids)
-        log_pi = torch.log_softmax(logits[start - 1 : -1] / temperature, dim=-1)
-        chosen = log_pi[torch.arange(len(rollout.completion_ids)), ids[0, start:]]
-        grads = torch.autograd.grad(weight * chosen.sum(), parameters, allow_unused=True)
-        flat = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)]
-        rows.append(torch.cat([part.flatten() for part in flat]).numpy())
-    return np.stack(rows)
+    """One float64 backward per rollout through the plain model: the oracle."""
+    model, parameters = plain_model(policy)
+    logprobs = (plain_logprobs(model, rollout, temperature) for rollout in rollouts_of(groups))
+    return np.stack([flat_gradient(weight * of_rollout.sum(), parameters) for of_rollout in logprobs])
 
 
 def naive_token_rows(policy: MeasuredPolicy, groups: list[RolloutGroup]) -> np.ndarray:
-    """One float64 backward per token through the plain model, no code of the engine: the oracle."""
-    model = copy.deepcopy(policy.model).double()
-    parameters = [p for name, p in model.named_parameters() if name in policy.trainable]
-    rows = []
-    for rollout in (rollout for group in groups for rollout in group.rollouts):
-        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
-        start = len(rollout.prompt_ids)
-        log_pi = torch.log_softmax(model(input_ids=ids).logits[0, start - 1 : -1].double(), dim=-1)
-        for position, token in enumerate(rollout.completion_ids):
-            grads = torch.autograd.grad(log_pi[position, token], parameters, retain_graph=True, allow_unused=True)
-            flat = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)]
-            rows.append(torch.cat([part.flatten() for part in flat]).numpy())
-    return np.stack(rows)
+    """One float64 backward per token through the plain model: the oracle."""
+    model, parameters = plain_model(policy)
+    logprobs = (plain_logprobs(model, rollout) for rollout in rollouts_of(groups))
+    return np.stack([flat_gradient(token, parameters) for of_rollout in logprobs for token in of_rollout])
 
 
 def relative(found: np.ndarray, expected: np.ndarray) -> float:

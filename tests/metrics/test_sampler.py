@@ -175,13 +175,7 @@ def test_prompts_are_the_unit_that_is_resampled() -> None:
 
 @pytest.mark.parametrize(
     ("steps", "versions", "first"),
-    [
-        ([1, 2, 3], [0, 1, 1], 1),
-        ([0, 1, 2], [0, 0, 0], 0),
-        ([5, 6], [5, 4], 0),
-        ([5, 6], [6, 4], None),
-        ([], [], 1),
-    ],
+    [([1, 2, 3], [0, 1, 1], 1), ([0, 1, 2], [0, 0, 0], 0), ([5, 6], [5, 4], 0), ([5, 6], [6, 4], None), ([], [], 1)],
 )
 def test_no_weights_come_from_the_future(steps: list[int], versions: list[int], first: int | None) -> None:
     assert first_step(steps, versions) == first

@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.rollouts.run_folder import (
-    checkpoint_path,
-    heldout_path,
-    metrics_path,
-    step_path,
-)
+from gradscope.rollouts.run_folder import checkpoint_path, heldout_path, metrics_path, step_path
 from gradscope.rollouts.store import step_files
 from gradscope.training.checkpoints import complete_checkpoints
 from gradscope.training.config import TrainConfig

@@ -79,11 +79,7 @@ def test_manifests_differ_in_the_one_changed_field(grid: tuple[Path, ...]) -> No
         {"output", "advantage"},
         {"output", "advantage", "learning_rate"},
     ]
-    assert [different(other, "trainer_arguments") for other in others] == [
-        {"learning_rate"},
-        set(),
-        {"learning_rate"},
-    ]
+    assert [different(other, "trainer_arguments") for other in others] == [{"learning_rate"}, set(), {"learning_rate"}]
 
 
 def test_cells_share_weights_prompts_and_first_rollouts(grid: tuple[Path, ...]) -> None:

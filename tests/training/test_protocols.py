@@ -26,11 +26,7 @@ def accepts(method: Callable[..., Any], *arguments: Any, **options: Any) -> bool
 
 def test_what_is_asked_of_them_is_there(tmp_path: Path) -> None:
     trainer = stock_trainer(tmp_path / "trl")
-    for protocol, real in (
-        (Tokenizer, trainer.processing_class),
-        (TrainerArguments, trainer.args),
-        (Trainer, trainer),
-    ):
+    for protocol, real in ((Tokenizer, trainer.processing_class), (TrainerArguments, trainer.args), (Trainer, trainer)):
         asked = members(protocol)
         assert len(asked) >= 7
         assert {name for name in asked if not hasattr(real, name)} == set(), protocol.__name__

@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.rollouts.run_folder import (
-    read_metrics,
-    step_path,
-)
+from gradscope.rollouts.run_folder import read_metrics, step_path
 from gradscope.rollouts.store import read_steps
 
 MakeRun = Callable[..., Path]

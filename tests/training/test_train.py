@@ -14,11 +14,7 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError, MissingDependencyError, UsageError
-from gradscope.rollouts.run_folder import (
-    manifest_path,
-    read_metrics,
-    step_path,
-)
+from gradscope.rollouts.run_folder import manifest_path, read_metrics, step_path
 from gradscope.training.config import TrainConfig
 from gradscope.training.train import train
 from tests.training.conftest import SHORT

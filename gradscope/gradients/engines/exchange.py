@@ -35,7 +35,7 @@ from gradscope.gradients.layers.factors import (
 )
 from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, split_rows
 from gradscope.gradients.model.head import HeadTokens, PlainHead
-from gradscope.gradients.model.passes import backward, gradients_on
+from gradscope.gradients.model.passes import gradients_on
 from gradscope.gradients.model.sharding import local_tensor, reshard, row_bounds
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
@@ -57,7 +57,6 @@ class _Letter:
     """What one process's rows add to another's piece of a parameter."""
 
     shape: tuple[int, ...]
-    """The shape of the piece."""
     parts: tuple[Part, ...]
     """Rows and their factors; empty where the process ran no rows."""
 
@@ -309,9 +308,8 @@ def _pieces_of_rows(prepared: PreparedStep, block: Mapping[str, nn.Parameter]) -
         def weigh(_: int, outputs: torch.Tensor, row: Row = row) -> torch.Tensor:
             return plan.cotangent(row, outputs)
 
-        batch, temperature = prepared.batch([index]), plan.objective.temperature
-        with gradients_on(policy.trainable, on=False), gradients_on(block, on=True):
-            backward(policy.model, block, batch, temperature, weigh, keep, entropies=plan.has_entropies)
+        with gradients_on(policy.trainable, on=False):
+            prepared.backward(prepared.batch([index]), weigh, keep, block)
     return row_buffers
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from gradscope.errors import UsageError
 from gradscope.gradients.layers.factors import GradientFactor, Scatter
 from gradscope.gradients.model.batches import pad_batch
-from gradscope.gradients.model.passes import completion_logprobs, gradients_on
+from gradscope.gradients.model.passes import add_gradients, completion_logprobs, gradients_on, row_buffers
 from gradscope.gradients.plan.rows import RowPlan
 
 SLICE_BYTES = 64 * 2**20
@@ -134,7 +134,7 @@ ROW_BYTES = 2**30
 
 def row_bytes(num_rows: int, trainable: Mapping[str, nn.Parameter]) -> int:
     """Bytes that keeping N rows of all parameters takes."""
-    return num_rows * sum(p.numel() * _row_dtype(p).itemsize for p in trainable.values())
+    return num_rows * sum(p.numel() * torch.promote_types(p.dtype, torch.float32).itemsize for p in trainable.values())
 
 
 def parameter_blocks(
@@ -173,9 +173,7 @@ def loop_gram(
             hint="Use the engine `stream`, or fewer rollouts.",
         )
     parameters = list(trainable.values())
-    row_buffers = [
-        torch.zeros(len(plan.rows), p.numel(), dtype=_row_dtype(p), device=accumulator.device) for p in parameters
-    ]
+    buffers = row_buffers(parameters, len(plan.rows))
     rows_of: dict[int, list[int]] = defaultdict(list)
     for index, row in enumerate(plan.rows):
         rows_of[row.sequence].append(index)
@@ -187,17 +185,8 @@ def loop_gram(
             detached = outputs.detach()
             for index in indices:
                 weights = plan.cotangent(plan.rows[index], detached)
-                grads = torch.autograd.grad(
-                    outputs, parameters, weights, retain_graph=index != indices[-1], allow_unused=True
-                )
-                for rows, grad in zip(row_buffers, grads, strict=True):
-                    if grad is not None:
-                        rows[index] = grad.detach().flatten()
+                add_gradients(buffers, index, outputs, parameters, weights, is_last=index == indices[-1])
             on_sequence(sequence, plan.logprobs(sequence, detached))
     # each parameter's rows are dropped once their products are added
-    while row_buffers:
-        accumulator.add_rows(row_buffers.pop(0))
-
-
-def _row_dtype(parameter: nn.Parameter) -> torch.dtype:
-    return torch.promote_types(parameter.dtype, torch.float32)
+    while buffers:
+        accumulator.add_rows(buffers.pop(0))

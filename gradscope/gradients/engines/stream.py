@@ -15,7 +15,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
@@ -24,7 +24,7 @@ from torch import nn
 
 from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.layers.capture import Capture, Sink
-from gradscope.gradients.layers.factors import GradientFactor, Part, Summed, compact
+from gradscope.gradients.layers.factors import GradientFactor, Part, Summed, changed, compact, moved
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.passes import Past, backpropagate, completion_logprobs, gradients_on
 from gradscope.gradients.plan.rows import RowPlan
@@ -46,9 +46,7 @@ class _Place:
     offset: int
     """Its first byte."""
     shape: torch.Size
-    """Its shape."""
     dtype: torch.dtype
-    """Its dtype."""
 
 
 class PartStore:
@@ -91,7 +89,7 @@ class PartStore:
     def take(self, name: str, device: torch.device) -> list[Part]:
         """Hand out what was kept of a parameter, one part per batch, and forget it."""
         return [
-            (rows, [_mapped(factor, self._read).to(device) for factor in factors])
+            (rows, [moved(changed(factor, self._read), device) for factor in factors])
             for rows, factors in self._parts.pop(name)
         ]
 
@@ -108,8 +106,8 @@ class PartStore:
         size = _stored_bytes([factor])
         if size <= self._left:
             self._left -= size
-            return factor.to(torch.device("cpu"))
-        return cast(GradientFactor, _mapped(factor, self._write))
+            return moved(factor, torch.device("cpu"))
+        return cast(GradientFactor, changed(factor, self._write))
 
     def _write(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -151,17 +149,8 @@ def _bytes(tensor: torch.Tensor) -> Any:
 def _parts(value: Any) -> list[torch.Tensor | _Place]:
     """All tensors of a factor, wherever they are."""
     parts: list[torch.Tensor | _Place] = []
-    _mapped(value, lambda part: parts.append(part) if isinstance(part, torch.Tensor | _Place) else None)
+    changed(value, lambda part: parts.append(part) if isinstance(part, torch.Tensor | _Place) else None)
     return parts
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A factor with everything that it holds changed, in records and tuples too."""
-    if isinstance(value, tuple):
-        return tuple(_mapped(part, change) for part in value)
-    if is_dataclass(value) and not isinstance(value, (type, _Place)):
-        return replace(value, **{field.name: _mapped(getattr(value, field.name), change) for field in fields(value)})
-    return change(value)
 
 
 # What each parameter has been given so far, batch by batch, until it can be added to the Gram.

@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import Cache
 
-from gradscope.gradients.layers.factors import ForwardCall, GradientFactor, HeadProduct, LayerCall, Verdict, begin_graph
+from gradscope.gradients.layers.factors import GradientFactor, HeadProduct, LayerCall, begin_graph
 from gradscope.gradients.layers.rules import looks_up, returned_by
 from gradscope.gradients.layers.trace import CoveredLayers, decoder_layers
 from gradscope.gradients.model.batches import PaddedBatch
+from gradscope.gradients.model.calls import exchanged_forward, removed_later
 from gradscope.gradients.model.head import HeadTokens, PlainHead, Watch, plain_head
 
 # Decoder layers that keep nothing of their forward pass but what goes in, and run again within the backward pass.
@@ -46,9 +47,7 @@ def recomputed(layers: Sequence[nn.Module], run: Run) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for layer in layers:
-            before = vars(layer).get("forward")
-            vars(layer)["forward"] = _again(layer.forward, run)
-            stack.callback(_put_back, layer, before)
+            stack.enter_context(exchanged_forward(layer, _again(layer.forward, run)))
         yield
 
 
@@ -56,13 +55,6 @@ def share_nothing(layers: Sequence[nn.Module]) -> bool:
     """Whether no parameter is in two layers: the gradient of such a one comes in parts when both run again."""
     every = [id(parameter) for layer in layers for parameter in layer.parameters()]
     return len(every) == len(set(every))
-
-
-def _put_back(layer: nn.Module, forward: Any) -> None:
-    if forward is None:
-        del vars(layer)["forward"]
-    else:
-        vars(layer)["forward"] = forward
 
 
 def _again(forward: Callable[..., Any], run: Run) -> Callable[..., Any]:
@@ -103,8 +95,6 @@ def _as_it_was(caches: Sequence[Cache]) -> Iterator[None]:
             vars(entry).update(values)
 
 
-Answer = TypeVar("Answer")
-
 Sink = Callable[[str, list[GradientFactor]], None]
 """Called with a parameter's name and the factors of all calls with it."""
 
@@ -125,7 +115,6 @@ class Capture:
         self._expected: dict[str, int] = defaultdict(int)
         self._arrived: dict[str, list[GradientFactor]] = defaultdict(list)
         self._sink: Sink | None = None
-        self._asking = False
         self.recompute = recompute
         """Whether decoder layers run again."""
         self._again = decoder_layers(model) if recompute else ()
@@ -156,12 +145,8 @@ class Capture:
             if looks_up(module):
                 handles.append(module.register_forward_pre_hook(self._expand_ids))
             handles.append(module.register_forward_hook(self._take))
-        try:
-            with recomputed(self._again, self._run):
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        with removed_later(handles), recomputed(self._again, self._run):
+            yield
 
     @contextmanager
     def batch(self, batch: PaddedBatch, sink: Sink) -> Iterator[None]:
@@ -186,7 +171,7 @@ class Capture:
 
     def _expand_ids(self, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Give every row its own lookup where one serves all (positions in GPT-2), so rows stay apart."""
-        if self._batch is None or self._asking or not arguments or not isinstance(arguments[0], torch.Tensor):
+        if self._batch is None or self._layers.asks or not arguments or not isinstance(arguments[0], torch.Tensor):
             return None
         ids, num_rows = arguments[0], len(self._batch.rows)
         if ids.dim() == 2 and ids.shape[0] == 1 < num_rows:
@@ -195,34 +180,24 @@ class Capture:
 
     def _take(self, module: nn.Module, arguments: tuple[Any, ...], returned: Any) -> torch.Tensor | None:
         """Record one call, and say what is handed on in place of what it returned."""
-        if self._batch is None or self._asking:
+        if self._batch is None or self._layers.asks:
             return None
         owned = self._layers.covered_by(module)
         if not owned:
             return None
         output = returned_by(module, returned)
-        if not self._is_counted and not self._count(module, arguments, output):
-            return None
+        if not self._is_counted:
+            num_rows, length = len(self._batch.rows), self._batch.length
+            if not self._layers.accept(module, arguments, output, num_rows=num_rows, length=length):
+                return None
+            for name in owned.values():
+                self._expected[name] += 1
         if not torch.is_grad_enabled():
             return None  # the layer around it will run again
         handed_on = begin_graph(output, returned)
         batch, inputs = self._batch, tuple(part.detach() for part in arguments)
         output.register_hook(lambda grad: self._join(module, owned, inputs, grad, batch))
         return handed_on
-
-    def _count(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> bool:
-        """Expect the gradient of a call that its rule is exact for; without one its parameters are uncovered."""
-        owned = self._layers.covered_by(module)
-        if (
-            not arguments
-            or not all(isinstance(part, torch.Tensor) for part in (*arguments, output))
-            or not self._layers.assume(self._fits(module, arguments, output), owned.values())
-        ):
-            self.uncovered.update(owned.values())
-            return False
-        for name in owned.values():
-            self._expected[name] += 1
-        return True
 
     def _run(self, layer: Callable[[], Any]) -> Any:
         """One run of a layer that has two: the first counts its calls, the second, with a graph, takes them."""
@@ -252,7 +227,7 @@ class Capture:
             spans=((0, batch.length),) * len(batch.rows) if batch.position_ids is None else batch.spans,
             length=batch.length,
         )
-        self._deliver(owned, self._ask(lambda: self._layers.rules[module].factors(call)))
+        self._deliver(owned, self._layers.ask(lambda: self._layers.rules[module].factors(call)))
 
     def _join_head(self, head: PlainHead, tokens: HeadTokens) -> None:
         assert self._batch is not None, "only told of batches"
@@ -273,24 +248,3 @@ class Capture:
     def _sliced_head(self, model: nn.Module) -> PlainHead | None:
         head = plain_head(model)
         return head if head is not None and head.module in self._layers.owned else None
-
-    def _fits(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> Verdict:
-        assert self._batch is not None, "only called while a batch is collected"
-        call = ForwardCall(
-            module=module,
-            input=inputs[0],
-            output=output,
-            extra=inputs[1:],
-            num_rows=len(self._batch.rows),
-            length=self._batch.length,
-        )
-        return self._ask(lambda: self._layers.rules[module].fits(call))
-
-    def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """Run something that may call a hooked module again, without collecting that call."""
-        self._asking = True
-        try:
-            with torch.no_grad():
-                return question()
-        finally:
-            self._asking = False

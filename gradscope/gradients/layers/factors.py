@@ -9,8 +9,8 @@ Shapes: B rows, T tokens, I inputs, O outputs, V vocabulary, H width, S padded l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
@@ -24,9 +24,6 @@ class GradientFactor(Protocol):
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
         """Add a slice of one row's gradient, along the parameter's first dimension, to ``out`` [slice, the rest]."""
-
-    def to(self, device: torch.device) -> GradientFactor:
-        """The same factor on another device; itself where nothing moves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +46,6 @@ class OuterProduct:
         with exact_products(left.dtype, right.dtype):
             out.addmm_(left.to(out).t(), right.to(out))
 
-    def to(self, device: torch.device) -> OuterProduct:
-        """The same factors on another device."""
-        return OuterProduct(
-            left=tuple(part.to(device) for part in self.left), right=tuple(part.to(device) for part in self.right)
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadProduct:
@@ -75,10 +66,6 @@ class HeadProduct:
         for first, last in self.head.slices(len(inputs), start, start + len(out)):
             out[first - start : last - start].addmm_(tokens.cotangents(self.head, first, last).t().to(out), inputs)
 
-    def to(self, device: torch.device) -> HeadProduct:
-        """The same tokens on another device."""
-        return replace(self, tokens=tuple(tokens.to(device) for tokens in self.tokens))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scatter:
@@ -97,12 +84,6 @@ class Scatter:
             out.index_add_(0, ids[inside], grads[inside])
         else:  # choosing would wait for how many they are
             out.index_add_(0, ids.clamp(0, out.shape[0] - 1), grads.masked_fill(~inside[:, None], 0.0))
-
-    def to(self, device: torch.device) -> Scatter:
-        """The same ids and gradients on another device."""
-        return Scatter(
-            ids=tuple(part.to(device) for part in self.ids), grads=tuple(part.to(device) for part in self.grads)
-        )
 
     def renumbered(self, seen: torch.Tensor) -> Scatter:
         """The same with ids counted among the sorted ids that occur: a table's unused rows cost nothing."""
@@ -129,13 +110,6 @@ class Routed:
                 chosen = experts == expert
                 out[expert - start].view(left.shape[1], right.shape[1]).addmm_(left[chosen].t(), right[chosen])
 
-    def to(self, device: torch.device) -> Routed:
-        """The same pairs on another device."""
-        experts, left, right = (
-            tuple(part.to(device) for part in parts) for parts in (self.experts, self.left, self.right)
-        )
-        return Routed(experts=experts, left=left, right=right)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summed:
@@ -148,9 +122,21 @@ class Summed:
         """Add elements ``start:start + len(out)`` to ``out``, [slice, 1] or [slice, I]."""
         out += self.rows[row, start : start + out.shape[0]].to(out).view_as(out)
 
-    def to(self, device: torch.device) -> Summed:
-        """The same on another device."""
-        return Summed(rows=self.rows.to(device))
+
+def changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A factor with everything that it holds changed, in records and tuples too; an output layer stays as it is."""
+    if isinstance(value, tuple):
+        return tuple(changed(part, change) for part in value)
+    if isinstance(value, (OuterProduct, HeadProduct, Scatter, Routed, Summed, HeadTokens)):
+        return replace(value, **{each.name: changed(getattr(value, each.name), change) for each in fields(value)})
+    return change(value)
+
+
+def moved(factor: GradientFactor, device: torch.device) -> GradientFactor:
+    """The same factor on another device; an output layer stays where it is."""
+    return cast(
+        GradientFactor, changed(factor, lambda part: part.to(device) if isinstance(part, torch.Tensor) else part)
+    )
 
 
 def compact(factors: Sequence[GradientFactor]) -> list[GradientFactor]:
@@ -193,7 +179,6 @@ class ForwardCall:
     """One call of a module during a forward pass, its gradient still to come."""
 
     module: nn.Module
-    """The module."""
     input: torch.Tensor
     """What it was given, [B, ...]; of experts and routers tokens alone, [B S, ...]."""
     output: torch.Tensor
@@ -211,7 +196,6 @@ class LayerCall:
     """One call of a module during one forward pass."""
 
     module: nn.Module
-    """The module."""
     input: torch.Tensor
     """What it was given, [B, ...]; one row expanded to B where all share it."""
     grad: torch.Tensor

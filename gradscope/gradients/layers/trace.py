@@ -5,10 +5,10 @@ Shapes: S tokens of the sequence, T tokens of its completion, H width, L decoder
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -17,7 +17,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gradscope.gradients.layers.factors import ForwardCall, LayerCall, Rule, Verdict, begin_graph
 from gradscope.gradients.layers.rules import adapter_parameters, returned_by, rule_for
 from gradscope.gradients.model.batches import TokenSequence, pad_batch
+from gradscope.gradients.model.calls import removed_later
 from gradscope.gradients.model.passes import completion_logprobs, gradients_on
+
+Answer = TypeVar("Answer")
 
 
 class CoveredLayers:
@@ -45,6 +48,8 @@ class CoveredLayers:
             ruled.update(owned.values())
         self.uncovered: set[str] = set(trainable) - (ruled - unruled)
         """Names of the parameters of which some call has no rule; engines add what they find on the way."""
+        self.asks = False
+        """Whether a question runs, whose calls of modules are none of the model's."""
         self._assumed: list[tuple[torch.Tensor, tuple[str, ...]]] = []
 
     def assume(self, fits: Verdict, names: Collection[str]) -> bool:
@@ -69,6 +74,27 @@ class CoveredLayers:
                 name for fits, (_, names) in zip(answers, assumed, strict=True) if not fits for name in names
             )
 
+    def accept(self, module: nn.Module, arguments: tuple[Any, ...], output: Any, *, num_rows: int, length: int) -> bool:
+        """Whether a call's rule is exact for it, as far as is known at once; else its parameters are uncovered."""
+        owned = self.covered_by(module)
+        if arguments and all(isinstance(part, torch.Tensor) for part in (*arguments, output)):
+            call = ForwardCall(
+                module=module, input=arguments[0], output=output, extra=arguments[1:], num_rows=num_rows, length=length
+            )
+            if self.assume(self.ask(lambda: self.rules[module].fits(call)), owned.values()):
+                return True
+        self.uncovered.update(owned.values())
+        return False
+
+    def ask(self, question: Callable[[], Answer]) -> Answer:
+        """Run something that may call a hooked module again; ``asks`` tells the hooks not to collect that call."""
+        self.asks = True
+        try:
+            with torch.no_grad():
+                return question()
+        finally:
+            self.asks = False
+
     def covered_by(self, module: nn.Module) -> dict[str, str]:
         """Local name -> name of the parameters that a module's rule covers, uncovered ones left out."""
         return {local: name for local, name in self.owned[module].items() if name not in self.uncovered}
@@ -91,7 +117,6 @@ class TracedCall:
     """One call of a module that a rule covers, with the graph of its output."""
 
     module: nn.Module
-    """The module."""
     input: torch.Tensor
     """What it was given, detached, [1, ...]; experts and routers are given tokens alone, [S, ...]."""
     output: torch.Tensor
@@ -174,7 +199,6 @@ class Tracer:
         self._decoder = decoder_layers(model)
         self._trace: ForwardTrace | None = None
         self._segment = 0
-        self._asking = False
 
     def trace(self, sequence: TokenSequence) -> ForwardTrace:
         """One forward pass, weight gradients off. A call that no rule fits makes its parameters uncovered."""
@@ -208,11 +232,8 @@ class Tracer:
             handles.append(layer.register_forward_pre_hook(self._enter, with_kwargs=True))
         if self._decoder:
             handles.append(self._decoder[-1].register_forward_hook(self._leave))
-        try:
+        with removed_later(handles):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _enter(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         assert self._trace is not None, "hooks are on only while a trace is made"
@@ -229,35 +250,16 @@ class Tracer:
         self._segment = len(self._decoder) + 1
 
     def _take(self, module: nn.Module, arguments: tuple[Any, ...], returned: Any) -> torch.Tensor | None:
-        owned = self.layers.covered_by(module)
-        if self._asking or self._trace is None or not owned:
+        if self.layers.asks or self._trace is None or not self.layers.covered_by(module):
             return None
         output = returned_by(module, returned)
-        if (
-            not arguments
-            or not all(isinstance(part, torch.Tensor) for part in (*arguments, output))
-            or not self.layers.assume(self._fits(module, arguments, output), owned.values())
-        ):
-            self.layers.uncovered.update(owned.values())
+        if not self.layers.accept(module, arguments, output, num_rows=1, length=self._trace.length):
             return None
         handed_on = begin_graph(output, returned)
         inputs = tuple(part.detach() for part in arguments)
         call = TracedCall(module=module, input=inputs[0], extra=inputs[1:], output=output, version=output._version)
         self._trace.segments[self._segment].append(call)
         return handed_on
-
-    def _fits(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> Verdict:
-        """Whether the rule is exact here; asking may call the module again."""
-        assert self._trace is not None, "only called while a trace is made"
-        call = ForwardCall(
-            module=module, input=inputs[0], output=output, extra=inputs[1:], num_rows=1, length=self._trace.length
-        )
-        self._asking = True
-        try:
-            with torch.no_grad():
-                return self.layers.rules[module].fits(call)
-        finally:
-            self._asking = False
 
 
 def decoder_layers(model: Any) -> tuple[nn.Module, ...]:

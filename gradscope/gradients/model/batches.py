@@ -36,9 +36,7 @@ class TokenSequence:
     """One rollout as the trainer's forward pass saw it."""
 
     group_id: str
-    """The rollout's group."""
     sample: int
-    """Index within the group."""
     prompt_ids: tuple[int, ...]
     """At least one token: the first completion token is predicted from it."""
     completion_ids: tuple[int, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -45,6 +45,31 @@ def activations_kept(model: Any) -> Iterator[None]:
     finally:
         for module in switched:
             setattr(module, _CHECKPOINTING, True)
+
+
+@contextmanager
+def exchanged_forward(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module compute something else for a while; a forward of the instance's own comes back."""
+    before = vars(module).get("forward")
+    vars(module)["forward"] = forward
+    try:
+        yield
+    finally:
+        if before is None:
+            del vars(module)["forward"]
+        else:
+            vars(module)["forward"] = before
+
+
+@contextmanager
+def removed_later(handles: Iterable[Any]) -> Iterator[None]:
+    """Keep hooks on for a while."""
+    kept = list(handles)
+    try:
+        yield
+    finally:
+        for handle in kept:
+            handle.remove()
 
 
 @lru_cache

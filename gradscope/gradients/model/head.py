@@ -19,7 +19,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 import torch
 from torch import nn
 
-from gradscope.gradients.model.calls import call_on, without_adapter
+from gradscope.gradients.model.calls import call_on, exchanged_forward, without_adapter
 from gradscope.gradients.model.sharding import is_distributed, is_sharding_hook, original_type, start_of_pass
 from gradscope.gradients.processes import all_gather, true_in_all_processes
 
@@ -48,7 +48,6 @@ class PlainHead:
     """A linear output layer, and what the model makes of its output z: cap tanh(scale z / cap), or scale z."""
 
     module: nn.Linear
-    """The layer."""
     scale: float
     """What the output is multiplied by."""
     cap: float | None
@@ -123,10 +122,6 @@ class HeadTokens:
         """The tokens row by row."""
         parts = {name: torch.split(value, list(lengths)) for name, value in self.tensors().items()}
         return tuple(HeadTokens(**{name: rows[row] for name, rows in parts.items()}) for row in range(len(lengths)))
-
-    def to(self, device: torch.device) -> HeadTokens:
-        """The same on another device."""
-        return HeadTokens(**{name: value.to(device) for name, value in self.tensors().items()})
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """All that is kept, by the names of the fields; entropy weights only where there are some."""
@@ -365,7 +360,7 @@ def told_input(head: PlainHead, tell: Callable[[torch.Tensor], None]) -> Iterato
         tell(hidden)
         return start_of_pass(hidden.detach()[..., :1].clone())
 
-    with _exchanged(head.module, note):
+    with exchanged_forward(head.module, note):
         yield
 
 
@@ -380,15 +375,6 @@ def _output_layer(model: Any) -> nn.Linear | None:
     is_watched = any(not is_sharding_hook(hook) for each in hooks for hook in each.values())
     is_whole = type(module.weight) in (nn.Parameter, torch.Tensor) or is_distributed(module.weight)
     return module if is_whole and kind != "meta" and not is_watched and not torch.is_autocast_enabled(kind) else None
-
-
-@contextmanager
-def _exchanged(module: nn.Linear, forward: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
-    vars(module)["forward"] = forward
-    try:
-        yield
-    finally:
-        del vars(module)["forward"]
 
 
 def _tail(model: Any, module: nn.Linear) -> Tail | None:
@@ -411,7 +397,7 @@ def _scale_and_cap(model: Any, module: nn.Linear, ids: torch.Tensor) -> Tail | N
         return outputs.clone()
 
     shapes: list[tuple[int, ...]] = []
-    with torch.no_grad(), _exchanged(module, choose):
+    with torch.no_grad(), exchanged_forward(module, choose):
         made = call_on(model, ids).logits
     if shapes != [(1, _NUM_TOKENS, module.weight.shape[1])] or made.shape != outputs.shape:
         return None
@@ -446,7 +432,7 @@ def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
         given.extend((output, hidden))
         return output.clone()
 
-    with torch.enable_grad(), _exchanged(head.module, keep):
+    with torch.enable_grad(), exchanged_forward(head.module, keep):
         logits = call_on(model, ids).logits[0]
     (found,), tokens = sliced, ids[0].to(logits.device)
     wide = torch.promote_types(logits.dtype, torch.float32)

@@ -5,7 +5,7 @@ Shapes: B rows, S padded length, T tokens of a completion, V vocabulary, Q token
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from gradscope.gradients.model.batches import PaddedBatch
-from gradscope.gradients.model.calls import activations_kept, forward_arguments
+from gradscope.gradients.model.calls import activations_kept, forward_arguments, removed_later
 from gradscope.gradients.model.head import Watch, plain_head, sliced_outputs, told_input
 from gradscope.gradients.model.sharding import end_of_pass, full_tensor
 
@@ -163,6 +163,44 @@ def gradients_on(trainable: Mapping[str, nn.Parameter], *, on: bool) -> Iterator
             parameter.requires_grad_(before[name])
 
 
+@contextmanager
+def own_gradients(trainable: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    """Gradients on, none there; what was there, of a model in training, comes back."""
+    before = {name: parameter.grad for name, parameter in trainable.items()}
+    try:
+        for parameter in trainable.values():
+            parameter.grad = None
+        with gradients_on(trainable, on=True):
+            yield
+    finally:
+        for name, parameter in trainable.items():
+            parameter.grad = before[name]
+
+
+def row_buffers(parameters: Iterable[nn.Parameter], num_rows: int) -> list[torch.Tensor]:
+    """Room for the gradients of all rows by each parameter, in float32 at least, [N, elements] each."""
+    return [
+        torch.zeros(num_rows, p.numel(), dtype=torch.promote_types(p.dtype, torch.float32), device=p.device)
+        for p in parameters
+    ]
+
+
+def add_gradients(
+    buffers: Sequence[torch.Tensor],
+    index: int,
+    outputs: torch.Tensor,
+    parameters: Sequence[nn.Parameter],
+    weights: torch.Tensor | None = None,
+    *,
+    is_last: bool,
+) -> None:
+    """Add the gradient of weighted outputs to one row of each parameter's buffer; the last drops the graph."""
+    grads = torch.autograd.grad(outputs, parameters, weights, retain_graph=not is_last, allow_unused=True)
+    for rows, grad in zip(buffers, grads, strict=True):
+        if grad is not None:
+            rows[index] += grad.detach().reshape(rows[index].shape)
+
+
 def backward(
     model: Any,
     trainable: Mapping[str, nn.Parameter],
@@ -188,9 +226,6 @@ def backward(
         consume(name, parameter.grad)
         parameter.grad = None
 
-    before = {name: parameter.grad for name, parameter in trainable.items()}
-    for parameter in trainable.values():
-        parameter.grad = None
     handles = [
         parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
             lambda tensor, name=name: hand_out(name, tensor)
@@ -198,19 +233,13 @@ def backward(
         for name, parameter in trainable.items()
         if not isinstance(parameter, DTensor)  # a tied weight's arrives in two pieces
     ]
-    try:
-        with gradients_on(trainable, on=True):
-            outputs = completion_logprobs(model, batch, temperature, entropies=entropies)
-            backpropagate(outputs, [weigh(position, row.detach()) for position, row in enumerate(outputs)])
+    with removed_later(handles), own_gradients(trainable):
+        outputs = completion_logprobs(model, batch, temperature, entropies=entropies)
+        backpropagate(outputs, [weigh(position, row.detach()) for position, row in enumerate(outputs)])
         for name, parameter in trainable.items():
             if parameter.grad is not None:
                 consume(name, full_tensor(parameter.grad))
                 parameter.grad = None
-    finally:
-        for handle in handles:
-            handle.remove()
-        for name, parameter in trainable.items():
-            parameter.grad = before[name]
 
 
 def backpropagate(

@@ -126,7 +126,6 @@ class MeasuredPolicy:
     kind: Literal["full", "adapter"]
     """What was trained."""
     device: torch.device
-    """Where the model is."""
     dtype: torch.dtype
     """The coarsest dtype of its weights: PEFT keeps an adapter in float32 on a base in half precision."""
     reference: Any = None

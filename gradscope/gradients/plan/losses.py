@@ -74,7 +74,6 @@ class Terms:
     correction: torch.Tensor | None
     """Ratio of the trainer to the engine that sampled, already clipped, [T] or [1]; None without a correction."""
     of: LossParameters
-    """The loss's arguments."""
 
 
 Average = Callable[[Sequence[int], LossParameters, int], list[float]]

@@ -10,18 +10,19 @@ Shapes: R rollouts of a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
 
 import torch
+from torch import nn
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import BATCH_COST, PaddedBatch, PaddingSide, TokenSequence, pad_batch, split_rows
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
-from gradscope.gradients.model.passes import completion_entropies, completion_logprobs
+from gradscope.gradients.model.passes import Weigh, backward, completion_entropies, completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy, token_sequences
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan, plan_rows
@@ -155,9 +156,7 @@ class PreparedStep:
     """The rollouts of one step, the weights that they were sampled from, and the rows that they make."""
 
     step: int
-    """The trainer's step."""
     groups: tuple[RolloutGroup, ...]
-    """The step's rollouts."""
     policy: MeasuredPolicy
     """The weights that the step's update started from."""
     plan: RowPlan
@@ -202,6 +201,18 @@ class PreparedStep:
         length = next(needed + more for more in count(1) if needed + more not in lengths)
         sequences = [self.plan.sequences[self.plan.rows[row].sequence] for row in order]
         return pad_batch(order, sequences, self.policy.device, length=length)
+
+    def backward(
+        self,
+        batch: PaddedBatch,
+        weigh: Weigh,
+        consume: Callable[[str, torch.Tensor], None],
+        parameters: Mapping[str, nn.Parameter] | None = None,
+    ) -> None:
+        """An ordinary backward pass of rows in a batch, by all trainable parameters or some; see :func:`backward`."""
+        trainable = self.policy.trainable if parameters is None else parameters
+        temperature, entropies = self.plan.objective.temperature, self.plan.has_entropies
+        backward(self.policy.model, trainable, batch, temperature, weigh, consume, entropies=entropies)
 
     def framed(self) -> PreparedStep:
         """The same step in the trainer's padding, whether or not its model was seen to depend on it."""

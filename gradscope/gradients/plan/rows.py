@@ -65,7 +65,6 @@ class RowPlan:
     rows: tuple[Row, ...]
     """The rows, channel by channel, [N]."""
     objective: Objective
-    """The trainer's loss."""
     completions: tuple[Completion, ...]
     """What the loss knows of each completion, [R]."""
     weights: tuple[torch.Tensor, ...]

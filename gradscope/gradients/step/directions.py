@@ -21,7 +21,7 @@ from torch import nn
 
 from gradscope.estimate import Estimate
 from gradscope.gradients.model.batches import PaddedBatch
-from gradscope.gradients.model.passes import Weigh, backward
+from gradscope.gradients.model.passes import Weigh
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.metrics.gram.sparsity import row_sparsity
 from gradscope.metrics.gram.spectrum import Array
@@ -33,7 +33,6 @@ class WeightSpectrum:
     """The singular values of one parameter's gradient."""
 
     tensor: str
-    """The parameter's name."""
     shape: tuple[int, int]
     """Its shape, (O, I)."""
     singular_values: NDArray[np.float64]
@@ -81,8 +80,7 @@ def step_gradient(prepared: PreparedStep) -> dict[str, torch.Tensor]:
 
 def _added_up(prepared: PreparedStep, batches: Sequence[PaddedBatch]) -> dict[str, torch.Tensor]:
     """The gradients of some batches together."""
-    policy, plan = prepared.policy, prepared.plan
-    gradient: dict[str, torch.Tensor] = {}
+    plan, gradient = prepared.plan, dict[str, torch.Tensor]()
 
     def add(name: str, grad: torch.Tensor) -> None:
         part = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
@@ -92,15 +90,7 @@ def _added_up(prepared: PreparedStep, batches: Sequence[PaddedBatch]) -> dict[st
         return lambda position, logprobs: plan.gradient(plan.rows[batch.rows[position]].sequence, logprobs)
 
     for batch in batches:
-        backward(
-            policy.model,
-            policy.trainable,
-            batch,
-            plan.objective.temperature,
-            weigh(batch),
-            add,
-            entropies=plan.has_entropies,
-        )
+        prepared.backward(batch, weigh(batch), add)
     return gradient
 
 
@@ -113,7 +103,6 @@ class TensorNorm:
     """One parameter's part of the step's gradient."""
 
     tensor: str
-    """The parameter's name."""
     num_entries: int
     """Numbers in it."""
     norm: float
@@ -161,7 +150,6 @@ class MatrixSteps:
     """The first steps of the three optimizers on one matrix."""
 
     tensor: str
-    """The parameter's name."""
     num_entries: int
     """O I."""
     products: Array

@@ -20,13 +20,12 @@ from torch import nn
 
 from gradscope.gradients.engines.loop import ROW_BYTES, parameter_blocks
 from gradscope.gradients.model.batches import PaddedBatch, pad_batch
-from gradscope.gradients.model.calls import uses_tf32
-from gradscope.gradients.model.passes import backward, completion_logprobs, gradients_on
+from gradscope.gradients.model.passes import add_gradients, backward, completion_logprobs, gradients_on
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
 from gradscope.gradients.processes import num_connected
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.verify import require_agreement, tolerance
+from gradscope.gradients.step.verify import require_agreement, tolerance_of
 from gradscope.metrics.gram.spectrum import Array, gaussian_cosines, rank_counts
 from gradscope.progress import ProgressCallback, no_progress
 
@@ -41,7 +40,6 @@ class Combinations:
     """Sums of the gradients of one group's rollouts."""
 
     group_id: str
-    """The group."""
     rollouts: tuple[int, ...]
     """Its rollouts within the step, [G]."""
     by_token: bool
@@ -57,9 +55,7 @@ class GroupWeightRanks:
     """What the spectra of the combinations of one group count as, for one weight."""
 
     group_id: str
-    """The group."""
     tensor: str
-    """The parameter's name."""
     shape: tuple[int, int]
     """Its shape, (O, I)."""
     counts: Array
@@ -139,12 +135,9 @@ def _rollout_gradients(
                 continue
             (logprobs,) = completion_logprobs(policy.model, batch, plan.objective.temperature)
             for number, row in enumerate(channels):
-                weights = plan.cotangent(row, logprobs.detach())
-                last = number == len(channels) - 1
-                grads = torch.autograd.grad(logprobs, parameters, weights, retain_graph=not last, allow_unused=True)
-                for buffer, grad in zip(rows.values(), grads, strict=True):
-                    if grad is not None:
-                        buffer[number * len(group.rollouts) + index] = grad.detach()
+                weights, is_last = plan.cotangent(row, logprobs.detach()), row is channels[-1]
+                place = number * len(group.rollouts) + index
+                add_gradients(list(rows.values()), place, logprobs, parameters, weights, is_last=is_last)
     return rows
 
 
@@ -159,18 +152,14 @@ def _put_whole_gradient(
     """One row's gradients where several processes hold parts of them: only a whole backward pass puts them together."""
     policy, plan = prepared.policy, prepared.plan
 
+    def weigh(_: int, logprobs: torch.Tensor) -> torch.Tensor:
+        return plan.cotangent(row, logprobs)
+
     def put(name: str, grad: torch.Tensor) -> None:
         rows[name][index] = grad.detach()
 
-    with gradients_on(policy.trainable, on=False), gradients_on(block, on=True):
-        backward(
-            policy.model,
-            block,
-            batch,
-            plan.objective.temperature,
-            lambda _, logprobs: plan.cotangent(row, logprobs),
-            put,
-        )
+    with gradients_on(policy.trainable, on=False):
+        backward(policy.model, block, batch, plan.objective.temperature, weigh, put)
 
 
 def _combined(gradients: torch.Tensor, group: Combinations) -> tuple[Array, Array]:
@@ -215,5 +204,5 @@ def _verify(prepared: PreparedStep, step: StepGram, squares: Mapping[int, float]
     own, expected = np.array(list(squares.values())), np.diag(step.score_gram)[rollouts]
     scale = np.maximum(expected, expected.mean())
     error = float(np.max(np.abs(own - expected) / scale, initial=0.0)) if scale.all() else 0.0
-    limit = tolerance(prepared.policy.dtype, tf32=uses_tf32(prepared.policy.device))
+    limit = tolerance_of(prepared.policy)
     require_agreement("The weights' gradients disagree with the rollouts' Gram matrix", error, limit)

@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import Engine, Verify
 from gradscope.gradients.model.batches import Frame, TokenSequence
-from gradscope.gradients.model.calls import uses_tf32
 from gradscope.gradients.model.policy import token_sequences
 from gradscope.gradients.plan.prepared_step import PreparedStep, scales_with_width
 from gradscope.gradients.plan.rows import Row, RowPlan
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.verify import require_agreement, tolerance
+from gradscope.gradients.step.verify import require_agreement, tolerance_of
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.groups import Rollout, RolloutGroup
@@ -286,5 +285,5 @@ def _require_agreement(prepared: PreparedStep, alone: Array, joined: Array) -> N
     scale = np.sqrt(np.clip(np.diag(alone), 0.0, None))
     sizes = np.maximum(np.outer(scale, scale), float(np.mean(scale) ** 2))
     error = float(np.max(np.abs(joined - alone) / sizes)) if sizes.all() else 0.0
-    limit = tolerance(prepared.policy.dtype, tf32=uses_tf32(prepared.policy.device))
+    limit = tolerance_of(prepared.policy)
     require_agreement("The step's score vectors have other inner products beside held-out answers", error, limit)

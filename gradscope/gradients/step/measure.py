@@ -28,8 +28,8 @@ from gradscope.gradients.engines.prompt import can_share, is_worth_sharing, prom
 from gradscope.gradients.engines.stream import KEPT_BYTES, stream_gram
 from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, pad_batch
 from gradscope.gradients.model.budget import names_out_of_memory, recomputed_tokens
-from gradscope.gradients.model.calls import uses_tf32, without_tf32
-from gradscope.gradients.model.passes import backward, completion_logprobs
+from gradscope.gradients.model.calls import removed_later, uses_tf32, without_tf32
+from gradscope.gradients.model.passes import completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy, token_embedding
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
@@ -300,26 +300,14 @@ def _row_difference(prepared: PreparedStep, row: int) -> float:
         errors.append((coarse.pop(name).float() - grad).double().square().sum())
         sizes.append(grad.double().square().sum())
 
-    _backward(prepared, row, keep)
+    def weigh(_: int, outputs: torch.Tensor) -> torch.Tensor:
+        return prepared.plan.cotangent(prepared.plan.rows[row], outputs)
+
+    prepared.backward(prepared.batch([row]), weigh, keep)
     with _in_float32(prepared.policy) as fine, without_tf32():
-        _backward(replace(prepared, policy=fine), row, compare)
+        replace(prepared, policy=fine).backward(prepared.batch([row]), weigh, compare)
     error, size = (float(torch.stack(parts).sum()) if parts else 0.0 for parts in (errors, sizes))
     return (error / size) ** 0.5 if size > 0 else 0.0
-
-
-def _backward(prepared: PreparedStep, index: int, consume: Callable[[str, torch.Tensor], None]) -> None:
-    """The gradient of one row, tensor by tensor."""
-    policy, plan, row = prepared.policy, prepared.plan, prepared.plan.rows[index]
-    batch = pad_batch([index], [plan.sequences[row.sequence]], policy.device)
-    backward(
-        policy.model,
-        policy.trainable,
-        batch,
-        plan.objective.temperature,
-        lambda _, logprobs: plan.cotangent(row, logprobs),
-        consume,
-        entropies=plan.has_entropies,
-    )
 
 
 @contextmanager
@@ -351,9 +339,7 @@ class _NonFinite:
     rollout: int
     """Index of the rollout within the step."""
     group_id: str
-    """Its group."""
     sample: int
-    """Its index within the group."""
     module: str
     """The first module, in the order in which they ran, with such an output."""
     token: int | None
@@ -397,11 +383,8 @@ def _watched(model: nn.Module) -> Iterator[list[tuple[str, int | None]]]:
         for name, module in model.named_modules()
         if name and not any(True for _ in module.children())
     ]
-    try:
+    with removed_later(handles):
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _first_token(bad: torch.Tensor) -> int | None:

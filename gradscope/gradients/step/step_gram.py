@@ -9,8 +9,7 @@ Shapes: R rollouts, N rows, T tokens of a completion, P parameters.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +22,7 @@ from safetensors.numpy import save
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.calls import uses_tf32
-from gradscope.gradients.model.passes import backpropagate, completion_logprobs, gradients_on
+from gradscope.gradients.model.passes import backpropagate, completion_logprobs, own_gradients
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import BESIDE, Channel, Row
 from gradscope.gradients.step.verify import Verification
@@ -42,7 +41,6 @@ class StepGram:
     """All inner products of one step's gradient rows."""
 
     step: int
-    """The trainer's step."""
     gram: Array
     """Inner products of all rows, float64, [N, N]."""
     rows: tuple[Row, ...]
@@ -64,7 +62,6 @@ class StepGram:
     dtype: str
     """Arithmetic of the model."""
     device: str
-    """Where it ran."""
     batch_tokens: int
     """Most padded tokens of a forward pass of several rows; what fit, where memory ran out."""
     num_parameters: int
@@ -74,7 +71,6 @@ class StepGram:
     slow_parameters: tuple[str, ...]
     """Parameters without a layer rule, computed one backward pass a row."""
     verification: Verification
-    """The engine's self-check."""
     tf32: bool
     """Whether float32 products could round to TF32."""
     relative_row_error: float
@@ -269,7 +265,7 @@ def _one_pass(prepared: PreparedStep, batches: Sequence[PaddedBatch], progress: 
     policy, plan, done = prepared.policy, prepared.plan, _Pass()
     trainable, has_kl = policy.trainable, bool(plan.index("kl"))
     kl_parts: dict[str, torch.Tensor] = {}
-    with _own_gradients(trainable):
+    with own_gradients(trainable):
         for batch in batches:
             outputs = completion_logprobs(policy.model, batch, plan.objective.temperature, entropies=plan.has_entropies)
             sequences = [plan.rows[row].sequence for row in batch.rows]
@@ -291,20 +287,6 @@ def _one_pass(prepared: PreparedStep, batches: Sequence[PaddedBatch], progress: 
         done.squares, done.as_clipped = _squares(gradients), float(torch.nn.utils.get_total_norm(gradients))
     done.kl_squares = _squares(kl_parts.values())
     return done
-
-
-@contextmanager
-def _own_gradients(trainable: Mapping[str, torch.nn.Parameter]) -> Iterator[None]:
-    """Gradients on, none there; what was there comes back."""
-    before = {name: parameter.grad for name, parameter in trainable.items()}
-    try:
-        for parameter in trainable.values():
-            parameter.grad = None
-        with gradients_on(trainable, on=True):
-            yield
-    finally:
-        for name, parameter in trainable.items():
-            parameter.grad = before[name]
 
 
 def _squares(gradients: Iterable[torch.Tensor]) -> float:

@@ -25,9 +25,9 @@ from gradscope.gradients.layers.capture import recomputed, share_nothing
 from gradscope.gradients.layers.rules import waits_for_tokens
 from gradscope.gradients.layers.trace import decoder_layers
 from gradscope.gradients.model.batches import PaddedBatch
-from gradscope.gradients.model.calls import uses_tf32
+from gradscope.gradients.model.calls import removed_later, uses_tf32
 from gradscope.gradients.model.passes import completion_logprobs, squared_norm
-from gradscope.gradients.model.policy import token_embedding
+from gradscope.gradients.model.policy import MeasuredPolicy, token_embedding
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.processes import num_connected
 from gradscope.machine.memory import trim_heap
@@ -50,7 +50,6 @@ class Verification:
     num_batches: int
     """Batches that were checked. With all of them goes a pair of rows of two batches where none holds the largest."""
     num_batches_total: int
-    """Batches of the step."""
     dtype: str
     """The arithmetic of both passes."""
 
@@ -62,6 +61,11 @@ class Verification:
 def tolerance(dtype: torch.dtype, *, tf32: bool = False) -> float:
     """The largest relative difference of two squared norms that arithmetic explains."""
     return _TF32_TOLERANCE if tf32 and dtype == torch.float32 else _TOLERANCE[dtype]
+
+
+def tolerance_of(policy: MeasuredPolicy) -> float:
+    """The same of a policy's arithmetic, by PyTorch's settings of this moment."""
+    return tolerance(policy.dtype, tf32=uses_tf32(policy.device))
 
 
 def require_agreement(claim: str, error: float, limit: float) -> None:
@@ -89,7 +93,7 @@ def verify_gram(
         InputError: The model is why: its rows depend on the rows or the padding beside them, or all tokens are alike.
     """
     policy, plan = prepared.policy, prepared.plan
-    limit = tolerance(policy.dtype, tf32=uses_tf32(policy.device))
+    limit = tolerance_of(policy)
     dtype = str(policy.dtype).removeprefix("torch.")
     if not gram.any() and waits_for_tokens(policy.model):
         return Verification(error=0.0, tolerance=limit, num_batches=0, num_batches_total=len(batches), dtype=dtype)
@@ -160,11 +164,8 @@ def _trimmed_before_the_table(model: Any) -> Iterator[None]:
         if isinstance(output, torch.Tensor) and output.requires_grad:
             output.register_hook(lambda _: trim_heap())  # type: ignore[no-untyped-call]
 
-    handle = token_embedding(model).register_forward_hook(on_output)
-    try:
+    with removed_later([token_embedding(model).register_forward_hook(on_output)]):
         yield
-    finally:
-        handle.remove()
 
 
 def _weights(block: NDArray[np.float64]) -> NDArray[np.float64]:

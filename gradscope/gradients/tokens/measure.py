@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.model.batches import pad_batch, split_rows
-from gradscope.gradients.model.calls import uses_tf32
+from gradscope.gradients.model.calls import removed_later
 from gradscope.gradients.model.passes import completion_entropies, completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.sharding import require_one_process
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Channel, Row, RowPlan
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.verify import require_agreement, tolerance
+from gradscope.gradients.step.verify import require_agreement, tolerance_of
 from gradscope.gradients.tokens.lockstep import lockstep_gram
 from gradscope.gradients.tokens.rows import TokenRow, TokenTable, chunks_of, token_loop_rows, token_tables
 from gradscope.gradients.tokens.sketch import sketch_plain_rows, sketch_rows
@@ -97,8 +97,7 @@ def _require_close(policy: MeasuredPolicy, block: Array, plain: Array) -> float:
 
 
 def _limit(policy: MeasuredPolicy) -> float:
-    """The largest difference that passes."""
-    return _TOKEN_FACTOR * tolerance(policy.dtype, tf32=uses_tf32(policy.device))
+    return _TOKEN_FACTOR * tolerance_of(policy)
 
 
 def _plain_gram(prepared: PreparedStep, rows: Sequence[TokenRow]) -> Array:
@@ -147,7 +146,6 @@ class TokenGram:
     slow_parameters: tuple[str, ...]
     """Parameters without a layer rule, computed one backward pass a row."""
     verification: _TokenVerification
-    """The self-check."""
     num_buckets: int | None = None
     """Numbers kept of each row where inner products are those of sketches; None where they are exact."""
 
@@ -225,9 +223,7 @@ class RolloutTokens:
     """The tokens of one rollout under the logged advantages; the KL part is left out."""
 
     group_id: str
-    """Its group."""
     sample: int
-    """Its index within the group."""
     texts: tuple[str, ...]
     """Each token alone as text, [T]; its id where there is no tokenizer."""
     is_seen: NDArray[np.bool_]
@@ -429,10 +425,8 @@ def _watched(model: Any, signal: Signal) -> Iterator[list[torch.Tensor]]:
         handle = head.register_forward_pre_hook(lambda _, inputs: (cut(inputs[0]), *inputs[1:]))
     else:
         handle = head.register_forward_hook(lambda _, __, output: cut(output))
-    try:
+    with removed_later([handle]):
         yield seen
-    finally:
-        handle.remove()
 
 
 def _weighed(prepared: PreparedStep, step: StepGram, sequence: int, rows: torch.Tensor, logged: bool) -> torch.Tensor:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradscope.gradients.model.batches import TokenSequence, pad_batch
-from gradscope.gradients.model.passes import completion_logprobs, gradients_on
+from gradscope.gradients.model.passes import add_gradients, completion_logprobs, gradients_on, row_buffers
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Channel, Row, RowPlan
 from gradscope.gradients.step.step_gram import StepGram
@@ -31,7 +31,6 @@ class TokenRow:
     """One row: the gradient of the log-probability of one sampled token."""
 
     sequence: int
-    """Index of its sequence."""
     position: int
     """Its place in the completion, from 0."""
 
@@ -45,7 +44,6 @@ class Chunk:
     positions: tuple[int, ...]
     """Their places in the completion, ascending, [C]."""
     sequence: int
-    """Index of their sequence."""
     prefix: TokenSequence
     """The sequence up to the last of them."""
 
@@ -99,22 +97,15 @@ def token_loop_rows(
 ) -> None:
     """Every row, handed out parameter by parameter, [N, elements] each."""
     num_rows, parameters = sum(len(chunk.rows) for chunk in chunks), list(trainable.values())
-    row_buffers = [
-        torch.zeros(num_rows, p.numel(), dtype=torch.promote_types(p.dtype, torch.float32), device=p.device)
-        for p in parameters
-    ]
+    buffers = row_buffers(parameters, num_rows)
     with gradients_on(trainable, on=True):
         for chunk in chunks:
             batch = pad_batch([0], [chunk.prefix], parameters[0].device)
             (logprobs,) = completion_logprobs(model, batch, temperature, torch.float64)
             for row, position in zip(chunk.rows, chunk.positions, strict=True):
-                last = row == chunk.rows[-1]
-                grads = torch.autograd.grad(logprobs[position], parameters, retain_graph=not last, allow_unused=True)
-                for rows, grad in zip(row_buffers, grads, strict=True):
-                    if grad is not None:
-                        rows[row] = grad.detach().flatten()
-    while row_buffers:
-        add(row_buffers.pop(0))
+                add_gradients(buffers, row, logprobs[position], parameters, is_last=row == chunk.rows[-1])
+    while buffers:
+        add(buffers.pop(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +113,7 @@ class TokenTable:
     """The token rows of one group."""
 
     step: int
-    """The trainer's step."""
     group_id: str
-    """The group."""
     rows: tuple[TokenRow, ...]
     """The tokens, [N]."""
     score_weights: Array

@@ -20,7 +20,7 @@ from torch import nn
 from gradscope.gradients.engines.loop import ROW_BYTES, GramAccumulator, parameter_blocks, row_bytes
 from gradscope.gradients.engines.stream import stream_gram
 from gradscope.gradients.model.batches import pad_batch, split_rows
-from gradscope.gradients.model.passes import completion_logprobs, gradients_on
+from gradscope.gradients.model.passes import add_gradients, completion_logprobs, gradients_on, row_buffers
 from gradscope.gradients.model.sharding import require_one_process
 from gradscope.gradients.plan.losses import Completion, SamplerCorrection, reward_slope
 from gradscope.gradients.plan.prepared_step import PreparedStep
@@ -242,10 +242,7 @@ def _by_group(
 ) -> None:
     """Add some parameters: a forward pass a group serves one backward pass a weighting."""
     policy, plan, parameters = prepared.policy, prepared.plan, list(block.values())
-    selected = [
-        torch.zeros(total.num_rows, p.numel(), dtype=torch.promote_types(p.dtype, torch.float32), device=total.device)
-        for p in parameters
-    ]
+    buffers = row_buffers(parameters, total.num_rows)
     with gradients_on(block, on=True):
         for group in range(tokens.num_groups):
             members = np.unique(tokens.rollouts[tokens.groups == group]).tolist()
@@ -258,18 +255,10 @@ def _by_group(
                 weighings = [torch.cat([row[member] for member in chosen]) for row in outputs]
                 live = [number for number, row in enumerate(weighings) if row.any()]
                 for number in live:
-                    grads = torch.autograd.grad(
-                        values,
-                        parameters,
-                        weighings[number].to(values),
-                        retain_graph=number != live[-1],
-                        allow_unused=True,
-                    )
-                    for rows, grad in zip(selected, grads, strict=True):
-                        if grad is not None:
-                            rows[number * tokens.num_groups + group] += grad.detach().flatten()
-    while selected:
-        total.add_rows(selected.pop(0))
+                    row, weights = number * tokens.num_groups + group, weighings[number].to(values)
+                    add_gradients(buffers, row, values, parameters, weights, is_last=number == live[-1])
+    while buffers:
+        total.add_rows(buffers.pop(0))
 
 
 UNCORRECTED = "none"

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from gradscope.gradients.model.batches import TokenSequence, pad_batch
+from gradscope.gradients.model.calls import exchanged_forward, without_adapter
 from gradscope.gradients.model.passes import completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy, padding_row, token_embedding
 from gradscope.gradients.model.sharding import local_tensor
@@ -130,18 +131,15 @@ def is_own_output(model: Any, sequence: TokenSequence) -> bool:
 @contextmanager
 def trl_output(model: Any) -> Iterator[None]:
     """Let a model answer with the logits of TRL's layer."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = without_adapter(model)
     config = base.config.get_text_config()
 
     def forward(*, logits_to_keep: int = 0, **arguments: Any) -> SimpleNamespace:
         hidden = base.base_model(**arguments).last_hidden_state[:, -logits_to_keep:]
         return SimpleNamespace(logits=_scaled(config, base.get_output_embeddings()(hidden)))
 
-    vars(base)["forward"] = forward
-    try:
+    with exchanged_forward(base, forward):
         yield
-    finally:
-        del vars(base)["forward"]
 
 
 def _scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,8 @@ import torch
 from torch import nn
 
 from gradscope.gradients.model.batches import PaddedBatch
-from gradscope.gradients.model.passes import backpropagate, completion_logprobs, gradients_on
+from gradscope.gradients.model.calls import exchanged_forward, removed_later
+from gradscope.gradients.model.passes import backpropagate, completion_logprobs, own_gradients
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.sharding import full_tensor, local_tensor, original_type
 from gradscope.gradients.plan.prepared_step import PreparedStep
@@ -42,11 +43,8 @@ def fused_head(model: Any, *, in_float32: bool = False) -> Iterator[None]:
         yield
         return
     least = torch.float32 if in_float32 else None
-    vars(head)["forward"] = lambda hidden: _FusedHead.apply(hidden, head.weight, head.bias, least)  # type: ignore[no-untyped-call]
-    try:
+    with exchanged_forward(head, lambda hidden: _FusedHead.apply(hidden, head.weight, head.bias, least)):  # type: ignore[no-untyped-call]
         yield
-    finally:
-        del vars(head)["forward"]
 
 
 class _FusedHead(torch.autograd.Function):
@@ -89,12 +87,8 @@ def _router_losses(model: Any, losses: list[torch.Tensor]) -> Iterator[None]:
     def take(_: Any, arguments: Any, output: Any) -> None:
         losses.append(output.aux_loss)
 
-    handles = [model.register_forward_pre_hook(ask, with_kwargs=True), model.register_forward_hook(take)]
-    try:
+    with removed_later([model.register_forward_pre_hook(ask, with_kwargs=True), model.register_forward_hook(take)]):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 NUM_ORDERS = 6
@@ -314,25 +308,20 @@ def _accumulated(
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The gradients that a step's backward passes leave on the parameters; what these held before comes back."""
     trainable = prepared.policy.trainable
-    before = {name: parameter.grad for name, parameter in trainable.items()}
     scale = _LARGEST_SCALE if arithmetic.autocast == torch.float16 else 1.0
-    try:
-        with gradients_on(trainable, on=True):
-            while True:
-                for parameter in trainable.values():
-                    parameter.grad = None
-                for batch in batches:
-                    _backward(prepared, batch, arithmetic, scale * rewards, scale / len(batches))
-                grads = {name: p.grad for name, p in trainable.items() if p.grad is not None}
-                if scale <= 1 or true_in_all_processes(_are_finite(grads.values())):
-                    break
-                scale /= 2
+    with own_gradients(trainable):
+        while True:
+            for parameter in trainable.values():
+                parameter.grad = None
+            for batch in batches:
+                _backward(prepared, batch, arithmetic, scale * rewards, scale / len(batches))
+            grads = {name: p.grad for name, p in trainable.items() if p.grad is not None}
+            if scale <= 1 or true_in_all_processes(_are_finite(grads.values())):
+                break
+            scale /= 2
         for gradient in grads.values():
             gradient.div_(scale)
         yield grads
-    finally:
-        for name, parameter in trainable.items():
-            parameter.grad = before[name]
 
 
 def _backward(

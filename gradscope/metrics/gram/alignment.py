@@ -139,9 +139,7 @@ def expected_updates(score_gram: ArrayLike, advantages: ArrayLike, index: ArrayL
     # without group j all products with it go, from either side
     cross = np.concatenate([whole[None], whole - across - across.swapaxes(1, 2)])
     return ExpectedUpdates(
-        cross=cross,
-        own=np.concatenate([own.sum(axis=0)[None], own.sum(axis=0) - own]),
-        num_groups=members.shape[1],
+        cross=cross, own=np.concatenate([own.sum(axis=0)[None], own.sum(axis=0) - own]), num_groups=members.shape[1]
     )
 
 

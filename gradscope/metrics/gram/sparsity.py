@@ -25,12 +25,7 @@ def row_sparsity(norms: ArrayLike) -> dict[str, Estimate]:
     >>> {name: round(estimate.value, 3) for name, estimate in row_sparsity([0.0, 0.0, 3.0, 4.0]).items()}
     {'zero_rows': 0.5, 'small_rows': 0.5, 'hoyer': 0.6, 'gini': 0.536}
     """
-    return {
-        "zero_rows": zero_rows(norms),
-        "small_rows": small_rows(norms),
-        "hoyer": hoyer(norms),
-        "gini": gini(norms),
-    }
+    return {"zero_rows": zero_rows(norms), "small_rows": small_rows(norms), "hoyer": hoyer(norms), "gini": gini(norms)}
 
 
 def zero_rows(norms: ArrayLike) -> Estimate:

@@ -9,7 +9,7 @@ Shapes: R rollouts of a step, G rollouts of a group.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import nn
 from gradscope.estimate import Estimate
 from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import names_out_of_memory
+from gradscope.gradients.model.calls import exchanged_forward
 from gradscope.gradients.model.policy import MeasuredPolicy, coarsest_dtype, load_measured_policy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
@@ -122,11 +123,5 @@ def _as_it_sampled(trainer: Trainer) -> Iterator[Any]:
 def _without_autocast(model: nn.Module) -> Iterator[None]:
     """Accelerate enters autocast in a forward of the instance, and keeps the one before; for a while that serves."""
     mixed, plain = model.__dict__.get("forward"), model.__dict__.get("_original_forward")
-    if mixed is None or plain is None:
+    with nullcontext() if mixed is None or plain is None else exchanged_forward(model, plain):
         yield
-        return
-    model.forward = plain
-    try:
-        yield
-    finally:
-        model.forward = mixed

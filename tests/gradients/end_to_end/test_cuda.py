@@ -30,10 +30,7 @@ from tests.gradients.models import (
     tiny_policy,
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 SAME = 1e-4
 """Relative distance of two Gram matrices in float32 whose sums went in different orders."""
 

@@ -6,7 +6,6 @@ time, and a token at a time.
 
 from __future__ import annotations
 
-import copy
 import functools
 from typing import Any
 
@@ -23,7 +22,16 @@ from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.training.grpo.trainer import HEADS
-from tests.gradients.models import DAPO, measured_step, relative, tiny_groups, tiny_policy
+from tests.gradients.models import (
+    DAPO,
+    measured_step,
+    plain_logprobs,
+    plain_model,
+    relative,
+    rollouts_of,
+    tiny_groups,
+    tiny_policy,
+)
 
 NUM_GROUPS, GROUP_SIZE = 2, 4
 BY_ROLLOUT = [name for name, entry in ALL_FORMULATIONS.items() if entry.scope != "token"]
@@ -67,23 +75,17 @@ def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list
 
 
 @functools.cache
-def plain_model(lora: bool) -> tuple[Any, list[torch.nn.Parameter]]:
-    """The same model in float64, without the engine's hooks, and its trainable parameters."""
-    policy = tiny_policy("qwen3_gqa_norms", lora=lora)
-    model = copy.deepcopy(policy.model).double()
-    return model, [p for name, p in model.named_parameters() if name in policy.trainable]
+def exact_model(lora: bool) -> tuple[Any, list[torch.nn.Parameter]]:
+    return plain_model(tiny_policy("qwen3_gqa_norms", lora=lora))
 
 
 def fresh_rows(lora: bool, groups: list[RolloutGroup], advantages: list[np.ndarray], *, by_token: bool) -> np.ndarray:
     """Gradient rows of the loss -A log pi / (number of tokens), in float64, one backward each, [R, P] or [N, P]."""
-    model, parameters = plain_model(lora)
+    model, parameters = exact_model(lora)
     num_tokens = sum(len(advantage) for advantage in advantages)
     rows = []
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
-    for rollout, advantage in zip(rollouts, advantages, strict=True):
-        ids, start = torch.tensor([rollout.prompt_ids + rollout.completion_ids]), len(rollout.prompt_ids)
-        log_pi = torch.log_softmax(model(input_ids=ids).logits[0, start - 1 : -1].double(), dim=-1)
-        losses = -torch.tensor(advantage) * log_pi.gather(1, ids[0, start:, None]).squeeze(1) / num_tokens
+    for rollout, advantage in zip(rollouts_of(groups), advantages, strict=True):
+        losses = -torch.tensor(advantage) * plain_logprobs(model, rollout) / num_tokens
         one_each = torch.eye(len(losses), dtype=torch.float64) if by_token else torch.ones(1, len(losses)).double()
         grads = torch.autograd.grad(losses, parameters, one_each, is_grads_batched=True)
         rows.append(torch.cat([part.flatten(1) for part in grads], dim=1).numpy())

@@ -10,7 +10,15 @@ import torch
 
 from gradscope.gradients.plan.losses import SamplerCorrection
 from gradscope.gradients.plan.objective import Objective
-from tests.gradients.models import measured_step, policy_of, tiny_groups, tiny_model
+from tests.gradients.models import (
+    flat_gradient,
+    measured_step,
+    plain_logprobs,
+    plain_logs,
+    policy_of,
+    tiny_groups,
+    tiny_model,
+)
 
 MODEL = "qwen3_gqa_norms"
 OFF_POLICY = {"importance_ratio": True, "epsilon_low": 0.1, "epsilon_high": 0.1}
@@ -36,10 +44,7 @@ CASES = {
     "sapo, reused": (Objective(loss_type="sapo", **OFF_POLICY), sapo),
     "cispo, reused": (Objective(loss_type="cispo", **OFF_POLICY | {"epsilon_high": 1.05}), cispo),
     "entropy bonus": (Objective(loss_type="grpo", entropy_coef=0.3), None),
-    "another sampler": (
-        Objective(loss_type="grpo", needs_sampler=True, correction=CUT),
-        None,
-    ),
+    "another sampler": (Objective(loss_type="grpo", needs_sampler=True, correction=CUT), None),
 }
 
 
@@ -47,11 +52,8 @@ def rows_by_hand(objective: Objective, term, model, reference, rollouts) -> np.n
     """One backward pass a rollout through the plain model."""
     num_tokens, rows = sum(len(r.completion_ids) for r in rollouts), []
     for rollout in rollouts:
-        ids, start = torch.tensor([rollout.prompt_ids + rollout.completion_ids]), len(rollout.prompt_ids)
-        logs, logs_of_reference = (
-            torch.log_softmax(of(input_ids=ids).logits[0, start - 1 : -1], -1) for of in (model, reference)
-        )
-        log_pi, log_ref = (of.gather(1, ids[0, start:, None]).squeeze(1) for of in (logs, logs_of_reference))
+        logs = plain_logs(model, rollout)
+        log_pi, log_ref = (plain_logprobs(of, rollout) for of in (model, reference))
         logged = torch.tensor(rollout.logprobs)
         log_ratio = log_pi - (logged if objective.importance_ratio else log_pi.detach())
         ratio = (log_ratio.mean() if objective.importance_sampling_level == "sequence" else log_ratio).exp()
@@ -65,8 +67,7 @@ def rows_by_hand(objective: Objective, term, model, reference, rollouts) -> np.n
         loss = loss + objective.beta * (behind.exp() - behind - 1) * ratio
         by_token = 1 / num_tokens if objective.loss_type == "cispo" else 1 / (len(rollouts) * len(log_pi))
         total = (loss * by_token).sum() + objective.entropy_coef * (logs.exp() * logs).sum() / num_tokens
-        grads = torch.autograd.grad(total, list(model.parameters()))
-        rows.append(torch.cat([part.flatten() for part in grads]).numpy())
+        rows.append(flat_gradient(total, list(model.parameters())))
     return np.stack(rows)
 
 

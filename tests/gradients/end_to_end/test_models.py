@@ -61,12 +61,7 @@ def test_three_steps_of_trl_are_replayed(table, name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("table", "name", "said"),
-    [
-        ("class", "phimoe", "draws random numbers in training"),
-    ],
-)
+@pytest.mark.parametrize(("table", "name", "said"), [("class", "phimoe", "draws random numbers in training")])
 def test_a_pass_that_was_not_the_models_own_is_no_mismatch(table, name, said, tmp_path):
     trained = outcome_of(table, name, tmp_path, train=True).trained
     assert trained.startswith("cannot at 3 of 3 steps")

@@ -29,22 +29,14 @@ from gradscope.gradients.tokens.measure import measure_rollout_tokens, measure_s
 from gradscope.gradients.tokens.sums import CORRECTIONS, corrected, counted_tokens, measure_token_sums
 from gradscope.gradients.trained.assumptions import is_own_output, is_random
 from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms
-from tests.gradients.models import (
-    ARCHITECTURES,
-    DAPO,
-    policy_of,
-    relative,
-    tiny_experts,
-    tiny_groups,
-    tiny_model,
-)
+from tests.gradients.models import ARCHITECTURES, DAPO, policy_of, relative, tiny_experts, tiny_groups, tiny_model
 from tests.gradients.other_device import THERE, Elsewhere, moved, other_device
 
 CHECKS = {"asked: gradients/model/passes.squared_norm": 1, "down: gradients/step/measure.gram": 1}
 """What any engine waits for: the self-check's norm, and the matrix."""
 ONCE = {**CHECKS, "down: gradients/step/measure._on_cpu": 1}
 """And all log-probabilities at once."""
-KEPT = {f"{way}: gradients/layers/factors.{name}" for way in ("down", "up") for name in ("to", "<genexpr>")}
+KEPT = {f"{way}: gradients/layers/factors.<lambda>" for way in ("down", "up")}
 """Pairs of several batches go to the CPU and come back: there they may wait for hours of other batches, or on disk."""
 OF_EXPERTS = {
     *("asked: gradients/layers/rules._pairs", "down: gradients/layers/rules._pairs"),

@@ -241,10 +241,7 @@ PIECES: dict[str, tuple[tuple[int, ...], list[GradientFactor]]] = {
     "more outputs": ((7, 4), [OuterProduct(left=tokens(7), right=tokens(4, seed=1))]),
     "more inputs": ((4, 7), [OuterProduct(left=tokens(4), right=tokens(7, seed=1))]),
     "table": ((9, 4), [Scatter(ids=numbers(9), grads=tokens(4))]),
-    "tied": (
-        (9, 4),
-        [Scatter(ids=numbers(9), grads=tokens(4)), OuterProduct(left=tokens(9), right=tokens(4, seed=1))],
-    ),
+    "tied": ((9, 4), [Scatter(ids=numbers(9), grads=tokens(4)), OuterProduct(left=tokens(9), right=tokens(4, seed=1))]),
     "wide table": (
         (3, 8),
         [Scatter(ids=numbers(3), grads=tokens(8)), OuterProduct(left=tokens(3), right=tokens(8, seed=1))],

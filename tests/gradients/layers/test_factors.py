@@ -14,6 +14,7 @@ from gradscope.gradients.layers.factors import (
     begin_graph,
     compact,
     is_close,
+    moved,
     once,
 )
 from gradscope.gradients.model import head as head_module
@@ -26,14 +27,11 @@ def test_factors_move_together():
         Scatter(ids=(torch.tensor([1, 2]),), grads=(torch.ones(2, 2),)),
         Summed(rows=torch.ones(1, 3)),
     ):
-        out, moved = (
-            torch.zeros(3, 1 if isinstance(part, Summed) else 2),
-            torch.zeros(3, 1 if isinstance(part, Summed) else 2),
-        )
-        part.add_to(0, 0, out)
-        part.to(torch.device("cpu")).add_to(0, 0, moved)
-        assert out.any()
-        assert torch.equal(out, moved)
+        here, there = (torch.zeros(3, 1 if isinstance(part, Summed) else 2) for _ in range(2))
+        part.add_to(0, 0, here)
+        moved(part, torch.device("cpu")).add_to(0, 0, there)
+        assert here.any()
+        assert torch.equal(here, there)
 
 
 def test_a_slice_holds_its_part_of_each_kind_of_factor():
@@ -55,7 +53,7 @@ def test_a_slice_holds_its_part_of_each_kind_of_factor():
     out = torch.zeros(1, 2)
     routed.add_to(0, 1, out)  # expert 1 alone
     assert out.tolist() == [[1.0, 2.0]]
-    assert routed.to(torch.device("cpu")).experts[0].tolist() == [1, 0, 1]
+    assert moved(routed, torch.device("cpu")).experts[0].tolist() == [1, 0, 1]
     out = torch.ones(1, 1)
     Summed(rows=torch.tensor([[7.0, 8.0]])).add_to(0, 1, out)
     assert out.tolist() == [[9.0]]
@@ -80,7 +78,7 @@ def test_an_output_layer_forms_the_gradient_of_its_output_slice_by_slice(monkeyp
     monkeypatch.setattr(head_module, "SLICE_BYTES", 4 * 3 * 2)  # two columns at a time
     head = PlainHead(module=module, scale=1.0, cap=None)
     for is_bias, grad in zip((False, True), expected, strict=True):
-        factor = HeadProduct(head=head, tokens=(tokens, tokens), is_bias=is_bias).to(torch.device("cpu"))
+        factor = moved(HeadProduct(head=head, tokens=(tokens, tokens), is_bias=is_bias), torch.device("cpu"))
         out = torch.zeros(7, grad.numel() // 11, dtype=torch.float64)
         factor.add_to(1, 3, out)
         torch.testing.assert_close(out, grad.view(11, -1)[3:10])

@@ -9,7 +9,7 @@ from gradscope.gradients.layers.trace import CoveredLayers, Tracer, decoder_laye
 from gradscope.gradients.model.batches import TokenSequence
 from gradscope.gradients.model.policy import token_sequences
 from tests.gradients.adapters import adapted
-from tests.gradients.models import tiny_groups, tiny_policy
+from tests.gradients.models import plain_logprobs, plain_model, tiny_groups, tiny_policy
 
 
 def longest() -> TokenSequence:
@@ -31,9 +31,7 @@ def test_a_pass_is_cut_before_every_layer_and_after_the_last():
 def test_log_probabilities_are_at_the_trainers_temperature():
     policy, sequence = tiny_policy("llama_untied_biases"), longest()
     trace = Tracer(policy.model, policy.trainable, 0.5).trace(sequence)
-    ids = torch.tensor([sequence.prompt_ids + sequence.completion_ids])
-    logits = policy.model(input_ids=ids).logits[0, trace.start - 1 : -1].detach() / 0.5
-    expected = torch.log_softmax(logits.double(), -1).gather(1, ids[0, trace.start :, None]).squeeze(1)
+    expected = plain_logprobs(plain_model(policy)[0], sequence, 0.5).detach()
     torch.testing.assert_close(trace.logprobs.detach(), expected, rtol=1e-5, atol=1e-6)
 
 

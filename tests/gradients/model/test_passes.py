@@ -14,6 +14,7 @@ from tests.gradients.models import (
     measured_step,
     naive_rows,
     naive_token_rows,
+    plain_logprobs,
     policy_of,
     relative,
     tiny_groups,
@@ -82,9 +83,7 @@ def setting():
     sequences = token_sequences(policy, tiny_groups(1, 3))
     loss = torch.zeros((), dtype=torch.float64)
     for row, sequence in enumerate(sequences):
-        ids, start = torch.tensor([sequence.prompt_ids + sequence.completion_ids]), len(sequence.prompt_ids)
-        log_pi = torch.log_softmax(policy.model(input_ids=ids).logits[0, start - 1 : -1] / TEMPERATURE, -1)
-        loss = loss + (row + 1) * log_pi.gather(1, ids[0, start:, None]).sum()
+        loss = loss + (row + 1) * plain_logprobs(policy.model, sequence, TEMPERATURE).sum()
     grads = torch.autograd.grad(loss, list(policy.trainable.values()))
     return policy, pad_batch(range(3), sequences, policy.device), dict(zip(policy.trainable, grads, strict=True))
 

@@ -32,7 +32,16 @@ from gradscope.reason import Reason
 from gradscope.rollouts.groups import Rollout
 from gradscope.rollouts.run import TrlVersion
 from tests.diagnostics.inputs.test_recomputed import scaled_model
-from tests.gradients.models import DAPO, VOCAB, policy_of, prepared, tiny_groups, tiny_model, tiny_policy
+from tests.gradients.models import (
+    DAPO,
+    VOCAB,
+    plain_logprobs,
+    policy_of,
+    prepared,
+    tiny_groups,
+    tiny_model,
+    tiny_policy,
+)
 
 WITH_KL = dataclasses.replace(DAPO, beta=0.1)
 
@@ -54,10 +63,7 @@ def test_the_reference_holds_its_own_log_probabilities():
     reference.lm_head.weight.data.mul_(0.5)
     prepared = prepare_step(policy_of(tiny_model("llama_untied_biases"), reference=reference), groups, WITH_KL)
     for rollout, found in zip(groups[0].rollouts, [of.reference for of in prepared.plan.completions], strict=True):
-        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
-        start = len(rollout.prompt_ids)
-        log_pi = torch.log_softmax(reference(input_ids=ids).logits[0, start - 1 : -1].detach(), -1)
-        np.testing.assert_allclose(found, log_pi.gather(1, ids[0, start:, None]).squeeze(1), rtol=1e-5)
+        np.testing.assert_allclose(found, plain_logprobs(reference, rollout).detach(), rtol=1e-5)
 
 
 def test_without_a_kl_term_there_is_no_reference():

@@ -18,7 +18,7 @@ from gradscope.gradients.step.directions import (
 )
 from gradscope.gradients.step.measure import measure_step
 from gradscope.metrics.gram.sparsity import row_sparsity
-from tests.gradients.models import DAPO, tiny_groups, tiny_policy
+from tests.gradients.models import DAPO, plain_logprobs, tiny_groups, tiny_policy
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 12])
@@ -32,10 +32,7 @@ def test_spectra_are_those_of_the_ordinary_gradient(batch_tokens):
     loss = torch.zeros(())
     num_tokens = sum(len(r.completion_ids) for g in groups for r in g.rollouts)
     for rollout in (r for group in groups for r in group.rollouts):
-        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
-        start = len(rollout.prompt_ids)
-        log_pi = torch.log_softmax(policy.model(input_ids=ids).logits[0, start - 1 : -1], -1)
-        loss = loss - rollout.advantage / num_tokens * log_pi.gather(1, ids[0, start:, None]).sum()
+        loss = loss - rollout.advantage / num_tokens * plain_logprobs(policy.model, rollout).sum()
     loss.backward()
     matrices = {name: p for name, p in policy.trainable.items() if p.dim() == 2}
     assert [one.tensor for one in found] == list(matrices)

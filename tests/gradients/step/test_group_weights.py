@@ -13,7 +13,7 @@ from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.group_weights import Combinations, measure_group_weights
 from gradscope.gradients.step.measure import measure_step
 from gradscope.metrics.gram.spectrum import effective_rank, participation_ratio, stable_rank
-from tests.gradients.models import ARCHITECTURES, DAPO, tiny_groups, tiny_policy
+from tests.gradients.models import ARCHITECTURES, DAPO, plain_logprobs, tiny_groups, tiny_policy
 
 FACTORS = np.array([[1.0, -0.5, -0.5], [0.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
 
@@ -33,11 +33,7 @@ def plain_gradients(prepared: PreparedStep, rollouts: tuple[int, ...], factors: 
     """The gradient of sum_i factor_i sum_t w_it log pi, by autograd alone."""
     model, total = prepared.policy.model, torch.zeros(())
     for factor, rollout in zip(factors, rollouts, strict=True):
-        sequence = prepared.plan.sequences[rollout]
-        ids = torch.tensor([sequence.prompt_ids + sequence.completion_ids])
-        start = len(sequence.prompt_ids)
-        log_pi = torch.log_softmax(model(input_ids=ids).logits[0, start - 1 : -1], -1)
-        chosen = log_pi.gather(1, ids[0, start:, None]).squeeze(1)
+        chosen = plain_logprobs(model, prepared.plan.sequences[rollout])
         total = total + factor * (chosen * prepared.plan.weights[rollout].to(chosen)).sum()
     names = [name for name, parameter in model.named_parameters() if parameter.dim() == 2 and parameter.requires_grad]
     weights = [model.get_parameter(name) for name in names]

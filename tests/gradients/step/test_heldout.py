@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,17 @@ from gradscope.gradients.step import heldout as heldout_module
 from gradscope.gradients.step.heldout import _heldout_sequences, measure_heldout_gram
 from gradscope.gradients.step.measure import measure_step
 from gradscope.rollouts.groups import Rollout, RolloutGroup
-from tests.gradients.models import ARCHITECTURES, DAPO, policy_of, tiny_experts, tiny_groups, tiny_policy
+from tests.gradients.models import (
+    ARCHITECTURES,
+    DAPO,
+    flat_gradient,
+    plain_logprobs,
+    plain_model,
+    policy_of,
+    tiny_experts,
+    tiny_groups,
+    tiny_policy,
+)
 
 ANSWERS = (((7, 8, 9), ((3, 4, 1), (5, 1))), ((2, 11), ((6, 6, 12, 1),)), ((19, 20, 21, 2), ((1,), (4, 5, 6, 7, 8, 1))))
 SHARES = ((0.75, 0.25), (1.0,), (0.5, 0.5))
@@ -45,15 +56,9 @@ def heldout_groups() -> list[RolloutGroup]:
 
 def plain(prepared: PreparedStep, prompt_ids: tuple, completion_ids: tuple, *, temperature: float = 1.0) -> np.ndarray:
     """The gradient of an answer's log-probability in float64, by autograd alone."""
-    model = copy.deepcopy(prepared.policy.model).double()
-    parameters = [p for name, p in model.named_parameters() if name in prepared.policy.trainable]
-    ids = torch.tensor([prompt_ids + completion_ids])
-    log_pi = torch.log_softmax(model(input_ids=ids).logits[0, len(prompt_ids) - 1 : -1].double() / temperature, -1)
-    total = log_pi[torch.arange(len(completion_ids)), torch.tensor(completion_ids)].sum()
-    grads = torch.autograd.grad(total, parameters, allow_unused=True)
-    return np.concatenate(
-        [np.zeros(p.numel()) if g is None else g.numpy().ravel() for g, p in zip(grads, parameters, strict=True)]
-    )
+    model, parameters = plain_model(prepared.policy)
+    answer = SimpleNamespace(prompt_ids=prompt_ids, completion_ids=completion_ids)
+    return flat_gradient(plain_logprobs(model, answer, temperature).sum(), parameters)
 
 
 def expected_of(prepared: PreparedStep, *, temperature: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

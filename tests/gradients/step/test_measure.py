@@ -19,11 +19,14 @@ from gradscope.reason import Reason
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
+    flat_gradient,
     long_prompts,
     measured_step,
     naive_rows,
+    plain_logprobs,
     policy_of,
     relative,
+    rollouts_of,
     tiny_experts,
     tiny_groups,
     tiny_model,
@@ -136,16 +139,9 @@ def test_kl_rows_are_the_gradient_of_the_kl_term():
     found = measured_step(policy, groups, objective, engine="stream")
     rows = []
     for rollout in groups[0].rollouts:
-        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
-        start = len(rollout.prompt_ids)
-        log_pi, log_ref = (
-            torch.log_softmax(m(input_ids=ids).logits[0, start - 1 : -1], -1).gather(1, ids[0, start:, None]).squeeze(1)
-            for m in (model, reference)
-        )
-        behind = log_ref.detach() - log_pi
+        behind = plain_logprobs(reference, rollout).detach() - plain_logprobs(model, rollout)
         loss = 0.3 * weight_of(groups) * (behind.exp() - behind - 1).sum()
-        grads = torch.autograd.grad(loss, list(model.parameters()))
-        rows.append(torch.cat([part.flatten() for part in grads]).numpy())
+        rows.append(flat_gradient(loss, list(model.parameters())))
     matrix = np.stack(rows)
     assert relative(found.kl_gram, matrix @ matrix.T) < 1e-10
     score = found.score_gram.sum()
@@ -169,14 +165,10 @@ def test_clipped_importance_ratios_enter_the_logged_gradient():
     found = measured_step(policy, groups, objective, engine="stream")
     loss = torch.zeros((), dtype=torch.float64)
     for rollout in rollouts:
-        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
-        start = len(rollout.prompt_ids)
-        log_pi = torch.log_softmax(model(input_ids=ids).logits[0, start - 1 : -1], -1)
-        ratio = (log_pi.gather(1, ids[0, start:, None]).squeeze(1) - torch.tensor(rollout.logprobs)).exp()
+        ratio = (plain_logprobs(model, rollout) - torch.tensor(rollout.logprobs)).exp()
         worth = torch.min(ratio * rollout.advantage, ratio.clamp(0.8, 1.28) * rollout.advantage)
         loss = loss - weight_of(groups) * worth.sum()
-    grads = torch.autograd.grad(loss, list(model.parameters()))
-    expected = sum(float(part.square().sum()) for part in grads)
+    expected = float(np.sum(flat_gradient(loss, list(model.parameters())) ** 2))
     assert found.logged_gram.sum() == pytest.approx(expected, rel=1e-9)
     assert found.gradient_gram([r.advantage for r in rollouts]).sum() != pytest.approx(expected, rel=1e-3)
     assert any("clip" in note for note in found.notes)
@@ -405,14 +397,9 @@ def test_float32_rows_stay_within_the_documented_bound(name):
     """Each row against float64, one by one: float32 rows by plain backwards of the float32 model."""
     policy, groups = tiny_policy(name), tiny_groups()
     exact = naive_rows(policy, groups, 1.0)
-    for rollout, truth in zip((r for group in groups for r in group.rollouts), exact, strict=True):
-        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
-        start = len(rollout.prompt_ids)
-        log_pi = torch.log_softmax(policy.model(input_ids=ids).logits[0, start - 1 : -1], -1)
-        total = log_pi.gather(1, ids[0, start:, None]).sum()
-        grads = torch.autograd.grad(total, list(policy.trainable.values()), allow_unused=True)
-        row = torch.cat([part.flatten() for part in grads]).double().numpy()
-        assert relative(row, truth) < FLOAT32_ROW_ERROR
+    for rollout, truth in zip(rollouts_of(groups), exact, strict=True):
+        row = flat_gradient(plain_logprobs(policy.model, rollout).sum(), list(policy.trainable.values()))
+        assert relative(row.astype(np.float64), truth) < FLOAT32_ROW_ERROR
     assert measured_step(policy, groups, DAPO).relative_row_error == FLOAT32_ROW_ERROR
 
 

@@ -12,7 +12,7 @@ from gradscope.gradients.layers.factors import OuterProduct, Scatter
 from gradscope.gradients.model.policy import token_sequences
 from gradscope.gradients.tokens.lockstep import Part, _add_token_parameter, _require_fit, lockstep_gram
 from gradscope.gradients.tokens.rows import TokenRow, chunks_of
-from tests.gradients.models import naive_token_rows, relative, tiny_groups, tiny_policy
+from tests.gradients.models import naive_token_rows, plain_logprobs, relative, tiny_groups, tiny_policy
 
 
 @pytest.mark.parametrize("size", [1, 2, 100])
@@ -31,20 +31,18 @@ def test_a_decomposition_by_position_is_not_the_token_rows():
     """Rows of one backward pass, position by position: their sum is the same, their matrix is another."""
     policy, groups = tiny_policy("llama_untied_biases", dtype=torch.float64), tiny_groups(1, 3)
     rollout, model = max(groups[0].rollouts, key=lambda rollout: len(rollout.completion_ids)), policy.model
-    ids, start = torch.tensor([rollout.prompt_ids + rollout.completion_ids]), len(rollout.prompt_ids)
     kept = {}
     module = model.model.layers[0].self_attn.k_proj
     handle = module.register_forward_hook(lambda _, given, out: kept.update(given=given[0], out=out))
-    log_pi = torch.log_softmax(model(input_ids=ids).logits[0, start - 1 : -1], -1)
+    chosen = plain_logprobs(model, rollout)
     handle.remove()
-    chosen = log_pi.gather(1, ids[0, start:, None]).squeeze(1)
     together, *alone = (
         torch.autograd.grad(loss, [kept["out"], module.weight], retain_graph=True) for loss in (chosen.sum(), *chosen)
     )
     by_position = torch.einsum("to,ti->toi", together[0][0], kept["given"][0]).flatten(1).detach()
     by_token = torch.stack([grad.flatten() for _, grad in alone])
     torch.testing.assert_close(by_position.sum(0), by_token.sum(0))
-    predicting = by_position[start - 1 : -1]
+    predicting = by_position[len(rollout.prompt_ids) - 1 : -1]
     assert len(predicting) == len(by_token) > 3
     assert relative((predicting @ predicting.T).numpy(), (by_token @ by_token.T).numpy()) > 0.1
 

@@ -31,12 +31,7 @@ def test_a_sample_of_nothing_is_refused():
 def test_chunks_are_neighbors_of_one_sequence_and_end_with_their_last_token():
     sequences = [
         TokenSequence(
-            group_id="g",
-            sample=sample,
-            prompt_ids=(1,),
-            completion_ids=(2, 3, 4, 5),
-            mask=(True,) * 4,
-            inferred=False,
+            group_id="g", sample=sample, prompt_ids=(1,), completion_ids=(2, 3, 4, 5), mask=(True,) * 4, inferred=False
         )
         for sample in range(2)
     ]

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from gradscope.gradients.plan.losses import SamplerCorrection
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
@@ -22,7 +20,19 @@ from gradscope.gradients.tokens.sums import (
     sequence_factors,
 )
 from gradscope.rollouts.groups import RolloutGroup
-from tests.gradients.models import ARCHITECTURES, DAPO, naive_token_rows, relative, tiny_groups, tiny_policy, weight_of
+from tests.gradients.models import (
+    ARCHITECTURES,
+    DAPO,
+    flat_gradient,
+    naive_token_rows,
+    plain_logs,
+    plain_model,
+    relative,
+    rollouts_of,
+    tiny_groups,
+    tiny_policy,
+    weight_of,
+)
 
 NUM_WEIGHTINGS = 3
 
@@ -58,19 +68,12 @@ def test_a_weighting_of_entropies_is_their_gradient(max_bytes: int) -> None:
     prepared = prepare_step(policy, groups, dataclasses.replace(DAPO, temperature=0.8))
     tokens, weights = asked(prepared)
     found = measure_token_sums(prepared, tokens, weights, np.array([False, True, False]), max_bytes=max_bytes)
-    model = copy.deepcopy(policy.model).double()
-    parameters, rows, entropies = list(model.parameters()), [], []
-    for rollout in (rollout for group in groups for rollout in group.rollouts):
-        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
-        logs = torch.log_softmax(model(input_ids=ids).logits[0, len(rollout.prompt_ids) - 1 : -1].double() / 0.8, -1)
-        for position, token in enumerate(rollout.completion_ids):
-            for value, into in (
-                (logs[position, token], rows),
-                (-(logs[position].exp() * logs[position]).sum(), entropies),
-            ):
-                grads = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
-                flat = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)]
-                into.append(torch.cat([part.flatten() for part in flat]).numpy())
+    (model, parameters), rows, entropies = plain_model(policy), [], []
+    for rollout in rollouts_of(groups):
+        logs = plain_logs(model, rollout, 0.8)
+        for of_place, token in zip(logs, rollout.completion_ids, strict=True):
+            rows.append(flat_gradient(of_place[token], parameters))
+            entropies.append(flat_gradient(-(of_place.exp() * of_place).sum(), parameters))
     sums = np.stack(
         [
             [weights[v][mask] @ np.stack(entropies if v == 1 else rows)[mask] for mask in masks]

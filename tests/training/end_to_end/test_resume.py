@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.rollouts.run_folder import (
-    checkpoint_path,
-    metrics_path,
-    read_metrics,
-)
+from gradscope.rollouts.run_folder import checkpoint_path, metrics_path, read_metrics
 from gradscope.rollouts.store import step_files
 from gradscope.training.checkpoints import MEMORY, MEMORY_ARRAYS, complete_checkpoints
 from gradscope.training.train import train

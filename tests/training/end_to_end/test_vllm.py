@@ -112,8 +112,7 @@ def test_where_it_is_not_installed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vllm", "hint"),
-    [({"server_prot": 1}, "Did you mean 'server_port'"), ({"x": 1}, "Known names: ")],
+    ("vllm", "hint"), [({"server_prot": 1}, "Did you mean 'server_port'"), ({"x": 1}, "Known names: ")]
 )
 def test_an_argument_that_trl_does_not_have(tmp_path: Path, vllm: dict[str, Any], hint: str) -> None:
     with pytest.raises(UsageError, match=f"TRL's GRPOConfig has no argument vllm_{next(iter(vllm))}") as caught:

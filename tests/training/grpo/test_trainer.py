@@ -44,10 +44,7 @@ def assert_logprobs(run: Path, *, steps: tuple[int, ...], temperature: float) ->
                 np.testing.assert_allclose(rollout.logprobs, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name for name, entry in ALL_FORMULATIONS.items() if entry.function is not None],
-)
+@pytest.mark.parametrize("name", [name for name, entry in ALL_FORMULATIONS.items() if entry.function is not None])
 def test_every_formulation_trains_and_its_advantages_are_recorded(short_run: MakeRun, name: str) -> None:
     run = short_run(advantage=name)
     groups = read_steps(run)
