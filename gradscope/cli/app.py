@@ -87,7 +87,7 @@ class _OnDemand(Mapping[str, Any]):
         return (name for questions in _PANELS.values() for name in questions)
 
     def __len__(self) -> int:
-        return len(list(self))
+        return sum(map(len, _PANELS.values()))
 
 
 class _Commands(PlainSwitches, TyperGroup):

@@ -52,7 +52,10 @@ def _broken(text: Text, width: int) -> Text:
     for word in _WORD.finditer(text.plain):
         if word.end() - lines[-1] > width and word.start() > lines[-1]:
             lines.append(word.start())
-    return Text("\n").join(line.rstrip() or line for line in text.divide(lines[1:]))
+    divided = text.divide(lines[1:])
+    for line in divided:
+        line.rstrip()
+    return Text("\n").join(divided)
 
 
 def pause() -> None:
