@@ -19,7 +19,10 @@ _SUMMARY = "A research summary of five GRPO experiments"
 _MORE_ROLLOUTS = (
     "32 or 64 rollouts of the same prompts at one step: gradscope train --group-size 32, or the trainer's own."
 )
-_SAME_RUN = "The same run with only the advantage exchanged: gradscope train with two advantages and --seeds."
+_SAME_RUN = (
+    "The same run with only the advantage exchanged (gradscope train with two advantages and --seeds), as "
+    "docs/research/study_starvation.md did on the embedded model."
+)
 _MORE_GROUPS = "More groups with a gradient at the recomputed steps: --step with more of them, or a larger batch."
 _ENTROPY = "arXiv 2505.22617 (The entropy mechanism of reinforcement learning)"
 _NEAR_CHECKPOINTS = (
