@@ -3,6 +3,8 @@
 0 done · 1 a check failed or could not be decided, and a replay is one · 2 usage or unusable input, also where a part
 of it is damaged and the rest is shown · 3 a bug in gradscope · 130 interrupted by Ctrl-C · 141 the reader of a pipe
 went away, as a shell reports it of other programs.
+
+What takes long to import is imported by `_run_command`, where Ctrl-C has an answer.
 """
 
 from __future__ import annotations
@@ -13,17 +15,13 @@ import gc
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-import typer
-
 from gradscope.cli.blas import patient_threads
 from gradscope.errors import GradscopeError, LaunchError, MissingDependencyError, VerificationError
 from gradscope.machine.processes import num_processes, tell_own_error
-from gradscope.writing import naming
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
 INTERRUPTED = 130
@@ -58,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     patient_threads()
     try:
         return _run_command(arguments)
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         _say("interrupted")
         return INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
@@ -66,9 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return error.code  # 0: typer's shell completion; 2: one of several processes, and another has told why
         _drop_stdout()  # typer answers a closed pipe with exit(1), which would read as a failed check
         return CLOSED_PIPE
-    except typer.TyperException as error:
-        _say_error(error.format_message().replace("Value error, ", ""), _usage_hint(error))
-        return 2
     except GradscopeError as error:
         lacks_torch = isinstance(error, MissingDependencyError) and "[gradients]" in (error.hint or "")
         other = " (or look at the log alone: --no-gradients)" if lacks_torch and arguments[0] in _LOGS_ALONE else ""
@@ -88,7 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """The console script."""
     gc.set_threshold(*_SELDOM)
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # pressed again while the first was told
+        code = INTERRUPTED
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said
     if not code or num_processes() == 1:  # what is left of their connections may wait for the others, or abort
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -99,19 +100,30 @@ def run() -> NoReturn:
 
 
 def _run_command(arguments: list[str]) -> int:
+    import typer
+
     from gradscope.cli.app import command
     from gradscope.cli.arguments.spelling import with_new_names
+    from gradscope.writing import naming
 
     renamed, notes = with_new_names(arguments)
     if not {"--quiet", "-q"} & set(arguments):
         for note in notes:
             _say(f"note: {note}")
-    code = command().main(
-        args=renamed,
-        prog_name="gradscope",
-        standalone_mode=False,
-        obj=main,  # the demo runs other commands as a person would
-    )
+    try:
+        code = command().main(
+            args=renamed,
+            prog_name="gradscope",
+            standalone_mode=False,
+            obj=main,  # the demo runs other commands as a person would
+        )
+    except typer.Abort as error:
+        raise KeyboardInterrupt from error
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        hint = f"See `{context.command_path if context else 'gradscope'} --help`."
+        _say_error(error.format_message().replace("Value error, ", ""), hint)
+        return 2
     with naming("stdout"):
         sys.stdout.flush()
     if code == INTERRUPTED:  # typer's own translation of Ctrl-C, without a word
@@ -138,11 +150,6 @@ def _drop_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
-def _usage_hint(error: typer.TyperException) -> str:
-    context = getattr(error, "ctx", None)
-    return f"See `{context.command_path if context else 'gradscope'} --help`."
-
-
 def _fitting(hint: str | None, arguments: Sequence[str]) -> str | None:
     from gradscope.cli.app import options_by_command
     from gradscope.cli.arguments.spelling import fitting_hint
@@ -153,6 +160,8 @@ def _fitting(hint: str | None, arguments: Sequence[str]) -> str | None:
 def _say_bug(error: Exception) -> int:
     tell_own_error()
     if os.environ.get(DEBUG_VARIABLE) == "1":
+        import traceback
+
         traceback.print_exc()
     _say_error(
         f"gradscope stopped at a bug of its own: {type(error).__name__}: {error}",

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -41,7 +42,6 @@ def raising(error: BaseException) -> Callable[[list[str]], int]:
         (ValueError("wrong array"), 3),
         (PermissionError(13, "Permission denied", "/locked"), 2),
         (KeyboardInterrupt(), 130),
-        (typer.Abort(), 130),
         (BrokenPipeError(), 141),
         (SystemExit(1), 141),
     ],
@@ -55,6 +55,17 @@ def test_every_exception_has_its_exit_code(
     out, err = capsys.readouterr()
     assert out == ""
     assert "Traceback" not in err
+
+
+def test_what_typer_makes_of_ctrl_c_is_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def aborted(**_: object) -> None:
+        raise typer.Abort
+
+    monkeypatch.setattr("gradscope.cli.app.command", lambda: SimpleNamespace(main=aborted))
+    assert __main__.main([]) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
 
 
 def test_an_error_says_what_and_then_what_next(
@@ -158,6 +169,21 @@ run()
     assert done.returncode == code
     assert done.stdout.endswith("at exit\n")
     assert bool(done.stderr) == bool(code)
+
+
+def test_ctrl_c_is_answered_from_the_start_to_the_end() -> None:
+    script = """
+import sys
+from gradscope import __main__
+print({"typer", "socket", "enum"} & sys.modules.keys() - at_start)  # imports that take long have no answer to it
+def pressed_again():
+    raise KeyboardInterrupt
+__main__.main = pressed_again
+__main__.run()
+"""
+    command = [sys.executable, "-c", f"import sys; at_start = set(sys.modules)\n{script}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "set()\n", "")
 
 
 def test_a_reader_that_goes_away_is_met_with_silence() -> None:

@@ -164,13 +164,14 @@ def work() -> None:
     with open(os.devnull, "w", encoding="utf-8") as nothing:  # what a library prints is no outcome
         os.dup2(nothing.fileno(), 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    import gradscope.gradients.model.policy  # noqa: F401
+    model = None if order["model"] is None else Path(order["model"])
+    if model is not None:
+        import gradscope.gradients.model.policy  # noqa: F401
 
     told.write("\n")
     told.flush()
     for case in order["cases"]:
         _forget_peak()
-        model = None if order["model"] is None else Path(order["model"])
         outcome = json.loads(as_line(run_case(order["seed"], case, Path(order["folder"]), model)))
         told.write(json.dumps(outcome | {"bytes": _peak()}) + "\n")
         told.flush()

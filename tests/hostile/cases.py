@@ -69,8 +69,9 @@ class Outcome:
 
 
 def subjects() -> list[Path]:
-    """Every log of the fixtures: a folder, or a file."""
-    return sorted(path for path in LOGS.iterdir() if path.name != "README.md")
+    """Every log of the fixtures: a folder, or a file; those of metrics alone each by itself."""
+    paths = [*LOGS.iterdir(), *(LOGS / "metrics").iterdir()]
+    return sorted(path for path in paths if path.name not in ("README.md", "metrics"))
 
 
 def run_case(seed: int, case: int, folder: Path, model: Path | None) -> Outcome:

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -71,7 +72,7 @@ def _changes_for(file: Path) -> tuple[Change, ...]:
         ".eval": (member, member),
         ".safetensors": (header, header),
     }
-    return (raw, raw, whole, *own.get(file.suffix, (raw,)))
+    return (raw, raw, whole, *((events, events) if ".tfevents." in file.name else own.get(file.suffix, (raw,))))
 
 
 def raw(file: Path, chance: random.Random) -> str:
@@ -278,6 +279,24 @@ def member(file: Path, chance: random.Random) -> str:
         for name, data in members.items():
             archive.writestr(name, data)
     return "member"
+
+
+def events(file: Path, chance: random.Random) -> str:
+    """Bytes of a record of TensorBoard's changed, its checksums left out as by a writer that makes none."""
+    data, records = file.read_bytes(), list[bytes]()
+    while len(data) >= 16 and len(data) >= 16 + int.from_bytes(data[:8], "little"):
+        size = int.from_bytes(data[:8], "little")
+        records.append(data[12 : 12 + size])
+        data = data[16 + size :]
+    if not records:
+        return raw(file, chance)
+    at, inner = chance.randrange(len(records)), file.with_name(".record")
+    inner.write_bytes(records[at])
+    raw(inner, chance)
+    records[at] = inner.read_bytes()
+    inner.unlink()
+    file.write_bytes(b"".join(struct.pack("<QI", len(one), 0) + one + bytes(4) for one in records) + data)
+    return "record"
 
 
 def header(file: Path, chance: random.Random) -> str:
