@@ -79,7 +79,7 @@ class _OnDemand(Mapping[str, Any]):
     """All commands; one is imported when it is asked for, which takes longer than its help."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in set(self):
+        if not any(name in questions for questions in _PANELS.values()):
             raise KeyError(name)
         return _made(name)
 

@@ -18,7 +18,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from gradscope.errors import GradscopeError, InputError, OutputExistsError
 from gradscope.machine.processes import process_index
 from gradscope.option import options_of
 from gradscope.outside.limits import read_whole
+from gradscope.rollouts.checkpoint_folders import weights_kind
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.writing import atomic_write, one_writer
 
@@ -47,9 +48,8 @@ _FLAGS = {
 }
 """Name in the file -> the record and its field; a switch, such as ``--strict``, is of one command."""
 _PATHS = ("initial", "run-config", "completion-ids", "model")
-_WEIGHTS = ("initial", "model")
-"""What says where weights are, so that a command on the log alone does not ask for it."""
-_MODEL_FILES = ("config.json", "adapter_config.json")
+_INITIAL = "initial"
+"""Known to commands on the log alone, too, so that they do not ask for it."""
 _LISTS = ("metric-column",)
 _LONGEST = 4096
 """Characters of a value: the longest path that Linux opens."""
@@ -115,7 +115,7 @@ def remembering(
         runs: As they were named.
         read: As the command line says.
         offered: The options without their dashes that the command has: of what is kept no other is used, but where
-            weights are.
+            the first weights are.
         quiet: Say nothing, but of what another user keeps.
 
     Yields:
@@ -144,9 +144,10 @@ def _with_kept(
     wanted = set(offered) - given.keys()
     for kept in kept_for(run):
         new = [name for name in kept.options if _value_of(read, name) is None]
-        for name in set(_WEIGHTS).intersection(new).difference(offered) if kept.owner is None else ():
-            if any(Path(str(kept.options[name]), file).is_file() for file in _MODEL_FILES):
-                read = _with_value(read, name, kept.options[name])
+        if _INITIAL in new and _INITIAL not in offered and kept.owner is None:
+            with suppress(InputError):  # weights that are gone are not missed here
+                weights_kind(Path(str(kept.options[_INITIAL])))
+                read = _with_value(read, _INITIAL, kept.options[_INITIAL])
         used = [name for name in new if name in wanted]
         if not used:
             continue

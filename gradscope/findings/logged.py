@@ -57,7 +57,7 @@ def dead_sentence(courses: Sequence[MetricCourse]) -> str:
         return f"How many groups gave no gradient is not known: {course.mean.undefined}."
     all_dead = sum(value >= 1.0 for value in course.values)
     steps = f"{len(course.steps):,} logged steps" if len(course.steps) > 1 else "the one logged step"
-    more = f", all of them at {all_dead:,}" if all_dead else ""
+    more = f"; at {all_dead:,} of them every group" if all_dead else ""
     return f"{percent(course.mean.value)} of a step's groups gave no gradient, by the trainer's log of {steps}{more}."
 
 

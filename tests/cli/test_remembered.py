@@ -246,10 +246,13 @@ def test_a_command_on_the_log_alone_does_not_ask_for_weights_that_are_kept(cli: 
     assert asked in cli("degeneracy", "trl", "--show", "notes").err
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "config.json").write_text('{"model_type": "qwen2"}')
+    header = b'{"__metadata__":{}}'
+    weights = tmp_path / "base" / "model.safetensors"
+    weights.write_bytes(len(header).to_bytes(8, "little") + header)
     Path(FILE).write_text(f'{HEADER}[runs."trl"]\ninitial = "./base"\n')
     done = cli("degeneracy", "trl", "--show", "notes")
     assert done.code == 0
     assert asked not in done.err
     assert FILE not in done.err
-    shutil.rmtree(tmp_path / "base")
+    weights.write_bytes(b"cut off")
     assert asked in cli("degeneracy", "trl", "--show", "notes").err

@@ -70,7 +70,7 @@ DEAD = "of a step's groups gave no gradient, by the trainer's log of"
     ("values", "sentence"),
     [
         ((0.5, 0.7), f"60.0 % {DEAD} 2 logged steps."),
-        ((1.0, 1.0), f"100.0 % {DEAD} 2 logged steps, all of them at 2."),
+        ((1.0, 1.0), f"100.0 % {DEAD} 2 logged steps; at 2 of them every group."),
         ((0.0,), f"0.0 % {DEAD} the one logged step."),
         ((math.nan, 0.5), "How many groups gave no gradient is not known: NaN."),
     ],

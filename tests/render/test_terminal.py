@@ -114,9 +114,8 @@ def test_pass_at_k_compares_pair_by_pair() -> None:
 
 
 def test_a_forecast_stands_beside_what_is_undefined() -> None:
-    assert "32  —¹                  —¹                  0.810 [0.73, 0.89]" in printed(
-        render_table(REPORTS["passk-one"])
-    )
+    row = next(line for line in printed(render_table(REPORTS["passk-one"])).splitlines() if line.startswith("32"))
+    assert row.split() == ["32", "—¹", "—¹", "0.810", "[0.73,", "0.89]"]
 
 
 def test_evaluations_are_rows_of_which_those_beyond_a_screen_are_counted() -> None:
