@@ -356,21 +356,21 @@ def test_nothing_loads_a_pickle_or_remote_code() -> None:
     assert odd == {"torch_archive.py"}
 
 
-def loaded_after(arguments: list[str], cwd: Path) -> set[str]:
-    """The top-level packages in memory after one command, in a fresh interpreter."""
+def loaded_after(commands: list[list[str]], cwd: Path) -> list[set[str]]:
+    """The top-level packages in memory after each of some commands, one after the other in a fresh interpreter."""
     code = (
         "import sys\n"
         "from gradscope.__main__ import main\n"
-        f"code = main({arguments!r})\n"
-        "print(code, *{name.split('.')[0] for name in sys.modules}, file=sys.stderr)\n"
+        f"for arguments in {commands!r}:\n"
+        "    print('loaded', main(arguments), *{name.split('.')[0] for name in sys.modules}, file=sys.stderr)\n"
     )
     environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": ""}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True, check=True
     )
-    code_seen, *names = done.stderr.splitlines()[-1].split()
-    assert code_seen == "0", done.stderr
-    return set(names)
+    told = [line.split()[1:] for line in done.stderr.splitlines() if line.startswith("loaded ")]
+    assert [code for code, *_ in told] == ["0"] * len(commands), done.stderr
+    return [set(names) for _, *names in told]
 
 
 def write_log(path: Path, steps: tuple[int, ...]) -> Path:
@@ -384,45 +384,32 @@ def write_log(path: Path, steps: tuple[int, ...]) -> Path:
     return path
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return write_log(tmp_path / "log.jsonl", (1, 2))
-
-
-@pytest.mark.parametrize("command", [[], ["rank"], ["degeneracy"], ["train"], ["check"], ["demo"]])
-def test_help_loads_nothing_heavy(command: list[str], tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
     heavy = {"numpy", "scipy", "msgspec", "pyarrow", "matplotlib", "torch", "transformers", "peft", "trl"}
-    assert not heavy & loaded_after([*command, "--help"], tmp_path)
+    commands = [[*command, "--help"] for command in ([], ["rank"], ["degeneracy"], ["train"], ["check"], ["demo"])]
+    assert [
+        command for command, names in zip(commands, loaded_after(commands, tmp_path), strict=True) if heavy & names
+    ] == []
 
 
 @pytest.mark.slow
-def test_degeneracy_loads_no_torch_and_no_matplotlib(log: Path) -> None:
-    assert not {"torch", "transformers", "matplotlib"} & loaded_after(["degeneracy", str(log)], log.parent)
-
-
-def test_passk_loads_no_torch(tmp_path: Path) -> None:
-    samples = write_log(tmp_path / "samples.jsonl", (1,))
-    assert not {"torch", "transformers", "matplotlib"} & loaded_after(["passk", str(samples)], tmp_path)
-
-
-def test_compare_loads_no_torch(tmp_path: Path) -> None:
+def test_logs_need_no_torch_and_figures_alone_need_matplotlib(tmp_path: Path) -> None:
+    log = str(write_log(tmp_path / "log.jsonl", (1, 2)))
     for seed in (0, 1):
-        write_run(tmp_path / str(seed), seed=seed)
-    assert not {"torch", "transformers", "matplotlib"} & loaded_after(["compare", str(tmp_path)], tmp_path)
-
-
-@pytest.mark.slow
-def test_check_on_a_log_loads_no_torch(log: Path) -> None:
-    arguments = ["check", str(log), "--require", "frac_reward_zero_std <= 1"]
-    assert not {"torch", "transformers", "matplotlib"} & loaded_after(arguments, log.parent)
-
-
-@pytest.mark.slow
-def test_a_report_without_gradients_loads_no_torch(log: Path) -> None:
-    arguments = ["report", str(log), "--no-gradients", "--quiet"]
-    assert not {"torch", "transformers", "matplotlib"} & loaded_after(arguments, log.parent)
-
-
-@pytest.mark.slow
-def test_writing_files_loads_no_torch(log: Path) -> None:
-    assert "torch" not in loaded_after(["degeneracy", str(log), "--output", "out"], log.parent)
+        write_run(tmp_path / "runs" / str(seed), seed=seed)
+    commands = [
+        ["degeneracy", log],
+        ["passk", str(write_log(tmp_path / "samples.jsonl", (1,)))],
+        ["compare", str(tmp_path / "runs")],
+        ["check", log, "--require", "frac_reward_zero_std <= 1"],
+        ["report", log, "--no-gradients", "--quiet"],
+        ["degeneracy", log, "--output", "out"],
+    ]
+    *plain, drawn = loaded_after(commands, tmp_path)
+    assert [
+        command
+        for command, names in zip(commands, plain, strict=False)
+        if {"torch", "transformers", "matplotlib"} & names
+    ] == []
+    assert "torch" not in drawn

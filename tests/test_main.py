@@ -100,6 +100,7 @@ def test_an_error_of_the_disk_names_the_file_and_hints(
     assert words in hint
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
 def test_a_full_disk_below_stdout_is_named() -> None:
     code = "from gradscope.__main__ import main; print(main(['--version']), file=__import__('sys').stderr)"
@@ -155,6 +156,7 @@ def test_a_typo_gets_a_suggestion(arguments: list[str], words: str, capsys: pyte
     assert "hint: " in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "code"), [(["explain", "effective_rank"], 0), (["nonsense"], 2)])
 def test_the_console_script_exits_with_the_code_when_all_is_said_and_done(arguments: list[str], code: int) -> None:
     script = """
@@ -186,6 +188,7 @@ __main__.run()
     assert (done.returncode, done.stdout, done.stderr) == (130, "set()\n", "")
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_met_with_silence() -> None:
     command = f"'{sys.executable}' -m gradscope explain | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -193,6 +196,7 @@ def test_a_reader_that_goes_away_is_met_with_silence() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_a_stream_that_was_closed_is_met_with_silence(closed: str) -> None:
     command = f"'{sys.executable}' -m gradscope explain effective_rank {closed}"
@@ -201,6 +205,7 @@ def test_a_stream_that_was_closed_is_met_with_silence(closed: str) -> None:
     assert bool(done.stdout) == (closed == "2>&-")
 
 
+@pytest.mark.slow
 def test_a_terminal_that_knows_ascii_only_gets_escapes_and_no_crash() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gradscope", "explain", "effective_rank"],

@@ -16,6 +16,7 @@ def test_linear_algebra_takes_one_thread_unless_told_otherwise(monkeypatch: pyte
     assert (os.environ["OPENBLAS_NUM_THREADS"], os.environ["MKL_NUM_THREADS"]) == ("1", "4")
 
 
+@pytest.mark.slow
 def test_a_compiler_is_loaded_only_where_something_looks_into_it() -> None:
     code = (
         "import sys; from gradscope.cli.blas import late_compiler; late_compiler(); late_compiler(); "

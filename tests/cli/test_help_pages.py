@@ -86,6 +86,7 @@ def test_the_names_of_help_are_no_options_of_a_command() -> None:
         assert not set(HELP_NAMES) & {flag for option in one.params for flag in option.opts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "completed"), [("gradscope deg", "degeneracy"), ("gradscope rank --adv", "--advantage")]
 )

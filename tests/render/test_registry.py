@@ -61,6 +61,7 @@ def test_a_command_without_metrics_of_its_own_defines_none() -> None:
     assert metrics_of("passk") == ["pass_at_k", "pass_hat_k", "compression_factor", "frac_won", "frac_lost"]
 
 
+@pytest.mark.slow
 def test_a_result_without_figures_loads_no_matplotlib() -> None:
     code = (
         "import sys\n"

@@ -60,6 +60,7 @@ def test_null_becomes_a_value(values: list[float | None]) -> None:
     assert to_filled(pa.chunked_array([column, column]), -1.0).tolist() == wanted * 2
 
 
+@pytest.mark.slow
 def test_tables_are_read_without_pandas(tmp_path: Path) -> None:
     """It is no dependency, and where it is there pyarrow's ``fill_null`` imports it, which takes a while."""
     pq.write_table(pa.table({"step": [1, 1], "group_id": ["a", "a"], "reward": [1.0, None]}), tmp_path / "a.parquet")

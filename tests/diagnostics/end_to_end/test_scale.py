@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from benchmarks.scale.__main__ import KINDS, run_of
@@ -17,8 +18,8 @@ from gradscope.rollouts.readers.reduction import log
 
 NUM_ROWS = 1_280
 CASES = [
-    pytest.param(kind, with_broken, id=f"{kind.name}-{with_broken}", marks=pytest.mark.slow if name == "slime" else ())
-    for name, kind in KINDS.items()
+    pytest.param(kind, with_broken, id=f"{kind.name}-{with_broken}")
+    for kind in KINDS.values()
     for with_broken in (False, True)[: 1 + kind.has_lines]
 ]
 
@@ -29,6 +30,14 @@ def made_up(run: MadeUpRun) -> Answer:
     return Answer(len(groups), num_dead, len(groups) * GROUP_SIZE)
 
 
+def scanned(command: list[str]) -> Answer:
+    """What a command of DuckDB's would print, without the start of a process."""
+    found = duckdb.connect().execute(command[-1]).fetchone()
+    assert found is not None
+    return Answer(*found[:3])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "with_broken"), CASES)
 def test_all_that_read_a_log_find_what_was_made_up(
     kind: Kind, with_broken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -43,7 +52,8 @@ def test_all_that_read_a_log_find_what_was_made_up(
     assert answer == made_up(run)
     assert kind.name.startswith(found.source.format)
     assert (found.source.quarantined.num_rows > 0) == with_broken
-    assert {answer_of_peer(command) for command in kind.peers(tmp_path).values()} == {answer}
+    for name, command in kind.peers(tmp_path).items():
+        assert (scanned if name == "scan" and kind.name != "generic" else answer_of_peer)(command) == answer
 
 
 def test_a_run_has_all_its_rows_however_they_are_cut() -> None:
@@ -52,6 +62,7 @@ def test_a_run_has_all_its_rows_however_they_are_cut() -> None:
         assert sum(run.size(step) for step in run.steps) == num_rows // GROUP_SIZE * GROUP_SIZE
 
 
+@pytest.mark.slow
 def test_a_measurement_is_of_the_command_alone() -> None:
     large = b"x" * 200_000_000
     small = measured([sys.executable, "-c", "pass"])
@@ -60,6 +71,7 @@ def test_a_measurement_is_of_the_command_alone() -> None:
     assert measured([sys.executable, "-c", "x = b'x' * 100_000_000"]).peak_mb > 100
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_no_measurement() -> None:
     with pytest.raises(SystemExit, match="ended with status 3"):
         measured([sys.executable, "-c", "raise SystemExit(3)"])

@@ -92,8 +92,10 @@ def test_a_run_two_folders_down_is_named(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
-@pytest.mark.parametrize("rows", [ROWS, ROWS.replace(",", ".")], ids=["decimal commas", "decimal points"])
-@pytest.mark.parametrize("name", ["log.csv", "my $log's.csv"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "rows"), [("log.csv", ROWS), ("my $log's.csv", ROWS.replace(",", "."))], ids=["commas", "points"]
+)
 def test_a_csv_with_semicolons_is_refused_with_the_command_that_converts_it(
     tmp_path: Path, name: str, rows: str
 ) -> None:
@@ -124,6 +126,7 @@ def test_weights_are_no_log(tmp_path: Path) -> None:
         read_run(tmp_path / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_an_archive_is_unpacked_by_the_command_of_its_hint(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "logs.zip", "w") as archive:
         archive.writestr("log.jsonl", '{"prompt_id": "a", "step": 1, "reward": 1}\n')
