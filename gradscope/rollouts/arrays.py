@@ -57,15 +57,7 @@ def bytes_of(strings: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def cut_strings(strings: pa.Array, at: NDArray[np.int64]) -> tuple[pa.Array, pa.Array]:
-    """Strings cut in two.
-
-    Args:
-        strings: As :func:`to_strings` makes them, [R].
-        at: The byte at which each is cut, among those of all, [R].
-
-    Returns:
-        What stands before, and what stands from there on, [R] each.
-    """
+    """Strings of ``to_strings`` [R] cut at bytes of the whole [R]: what stands before, and from there on, [R] each."""
     data, starts = bytes_of(strings)
     sizes = np.stack([at - starts[:-1], starts[1:] - at])
     is_head = np.repeat(np.tile([True, False], len(at)), sizes.T.ravel())

@@ -34,14 +34,7 @@ _MAX_HEADER = 100_000_000
 
 
 def weights_kind(folder: Path) -> Literal["full", "adapter"]:
-    """What a Hugging Face model folder or a PEFT adapter folder holds; weights that are still to be copied count.
-
-    Returns:
-        ``adapter`` where it has an ``adapter_config.json``, else ``full``.
-
-    Raises:
-        InputError: It is missing, holds neither, or its weights are cut off.
-    """
+    """``adapter`` or ``full``; an InputError where a folder is missing, holds neither, or cut-off weights."""
     kind: Literal["full", "adapter"]
     files: tuple[Path, ...]
     if (folder / "adapter_config.json").is_file():
@@ -131,16 +124,7 @@ def _trained_adapters(checkpoints: Sequence[Path]) -> list[str]:
 
 
 def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str | None]) -> WeightsRef:
-    """One set of weights.
-
-    Args:
-        folder: A model or adapter folder; :func:`weights_kind` raises where it holds no whole weights.
-        num_updates: How many updates the weights have had.
-        base_of: Adapter folder -> where its base model is.
-
-    Returns:
-        The reference.
-    """
+    """One set of weights, after so many updates; ``base_of`` tells where the base of an adapter is."""
     kind = weights_kind(folder)
     return WeightsRef(
         num_updates=num_updates, path=folder, kind=kind, base=base_of(folder) if kind == "adapter" else None
@@ -150,14 +134,7 @@ def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str 
 def with_initial(
     refs: Iterable[WeightsRef], initial: Path | None, base_of: Callable[[Path], str | None]
 ) -> tuple[WeightsRef, ...]:
-    """A run's weights with those before the first update, where they were given, in place of its own of that kind.
-
-    Returns:
-        The weights by number of updates.
-
-    Raises:
-        InputError: What was given is a whole model and the checkpoints are adapters, or the other way round.
-    """
+    """A run's weights by updates, with those given for 0; a model beside adapters, or the reverse, is refused."""
     if initial is None:
         return tuple(refs)
     later = tuple(weights for weights in refs if weights.num_updates > 0)

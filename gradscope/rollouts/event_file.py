@@ -21,15 +21,7 @@ Field = tuple[int, int | bytes]
 
 
 def event_files(folder: Path, *, below: Sequence[str] = ("**",)) -> list[Path]:
-    """TensorBoard's files of a folder.
-
-    Args:
-        folder: Where they may lie.
-        below: Patterns of the folders in it to look into; all, unless the folder may hold other runs.
-
-    Returns:
-        The files, in order; no pipes.
-    """
+    """TensorBoard's files in some folders below one, in order: all, unless these may hold other runs; no pipes."""
     found = (path for pattern in below for path in folder.glob(str(Path(pattern, "events.out.tfevents.*"))))
     return sorted(path for path in found if path.is_file())
 

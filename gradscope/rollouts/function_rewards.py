@@ -41,11 +41,7 @@ class FunctionRewards:
 
 
 def function_rewards(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> FunctionRewards | None:
-    """The rewards of each function as logged, with the trainer's ``reward_weights``, or 1 each where it has none.
-
-    Returns:
-        The table; None where no function was logged, or their number is not that of the weights.
-    """
+    """The logged rewards of each function, with the trainer's weights or 1; None where these are of another number."""
     names = list(dict.fromkeys(name for group in groups for rollout in group.rollouts for name in rollout.rewards))
     weights = settings.get("reward_weights") or [1.0] * len(names)
     if not names or len(weights) != len(names):

@@ -254,14 +254,7 @@ class RewardTable:
         return tuple(map(group_name, self.step.tolist(), to_texts(self.names)))
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Sums over the rollouts of each group.
-
-        Args:
-            values: [N].
-
-        Returns:
-            [J], whole numbers of whole numbers and of flags.
-        """
+        """Sums of values [N] over the rollouts of each group, [J]: whole numbers of whole numbers and of flags."""
         sums = np.zeros(len(self), dtype=np.int64 if values.dtype == np.bool_ else values.dtype)
         for start in range(0, len(self), _AT_ONCE):  # flags become numbers on the way
             begins = self.starts[start : start + _AT_ONCE]
@@ -272,27 +265,13 @@ class RewardTable:
         return sums
 
     def spread(self, values: Floats) -> Floats:
-        """The range of each group: its greatest value minus its least.
-
-        Args:
-            values: [N].
-
-        Returns:
-            [J]; NaN where one of the values is.
-        """
+        """The greatest of the values [N] of each group minus the least, [J]; NaN where one of them is."""
         if not len(self):
             return np.zeros(0)
         return np.asarray(np.maximum.reduceat(values, self.starts) - np.minimum.reduceat(values, self.starts))
 
     def by_size(self, values: NDArray[Any]) -> Iterator[tuple[Counts, NDArray[Any]]]:
-        """Groups of one size at a time, and of very many some at a time.
-
-        Args:
-            values: [N].
-
-        Yields:
-            Places of the groups, [j], and their values, [j, G]; sizes in the order of their first groups.
-        """
+        """Groups of one size at a time, and not too many: places [j] and values [j, G]; sizes by their first groups."""
         sizes, first = np.unique(self.size, return_index=True)
         for size in sizes[np.argsort(first)].tolist():
             of_size = np.flatnonzero(self.size == size)
@@ -308,14 +287,7 @@ class RewardTable:
         return np.asarray(values[self.starts[places, None] + np.arange(size)])
 
     def select(self, kept: NDArray[np.bool_]) -> RewardTable:
-        """Some of the groups.
-
-        Args:
-            kept: Whether each is taken, [J].
-
-        Returns:
-            A table of those; ``prompts``, their texts and ``policies`` are left as they are.
-        """
+        """The groups that are ``kept`` [J]; ``prompts``, their texts and ``policies`` are left as they are."""
         if kept.all():
             return self
         rows = np.repeat(kept, self.size)
@@ -411,14 +383,7 @@ class GroupsOnDisk(GroupsOfTable):
         self._at = lru_cache(maxsize=2)(self._read_back)
 
     def at(self, step: int) -> tuple[RolloutGroup, ...]:
-        """The groups of a step.
-
-        Returns:
-            They with all that the log has of them; none where it has no such step.
-
-        Raises:
-            InputError: Its groups are not those of the table.
-        """
+        """The groups of a step, none where it has none; an InputError where they are no longer those of the table."""
         return self._at(step)
 
     def _read_back(self, step: int) -> tuple[RolloutGroup, ...]:

@@ -136,14 +136,7 @@ def write_manifest(run: Path, manifest: RunManifest, *, force: bool = False) -> 
 
 
 def read_manifest(run: Path) -> RunManifest:
-    """Read a run's manifest.
-
-    Returns:
-        The manifest; keys that this version does not know are left out.
-
-    Raises:
-        InputError: It is missing, damaged, or of a newer version of gradscope.
-    """
+    """A run's manifest without keys that are unknown here; an InputError: missing, damaged or of a newer version."""
     path = manifest_path(run)
     try:
         document = read_json(path)
@@ -214,16 +207,7 @@ def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
 
 
 def read_metrics(run: Path, quarantine: SetAside | None = None) -> dict[int, dict[str, float]]:
-    """The trainer's metrics by step.
-
-    Args:
-        run: The run's folder.
-        quarantine: Takes the lines that are none, a last one that was cut off among them; None: nobody asks.
-
-    Returns:
-        Step -> name -> value; empty where none were written. A step that was repeated after a resume counts as its
-        last line.
-    """
+    """Step -> name -> value, of a step repeated after a resume the last line; lines that are none are set aside."""
     path = metrics_path(run)
     metrics: dict[int, dict[str, float]] = {}
     lines = read_whole(path).split(b"\n") if path.exists() else []

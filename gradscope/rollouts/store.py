@@ -219,18 +219,7 @@ def files_written(run: Path) -> tuple[Path, ...]:
 
 
 def read_steps(run: Path, quarantine: SetAside | None = None) -> tuple[RolloutGroup, ...]:
-    """All groups of a run, by step, then in the order they were written.
-
-    Args:
-        run: The run's folder.
-        quarantine: Takes rewards that are none, and files that cannot be used; None: such a file is an error.
-
-    Returns:
-        The groups.
-
-    Raises:
-        InputError: A file is damaged, and there is no ``quarantine``.
-    """
+    """All groups of a run, by step, then as written; without a quarantine a damaged file is an InputError."""
     groups: list[RolloutGroup] = []
     for path in step_files(run):
         try:

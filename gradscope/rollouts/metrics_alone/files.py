@@ -63,17 +63,7 @@ class MetricFile:
 
 
 def opened(file: Path) -> MetricFile | None:
-    """What kind of file it is, by its name and its first bytes.
-
-    Args:
-        file: A regular file.
-
-    Returns:
-        The file; None where metrics are in no file of its kind.
-
-    Raises:
-        InputError: It cannot be opened.
-    """
+    """What kind of file it is, by name and first bytes; None where such files hold no metrics."""
     try:
         with _lines_of(file) as stream:
             first = stream.read(64).removeprefix(_BOM).lstrip()

@@ -76,15 +76,7 @@ class Collects(SetAside, Protocol):
 
 
 def holds_metrics(path: Path, options: ReadOptions) -> bool:
-    """Whether a path is a log of metrics alone: a step a row, and a name that is known or was given.
-
-    Args:
-        path: A file or a folder of which no reader of rollouts knows anything.
-        options: How to read it; a column of rollouts that was named says that it is none.
-
-    Returns:
-        Whether it is.
-    """
+    """Whether a path that no reader of rollouts knows holds metrics by step, under a name that is known or given."""
     if options.columns != ColumnNames(step=options.columns.step):
         return False
     return any(True for _ in _metric_files(path, options))

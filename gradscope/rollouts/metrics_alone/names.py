@@ -245,17 +245,7 @@ def naming_of(keys: Iterable[str], given: Mapping[str, str]) -> Naming:
 
 
 def given_names(words: Sequence[str] | None) -> dict[str, str]:
-    """What a person wrote as ``--metric-column NAME=COLUMN``.
-
-    Args:
-        words: One text a time that the option stands there; several between commas.
-
-    Returns:
-        Name -> column.
-
-    Raises:
-        UsageError: A part is not of that form.
-    """
+    """Name -> column of each ``--metric-column NAME=COLUMN,...``; a UsageError where a part is not of that form."""
     parts = [part.strip() for text in words or () for part in text.split(",")]
     pairs = [part.partition("=") for part in parts]
     if not all(name.strip() and key.strip() for name, _, key in pairs):

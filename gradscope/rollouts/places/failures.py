@@ -75,11 +75,7 @@ def explained(error: BaseException, url: str) -> GradscopeError:
 
 @contextmanager
 def explaining(url: str) -> Iterator[None]:
-    """Around whatever asks a file system about a URL.
-
-    Raises:
-        GradscopeError: Instead of any error of the file system.
-    """
+    """Around whatever asks a file system about a URL: its errors become ours."""
     try:
         yield
     except GradscopeError:

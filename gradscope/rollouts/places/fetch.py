@@ -89,11 +89,7 @@ Extent = dict[str, tuple[object, object]]
 
 
 def log_extent(name: str | Path) -> Extent:
-    """How far a log has been written: a file, a folder with all that is below it, a glob, or the URL of one.
-
-    Returns:
-        Its files; equal extents mean that nothing was written in between.
-    """
+    """The files of a path, glob or URL as far as they are written: equal extents mean that nothing was written."""
     if scheme_of(name) not in (None, "file"):
         return place_extent(str(name))
     path = fetched(name)

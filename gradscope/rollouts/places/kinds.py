@@ -21,11 +21,7 @@ _AWAITED = ".awaited"
 
 
 def when_copied(name: str) -> Literal["now", "awaited", "never"]:
-    """When a file of a run is copied, by its path below the run; of one that is ``never`` the name alone is kept.
-
-    Returns:
-        ``now``, ``awaited`` (weights and tokenizers) or ``never``.
-    """
+    """When a file below a run is copied: ``now``, ``awaited`` (weights, tokenizers) or, but for its name, ``never``."""
     path = PurePosixPath(name)
     if _WEIGHTS.search(path.name):
         return "awaited"

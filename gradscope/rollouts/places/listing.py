@@ -67,18 +67,7 @@ class Listing:
 
 
 def list_place(url: str) -> Listing:
-    """Everything that a URL names.
-
-    Args:
-        url: A file, a folder or a glob.
-
-    Returns:
-        The listing.
-
-    Raises:
-        InputError: A file there has a name that no folder can hold.
-        FileNotFoundError: There is nothing; other errors are those of the file system.
-    """
+    """Everything that a URL names; nothing is a FileNotFoundError, and a name that no folder can hold an InputError."""
     from fsspec.core import url_to_fs
     from fsspec.utils import glob_translate
 

@@ -214,15 +214,7 @@ class _ByteCount:
 
 
 def mirrored(url: str, progress: ProgressCallback) -> Mirror:
-    """A place with its copy up to date.
-
-    Args:
-        url: A file, a folder or a glob, as typed.
-        progress: Told of each copied part, in bytes.
-
-    Returns:
-        The copy.
-    """
+    """A place, a file, folder or glob, with its copy up to date; ``progress`` is told of copied bytes."""
     with explaining(url):
         mirror = Mirror(url=url, listing=list_place(url), home=_home(url), progress=progress)
         mirror.refresh()

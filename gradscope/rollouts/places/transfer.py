@@ -28,11 +28,7 @@ class AtMost:
         self._limit, self._left, self._place = limit, limit, place
 
     def add(self, number: int) -> None:
-        """So many bytes more.
-
-        Raises:
-            InputError: They are too many.
-        """
+        """So many bytes more; an InputError where they are too many."""
         self._left -= number
         if self._left < 0:
             raise InputError(

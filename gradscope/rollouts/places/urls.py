@@ -21,14 +21,7 @@ _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")  # two letters or more: on
 
 
 def scheme_of(name: str | Path) -> str | None:
-    """The scheme of a URL in small letters; None for a path, also for one with ``//`` inside.
-
-    Returns:
-        One of ``PACKAGES``, ``file`` or None.
-
-    Raises:
-        InputError: It is a URL of another kind.
-    """
+    """``file`` or one of ``PACKAGES``; None for a path, also for one with ``//`` inside. Others are an InputError."""
     match = None if isinstance(name, Path) else _SCHEME.match(name)
     if match is None:
         return None

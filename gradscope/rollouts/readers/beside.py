@@ -21,15 +21,7 @@ from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 
 
 def trainer_settings(request: ReadRequest, trainer: str, files: Iterable[Path]) -> TrainerSettings:
-    """The arguments of a run.
-
-    Args:
-        trainer: The trainer's name.
-        files: Where it may have written its configuration; the first that can be read counts.
-
-    Returns:
-        Values by their paths in the configuration, and the trainer's name.
-    """
+    """Values by their paths in the first configuration that can be read, with those given, and the trainer's name."""
     given = read_trainer_settings(request.run_config)
     found = next(filter(None, map(readable, files)), None)
     origins = [*(() if found is None else (str(found[0]),)), *(() if given.origin is None else (given.origin,))]
@@ -54,16 +46,7 @@ Metrics = dict[int, dict[str, float]]
 
 
 def metric_lines(files: Iterable[Path], names: Mapping[str, str], quarantine: QuarantineLog) -> Metrics:
-    """What some files log, several lines a step among them; lines without a step are left out.
-
-    Args:
-        files: Files of JSON lines.
-        names: The trainer's name of what every trainer logs -> the common name.
-        quarantine: Takes what cannot be read.
-
-    Returns:
-        Step -> name -> value.
-    """
+    """Step -> common name -> value, by several lines a step; those without a step are left out."""
     lines = QuarantineLog()
     found: Metrics = {}
     for file in files:
@@ -151,14 +134,7 @@ class SavedWeights:
 
 
 def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterable[Path]) -> SavedWeights:
-    """The checkpoints below some folders, with what ``--initial`` gives.
-
-    Args:
-        roots: The folders of the run; where two have a checkpoint of the same number the first counts.
-
-    Returns:
-        The weights, and what keeps others from being read.
-    """
+    """The checkpoints below the folders of a run, of a number the first, with what ``--initial`` gives."""
     found: dict[int, WeightsRef] = {}
     unmerged: dict[int, Reason] = {}
     for root in roots:
@@ -185,11 +161,7 @@ def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterabl
 
 
 def numbered_folders(root: Path, patterns: Iterable[str]) -> Iterator[tuple[int, Path]]:
-    """The checkpoints below a folder; where a pattern meets those of several runs, none of them.
-
-    Yields:
-        The number of updates, and the folder.
-    """
+    """Updates and folder of each checkpoint; where a pattern meets those of several runs, none of them."""
     for pattern in patterns:
         folders = [folder for folder in sorted(root.glob(pattern)) if folder.is_dir()]
         if len({folder.parent for folder in folders}) == 1:

@@ -78,14 +78,7 @@ FORMATS: tuple[Format | RowFormat, ...] = (
 
 
 def format_named(name: str) -> Format | RowFormat:
-    """A format by its name in ``--reader``.
-
-    Returns:
-        The format.
-
-    Raises:
-        UsageError: There is none of that name.
-    """
+    """A format by its name in ``--reader``; a UsageError where there is none."""
     names = [format.name for format in FORMATS]
     if name in names:
         return FORMATS[names.index(name)]

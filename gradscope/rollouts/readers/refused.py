@@ -37,11 +37,7 @@ class _Kind:
 
 
 def refuse_checkpoint(path: Path) -> None:
-    """Refuse one of TRL's checkpoints, which has a trainer's state as TRL's runs have, and a run's folder of them.
-
-    Raises:
-        InputError: It is one.
-    """
+    """Refuse one of TRL's checkpoints, which has a trainer's state as TRL's runs have, and a run's folder of them."""
     if path.resolve().name.startswith("checkpoint-") and _is_checkpoint(path):
         _refuse(path, _CHECKPOINT)
     if _is_folder_of_checkpoints(path.resolve()):
@@ -52,14 +48,7 @@ def refuse_checkpoint(path: Path) -> None:
 
 
 def refuse_folder_of_runs(path: Path, runs: Sequence[Path]) -> None:
-    """Refuse a folder that holds runs, with the commands that take them.
-
-    Args:
-        runs: Those that were found below it.
-
-    Raises:
-        InputError: There are any.
-    """
+    """Refuse a folder that holds runs, where any were found, with the commands that take them."""
     if len(runs) == 1:
         raise InputError(f"{path} is not a run itself, but {runs[0]} is.", hint=f"Name it: {runs[0]}")
     if runs:
@@ -73,12 +62,7 @@ def refuse_folder_of_runs(path: Path, runs: Sequence[Path]) -> None:
 
 
 def refuse_unknown(path: Path) -> None:
-    """Refuse a path that no reader knows and that is known to hold something else than rollouts.
-
-    Raises:
-        InputError: It is a pickle or holds a trainer's; a checkpoint, a model, or what wandb, trackio or TensorBoard
-            keep; weights, an archive, a CSV with semicolons, or text.
-    """
+    """Refuse a path that no reader knows and that is known to hold something else than rollouts."""
     for writer, patterns, instead in _PICKLED:
         file = _first_like(path, *patterns)
         if file is not None:

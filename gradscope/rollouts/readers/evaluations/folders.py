@@ -57,25 +57,13 @@ Evaluations = tuple[EvaluationLog, ...]
 
 
 def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
-    """The evaluations that a path means.
-
-    Args:
-        path: A log, a folder of logs, also of several harnesses, or a glob.
-        options: How they are read; a reader that is named finds its own alone.
-
-    Returns:
-        One a log, by folder and name; none where no reader of evaluations knows any.
-    """
+    """The evaluations of a log, a folder or a glob, by folder and name; a named reader finds its own alone."""
     folders = _folders(path, _MOST_DEPTH) if path.is_dir() else [path]
     return tuple(log for folder in folders for log in _logs_of(folder, options))
 
 
 def refuse_several(path: Path, format: str, options: ReadOptions) -> None:
-    """Refuse several evaluations: of different tasks, models and scorers one number says nothing.
-
-    Raises:
-        InputError: The path means several of a format that tells its logs apart.
-    """
+    """Refuse several evaluations: of different tasks, models and scorers one number says nothing."""
     if format not in _TOLD_APART or path.is_file():
         return
     logs = [log for log in evaluations_in(path, options) if log.format in _TOLD_APART]

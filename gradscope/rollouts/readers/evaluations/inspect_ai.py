@@ -134,14 +134,7 @@ def _value(value: Any) -> Any:
 
 
 def find_logs(path: Path) -> dict[Path, str]:
-    """The logs that a path means, by their names: whether each is one is for ``is_log`` to say.
-
-    Args:
-        path: A log, a folder of logs, the shards of one, one of these, or a glob.
-
-    Returns:
-        File -> the evaluation that it is of, in order; the shards of one run are of one evaluation.
-    """
+    """File -> evaluation, in order, by their names alone; the shards of one run are of one evaluation."""
     here = path.resolve()
     if path.is_dir() and here.name.endswith(SHARDS):
         return _current(path)

@@ -95,16 +95,7 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = _NO_COLUMNS) -> Pr
 
 
 def prompt_rows(node: Any, columns: ColumnNames = _NO_COLUMNS, depth: int = _MAX_DEPTH) -> Iterator[Mapping[str, Any]]:
-    """The parts of a nested document that hold samples.
-
-    Args:
-        node: Plain JSON.
-        columns: Which list is the reward, and which columns are counts.
-        depth: How many levels below this one to look into.
-
-    Yields:
-        Mappings with a shape, outermost first, in order.
-    """
+    """The parts of a nested document that hold samples, outermost first, looked for some levels deep."""
     if isinstance(node, Mapping) and samples_of(node, columns) is not None:
         yield node
     elif isinstance(node, (Mapping, list)) and depth:
@@ -114,11 +105,7 @@ def prompt_rows(node: Any, columns: ColumnNames = _NO_COLUMNS, depth: int = _MAX
 
 
 def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Says what a list of rewards lacks to be samples, where most of a file's first rows have nothing but such a list.
-
-    Raises:
-        InputError: They have; the hint is the option that makes samples of it.
-    """
+    """Says what a list of rewards lacks to be samples, where most first rows have nothing but such a list."""
     batches = [name for row in rows if (name := _prompts_in(row)) is not None]
     if len(batches) > len(rows) / 2:
         raise InputError(

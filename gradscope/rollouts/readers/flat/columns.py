@@ -45,18 +45,7 @@ SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_id
 
 
 def resolve_columns(present: Collection[str], given: ColumnNames) -> ColumnNames:
-    """The columns of a log by role; None where no column has it.
-
-    Args:
-        present: Names of the columns that the log has.
-        given: Names that were given.
-
-    Returns:
-        A name per role.
-
-    Raises:
-        UsageError: A given name is not there.
-    """
+    """A column a role, None where no column has it; a UsageError where a given name is not present."""
     named = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
     for role, name in named.items():
         if name is not None and name not in present:
@@ -73,11 +62,7 @@ def resolve_columns(present: Collection[str], given: ColumnNames) -> ColumnNames
 
 
 def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:
-    """The main reward's column and further ones that are rewards by their name.
-
-    Returns:
-        Columns named as a reward (``reward/x``, ``rewards/x``, ``reward_x``, ``x_reward``) or with another usual name.
-    """
+    """The main reward's column and others that are rewards by name: ``reward/x``, ``x_reward`` and usual ones."""
     usual = USUAL["reward"]
     return tuple(
         name

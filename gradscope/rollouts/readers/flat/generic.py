@@ -75,16 +75,7 @@ def _read(request: ReadRequest) -> Run:
 
 
 def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
-    """Read rows that are rollouts.
-
-    Args:
-        request: What to read.
-        format: The format's name.
-        with_steps: Whether a column of steps splits groups; without, all rows of a prompt are one group.
-
-    Returns:
-        The run.
-    """
+    """Read rows that are rollouts; without steps, all rows of a prompt are one group."""
     first = peek(request.path)
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)

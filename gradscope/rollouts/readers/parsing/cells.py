@@ -244,14 +244,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def required_whole(value: Any, name: str) -> int:
-    """A step or an index that a row is no use without.
-
-    Returns:
-        The number, as :func:`whole_number` reads it.
-
-    Raises:
-        UnusableRowError: The cell is no whole number; the message calls it by its name.
-    """
+    """A step or index without which a row is no use; an UnusableRowError calls it by its name."""
     number = whole_number(value)
     if number is None:
         raise UnusableRowError(f"{name} is not a whole number")

@@ -54,14 +54,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def read_bytes(path: Path) -> Iterator[bytes]:
-    """A file's lines, with their ends.
-
-    Returns:
-        One line after the other; of one that is longer than a row may be only its start, which is longer still.
-
-    Raises:
-        InputError: The file cannot be opened, or its compression is broken.
-    """
+    """A file's lines with their ends; of one longer than a row maybe only its start, which is longer still."""
     return (line for line, _ in _sized_lines(path))
 
 
@@ -78,14 +71,7 @@ def _sized_lines(path: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def document_bytes(path: Path) -> bytes | None:
-    """A file that is one document.
-
-    Returns:
-        Its bytes without a byte-order mark; None where they are more than a row may have.
-
-    Raises:
-        InputError: The file cannot be opened, or its compression is broken.
-    """
+    """A file's bytes without a byte-order mark; None where they are more than a row may have."""
     size = most(MOST_ROW)
     with named_if_unreadable(path), open_bytes(path) as stream:
         data = stream.read(size + 1)
@@ -93,14 +79,7 @@ def document_bytes(path: Path) -> bytes | None:
 
 
 def read_span(path: Path, start: int, end: int) -> bytes:
-    """Some bytes of a file, decompressed ones.
-
-    Returns:
-        Those from ``start`` up to ``end``; fewer where the file is shorter.
-
-    Raises:
-        InputError: The file cannot be opened, or its compression is broken.
-    """
+    """The decompressed bytes from ``start`` to ``end``; fewer where the file is shorter."""
     with named_if_unreadable(path), open_bytes(path) as stream:
         if path.suffix not in COMPRESSED:
             stream.seek(start)
@@ -139,15 +118,7 @@ def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dic
 
 
 def placed_rows(path: Path, quarantine: QuarantineLog) -> Iterator[PlacedRow]:
-    """The objects of a file of JSON lines.
-
-    Args:
-        path: The file.
-        quarantine: Takes the lines that hold no object, and what is left of a file that cannot be read to its end.
-
-    Yields:
-        One object after the other.
-    """
+    """The objects of a file of JSON lines; what is none, or cannot be read, goes to the quarantine."""
     last = end = 0
     packed = path.suffix in COMPRESSED
     try:

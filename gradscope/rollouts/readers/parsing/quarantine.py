@@ -54,11 +54,7 @@ class QuarantineLog:
         return lambda what: self.lose(InputError(f"{file}: {what}.", hint="Copy the file again."))
 
     def lose_metrics(self, lines: QuarantineLog) -> None:
-        """Set lines of metrics aside: nobody knows which numbers of which step they had.
-
-        Args:
-            lines: Took them. A last one that is cut off is left out: it may be being written.
-        """
+        """Set lines of metrics aside, which had nobody knows what, but a last one cut off: it may be being written."""
         for one in lines.result().reasons:
             if one.reason not in (CUT_OFF, BLANK):
                 are = "1 line of metrics" if one.num_rows == 1 else f"{one.num_rows:,} lines of metrics"
@@ -152,11 +148,7 @@ def with_set_aside(source: Source, log: QuarantineLog) -> Source:
 
 
 def refuse_quarantined(quarantine: Quarantine) -> None:
-    """Turn rows that were set aside into an error.
-
-    Raises:
-        InputError: There are such rows, or files that cannot be read.
-    """
+    """Turn rows that were set aside, and files that cannot be read, into an InputError."""
     if quarantine.lost:
         raise InputError(quarantine.lost[0], hint="Copy the file again, or leave out --strict to go on without it.")
     if quarantine.num_rows:

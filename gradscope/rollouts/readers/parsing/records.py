@@ -79,15 +79,7 @@ class Record:
 
 
 def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[RolloutGroup, ...]:
-    """Groups by step, then by their first row.
-
-    Args:
-        records: Usable rows in the order of the log.
-        quarantine: Takes rows that repeat or contradict an earlier one of the same sample.
-
-    Returns:
-        The groups.
-    """
+    """Groups by step, then by their first row; rows that repeat or contradict a sample's go to the quarantine."""
     members: dict[tuple[int, str], list[Rollout]] = {}
     prompts: dict[tuple[int, str], str] = {}
     rows: dict[int, int] = {}
@@ -201,16 +193,7 @@ _MOST_PEEKED = 16_000_000
 
 
 def peek(path: Path, quarantine: QuarantineLog | None = None, *, num_rows: int = _NUM_PEEKED) -> list[dict[str, Any]]:
-    """The first readable rows of a file, or of the first file of a folder or glob that has any.
-
-    Args:
-        path: What to look at.
-        quarantine: Takes what was met on the way; None: nobody asks.
-        num_rows: At most so many.
-
-    Returns:
-        Their cells.
-    """
+    """The first readable rows of a file, or of the first file of a folder or glob that has any."""
     for file in expand(path):
         stat = file.stat()
         rows, met = _first_rows(file, stat.st_size, stat.st_mtime_ns, num_rows)

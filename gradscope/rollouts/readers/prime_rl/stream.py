@@ -146,16 +146,7 @@ _ODD_LOGPROBS = {True: "[.][0-9]{5}|[eE]", None: "[0-9tf]", False: ""}
 
 
 def reduce_stream(request: ReadRequest, files: Sequence[Path], beside: Sequence[Path]) -> FoundStream | None:
-    """The rewards of a stream.
-
-    Args:
-        files: Its chunks.
-        beside: Its annotations.
-
-    Returns:
-        What it holds; None where it has to be read row by row: where a trace tells of its batch itself, or two groups
-        have one name.
-    """
+    """The rewards of a stream; None where a trace tells of its batch itself, or two groups have one name."""
     columns, known = _columns(files)
     quarantine = QuarantineLog()
     shipments = read_shipments(beside, quarantine)

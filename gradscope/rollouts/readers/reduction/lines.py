@@ -109,11 +109,7 @@ class LineBlock:
     """Why what follows in the file cannot be read; then there are no lines."""
 
     def decoded(self, decoder: msgspec.json.Decoder[Any]) -> tuple[list[Any], Counts, Counts]:
-        """The lines that a decoder takes.
-
-        Returns:
-            Their rows, the numbers of these lines, and where each line starts and the last one ends.
-        """
+        """The rows that a decoder takes, the numbers of their lines, and where each line starts and the last ends."""
         data = self.data + b"\n" if self.is_open else self.data
         letters = np.frombuffer(data, dtype=np.uint8)
         bounds = np.concatenate([[0], np.flatnonzero(letters == _END) + 1])
@@ -126,16 +122,7 @@ class LineBlock:
 
 
 def blocks_in(path: Path, start: int = 0, end: int | None = None) -> Iterator[LineBlock]:
-    """The lines that begin within some bytes of a file.
-
-    Args:
-        path: A file of JSON lines.
-        start: The first byte.
-        end: The byte behind the last; None: all to the end of the file.
-
-    Yields:
-        LineBlock after block.
-    """
+    """The lines that begin within some bytes of a file, or from ``start`` on, block after block."""
     at = start
     try:
         with open_bytes(path) as stream:
@@ -164,19 +151,7 @@ def blocks_in(path: Path, start: int = 0, end: int | None = None) -> Iterator[Li
 def scan_range(
     path: Path, file: int, columns: LineColumns, start: int, end: int | None, *, with_texts: bool = False
 ) -> Iterator[Scanned]:
-    """What the lines say that begin within some bytes of a file.
-
-    Args:
-        path: A file of JSON lines.
-        file: Its number within the log.
-        columns: How to read it.
-        start: The first byte.
-        end: The byte behind the last; None: all to the end of the file.
-        with_texts: Whether texts of prompts are kept.
-
-    Yields:
-        LineBlock after block.
-    """
+    """What the lines say that begin within some bytes of a file, by its number in the log, block after block."""
     for block in blocks_in(path, start, end):
         yield _scan(path, file, columns, block, with_texts)
 
@@ -184,17 +159,7 @@ def scan_range(
 def scan_small(
     paths: Sequence[Path], files: Sequence[int], columns: LineColumns, *, with_texts: bool = False
 ) -> Iterator[Scanned]:
-    """What the lines of small files say; rows of many are taken at once, as taking some costs as much as taking many.
-
-    Args:
-        paths: Files of JSON lines.
-        files: Their numbers within the log.
-        columns: How to read them.
-        with_texts: Whether texts of prompts are kept.
-
-    Yields:
-        Each file; the last of those without an odd line has the part of all.
-    """
+    """What small files say, of many at once, which costs as much as of one; the last plain one has the part of all."""
     plain: list[_PlainFile] = []
     for path, file in zip(paths, files, strict=True):
         blocks = list(blocks_in(path, 0, None))

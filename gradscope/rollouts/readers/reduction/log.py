@@ -151,16 +151,7 @@ class ColumnLog:
 def reduced_groups(
     log: ColumnLog, request: ReadRequest, judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
 ) -> GroupsOfTable | None:
-    """The groups of a log: with rewards alone where nothing else is asked for, else with rollouts that stay on disk.
-
-    Args:
-        log: What to read, and how.
-        request: What is asked for.
-        judged: A last look at the whole; None: its rows were not read as they have to be.
-
-    Returns:
-        The groups; None where ``judged`` says so.
-    """
+    """The groups of a log, of rewards alone where that is asked for, else on disk; None where ``judged`` says so."""
     if request.rewards_only:
         table = judged(reduce_log(log, request.progress, request.so_far))
         if table is None and request.so_far is not None:
@@ -225,17 +216,7 @@ def reduce_log(
     so_far: EarlierLooks | None = None,
     spans: StepSpans | None = None,
 ) -> RewardTable:
-    """Reduce a log to its rewards.
-
-    Args:
-        log: What to read, and how.
-        so_far: What earlier looks have read of it; takes in what this one reads.
-        spans: Takes in where the rows of each step lie; not with ``so_far``.
-        progress: Told after each block how many MB are done, of how many, and how many rollouts there were so far.
-
-    Returns:
-        Its table; empty where no row can be used.
-    """
+    """The table of a log, empty where no row can be used; ``spans`` takes in where each step's rows lie."""
     with_texts = spans is not None or keeps_texts(log.files)
     whole = Whole()
     for part in _parts(log, progress, so_far, spans or NoSpans(), with_texts=with_texts):

@@ -62,17 +62,7 @@ def unknown(column: str, length: int) -> NDArray[Any]:
 def part_of_rows(
     step: Counts, group: pa.Array, columns: Mapping[str, NDArray[Any]], numbers_in_log: Counts
 ) -> tuple[Part, Counts]:
-    """The groups of usual rows, whose prompts are yet to be named.
-
-    Args:
-        step: [R].
-        group: Names within the step, strings, [R].
-        columns: As those of a part, but row by row, [R].
-        numbers_in_log: The numbers of the rows within the log, ascending, [R].
-
-    Returns:
-        The part, and its rows, group after group, as places among those that were given, [n].
-    """
+    """The groups of rows [R], prompts yet to be named, and the places of their rows, group after group, [n]."""
     order, size = grouped(step, group)
     first = order[starts_of(size)]
     made: dict[int, NDArray[Any]] = {}  # a reward function that is the reward stays one array
@@ -88,16 +78,7 @@ def part_of_rows(
 
 
 def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[Part | None, Counts, NDArray[np.bool_]]:
-    """The groups of the usual ones among some rows.
-
-    Args:
-        columns: The rows.
-        at: Their numbers, ascending, [R].
-        with_texts: Whether texts of prompts are kept.
-
-    Returns:
-        The part, or None without any; the numbers of its rows, group after group, [n]; and which rows are odd, [R].
-    """
+    """The groups of the usual rows, or None, their numbers, group after group [n], and which are odd [R]."""
     is_odd = (columns.step < 0) | ~np.isfinite(columns.numbers["reward"])
     if columns.is_odd is not None:
         is_odd |= columns.is_odd
@@ -133,17 +114,7 @@ def part_of_records(
     *,
     with_texts: bool = False,
 ) -> Part:
-    """The groups of records, and of the usual rows that stand between them.
-
-    Args:
-        records: Each with the number of its row within the log, ascending; at least one.
-        usual: The groups of the others.
-        at: The numbers of their rows within the log, group after group, [n].
-        with_texts: Whether texts of prompts are kept.
-
-    Returns:
-        The part.
-    """
+    """The groups of records, by the numbers of their rows, and of usual rows ``at`` [n] between them."""
     rows = [with_counted_tokens(record) for _, record in records]
     names = dict.fromkeys(name for record in rows for name in record.rewards)
     present = {"reward": None} | {REWARD + name: None for name in names}
@@ -209,16 +180,7 @@ def with_counted_tokens(record: Record) -> Record:
 
 
 def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Sequence[RolloutGroup]) -> RewardTable:
-    """A table in which some groups are those that the row reader made.
-
-    Args:
-        table: Groups as they were reduced.
-        replaced: Which of its groups, [J].
-        groups: All of them, in any order.
-
-    Returns:
-        The groups, in the order of ``table``.
-    """
+    """A table in which some groups [J] are others of the same names; their order stays."""
     made = {group.group_id: group for group in groups}
     kept, others = table.select(~replaced), RewardTable.of_groups(made[name] for name in table.select(replaced).ids())
     prompts = {name: at for at, name in enumerate(table.prompts)}
@@ -256,14 +218,7 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
 
 
 def repeated_samples(table: RewardTable, sample: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """Groups in which a rollout may be logged twice.
-
-    Args:
-        sample: What tells rollouts apart, [N].
-
-    Returns:
-        [J].
-    """
+    """In which groups a rollout may be logged twice, [J], by what tells rollouts apart, [N]."""
     repeated = np.zeros(len(table), dtype=np.bool_)
     for rows, ids in table.by_size(sample):
         ordered = np.sort(ids, axis=1)
@@ -272,16 +227,7 @@ def repeated_samples(table: RewardTable, sample: NDArray[np.uint32]) -> NDArray[
 
 
 def grouped(step: Counts, group: pa.Array) -> tuple[Counts, Counts]:
-    """Rows group by group.
-
-    Args:
-        step: [R].
-        group: Strings, [R].
-
-    Returns:
-        The rows in an order in which those of a group stand side by side, groups by their first rows, [R]; and how
-        many each group has, [j].
-    """
+    """Rows in an order that has each group's together, by first rows, [R], and the groups' sizes, [j]."""
     names = group.dictionary_encode()
     key = to_numpy(names.indices).astype(np.int64)
     if len(step) and np.any(step != step[0]):

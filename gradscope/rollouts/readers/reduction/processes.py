@@ -168,11 +168,7 @@ def _ends_of_rows(letters: np.ndarray, quotes: Counts) -> Counts:
 def _csv_batch(
     data: bytes, header: tuple[str, ...], names: tuple[str, ...]
 ) -> tuple[pa.RecordBatch, Counts, Counts, int] | None:
-    """The rows of a block, where each begins and the last ends, the number of its line, and how many lines there are.
-
-    Returns:
-        All four; None where the row reader has to read them.
-    """
+    """A block's rows, where each begins and the last ends, its line, and how many lines; None: for the row reader."""
     import pyarrow.csv as arrow_csv  # 10 ms that no other log needs
 
     data = data if data.endswith(b"\n") else data + b"\n"
@@ -238,17 +234,7 @@ _work: tuple[Sequence[Path], Declared, bool] = ((), lambda _: None, False)
 def scan_files(
     files: Sequence[Path], declared: Declared, ends: Mapping[int, int], *, with_texts: bool = False
 ) -> Iterator[Scanned | int]:
-    """What is in some files, in their order.
-
-    Args:
-        files: What is scanned, in order.
-        declared: How each is read; None: by the row reader alone.
-        ends: Number of a file of JSON lines -> bytes of it that were read before.
-        with_texts: Whether texts of prompts are kept.
-
-    Yields:
-        Blocks of rows; of a file for the row reader its number.
-    """
+    """Blocks of rows of files in order, from bytes that were read before on; of one for the row reader its number."""
     global _work
     before, collects = _work, gc.isenabled()
     _work = (files, declared, with_texts)

@@ -47,14 +47,7 @@ class StepSpans:
         self._of_step: dict[int, list[_Stretch]] = {}
 
     def add(self, file: int, first: int, usual: Iterable[Span], others: Iterable[Span]) -> None:
-        """Take in where the rows of a block lie, which is the next one of the log.
-
-        Args:
-            file: The number of its file.
-            first: How many lines of the file come before it.
-            usual: Where its usual rows lie, each step once.
-            others: Where each other row lies.
-        """
+        """Take in the next block: lines before it in its file, where each step's usual rows lie, and each other row."""
         of_step = {span.step: span for span in usual}
         for span in others:
             known = of_step.get(span.step, span)

@@ -118,16 +118,7 @@ def sample_record(
     tokens: Tokens | None = None,
     earlier: tuple[Tokens, ...] = (),
 ) -> Record:
-    """The rollout of a row with ``rollout_id`` and ``sample``.
-
-    Args:
-        reward: The cell that counts as its reward.
-        index: The sample's number within the rollout, whatever its type.
-        earlier: The tokens of its other sequences.
-
-    Returns:
-        The rollout.
-    """
+    """The rollout of a row with ``rollout_id`` and ``sample``; ``reward`` is the cell that counts."""
     sample = row.cells["sample"]
     prompt, number = sample.get("prompt"), whole_number(index)
     return Record(
@@ -153,14 +144,7 @@ def prompt_digest(prompt: Any) -> str:
 
 
 def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
-    """A sample's tokens, of which the last ``response_length`` are the completion.
-
-    Returns:
-        The tokens.
-
-    Raises:
-        UnusableRowError: They are missing, or the lists differ in length.
-    """
+    """A sample's tokens, the last ``response_length`` the completion; unusable without, or where lists differ."""
     ids, length = token_ids(sample.get("tokens")), whole_number(sample.get("response_length"))
     if ids is None or length is None or not 0 < length <= len(ids):
         raise UnusableRowError(NOT_IDS)

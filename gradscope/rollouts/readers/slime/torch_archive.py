@@ -51,15 +51,7 @@ _END = b"."
 
 
 def require_bounded(data: bytes) -> None:
-    """Refuse a pickle that declares more than it holds.
-
-    Args:
-        data: The pickle.
-
-    Raises:
-        ValueError: An argument is longer than what is left, a place in the memo is beyond the pickle's own length, or
-            an operation is none.
-    """
+    """Refuse, by a ValueError, a pickle that declares more than it holds, or has an operation that is none."""
     at = 0
     while at < len(data):
         run = _FIXED.match(data, at)
@@ -140,14 +132,7 @@ def is_archive(path: Path) -> bool:
 
 
 def read_archive(path: Path) -> Any:
-    """The plain data of a file of ``torch.save``.
-
-    Returns:
-        The object, with a :class:`StandIn` for every part of it that is not plain data.
-
-    Raises:
-        InputError: It is damaged, no such archive, or larger than may be read.
-    """
+    """A file of ``torch.save`` with a :class:`StandIn` for all that is not plain data; damaged, an InputError."""
     try:
         require_regular(path)
         with zipfile.ZipFile(path) as archive:

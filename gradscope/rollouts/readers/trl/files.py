@@ -53,16 +53,7 @@ class RowPrompts:
 
     @classmethod
     def of(cls, different: Sequence[Any], of_row: NDArray[np.int64], id_of: Callable[[Any], str]) -> RowPrompts:
-        """The prompts of rows.
-
-        Args:
-            different: Prompts as the log has them, of which some may have the same id.
-            of_row: The place of each row's prompt among them, [N].
-            id_of: The id of a prompt.
-
-        Returns:
-            The prompts.
-        """
+        """The prompts of rows: different ones, of which some may have the same id, and the place of each row's, [N]."""
         ids = [id_of(prompt) for prompt in different]
         texts = {name: text_of(prompt) for name, prompt in zip(reversed(ids), reversed(different), strict=True)}
         numbers = {name: at for at, name in enumerate(dict.fromkeys(ids))}
@@ -119,18 +110,7 @@ class StepFile:
 
 
 def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
-    """One file of completions.
-
-    Args:
-        path: The file.
-        functions: Columns that are reward functions, whatever their type.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        InputError: It is damaged, lacks a column, or holds several steps.
-    """
+    """One file of completions; an InputError where it is damaged, lacks a column, or holds several steps."""
     types = parquet_types(path)
     absent = [name for name in _REQUIRED if name not in types]
     if absent:

@@ -89,11 +89,7 @@ def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int,
 
 
 def uncut(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, ...]:
-    """The places of blocks whose rows do not come in groups as those of the others do: some were lost or exchanged.
-
-    Returns:
-        None where all do, or none does.
-    """
+    """The places of blocks whose rows do not come in groups as those of most others: some were lost or exchanged."""
     own = [math.gcd(*_runs(block.prompts.of_row)) for block in blocks]
     usual, count = Counter(own).most_common(1)[0]
     decides = math.gcd(*own) == 1 and 2 * count > len(own)
@@ -103,15 +99,7 @@ def uncut(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, ...]
 
 
 def prompts_of_groups(blocks: Sequence[RowPrompts], size: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The prompts of blocks that are cut into groups.
-
-    Args:
-        blocks: The prompts of their rows.
-        size: Rows of a group; the last one of a block may have fewer.
-
-    Returns:
-        Ids, each once, and the place of each group's prompt among them, [groups].
-    """
+    """Ids of prompts, each once, and the place of each group's, of blocks cut into groups of so many rows."""
     numbers: dict[str, int] = {}
     places = [
         np.array([numbers.setdefault(prompt, len(numbers)) for prompt in block.ids])[block.of_row[::size]]
@@ -227,15 +215,7 @@ def reward_weights(files: Sequence[StepFile], state: TrlState, settings: Trainer
 
 
 def scalar_rewards(numbers: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
-    """The weighted sums of the rows of a file; a function that does not apply to a row is left out, as in TRL.
-
-    Args:
-        numbers: Reward function -> its rewards, NaN where it does not apply, [N].
-        weights: Reward function -> weight.
-
-    Returns:
-        [N]; NaN where no function applies.
-    """
+    """Weighted sums of functions' rewards [N], NaN where none applies; one that does not is left out, as in TRL."""
     total, applies = np.zeros(()), np.zeros((), dtype=np.bool_)
     with np.errstate(over="ignore", invalid="ignore"):
         for name, values in numbers.items():

@@ -130,15 +130,7 @@ def is_metrics(file: Path) -> bool:
 
 
 def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[str, float]]:
-    """What verl logged: step -> numbers, finite or not, under verl's names but for those that every trainer logs.
-
-    Args:
-        file: A file of metrics; of a step that a resumed run logged again the later line counts.
-        quarantine: Takes the lines that hold none.
-
-    Returns:
-        The metrics.
-    """
+    """Step -> numbers, finite or not, under verl's names but for the common ones; of a repeated step the later."""
     metrics: dict[int, dict[str, float]] = {}
     lines = QuarantineLog()
     for location, row in read_jsonl(file, lines):
@@ -158,15 +150,7 @@ _SAVED_AT = "trainer.default_local_dir"
 
 
 def verl_settings(request: ReadRequest, folder: Path, *, by_v1: bool) -> TrainerSettings:
-    """The arguments of a run.
-
-    Args:
-        folder: Its rollouts.
-        by_v1: Whether the trainer of 0.9 wrote them.
-
-    Returns:
-        verl's configuration, and in TRL's names what every trainer has: the precision and the micro-batch.
-    """
+    """The configuration of verl, and in TRL's names what every trainer has: the precision and the micro-batch."""
     files = (parent / name for parent in _parents(folder) for name in (".hydra/config.yaml", "config.yaml"))
     settings = trainer_settings(request, "verl", files)
     reduced = _is_reduced(settings)

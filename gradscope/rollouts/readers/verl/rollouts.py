@@ -72,14 +72,7 @@ NO_REWARDS = COLUMNS | {"input", "output", "gts", "score", "step", "uid", "reque
 
 
 def row_tokens(row: Mapping[str, Any]) -> Tokens | None:
-    """A row's tokens.
-
-    Returns:
-        The tokens; None where the row has no ids.
-
-    Raises:
-        UnusableRowError: Its lists are none, or differ in length.
-    """
+    """A row's tokens, None where it has no ids; unusable where lists are none or differ in length."""
     prompt, response = (row.get(f"{name}s", row.get(f"{name}_ids")) for name in ("prompt", "response"))
     if prompt is None or response is None:
         return None
@@ -415,12 +408,7 @@ def _folder(path: Path) -> Path:
 
 
 def outputs_of_sessions(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[list[tuple[str, dict[str, Any]]]]:
-    """Several outputs of one agent loop share its score and are one rollout.
-
-    Returns:
-        The outputs of each session, in the order of the sessions; a row without a proper uid, or with one that occurred
-        before, is a session of its own.
-    """
+    """The outputs of each agent loop, which share a score; without a proper new uid a row is a loop of its own."""
     sessions: dict[Any, list[tuple[str, dict[str, Any]]]] = {}
     uids: set[tuple[str, str]] = set()
     for location, row in rows:
