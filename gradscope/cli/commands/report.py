@@ -91,8 +91,7 @@ def report(
     are missing says what to log. Several runs are set side by side from their logs: what differs, with intervals, and
     which settings do. A folder of runs gives an index with small curves of each.
     """
-    from gradscope.diagnostics.report.index import report_index, report_runs, runs_below
-    from gradscope.diagnostics.report.measure import report_run
+    from gradscope.diagnostics.report.measure import report_run, runs_below
 
     tables = options.parse_show("report", show)
     steps, held_out = parse_steps(step), parse_files("--samples", samples)
@@ -104,8 +103,12 @@ def report(
         found: RunReport | RunIndex
         with result.progress() as progress:
             if len(runs) > 1:
+                from gradscope.diagnostics.report.index import report_runs
+
                 found = report_runs(runs, success_threshold=success_threshold, read=read, progress=progress)
             elif len(below) > 1:
+                from gradscope.diagnostics.report.index import report_index
+
                 found = report_index(
                     runs[0], below, success_threshold=success_threshold, strict=read.strict, progress=progress
                 )

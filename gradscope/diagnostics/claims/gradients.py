@@ -18,8 +18,6 @@ from gradscope.diagnostics.rank.rows import RankRequest, StepRows, advantage_row
 from gradscope.diagnostics.rank.spectrum import GroupRank, compare_sizes, ranks_of_groups
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
-from gradscope.metrics.gram.reward_baselines import optimal_baseline_of_group
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means
 from gradscope.metrics.uncertainty.paired import student_mean
@@ -122,6 +120,7 @@ def group_mean_is_optimal(evidence: Evidence) -> Judgement:
     steps = tuple(step.step for step in found.steps)
 
     from gradscope.diagnostics.rank.formulations import measure_baselines
+    from gradscope.metrics.gram.reward_baselines import optimal_baseline_of_group
 
     mixed = [group for group in found.baseline_groups if group.is_mixed]
     best = [optimal_baseline_of_group(group.rewards, group.squared_norms).value for group in mixed]
@@ -179,6 +178,7 @@ def _sign_part(part: GroupKind, target: str, rule: Callable[[Estimate], ClaimVer
     rows = [_binary_rows(evidence, step.step) for step in evidence.gradients("rollout").steps]
 
     from gradscope.diagnostics.rank.formulations import group_index, kinds_of
+    from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
 
     known = [one for one in rows if one is not None]
     if not known:

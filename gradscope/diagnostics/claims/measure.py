@@ -93,21 +93,15 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
     )
 
 
-def _judged(claim: Claim, evidence: Evidence) -> Judgement | None:
+def _row(claim: Claim, evidence: Evidence) -> ClaimRow | None:
     try:
-        return claim.judge(evidence)
+        judged = claim.judge(evidence)
     except NotAtHand:
         return None
     except GradscopeError as error:
         if isinstance(error, MissingDependencyError) and not evidence.no_gradients:
             raise
-        return cannot_tell(error.message.rstrip("."))
-
-
-def _row(claim: Claim, evidence: Evidence) -> ClaimRow | None:
-    judged = _judged(claim, evidence)
-    if judged is None:
-        return None
+        judged = cannot_tell(error.message.rstrip("."))
     return ClaimRow(
         name=claim.name,
         source=claim.source,

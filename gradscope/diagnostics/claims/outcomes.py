@@ -18,7 +18,6 @@ from gradscope.diagnostics.claims.evidence import (
     together,
 )
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.part_sums import ratio_over_groups
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.outcomes.degeneracy import dead_persistence
 from gradscope.metrics.outcomes.passk import pass_at_k
@@ -295,4 +294,6 @@ _NAMES = {
 
 
 def _ratio(of_part: Sequence[Array], of_all: Sequence[Array]) -> Estimate:
+    from gradscope.metrics.gram.part_sums import ratio_over_groups
+
     return ratio_over_groups(np.concatenate(of_part), np.concatenate(of_all))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradscope.diagnostics.degeneracy.group_rewards import NUM_WINDOWS, TRAINER_REWARD, By
+from gradscope.diagnostics.degeneracy.group_rewards import NUM_WINDOWS, TRAINER_REWARD, By, undefined
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, logged_estimate, metric_courses
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
@@ -58,7 +58,9 @@ def degeneracy_as_logged(
     dead, passed, failed = (
         course_named(courses, name) for name in ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail")
     )
-    return DegeneracyReport(
+    return undefined(
+        DegeneracyReport,
+        _NONE,
         source=run.source,
         reward=TRAINER_REWARD,
         success_threshold=None,
@@ -68,53 +70,24 @@ def degeneracy_as_logged(
         pass_rate_origin=NO_ROLLOUTS,
         course_pass_rate_origin=NO_ROLLOUTS,
         frac_reward_zero_std=_NOT_LOGGED if dead is None else dead.mean,
-        behind_filter=BehindFilter(frac_zero_std_sampled=_NONE, num_sampled=None, num_dead=None, by_step=()),
+        behind_filter=_nothing(NO_ROLLOUTS),
         frac_all_pass=_NONE if passed is None else passed.mean,
         frac_all_fail=_NONE if failed is None else failed.mean,
-        frac_tied=_NONE,
-        pass_rate=_NONE,
-        iid_prediction=_NONE,
-        jensen_gap=_NONE,
-        relative_gap=_NONE,
         predictions=(),
-        overdispersion=Overdispersion(
-            rate_variance=_NONE, z=_NONE, p_value=_NONE, test="none", between_prompts=_NONE, between_visits=_NONE
-        ),
+        overdispersion=undefined(Overdispersion, _NONE, test="none"),
         by_group_size=tuple(
-            GroupSizeDegeneracy(
-                group_size=size, degeneracy=_NONE, iid_prediction=_NONE, jensen_gap=_NONE, method="forecast"
-            )
-            for size in group_sizes
+            undefined(GroupSizeDegeneracy, _NONE, group_size=size, method="forecast") for size in group_sizes
         ),
-        gap_decomposition=GapDecomposition(between_prompts=_NONE, over_time=_NONE),
+        gap_decomposition=undefined(GapDecomposition, _NONE),
         by_policy=(),
         policy_gap=None,
         by_step=tuple(_rows(dead, passed, failed, by)),
-        pass_rates=PassRateDistribution(
-            beta_a=_NONE,
-            beta_b=_NONE,
-            at_zero=_NONE,
-            at_one=_NONE,
-            goodness_of_fit=_NONE,
-            frac_hopeless=_NONE,
-            frac_solved=_NONE,
-            histogram=(),
-        ),
-        starvation=SignalCost(
-            frac_rollouts=_NONE,
-            frac_tokens=_NONE,
-            frac_generation_time=_NONE,
-            tokens_per_rollout=_NONE,
-            batch_size=_NONE,
-            effective_batch_size=_NONE,
-            dilution=_NONE,
-            resampling_factor=_NONE,
-        ),
+        pass_rates=undefined(PassRateDistribution, _NONE, histogram=()),
+        starvation=undefined(SignalCost, _NONE),
         advantages=(),
         advantages_of="",
         by_environment=(),
         by_reward=(),
-        frac_reward_conflict=_NONE,
         reward_conflict=None,
         prompts=PromptCounts(never=None, always=None, live=0, frac_rollouts=0.0, reward=TRAINER_REWARD),
         by_prompt=LazyRows({}),
@@ -136,17 +109,15 @@ def _rows(
         {} if one is None else dict(zip(one.steps, one.values, strict=True)) for one in (dead, passed, failed)
     )
     return [
-        StepDegeneracy(
+        undefined(
+            StepDegeneracy,
+            _NONE,
             step=part[0],
             last_step=part[-1],
             num_groups=0,
             frac_reward_zero_std=_mean_at(shares, part),
             frac_all_pass=_mean_at(passing, part),
             frac_all_fail=_mean_at(failing, part),
-            frac_tied=_NONE,
-            pass_rate=_NONE,
-            iid_prediction=_NONE,
-            jensen_gap=_NONE,
             logged=None,
         )
         for part in parts

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.diagnostics.degeneracy.group_rewards import undefined
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_at_size
 from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, fit_pass_rates
@@ -42,16 +43,7 @@ def describe_pass_rates(table: GroupTable, rates: PassRates | str) -> PassRateDi
     """Shapes, fit, end masses and histogram of a distribution; undefined where :func:`pass_rates_of` gave a reason."""
     if isinstance(rates, str):
         unknown = Estimate.undefined_because(rates, num_units=len(table.size))
-        return PassRateDistribution(
-            beta_a=unknown,
-            beta_b=unknown,
-            at_zero=unknown,
-            at_one=unknown,
-            goodness_of_fit=unknown,
-            frac_hopeless=unknown,
-            frac_solved=unknown,
-            histogram=(),
-        )
+        return undefined(PassRateDistribution, unknown, histogram=())
     known, shape, num_prompts = rates, rates.shape, rates.num_prompts
 
     def mass(inside: Callable[[Array], NDArray[np.bool_]]) -> Estimate:
@@ -147,14 +139,7 @@ def _plan(plan: str, row: GroupSizeDegeneracy, drawn: Estimate, tokens_per_rollo
 def _unreached(now: GroupSizeDegeneracy, target: float) -> TargetPlan:
     reason = f"no group size up to {MOST_TIMES} times {now.group_size} is known to bring the share to {target:g}"
     unknown = Estimate.undefined_because(reason, num_units=now.degeneracy.num_units)
-    return TargetPlan(
-        plan="larger groups",
-        group_size=None,
-        degeneracy=unknown,
-        rollouts_per_group=unknown,
-        tokens_per_group=unknown,
-        method="forecast",
-    )
+    return undefined(TargetPlan, unknown, plan="larger groups", group_size=None, method="forecast")
 
 
 def _resampled(now: GroupSizeDegeneracy, target: float) -> Estimate:
@@ -196,10 +181,7 @@ def _histogram(table: GroupTable, rates: PassRates) -> tuple[RateBin, ...]:
         place = np.where(rate == 0.0, 0, np.where(rate == 1.0, bins + 1, inner))
         seen = np.bincount(passing[rows], minlength=size + 1) / len(table.size)
         weight = float(rows.mean())
-        expected = [
-            weight * rates.shape.chances(size),
-            weight * binomial_chances(size, pooled),
-        ]
+        expected = [weight * rates.shape.chances(size), weight * binomial_chances(size, pooled)]
         np.add.at(shares, place, np.column_stack([seen, *expected]))
     edges = [(0.0, 0.0), *((k / bins, (k + 1) / bins) for k in range(bins)), (1.0, 1.0)]
     return tuple(
@@ -240,12 +222,7 @@ class GroupSizes:
             )
         if np.any(self.table.size < group_size):
             return forecast_at_size(self.rates, group_size, self._predicted)
-        found = estimate_at_size(
-            self.table,
-            group_size,
-            base_pass_rate=self.base,
-            resampling=self.resampling,
-        )
+        found = estimate_at_size(self.table, group_size, base_pass_rate=self.base, resampling=self.resampling)
         return GroupSizeDegeneracy(
             group_size=group_size,
             degeneracy=found.degeneracy,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
+from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import (
     DegeneracyEstimates,
     GroupTable,
@@ -26,6 +27,23 @@ from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.degeneracy import StepDegeneracy
 from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.run import Run
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Kind = TypeVar("Kind", bound="DataclassInstance")
+
+
+def undefined(kind: type[Kind], unknown: Estimate, **known: Any) -> Kind:
+    """A record all of whose estimates are undefined for one reason, but for those that are given."""
+    missing = {field.name: unknown for field in fields(kind) if field.type == "Estimate"}
+    return kind(**(missing | known))
+
+
+def estimates_of(record: DegeneracyEstimates, kind: type[DataclassInstance]) -> dict[str, Estimate]:
+    """Those of the estimates of some groups that a record of another kind has by the same names."""
+    return {field.name: getattr(record, field.name) for field in fields(kind) if hasattr(record, field.name)}
+
 
 TRAINER_REWARD = "reward"
 """How reports call the trainer's own scalar."""
@@ -212,12 +230,6 @@ def _row(run: Run, groups: GroupTable, reward: str | None, estimates: Degeneracy
         step=step,
         last_step=last,
         num_groups=len(groups.size),
-        frac_reward_zero_std=estimates.frac_reward_zero_std,
-        frac_all_pass=estimates.frac_all_pass,
-        frac_all_fail=estimates.frac_all_fail,
-        frac_tied=estimates.frac_tied,
-        pass_rate=estimates.pass_rate,
-        iid_prediction=estimates.iid_prediction,
-        jensen_gap=estimates.jensen_gap,
+        **estimates_of(estimates, StepDegeneracy),
         logged=run.metrics.get(step, {}).get("frac_reward_zero_std") if comparable else None,
     )

@@ -32,8 +32,10 @@ from gradscope.diagnostics.degeneracy.group_rewards import (
     chosen_threshold,
     course,
     course_of_run,
+    estimates_of,
     group_rewards,
     group_table,
+    undefined,
 )
 from gradscope.diagnostics.degeneracy.reward_functions import measure_reward_functions
 from gradscope.errors import InputError, UsageError
@@ -153,15 +155,8 @@ def degeneracy_of_run(
         group_size=sizes.logged,
         pass_rate_origin=pass_rate_origin(base_pass_rate, len(chosen.table)),
         course_pass_rate_origin=pass_rate_origin(base_pass_rate or by, len(chosen.table)),
-        frac_reward_zero_std=overall.frac_reward_zero_std,
+        **estimates_of(overall, DegeneracyReport),
         behind_filter=measure_behind_filter(run, table, reward, resampling),
-        frac_all_pass=overall.frac_all_pass,
-        frac_all_fail=overall.frac_all_fail,
-        frac_tied=overall.frac_tied,
-        pass_rate=overall.pass_rate,
-        iid_prediction=overall.iid_prediction,
-        jensen_gap=overall.jensen_gap,
-        relative_gap=overall.relative_gap,
         predictions=_predictions(table, overall, options),
         overdispersion=overdispersion.result(),
         by_group_size=sizes.rows(group_sizes),
@@ -242,14 +237,7 @@ def _predictions(
 def _overdispersion(table: GroupTable, options: EstimateOptions) -> Overdispersion:
     if table.num_passing is None:
         unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=len(table.size))
-        return Overdispersion(
-            rate_variance=unknown,
-            between_prompts=unknown,
-            between_visits=unknown,
-            z=unknown,
-            p_value=unknown,
-            test="none",
-        )
+        return undefined(Overdispersion, unknown, test="none")
     tested = dispersion_test(table.size, table.num_passing, table.step, seed=options.resampling.seed)
     variance = estimate_rate_variance(table.size, table.num_passing, table.prompt, resampling=options.resampling)
     stays, of_visit = estimate_rate_parts(

@@ -36,11 +36,9 @@ from gradscope.results.source import Source
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, groups_of_steps, reward_table, sizes_of
 from gradscope.rollouts.places.fetch import fetched, names_of
 from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.readers.detect import read_run, runs_below
+from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.say import number, percent, points, with_interval
-
-__all__ = ["report_index", "report_runs", "runs_below"]
 
 
 def report_index(

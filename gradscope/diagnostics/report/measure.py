@@ -35,11 +35,9 @@ from gradscope.diagnostics.report.sections.courses import (
     length_section,
     staleness_section,
 )
-from gradscope.diagnostics.report.sections.coverage import coverage_section
 from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, TokenParts, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.loss import loss_scale_section, zero_loss_section
 from gradscope.diagnostics.report.sections.signal import rewards_section, signal_section
-from gradscope.diagnostics.report.sections.tokens import tokens_section
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions, missing_library
@@ -53,7 +51,7 @@ from gradscope.results.rank import RankCurvePoint
 from gradscope.results.report import KeyNumber, NumberStyle, ReportSection, RunReport
 from gradscope.results.tokens import EntropyChange
 from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
@@ -61,6 +59,8 @@ if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.measure import RolloutTokens
 
+
+__all__ = ["report_run", "runs_below"]
 
 MOST_STEPS = 4
 """Steps whose gradients are recomputed where none are named: first, last, evenly between, and the largest logged."""
@@ -81,13 +81,29 @@ def _of_gradients(name: str) -> Callable[[ReportInputs], ReportSection]:
     return section
 
 
+def _tokens_section(inputs: ReportInputs) -> ReportSection:
+    if isinstance(inputs.tokens, Unavailable):
+        return missing_section("tokens", inputs.tokens)
+    from gradscope.diagnostics.report.sections.tokens import tokens_section
+
+    return tokens_section(inputs)
+
+
+def _coverage_section(inputs: ReportInputs) -> ReportSection:
+    if isinstance(inputs.passk, Unavailable):
+        return missing_section("coverage", inputs.passk)
+    from gradscope.diagnostics.report.sections.coverage import coverage_section
+
+    return coverage_section(inputs)
+
+
 _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
     zero_loss_section,
     replay_section,
     _of_gradients("rank"),
     _of_gradients("contributions"),
-    tokens_section,
+    _tokens_section,
     length_section,
     rewards_section,
     loss_scale_section,
@@ -95,7 +111,7 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     staleness_section,
     entropy_section,
     generation_section,
-    coverage_section,
+    _coverage_section,
     _of_gradients("formulations"),
     claims_section,
 )

@@ -21,7 +21,9 @@ from gradscope.diagnostics.claims.evidence import (
     together,
     token_credit,
 )
+from gradscope.diagnostics.rank import collected
 from gradscope.diagnostics.rank.collected import Collected
+from gradscope.diagnostics.rank.tokens import changes
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.rollouts.groups import RolloutGroup
@@ -147,7 +149,7 @@ def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch
             for request in requests
         }
 
-    monkeypatch.setattr(module, "collect_kinds", collect)
+    monkeypatch.setattr(collected, "collect_kinds", collect)
     evidence = Evidence(run=run_of(group_of([0.0] * 9, step=2)), steps=(2,))
     assert evidence.computed() is None
     assert evidence.gradients("token") is not evidence.gradients("rollout")
@@ -158,7 +160,7 @@ def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch
 
 def test_the_reason_of_the_first_step_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     skipped = Collected(skipped={1: "the weights of step 1 are gone", 2: "so are those of step 2"})
-    monkeypatch.setattr(module, "collect_kinds", lambda *_, **__: {"rollout": skipped})
+    monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: {"rollout": skipped})
     evidence = Evidence(run=two_steps(), steps=(1, 2))
     with pytest.raises(InputError, match="the weights of step 1 are gone"):
         evidence.gradients("rollout")
@@ -170,7 +172,7 @@ def test_token_credit_that_cannot_be_measured_says_why(monkeypatch: pytest.Monke
         "rollout": Collected(steps=[SimpleNamespace(step=1)]),
         "weight": Collected(skipped={1: "no group has a gradient"}),
     }
-    monkeypatch.setattr(module, "collect_kinds", lambda *_, **__: kinds)
+    monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: kinds)
     monkeypatch.setattr(module, "token_credit", lambda groups: ("tokens", tuple(groups)))
     with pytest.raises(InputError, match="no group has a gradient"):
         Evidence(run=two_steps(), steps=(1,)).credited()
@@ -188,8 +190,8 @@ def test_an_error_is_kept_as_a_number_is() -> None:
 def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     kinds = {"token": Collected(steps=[SimpleNamespace(step=1)], weighed={1: "tokens"})}
-    monkeypatch.setattr(module, "collect_kinds", lambda *_, **__: kinds)
-    monkeypatch.setattr(module, "follow", lambda run, weighed, engine: asked.append(weighed) or "followed")
+    monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: kinds)
+    monkeypatch.setattr(changes, "follow", lambda run, weighed, engine: asked.append(weighed) or "followed")
     evidence = Evidence(run=two_steps(), steps=(1,))
     assert evidence.followed_tokens() == evidence.followed_tokens() == "followed"
     assert asked == [{1: "tokens"}]

@@ -16,6 +16,7 @@ from gradscope.diagnostics.inputs import recomputed
 from gradscope.diagnostics.inputs.steps import measure_steps
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import samples_of_run
+from gradscope.diagnostics.rank.tokens import weighed
 from gradscope.diagnostics.report import measure as report
 from gradscope.diagnostics.report.measure import key_numbers, report_run, report_tokens
 from gradscope.diagnostics.report.sections.inputs import TokenParts
@@ -258,7 +259,7 @@ def test_all_tokens_of_a_step_are_those_of_plain_forward_passes(tmp_path: Path) 
 
 def test_only_the_last_step_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "_prepared", lambda run, step, options: step)
-    monkeypatch.setattr(report, "weigh_step", lambda prepared, gram: made_up(num_turns=2).found if gram.step else None)
+    monkeypatch.setattr(weighed, "weigh_step", lambda prepared, gram: made_up(num_turns=2).found if gram.step else None)
     groups = tuple(group_of([0.0] * 3, prompt=f"p{number}") for number in range(4))
     live = [SimpleNamespace(step=n, gram=gram_of([[1.0]], ["a"], step=n), groups=groups) for n in (0, 1, 6)]
     parts = report.token_parts(RUN, [*live, step(9, None), step(10, [[0.0]])], EngineOptions())

@@ -298,6 +298,8 @@ _SAME = 0.99
 
 def formulations_section(inputs: ReportInputs) -> ReportSection:
     """Norm, cosine, rank beside its nulls and dead share of every formulation, means over the recomputed steps."""
+    if not inputs.grams:
+        return missing_section("formulations", inputs.no_grams)
     steps = [step_rows(gram) for gram in inputs.grams]
     names = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
     rows: list[_Row] = [(name, *_means([_measure(step, name) for step in steps])) for name in names]
@@ -486,4 +488,4 @@ SECTIONS: Mapping[str, Callable[[ReportInputs], ReportSection]] = {
     "contributions": contributions_section,
     "formulations": formulations_section,
 }
-"""By name; each needs a recomputed step."""
+"""By name."""
