@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gradscope.catalog.lookup import CATALOG, catalog_name, near_names
+from gradscope.catalog.lookup import CATALOG, catalog_name, near_names, search
 from gradscope.diagnostics.check.baseline import (
     baseline_verdicts,
     prompt_key,
@@ -170,7 +170,8 @@ def _check_name(text: str, values: MetricValues) -> None:
 def _hint(name: str, names: Sequence[str]) -> str:
     if name.rpartition("@")[0] in names:
         return SELECTOR_HINT
-    near = near_names(name, names)
+    found = [entry.name for entry in search(name) if entry.name in names]
+    near = dict.fromkeys([*near_names(name, names), *found[:1]])
     return f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else "See `gradscope explain` for the list."
 
 
