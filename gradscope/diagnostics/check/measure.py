@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.entry import Direction
-from gradscope.catalog.lookup import CATALOG, catalog_name, near_names
+from gradscope.catalog.lookup import CATALOG, catalog_name, near_names, search
 from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues, look_closer, needs_only_rewards
 from gradscope.diagnostics.check.requirements import (
     COMPARE,
@@ -180,7 +180,8 @@ def _check_name(text: str, values: MetricValues) -> None:
 def _hint(name: str, names: Sequence[str]) -> str:
     if name.rpartition("@")[0] in names:
         return SELECTOR_HINT
-    near = near_names(name, names)
+    found = [entry.name for entry in search(name) if entry.name in names]
+    near = dict.fromkeys([*near_names(name, names), *found[:1]])
     return f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else "See `gradscope explain` for the list."
 
 

@@ -308,7 +308,7 @@ def _pieces_of_rows(prepared: PreparedStep, block: Mapping[str, nn.Parameter]) -
         def weigh(_: int, outputs: torch.Tensor, row: Row = row) -> torch.Tensor:
             return plan.cotangent(row, outputs)
 
-        with gradients_on(policy.trainable, on=False):
+        with gradients_on(policy.trainable, on=False), gradients_on(block, on=True):
             prepared.backward(prepared.batch([index]), weigh, keep, block)
     return row_buffers
 

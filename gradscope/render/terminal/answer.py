@@ -43,7 +43,7 @@ def answer(
     Args:
         command: Whose answer it is; its names of tables decide the order.
         headline: The verdict of one or two sentences, then the findings, of which at most three are shown, and none
-            that goes beyond a screen.
+            that goes beyond a screen where no table is asked for.
         table: What stands below the verdict.
         facts: What the table is of, a line each.
         findings: All of them, for ``--show findings``.
@@ -66,11 +66,10 @@ def answer(
     notes = Footnotes()
     shown = {name: list(views[name](notes if name in chosen else Footnotes())) for name in names if name in views}
     left = [name for name in names if name not in chosen and (name == "findings" or shown.get(name))]
-    items: list[RenderableType] = [
-        bullet(one) if isinstance(one, str) else one for one in (findings if "findings" in chosen else said)
-    ]
+    told = findings if "findings" in chosen else said[:MOST_FINDINGS]
+    items: list[RenderableType] = [bullet(one) if isinstance(one, str) else one for one in told]
     if not chosen:
-        items = _that_fit(items[:MOST_FINDINGS], lines - _height([*parts, Text(), Text(), *_offer(left)]))
+        items = _that_fit(items, lines - _height([*parts, Text(), Text(), *_offer(left)]))
     if "findings" in left and len(findings) <= len(items):
         left.remove("findings")
     if items:
