@@ -48,6 +48,7 @@ def test_the_configuration_means_the_same_in_trls_words() -> None:
     assert made.items() >= {**expected, "bf16": True, "temperature": 0.7, "max_completion_length": 27}.items()
 
 
+@pytest.mark.slow
 def test_trl_takes_them_and_changes_none(tmp_path: Path) -> None:
     made = arguments()
     with quiet_libraries():

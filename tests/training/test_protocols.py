@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gradscope.training.protocols import Tokenizer, Trainer, TrainerArguments
 from tests.training.stock import stock_trainer
 
@@ -24,6 +26,7 @@ def accepts(method: Callable[..., Any], *arguments: Any, **options: Any) -> bool
     return inspect.signature(method).bind(*arguments, **options) is not None
 
 
+@pytest.mark.slow
 def test_what_is_asked_of_them_is_there(tmp_path: Path) -> None:
     trainer = stock_trainer(tmp_path / "trl")
     for protocol, real in ((Tokenizer, trainer.processing_class), (TrainerArguments, trainer.args), (Trainer, trainer)):

@@ -51,6 +51,7 @@ def test_missing_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.hint == "pip install 'gradscope[train]'"
 
 
+@pytest.mark.slow
 def test_trl_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = types.ModuleType("trl")
     broken.__spec__ = ModuleSpec("trl", None)
@@ -59,6 +60,7 @@ def test_trl_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         train(short(tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
@@ -88,6 +90,7 @@ def test_a_run_that_was_ended_when_it_was_finished_is_tidied(short_run: Callable
     assert [file for file in left if file.exists()] == []
 
 
+@pytest.mark.slow
 def test_resume_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no readable manifest\.json"):
         train(config_for(tmp_path / "none"), resume=True)

@@ -17,6 +17,7 @@ def short(output: Path, **settings: Any) -> TrainConfig:
     return TrainConfig.from_json(SHORT | settings | {"output": str(output)})
 
 
+@pytest.mark.slow
 def test_bad_input_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         train(short(tmp_path / "run", model=str(tmp_path / "none")))

@@ -22,6 +22,8 @@ from gradscope.training.run_checks import VLLM_NOTE
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 
+pytestmark = pytest.mark.slow  # TRL is loaded
+
 
 class Engine:
     """Samples token by token, and says log-probabilities that are a little off the trainer's."""
@@ -72,7 +74,6 @@ def short(output: Path, **settings: Any) -> TrainConfig:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("mode", ["sequence_mask", "token_truncate"])
 @pytest.mark.parametrize("sampling", ["fixed", "dynamic"])
