@@ -292,7 +292,8 @@ class RewardTable:
         if kept.all():
             return self
         rows = np.repeat(kept, self.size)
-        columns = {name: getattr(self, name) for name in _OF_ROLLOUTS}
+        columns = ((name, getattr(self, name)) for name in _OF_ROLLOUTS)
+        chosen: dict[str, Any] = {name: None if values is None else values[rows] for name, values in columns}
         return dataclasses.replace(
             self,
             step=self.step[kept],
@@ -301,7 +302,7 @@ class RewardTable:
             size=self.size[kept],
             rewards={name: values[rows] for name, values in self.rewards.items()},
             place=None if self.place is None else self.place[kept],
-            **{name: None if values is None else values[rows] for name, values in columns.items()},
+            **chosen,
         )
 
 
