@@ -74,15 +74,6 @@ def _counted(rows: int, rollouts: int) -> str:
 
 def merged(sources: Sequence[Source]) -> Source:
     """Several evaluations as one input: what was read and set aside in all, without what is said of each."""
-    reasons: dict[str, QuarantineReason] = {}
-    for reason in (one for source in sources for one in source.quarantined.reasons):
-        first = reasons.get(reason.reason, replace(reason, num_rows=0, num_rollouts=0, num_files=0))
-        reasons[reason.reason] = replace(
-            first,
-            num_rows=first.num_rows + reason.num_rows,
-            num_rollouts=first.num_rollouts + reason.num_rollouts,
-            num_files=first.num_files + reason.num_files,
-        )
     formats = tuple(dict.fromkeys(source.format for source in sources))
     return Source(
         path=os.path.commonpath([source.path for source in sources]) or ".",
@@ -90,12 +81,26 @@ def merged(sources: Sequence[Source]) -> Source:
         recognized=f"{len(sources)} evaluations ({', '.join(formats)})",
         files=tuple(file for source in sources for file in source.files),
         num_rows=sum(source.num_rows for source in sources),
-        quarantined=Quarantine(
-            num_rows=sum(source.quarantined.num_rows for source in sources),
-            num_rollouts=sum(source.quarantined.num_rollouts for source in sources),
-            reasons=tuple(sorted(reasons.values(), key=lambda one: -one.num_rows)),
-            lost=tuple(one for source in sources for one in source.quarantined.lost),
-        ),
+        quarantined=set_aside_together([source.quarantined for source in sources]),
+    )
+
+
+def set_aside_together(parts: Sequence[Quarantine]) -> Quarantine:
+    """What was set aside of several inputs; of each reason the place in the first of them."""
+    reasons: dict[str, QuarantineReason] = {}
+    for reason in (one for part in parts for one in part.reasons):
+        first = reasons.get(reason.reason, replace(reason, num_rows=0, num_rollouts=0, num_files=0))
+        reasons[reason.reason] = replace(
+            first,
+            num_rows=first.num_rows + reason.num_rows,
+            num_rollouts=first.num_rollouts + reason.num_rollouts,
+            num_files=first.num_files + reason.num_files,
+        )
+    return Quarantine(
+        num_rows=sum(part.num_rows for part in parts),
+        num_rollouts=sum(part.num_rollouts for part in parts),
+        reasons=tuple(sorted(reasons.values(), key=lambda one: (-one.num_rows, one.reason))),
+        lost=tuple(dict.fromkeys(text for part in parts for text in part.lost)),
     )
 
 

@@ -162,6 +162,7 @@ Floats = NDArray[np.float64]
 
 _AT_ONCE = 1 << 17
 """Groups of one size that are looked at at once: what is made of them stays below some dozen MB."""
+_OF_ROLLOUTS = ("reward", "advantage", "num_tokens", "seconds", "policy", "sample")
 UNKNOWN = -1
 """A number of tokens that was not logged, and a rollout without a policy's name."""
 
@@ -291,22 +292,17 @@ class RewardTable:
         if kept.all():
             return self
         rows = np.repeat(kept, self.size)
-        return RewardTable(
+        columns = ((name, getattr(self, name)) for name in _OF_ROLLOUTS)
+        chosen: dict[str, Any] = {name: None if values is None else values[rows] for name, values in columns}
+        return dataclasses.replace(
+            self,
             step=self.step[kept],
             names=_chosen(self.names, kept),
             prompt=self.prompt[kept],
-            prompts=self.prompts,
             size=self.size[kept],
-            reward=self.reward[rows],
             rewards={name: values[rows] for name, values in self.rewards.items()},
-            advantage=None if self.advantage is None else self.advantage[rows],
-            prompt_texts=self.prompt_texts,
-            num_tokens=None if self.num_tokens is None else self.num_tokens[rows],
-            seconds=None if self.seconds is None else self.seconds[rows],
-            policy=None if self.policy is None else self.policy[rows],
-            policies=self.policies,
             place=None if self.place is None else self.place[kept],
-            sample=None if self.sample is None else self.sample[rows],
+            **chosen,
         )
 
 

@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,7 +28,7 @@ from gradscope.errors import InputError, OutputExistsError
 from gradscope.machine.threads import in_threads
 from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
-from gradscope.results.source import Quarantine, QuarantineReason, Source
+from gradscope.results.source import Quarantine, Source, set_aside_together
 from gradscope.rollouts.arrays import to_numpy, to_strings, to_texts
 from gradscope.rollouts.groups import UNKNOWN, GroupsOfTable, RewardTable, reward_table
 from gradscope.rollouts.readers.evaluations.folders import are_of_one
@@ -256,38 +256,14 @@ def _opened(path: Path) -> tuple[_Manifest, pa.Table]:
                 "not read.",
                 hint="Reduce its files again with this version.",
             )
-        manifest, lacks = _manifest(fields), _ALWAYS - set(table.column_names)
-    except (AttributeError, KeyError, TypeError, ValueError):
+        manifest, lacks = msgspec.convert(fields, _Manifest, strict=False), _ALWAYS - set(table.column_names)
+    except (AttributeError, KeyError, TypeError, ValueError, msgspec.ValidationError):
         manifest, lacks = None, _ALWAYS
     if manifest is None or lacks:
         raise InputError(
             f"{path} is no part of a log, though its name ends with {SUFFIX}.", hint="Move it out of the folder."
         )
     return manifest, table
-
-
-def _manifest(fields: Mapping[str, Any]) -> _Manifest:
-    quarantined = fields["quarantined"]
-    reasons = tuple(QuarantineReason(**reason) for reason in quarantined["reasons"])
-
-    def by_step(name: str) -> dict[int, Any]:
-        return {int(step): value for step, value in fields[name].items()}
-
-    return _Manifest(
-        **{
-            **fields,
-            "files": tuple(_File(**file) for file in fields["files"]),
-            "inferred": tuple(fields["inferred"]),
-            "missing": tuple(fields["missing"]),
-            "quarantined": Quarantine(**{**quarantined, "reasons": reasons, "lost": tuple(quarantined["lost"])}),
-            "settings": TrainerSettings(**fields["settings"]),
-            "metrics": by_step("metrics"),
-            "notes": {step: Reason(**reason) for step, reason in by_step("notes").items()},
-            "windows": by_step("windows"),
-            "repeats": by_step("repeats"),
-            "policies": tuple(fields["policies"]),
-        }
-    )
 
 
 def _require_one_log(manifests: Mapping[Path, _Manifest]) -> None:
@@ -422,7 +398,7 @@ def _run(request: ReadRequest, manifests: Sequence[_Manifest], number_of: Mappin
             num_rows=sum(one.num_rows for one in manifests),
             inferred=(*dict.fromkeys(text for one in manifests for text in one.inferred), *sizes),
             missing=tuple(dict.fromkeys(text for one in manifests for text in one.missing)),
-            quarantined=_set_aside([one.quarantined for one in manifests]),
+            quarantined=set_aside_together([one.quarantined for one in manifests]),
         ),
         groups=groups,
         metrics={step: one.metrics[step] for one in manifests for step in one.metrics},
@@ -448,28 +424,6 @@ def _recognized(texts: Sequence[str]) -> str:
         words[1::2] = map(counted, map(sum, zip(*numbers, strict=True)), words[1::2])
         said.append("".join(words))
     return "; ".join(said)
-
-
-def _set_aside(parts: Sequence[Quarantine]) -> Quarantine:
-    reasons: dict[str, QuarantineReason] = {}
-    for reason in (reason for part in parts for reason in part.reasons):
-        before = reasons.get(reason.reason)
-        reasons[reason.reason] = (
-            reason
-            if before is None
-            else replace(
-                before,
-                num_rows=before.num_rows + reason.num_rows,
-                num_rollouts=before.num_rollouts + reason.num_rollouts,
-                num_files=before.num_files + reason.num_files,
-            )
-        )
-    return Quarantine(
-        num_rows=sum(part.num_rows for part in parts),
-        num_rollouts=sum(part.num_rollouts for part in parts),
-        reasons=tuple(sorted(reasons.values(), key=lambda one: (-one.num_rows, one.reason))),
-        lost=tuple(dict.fromkeys(text for part in parts for text in part.lost)),
-    )
 
 
 FORMAT = Format(

@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import GroupsOnDisk, RewardTable, RolloutGroup, holds_rewards_alone, reward_table
+from gradscope.rollouts.groups import (
+    GroupsOfTable,
+    GroupsOnDisk,
+    RewardTable,
+    RolloutGroup,
+    holds_rewards_alone,
+    reward_table,
+)
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction import lines, log, parts, spans
@@ -102,15 +109,40 @@ def assert_same(path: Path, *, is_reduced: bool | None = None, has_notes: bool =
     return reduced
 
 
-def assert_same_table(reduced: RewardTable, by_row: RewardTable) -> None:
-    """Hold the table of a small log to that of its rollouts, in the order of the log."""
+def assert_reduced_alike(path: Path, options: ReadOptions | None = None) -> Run | str:
+    """Hold the rewards of a log alone to its rollouts; return the reduced run, or the error that both end in."""
+    by_row = _read(path, options or ReadOptions(), read=read_by_row)
+    reduced = _read(path, options or ReadOptions(), rewards_only=True)
+    if isinstance(by_row, str) or isinstance(reduced, str):
+        assert reduced == by_row
+        return reduced
+    assert isinstance(reduced.groups, GroupsOfTable)
+    assert_same_table(
+        reduced.groups.table, RewardTable.of_groups(by_row.groups), may_lack=("advantage", "prompt_texts")
+    )
+    for name in ("source", "metrics", "settings", "weights", "notes", "windows", "repeats"):
+        assert getattr(reduced, name) == getattr(by_row, name), name
+    return reduced
+
+
+def assert_same_table(reduced: RewardTable, by_row: RewardTable, may_lack: Sequence[str] = ()) -> None:
+    """Hold the table of a log to that of its rollouts, in the order of the log."""
     assert reduced.ids() == by_row.ids()
-    for name in ("step", "size", "reward", "advantage", "num_tokens", "seconds"):
+    for name in ("step", "size", "reward", "advantage", "num_tokens", "seconds", "prompt", "policy"):
         found, wanted = getattr(reduced, name), getattr(by_row, name)
+        if found is None and name in may_lack:
+            continue
         assert (found is None) == (wanted is None), name
         if found is not None:
+            assert found.dtype == wanted.dtype, name
             np.testing.assert_array_equal(found, wanted, name)
-    assert texts_of_prompts(reduced) == texts_of_prompts(by_row)
+    assert (tuple(reduced.prompts), reduced.policies) == (tuple(by_row.prompts), by_row.policies)
+    for name in reduced.rewards.keys() | by_row.rewards.keys():  # some of rows that do not count alone
+        nothing = np.full(len(by_row.reward), np.nan)
+        found, wanted = (table.rewards.get(name, nothing) for table in (reduced, by_row))
+        np.testing.assert_array_equal(found, wanted, name)
+    if reduced.prompt_texts is not None or "prompt_texts" not in may_lack:
+        assert texts_of_prompts(reduced) == texts_of_prompts(by_row)
 
 
 def texts_of_prompts(table: RewardTable) -> dict[str, str] | None:

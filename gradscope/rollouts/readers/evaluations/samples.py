@@ -21,6 +21,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     list_of,
     parse_messages,
     parse_reward,
+    prompt_text_id,
     text_of,
     whole_number,
 )
@@ -365,7 +366,7 @@ def _identify(row: Mapping[str, Any], location: str) -> tuple[str, str]:
             return text_of(row[key]), key
     for key in USUAL["prompt"]:
         if row.get(key):
-            return digest(parse_messages(row[key]) or text_of(row[key])), f"the text of {key}"
+            return prompt_text_id(row[key]), f"the text of {key}"
     return location.rpartition(":")[2], "their lines"
 
 

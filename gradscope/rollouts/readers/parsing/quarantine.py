@@ -12,7 +12,15 @@ from pathlib import Path
 
 from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback
-from gradscope.results.source import BLANK, CUT_OFF, LOWER_BOUND, Quarantine, QuarantineReason, Source
+from gradscope.results.source import (
+    BLANK,
+    CUT_OFF,
+    LOWER_BOUND,
+    Quarantine,
+    QuarantineReason,
+    Source,
+    set_aside_together,
+)
 
 BROKEN_ADVANTAGE = "the advantage is not finite"
 """Of a row whose reward can be used; it stays in its group."""
@@ -137,14 +145,7 @@ class LinesLog(QuarantineLog):
 
 def with_set_aside(source: Source, log: QuarantineLog) -> Source:
     """A source with what was set aside of files beside its rows, too."""
-    before, more = source.quarantined, log.result()
-    quarantined = Quarantine(
-        num_rows=before.num_rows + more.num_rows,
-        num_rollouts=before.num_rollouts + more.num_rollouts,
-        reasons=(*before.reasons, *more.reasons),
-        lost=(*before.lost, *more.lost),
-    )
-    return replace(source, quarantined=quarantined)
+    return replace(source, quarantined=set_aside_together([source.quarantined, log.result()]))
 
 
 def refuse_quarantined(quarantine: Quarantine) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ from gradscope.rollouts.readers.reduction.columns import numbers_of
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, read_back
 from gradscope.rollouts.readers.reduction.spans import StepSpans
-from gradscope.rollouts.readers.trl.files import RowPrompts
+from gradscope.rollouts.readers.trl.files import RowPrompts, text_id
 from gradscope.rollouts.readers.trl.groups import Block, group_size, prompts_of_groups, scalar_rewards
 from gradscope.rollouts.run import Run, TrainerSettings
 
@@ -248,13 +247,7 @@ def _prompts(prompts: Sequence[Any]) -> RowPrompts:
     if not _are_texts(prompts):
         return RowPrompts.of(prompts, np.arange(len(prompts)), digest)
     numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
-    return RowPrompts.of(list(numbers), np.fromiter(map(numbers.__getitem__, prompts), np.int64), _text_id)
-
-
-@lru_cache(maxsize=1 << 16)
-def _text_id(prompt: str) -> str:
-    """Prompts return from step to step."""
-    return digest(prompt)
+    return RowPrompts.of(list(numbers), np.fromiter(map(numbers.__getitem__, prompts), np.int64), text_id)
 
 
 def _set_aside(batch: _Batch, quarantine: QuarantineLog) -> None:

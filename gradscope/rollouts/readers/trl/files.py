@@ -28,8 +28,9 @@ from gradscope.rollouts.readers.parsing.cells import (
     finite_or_none,
     is_not_finite,
     logged_numbers,
-    parse_messages,
+    prompt_text_id,
     text_of,
+    token_ids,
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.tables import natural, parquet_types, read_parquet
@@ -153,30 +154,21 @@ def _num_tokens(column: pa.ChunkedArray) -> NDArray[np.int64]:
             return np.where(
                 to_numpy(lists.is_valid().cast(pa.int8())), np.diff(to_numpy(lists.offsets)), UNKNOWN
             ).astype(np.int64)
-    ids = map(logged_ids, column.to_pylist())
+    ids = map(token_ids, column.to_pylist())
     return np.array([UNKNOWN if one is None else len(one) for one in ids], dtype=np.int64)
 
 
 def _prompts(column: pa.Array) -> RowPrompts:
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         encoded = column.dictionary_encode(null_encoding="encode")
-        return RowPrompts.of(encoded.dictionary.to_pylist(), to_numpy(encoded.indices), _text_id)
-    return RowPrompts.of(column.to_pylist(), np.arange(len(column)), _prompt_id)
-
-
-def _prompt_id(prompt: Any) -> str:
-    return digest(parse_messages(prompt) or text_of(prompt))
+        return RowPrompts.of(encoded.dictionary.to_pylist(), to_numpy(encoded.indices), text_id)
+    return RowPrompts.of(column.to_pylist(), np.arange(len(column)), prompt_text_id)
 
 
 @lru_cache(maxsize=1 << 16)
-def _text_id(prompt: str | None) -> str:
+def text_id(prompt: str | None) -> str:
     """Prompts return from step to step."""
     return digest(prompt or "")
-
-
-def logged_ids(ids: Any) -> tuple[int, ...] | None:
-    """Ids that a reward function logged with ``log_extra``; None where a cell holds none."""
-    return tuple(ids) if isinstance(ids, list) and all(type(token) is int for token in ids) else None
 
 
 def completion_files(path: Path) -> tuple[Path, ...]:

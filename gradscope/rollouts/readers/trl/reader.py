@@ -21,7 +21,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
 from gradscope.rollouts.groups import UNKNOWN, GroupsOfTable, GroupsOnDisk, RewardTable, Rollout, RolloutGroup, num_used
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.parsing.cells import finite_or_none, logged_number, parse_messages, text_of
+from gradscope.rollouts.readers.parsing.cells import finite_or_none, logged_number, parse_messages, text_of, token_ids
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, counted
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_ids, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import read_parquet
@@ -30,7 +30,6 @@ from gradscope.rollouts.readers.trl.files import (
     TrlState,
     completion_files,
     has_state,
-    logged_ids,
     read_state,
     read_step_file,
     repeats,
@@ -239,7 +238,7 @@ def _groups(files: Sequence[StepFile], size: int, table: RewardTable, side_ids: 
                     first + sample,
                     {name: values[sample] for name, values in columns.items()},
                     totals[sample],
-                    side_ids.get((file.step, first + sample)) or logged_ids(row.get("completion_ids")),
+                    side_ids.get((file.step, first + sample)) or token_ids(row.get("completion_ids")),
                 )
                 for sample, row in enumerate(rows[first : first + len(totals)])
             )
@@ -270,7 +269,7 @@ def _rollout(
         prompt=text_of(row["prompt"]),
         completion=text_of(row["completion"]),
         messages=parse_messages(row["prompt"]),
-        prompt_ids=logged_ids(row.get("prompt_ids")),
+        prompt_ids=token_ids(row.get("prompt_ids")),
         completion_ids=ids,
         mask=_logged_mask(row),
         logprobs=_logged_logprobs(row, "sampling_logprobs"),

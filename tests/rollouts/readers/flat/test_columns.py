@@ -135,6 +135,7 @@ def test_a_row_is_a_rollout_with_what_its_columns_hold() -> None:
         ({"step": 1.5}, "the step is not a whole number", False),
         ({"group": None}, "group is missing", False),
         ({"group": ""}, "group is missing", False),
+        ({"group": [{"role": "user"}]}, "group is missing", False),
         ({"reward": None}, "the reward is null", True),
         ({"reward": "1"}, "the reward is text", True),
         ({"advantage": float("nan")}, BROKEN_ADVANTAGE, True),

@@ -15,9 +15,8 @@ from gradscope.rollouts.readers.slime.miles import TokenColumns
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-from tests.rollouts.readers.reduced import STRANGE, mutated
+from tests.rollouts.readers.reduced import STRANGE, assert_reduced_alike, mutated
 from tests.rollouts.readers.reduced import write_lines as write_damaged
-from tests.rollouts.readers.same_table import assert_reduced_alike
 from tests.rollouts.readers.slime.test_rollouts import archive, sample
 
 PLAIN: dict[str, Any] = {

@@ -19,7 +19,7 @@ from gradscope.rollouts.readers.slime.rollouts import logged_tokens
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-from tests.rollouts.readers.same_table import assert_reduced_alike
+from tests.rollouts.readers.reduced import assert_reduced_alike
 
 SLIME = REPOSITORY / "fixtures" / "logs" / "slime"
 

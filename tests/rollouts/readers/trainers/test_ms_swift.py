@@ -14,7 +14,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-from tests.rollouts.readers.same_table import assert_reduced_alike
+from tests.rollouts.readers.reduced import assert_reduced_alike
 
 LOG = REPOSITORY / "fixtures" / "logs" / "ms_swift"
 

@@ -19,9 +19,8 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-from tests.rollouts.readers.reduced import STRANGE, mutated
+from tests.rollouts.readers.reduced import STRANGE, assert_reduced_alike, mutated
 from tests.rollouts.readers.reduced import write_lines as write_damaged
-from tests.rollouts.readers.same_table import assert_reduced_alike
 
 LOG = REPOSITORY / "fixtures/logs/areal"
 ALL = {"0": (1.0, 0.0), "1": (0.0, 0.0), "10:2": (1.0, 1.0)}

@@ -27,7 +27,7 @@ from gradscope.rollouts.readers.trl.reader import (
 from gradscope.rollouts.run import Run, TrainerSettings
 from tests.conftest import REPOSITORY
 from tests.rollouts.build import adapter_folder, model_folder
-from tests.rollouts.readers.same_table import assert_reduced_alike
+from tests.rollouts.readers.reduced import assert_reduced_alike
 from tests.rollouts.trl_folder import entry, rows, write_file, write_state
 
 AABB = ["a", "a", "b", "b"]
