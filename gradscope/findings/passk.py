@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradscope.results.passk import PassAtKComparison, PassAtKDifference, PassAtKTable
+from gradscope.results.passk import PassAtKComparison, PassAtKTable
 from gradscope.say import with_interval
 
 
@@ -55,7 +55,7 @@ def reach_finding(comparison: PassAtKComparison) -> str:
     defined = [row for row in comparison.rows if row.difference.value is not None]
     if not defined:
         return f"{comparison.first} and {comparison.second} have no budget in common."
-    alone = f"{_signed(defined[0])}; " if len(defined) == 1 else ""
+    alone = f"{with_interval(defined[0].difference, '+.3f')} at k = {defined[0].k}; " if len(defined) == 1 else ""
     turn = "" if comparison.crossover_k is None else f"; the sign turns at k = {comparison.crossover_k}"
     between = " between search compression and capacity expansion" if comparison.verdict == "undecided" else ""
     return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {comparison.verdict}{between}."
@@ -94,10 +94,6 @@ def _compression(comparison: PassAtKComparison) -> str:
     if row.compression_at_least is not None:
         return f"{comparison.first} needs at least {row.compression_at_least:.2f} {times}; its own set no upper end."
     return ""
-
-
-def _signed(row: PassAtKDifference) -> str:
-    return f"{with_interval(row.difference, '+.3f')} at k = {row.k}"
 
 
 def _unpaired(comparison: PassAtKComparison) -> str:

@@ -116,7 +116,7 @@ def _energy(point: RankCurvePoint) -> list[str]:
 
 def sharing_findings(point: RankCurvePoint) -> list[str]:
     """What adding up makes of what rollouts share, where that is told from chance."""
-    shared, rest, fate = point.shared_kept, point.residual_kept, _side_of_chance(point.shared_kept)
+    shared, rest, fate = point.shared_kept, point.residual_kept, _side_of_one(point.shared_kept)
     if not fate:
         return []
     beside = "" if rest.value is None else f", and {with_interval(rest, '.2f')} times on all others"
@@ -126,8 +126,8 @@ def sharing_findings(point: RankCurvePoint) -> list[str]:
     ]
 
 
-def _side_of_chance(kept: Estimate) -> int:
-    return kept.map(lambda value: value - 1.0).side_of_zero
+def _side_of_one(ratio: Estimate) -> int:
+    return ratio.map(lambda value: value - 1.0).side_of_zero
 
 
 def time_findings(curve: Sequence[RankCurvePoint]) -> list[str]:
@@ -332,7 +332,7 @@ def _baseline(baselines: Sequence[BaselineNoise]) -> list[str]:
     if not baselines:
         return []
     whole = baselines[0]
-    usable = {n: r for n, r in whole.relative_noise.items() if n not in _OWN_REWARD and _differs(r)}
+    usable = {n: r for n, r in whole.relative_noise.items() if n not in _OWN_REWARD and _side_of_one(r)}
     optimum = (
         f"The optimal baseline of a mixed group is {whole.optimal_baseline.value:.2f} on average, at a mean reward of "
         f"{whole.pass_rate:.2f}"
@@ -360,10 +360,6 @@ _OWN_REWARD = ("group_mean", "optimal")
 def _first(updates: Sequence[FormulationUpdate]) -> str | None:
     names = [update.advantage for update in updates]
     return LOGGED if LOGGED in names else next(iter(names), None)
-
-
-def _differs(ratio: Estimate) -> bool:
-    return ratio.map(lambda value: value - 1.0).side_of_zero != 0
 
 
 def heldout_findings(steps: Sequence[HeldoutTransfer]) -> tuple[str, ...]:

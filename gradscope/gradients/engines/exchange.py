@@ -62,8 +62,7 @@ class _Letter:
 
 
 def _exchange_letters(letters: Sequence[_Letter], device: torch.device, head: PlainHead | None = None) -> list[_Letter]:
-    """Send every process its letter."""
-    # head: This process's ids of an output layer in slices, whose tokens alone are sent.
+    """Send every process its letter; of an output layer in slices (``head``: this process's ids) tokens alone."""
     packed = [_pack(letter) for letter in letters]
     headers = [torch.frombuffer(bytearray(header), dtype=torch.uint8) for header, _ in packed]
     bodies = [body for _, body in packed]
@@ -160,8 +159,8 @@ def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Lette
 # in slices is cut along the vocabulary: its tokens go to all, and each process forms the output gradients of its own
 # ids.
 def _cut_shape(shape: torch.Size, factors: Sequence[GradientFactor]) -> tuple[torch.Size, int]:
-    """The shape that factors are about, and the side along which it is cut."""
-    # Returns a shape, and 0 or 1. A table that is only looked up is a row an id, whichever way the parameter holds it.
+    """The shape that factors are about, and the side along which it is cut, 0 or 1."""
+    # a table that is only looked up is a row an id, whichever way the parameter holds it
     if factors and all(isinstance(factor, Scatter) for factor in factors):
         width = next(factor.grads[0].shape[1] for factor in factors if isinstance(factor, Scatter))
         return torch.Size((shape.numel() // width, width)), 0
@@ -181,8 +180,7 @@ def _bounds_of(size: int, num_processes: int) -> list[tuple[int, int]]:
 
 
 def _piece_of(factor: GradientFactor, side: int, start: int, stop: int) -> GradientFactor:
-    """What a factor adds to a piece of its parameter."""
-    # side: Along which side of the parameter the piece was cut; routed experts are cut along the first.
+    """What a factor adds to a piece of its parameter, cut along a side; routed experts are cut along the first."""
     if isinstance(factor, OuterProduct):
         left, right = factor.left, factor.right
         if side == 0:
@@ -272,8 +270,8 @@ def exchanged_gram(
 def _own_batches(
     prepared: PreparedStep, batch_tokens: int, padding_side: PaddingSide = "right"
 ) -> list[tuple[PaddedBatch, bool]]:
-    """This process's batches, as many as every other process has."""
-    # Returns each batch, and whether it counts: where this process has fewer, the step's shortest row runs for nothing.
+    """This process's batches, as many as every other process has, and whether each counts."""
+    # all must make the same passes: where this process has fewer rows, the step's shortest runs for nothing
     lengths = prepared.plan.lengths
     shares = _deal_rows(lengths, num_connected())
     most = max(len(split_rows([lengths[row] for row in share], batch_tokens)) for share in shares)

@@ -217,8 +217,6 @@ def _frac_shared(plan: RowPlan, *, weight_gradients: bool) -> float:
     """The share of a plain forward and backward pass that running each prompt once saves."""
     # A token costs one unit forward, one backward, and one for the gradients of the weights where these are large; only
     # the forward pass of prompts is shared, so the share is below 1/3 (1/2 for adapters).
-    # weight_gradients: Whether forming weight gradients costs as much as a forward pass: full parameters, not adapters.
-    # Returns a share in [0, 1/2).
     tokens = sum(plan.sequences[row.sequence].length for row in plan.rows)
     saved = sum((len(group.rows) - 1) * len(group.prefix_ids) for group in _group_by_prompt(plan))
     return saved / ((3 if weight_gradients else 2) * tokens) if tokens else 0.0

@@ -319,9 +319,7 @@ def linear(call: LayerCall) -> Mapping[str, GradientFactor]:
 
 
 def conv1d(call: LayerCall) -> Mapping[str, GradientFactor]:
-    """Hugging Face's ``Conv1D`` (GPT-2), a linear layer with its weight transposed: dW = sum_t a_t d_t^T."""
-    # call: One call, input [B, S, I] and output gradient [B, S, O].
-    # Returns factors of ``weight`` [I, O] and ``bias`` [O].
+    """Hugging Face's ``Conv1D`` (GPT-2), a linear layer with its weight transposed: dW = sum_t a_t d_t^T, [I, O]."""
     weight = OuterProduct(left=call.tokens(call.input), right=call.tokens(call.grad))
     return {"weight": weight, **_bias(call)}
 

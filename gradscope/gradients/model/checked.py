@@ -261,7 +261,6 @@ def load_tokenizer(folders: Sequence[Path]) -> Any:
 
 def _tokenizer_class(folder: Path) -> Any:
     """The class that a tokenizer was saved by; transformers would go by the model's kind."""
-    # Returns the class for any tokenizer.json where the folder names that, else transformers' own pick.
     try:
         named = read_json(folder / _TOKENIZER_CONFIG).get("tokenizer_class")
     except (OSError, ValueError, AttributeError):

@@ -196,8 +196,8 @@ class _Sliced(torch.autograd.Function):
         graph: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         wide = hidden.to(dtype)
-        pulls = (1 + entropies) if graph and hidden.requires_grad else 0
-        top, rest, moment, pull = _scan(head, wide, ids, pulls)
+        num_pulls = (1 + entropies) if graph and hidden.requires_grad else 0
+        top, rest, moment, pull = _scan(head, wide, ids, num_pulls)
         own, slope = head.own_logits(wide, ids)
         behind = own - top
         own_share = behind.exp()
@@ -207,7 +207,8 @@ class _Sliced(torch.autograd.Function):
         if not entropies:
             ctx.mark_non_differentiable(entropy)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden, ids, log_total, rest / total, entropy, own - log_total, *_by(pull, total))
+        pulls = [part.div_(total.unsqueeze(1)) for part in pull]
+        ctx.save_for_backward(hidden, ids, log_total, rest / total, entropy, own - log_total, *pulls)
         ctx.head, ctx.watch, ctx.slope, ctx.top = head, watch, slope, top - log_total
         return behind - total.log(), entropy
 
@@ -245,9 +246,8 @@ def _scan(
     head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor, pulls: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor]]:
     """One pass over the vocabulary, each token's own id left out."""
-    # Returns the largest logit z of all, m; the sums of exp(z - m) and of (z - m) exp(z - m), [N]; and the sums of
-    # Returns exp(z - m) W and (z - m) exp(z - m) W over the columns, times the slope of z, as many as were asked for,
-    # [N, H].
+    # With m the largest logit z: m, the sums of exp(z - m) and of (z - m) exp(z - m), [N], and as many pulls as asked
+    # for, the sums of exp(z - m) W and of (z - m) exp(z - m) W over the columns, times the slope of z, [N, H].
     top, _ = head.own_logits(hidden, ids)
     rest, moment = torch.zeros_like(top), torch.zeros_like(top)
     pull = [torch.zeros_like(hidden) for _ in range(pulls)]
@@ -290,10 +290,6 @@ def _of_parameters(head: PlainHead, tokens: HeadTokens) -> tuple[torch.Tensor, t
 def _places(ids: torch.Tensor, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Each id's column within a slice, any where it is outside, and whether it is inside, [N, 1]; nothing waits."""
     return (ids - start).clamp(0, stop - start - 1).unsqueeze(1), ((ids >= start) & (ids < stop)).unsqueeze(1)
-
-
-def _by(parts: list[torch.Tensor], total: torch.Tensor) -> list[torch.Tensor]:
-    return [part.div_(total.unsqueeze(1)) for part in parts]
 
 
 def _product(wide: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -240,11 +240,6 @@ class Objective(LossParameters):
         """Whether the loss looks at logged log-probabilities."""
         return self.importance_ratio or self.needs_sampler or self.kl_to_sampler
 
-    @property
-    def needs_entropies(self) -> bool:
-        """Whether the gradient holds the entropy itself, by its bonus."""
-        return bool(self.entropy_coef)
-
     def reason_against(self, rollouts: Sequence[Rollout], *, has_old: bool = False) -> Reason | None:
         """Why the rollouts of a step do not tell the trainer's gradient, the first reason, or None.
 

@@ -351,8 +351,7 @@ class _NonFinite:
 
 
 def _first_non_finite(prepared: PreparedStep) -> _NonFinite | None:
-    """The first output of a module that is not finite, rollout by rollout in the order of the log."""
-    # Returns where it is; None where the forward passes of all rollouts are finite.
+    """The first output of a module that is not finite, rollout by rollout in the order of the log, if any."""
     policy, plan = prepared.policy, prepared.plan
     for index, sequence in enumerate(plan.sequences):
         batch = pad_batch([index], [sequence], policy.device)

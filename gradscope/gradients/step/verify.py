@@ -171,8 +171,8 @@ def _trimmed_before_the_table(model: Any) -> Iterator[None]:
 def _weights(block: NDArray[np.float64]) -> NDArray[np.float64]:
     """Weights of rows with a Gram matrix [B, B], of which no two are alike."""
     # Each has the sign by which its row adds to the ones before it: what is left of rows that cancel is small beside
-    # their rounding, and the length of a row at right angles to the sum of all would not count.
-    # Returns in size from 1 for the smallest row to 1/2 for the largest, so that both count, [B].
+    # their rounding, and the length of a row at right angles to the sum of all would not count. Sizes run from 1 for
+    # the smallest row to 1/2 for the largest, so that both count.
     weights = np.zeros(len(block))
     for row, size in zip(np.argsort(np.diag(block)), np.geomspace(1.0, 0.5, len(block)), strict=True):
         weights[row] = size if block[row] @ weights >= 0 else -size

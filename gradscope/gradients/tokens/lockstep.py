@@ -16,7 +16,7 @@ sequences.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -283,12 +283,9 @@ def _lowest_segments(tracer: Tracer, lines: Sequence[_Line]) -> dict[str, int]:
     for line in lines:
         for segment, calls in reversed(list(enumerate(line.trace.segments))):
             for call in calls:
-                lowest.update({name: min(segment, lowest.get(name, segment)) for name in _names(tracer, call)})
+                names = tracer.layers.owned[call.module].values()
+                lowest.update({name: min(segment, lowest.get(name, segment)) for name in names})
     return lowest
-
-
-def _names(tracer: Tracer, call: TracedCall) -> Iterator[str]:
-    yield from tracer.layers.owned[call.module].values()
 
 
 def _require_fit(lines: Sequence[_Line], segment: int, limit: int) -> None:

@@ -142,10 +142,11 @@ class TokenGram:
     gram: Array
     """Inner products of grad log pi(token), float64, [N, N]."""
     num_columns: int
-    """P."""
-    slow_parameters: tuple[str, ...]
+    """P; of a signal d or V."""
+    slow_parameters: tuple[str, ...] = ()
     """Parameters without a layer rule, computed one backward pass a row."""
-    verification: _TokenVerification
+    verification: _TokenVerification | None = None
+    """None of a signal, whose rows are one backward pass anyway."""
     num_buckets: int | None = None
     """Numbers kept of each row where inner products are those of sketches; None where they are exact."""
 
@@ -323,25 +324,11 @@ Signal = Literal["hidden", "logit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SignalGram:
-    """The inner products of one group's token rows, without advantages."""
-
-    table: TokenTable
-    """The tokens and their weights, [N]."""
-    gram: Array
-    """Inner products of d log pi(token) / d signal, float64, [N, N]."""
-    num_columns: int
-    """d or V."""
-    num_buckets: None = None
-    """Rows are never sketched: there are as many numbers in them as in the signal."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StepSignals:
     """Both kinds of rows of one step."""
 
-    tokens: tuple[_SignalGram, ...]
-    """One a group; none for a group of which no token counts."""
+    tokens: tuple[TokenGram, ...]
+    """One a group; none for a group of which no token counts. Rows are d log pi(token) / d signal."""
     score_gram: Array
     """Inner products of the rollouts' rows without advantages, [R, R]."""
     logged_gram: Array | None
@@ -371,7 +358,7 @@ def measure_signals(
     """
     tables = {table.group_id: table for table in token_tables(prepared, step, most=most, seed=seed, rollouts=None)}
     logged = all(advantages is not None for advantages in prepared.plan.advantages)
-    grams: list[_SignalGram] = []
+    grams: list[TokenGram] = []
     sums: list[torch.Tensor] = []
     first = 0
     for done, group in enumerate(prepared.groups):
@@ -381,7 +368,7 @@ def measure_signals(
         sums += [_weighed(prepared, step, sequence, own, logged) for sequence, own in zip(members, rows, strict=True)]
         if table is not None:
             chosen = torch.stack([rows[row.sequence - members.start][row.position] for row in table.rows]).double()
-            grams.append(_SignalGram(table=table, gram=_products(chosen), num_columns=chosen.shape[1]))
+            grams.append(TokenGram(table=table, gram=_products(chosen), num_columns=chosen.shape[1]))
         progress(done + 1, len(prepared.groups), "groups")
     stacked = torch.stack(sums, dim=1)
     return StepSignals(

@@ -90,14 +90,10 @@ def unchanged(policy: MeasuredPolicy, other: MeasuredPolicy) -> frozenset[str]:
     same = [
         name
         for name, tensor in policy.trainable.items()
-        if name in other.trainable and _are_equal(tensor, other.trainable[name])
+        if name in other.trainable
+        and true_in_all_processes(torch.equal(local_tensor(tensor), local_tensor(other.trainable[name])))
     ]
     return frozenset() if len(same) == len(policy.trainable) else frozenset(same)
-
-
-def _are_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two parameters are the same, in every process where each has its part of them."""
-    return true_in_all_processes(torch.equal(local_tensor(tensor), local_tensor(other)))
 
 
 def _padding_rows(prepared: PreparedStep) -> Sequence[int | None]:

@@ -316,7 +316,8 @@ def _accumulated(
             for batch in batches:
                 _backward(prepared, batch, arithmetic, scale * rewards, scale / len(batches))
             grads = {name: p.grad for name, p in trainable.items() if p.grad is not None}
-            if scale <= 1 or true_in_all_processes(_are_finite(grads.values())):
+            finite = [bool(torch.isfinite(local_tensor(gradient)).all()) for gradient in grads.values()]
+            if scale <= 1 or true_in_all_processes(all(finite)):
                 break
             scale /= 2
         for gradient in grads.values():
@@ -355,7 +356,3 @@ def _rounding_of_sum(norm: float, gradients: Iterable[torch.Tensor]) -> float:
     squares = (float(full_tensor(torch.linalg.vector_norm(part, dtype=torch.float64) ** 2)) for part in gradients)
     exact = math.sqrt(sum(squares))
     return abs(norm / exact - 1) if exact > 0 else 0.0
-
-
-def _are_finite(gradients: Iterable[torch.Tensor]) -> bool:
-    return all(bool(torch.isfinite(local_tensor(gradient)).all()) for gradient in gradients)

@@ -14,6 +14,7 @@ vector of the correct answers of prompt k, trained or held out, D_j that of grou
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,31 +31,41 @@ HANGS_ON_ONE = "it hangs on a single group of this step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptEffects:
-    """How the gradient of each prompt changes the correct answers of each."""
+class _Effects(ABC):
+    """How gradients of prompts change correct answers of prompts; rows are who pulls, columns who is pulled."""
 
     effect: Array
-    """e_jk per unit of step, [J, J]; rows are who pulls, columns who is pulled, 0 for one without a correct answer."""
+    """e_jk per unit of step, [J, J] or [J, M]; 0 for one without a correct answer."""
     cosine: Array
-    """That over |S_j| |C_k|, [J, J]; 0 where either is zero."""
-    pulls: NDArray[np.bool_]
-    """Whether a prompt has a gradient, [J]."""
-    is_solved: NDArray[np.bool_]
-    """Whether it has a correct answer, [J]."""
+    """That over |S_j| |C_k|; 0 where either is zero."""
 
     def frac_hurt(self) -> Estimate:
         """Share of pairs of different prompts of which the first lowers the correct answers of the second.
 
-        Jackknifed over prompts; undefined for fewer than three.
+        Jackknifed over prompts; undefined for fewer than three on either side.
         """
         return self._mean_over_pairs((self.effect < 0).astype(np.float64), (0.0, 1.0))
 
     def mean_cosine(self) -> Estimate:
         """Mean cosine of the gradient of a prompt with the correct answers of another, 0 for unrelated prompts.
 
-        Jackknifed over prompts; undefined for fewer than three.
+        Jackknifed over prompts; undefined for fewer than three on either side.
         """
         return self._mean_over_pairs(self.cosine, (-1.0, 1.0))
+
+    @abstractmethod
+    def _mean_over_pairs(self, values: Array, bounds: tuple[float, float]) -> Estimate:
+        """The mean over the pairs that count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptEffects(_Effects):
+    """How the gradient of each prompt changes the correct answers of each."""
+
+    pulls: NDArray[np.bool_]
+    """Whether a prompt has a gradient, [J]."""
+    is_solved: NDArray[np.bool_]
+    """Whether it has a correct answer, [J]."""
 
     def transfer(self) -> Estimate:
         """What all other prompts do to a prompt's correct answers over what it does for itself, in the sum.
@@ -151,13 +162,9 @@ def _too_few(num: int) -> Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldoutEffects:
+class HeldoutEffects(_Effects):
     """How the gradient of each of J groups that have one changes the correct answers of each held-out prompt."""
 
-    effect: Array
-    """e_jk = S_j . C_k per unit of step, [J, M]."""
-    cosine: Array
-    """That over |S_j| |C_k|, [J, M]."""
     norms: tuple[float, float]
     """Mean |S_j| and mean |C_k|."""
     own: Array | None
@@ -168,20 +175,6 @@ class HeldoutEffects:
     """Whether a group has a correct answer that it was trained on, [J]."""
     pulls: NDArray[np.bool_]
     """Which groups of the step have a gradient; J of them do."""
-
-    def frac_hurt(self) -> Estimate:
-        """Share of pairs of a training and a held-out prompt of which the first lowers the second's correct answers.
-
-        Jackknifed over prompts of both kinds; undefined for fewer than three of either.
-        """
-        return self._mean_over_pairs((self.effect < 0).astype(np.float64), (0.0, 1.0))
-
-    def mean_cosine(self) -> Estimate:
-        """Mean cosine of a training prompt's gradient with the correct answers of a held-out one.
-
-        Jackknifed over prompts of both kinds; undefined for fewer than three of either.
-        """
-        return self._mean_over_pairs(self.cosine, (-1.0, 1.0))
 
     def transfer(self) -> Estimate:
         """What the step does to a held-out prompt's correct answers over what it does to those that it was trained on.

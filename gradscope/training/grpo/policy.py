@@ -63,11 +63,6 @@ class TrainedPolicy:
         return frozenset([self.tokenizer.eos_token_id, *more])
 
 
-def _model_folder(name: str) -> str:
-    """Where a model is: the packaged folder for ``embedded``, else the name itself, a folder or a hub id."""
-    return str(EMBEDDED_FOLDER) if name == EMBEDDED_MODEL else name
-
-
 def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
     """Read a model and its tokenizer, to the CPU.
 
@@ -81,7 +76,7 @@ def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = _model_folder(name)
+    folder = str(EMBEDDED_FOLDER) if name == EMBEDDED_MODEL else name
     if (Path(folder) / "adapter_config.json").is_file():
         raise InputError(
             f"{name} is an adapter; a run starts from a whole model.",
@@ -243,9 +238,8 @@ def _split_ids(
     tokenizer: Tokenizer, sampled: Sequence[int], reasoning: str, answer: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The sampled ids of the reasoning, and the ids that the rest of it and the answer have after them."""
-    # As many sampled tokens are kept as lie within the reasoning and as the tokenizer, given their text and what
-    # follows,
-    # would not join with what follows.
+    # As many sampled tokens are kept as lie within the reasoning, and as the tokenizer, given their text and what
+    # follows, would not join with it.
 
     def text(number: int) -> str:
         return tokenizer.decode(list(sampled[:number]), skip_special_tokens=True)

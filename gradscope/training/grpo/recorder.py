@@ -9,7 +9,6 @@ Shapes: R rollouts of a step, N groups of a step, T tokens of a completion.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,8 @@ from gradscope.training.tasks.task import Problem, Task, incoherence_metrics
 
 def _batch_numbers(groups: Sequence[RolloutGroup]) -> dict[str, float]:
     """What TRL logs of rewards and lengths, by its names."""
-    # groups: The groups of the batch, whose rewards are all known, [N].
-    # Returns name -> value. ``frac_reward_zero_std`` is the share of groups, whatever their size; standard deviations
-    # are of
-    # Returns the whole batch, with R - 1. Without a completion that ended, lengths of ended ones are 0, as TRL has
-    # them.
+    # As TRL has them: the share of dead groups counts groups whatever their size, standard deviations are of the whole
+    # batch, with R - 1, and without a completion that ended the lengths of ended ones are 0.
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     by_name = {name: [rollout.rewards[name] or 0.0 for rollout in rollouts] for name in rollouts[0].rewards}
     ended = [rollout for rollout in rollouts if rollout.status == "completed"]
@@ -54,30 +50,6 @@ def _lengths(which: str, rollouts: Sequence[Rollout]) -> Iterator[tuple[str, flo
     lengths = [len(rollout.completion_ids or ()) for rollout in rollouts] or [0]
     for name, statistic in (("mean", np.mean), ("min", np.min), ("max", np.max)):
         yield f"completions/{name}_{which}length", float(statistic(lengths))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledRow:
-    """One completion as the trainer has it."""
-
-    problem: Problem
-    """What was asked."""
-    prompt_ids: tuple[int, ...]
-    """Exact ids of the prompt."""
-    completion_ids: tuple[int, ...]
-    """Exact ids of the completion, end of sequence included, [T]."""
-    logprobs: tuple[float, ...]
-    """Log-probability of each completion token by the trainer's model, [T]."""
-    sampler_logprobs: tuple[float, ...] | None = None
-    """Those of the engine that sampled, where it gives them, [T]."""
-    rewards: Mapping[str, float]
-    """Reward per reward function."""
-    reward: float
-    """What is trained on: their weighted sum."""
-    token_rewards: tuple[float, ...] | None
-    """Reward of each completion token, [T]; None where the task does not grade steps."""
-    advantage: float | tuple[float, ...]
-    """What the optimizer sees: one number, or one per token."""
 
 
 class Recorder:
@@ -109,16 +81,26 @@ class Recorder:
             for problem, ids in zip(problems, completion_ids, strict=True)
         ]
 
-    def stage(self, step: int, rows: Sequence[SampledRow], sizes: Sequence[int], cost: Mapping[str, int]) -> None:
+    def stage(
+        self,
+        step: int,
+        problems: Sequence[Problem],
+        rows: Sequence[Mapping[str, Any]],
+        sizes: Sequence[int],
+        cost: Mapping[str, int],
+    ) -> None:
         """Keep a step's rollouts, group by group, [R], until the step is done; steps count from 1.
 
-        The cost is what was sampled for it, empty where the rows are all that was.
+        A row has the fields of a :class:`Rollout` that the trainer knows. The cost is what was sampled for the step,
+        empty where the rows are all that was.
         """
-        starts = [sum(sizes[:index]) for index in range(len(sizes))]
-        groups = (
-            self._group(f"{step:05d}-{index:03d}", step, start, rows[start : start + size])
-            for index, (start, size) in enumerate(zip(starts, sizes, strict=True))
-        )
+        groups, start = list[RolloutGroup](), 0
+        for size in sizes:
+            group_id, members = f"{step:05d}-{len(groups):03d}", range(start, start + size)
+            rollouts = [self._rollout(problems[row], group_id, row - start, row, rows[row]) for row in members]
+            prompt_id = problems[start].prompt_id
+            groups.append(RolloutGroup(step=step, group_id=group_id, prompt_id=prompt_id, rollouts=tuple(rollouts)))
+            start += size
         self._staged = {step: (tuple(groups), cost)}
 
     def write(self, step: int, logs: Mapping[str, Any]) -> None:
@@ -136,34 +118,17 @@ class Recorder:
             | incoherence_metrics(groups, self._task.is_coherent),
         )
 
-    def _group(self, group_id: str, step: int, start: int, rows: Sequence[SampledRow]) -> RolloutGroup:
-        return RolloutGroup(
-            step=step,
-            group_id=group_id,
-            prompt_id=rows[0].problem.prompt_id,
-            rollouts=tuple(self._rollout(group_id, sample, start + sample, row) for sample, row in enumerate(rows)),
-        )
-
-    def _rollout(self, group_id: str, sample: int, row: int, sampled: SampledRow) -> Rollout:
-        messages = self._policy.messages(sampled.problem)
-        per_token = sampled.advantage if isinstance(sampled.advantage, tuple) else None
+    def _rollout(self, problem: Problem, group_id: str, sample: int, row: int, sampled: Mapping[str, Any]) -> Rollout:
+        messages, ids = self._policy.messages(problem), sampled["completion_ids"]
         return Rollout(
             group_id=group_id,
             sample=sample,
             row=row,
-            prompt=sampled.problem.prompt,
+            prompt=problem.prompt,
             messages=None if messages is None else tuple(messages),
-            completion=self._policy.tokenizer.decode(list(sampled.completion_ids), skip_special_tokens=True),
-            prompt_ids=sampled.prompt_ids,
-            completion_ids=sampled.completion_ids,
-            reward=sampled.reward,
-            rewards=dict(sampled.rewards),
-            token_rewards=sampled.token_rewards,
-            advantage=None if isinstance(sampled.advantage, tuple) else sampled.advantage,
-            token_advantages=per_token,
-            logprobs=sampled.logprobs if sampled.sampler_logprobs is None else sampled.sampler_logprobs,
-            trainer_logprobs=None if sampled.sampler_logprobs is None else sampled.logprobs,
-            status="completed" if sampled.completion_ids[-1] in self._eos_ids else "truncated",
+            completion=self._policy.tokenizer.decode(list(ids), skip_special_tokens=True),
+            status="completed" if ids[-1] in self._eos_ids else "truncated",
+            **sampled,
         )
 
     def _piece(self, token: int) -> str:

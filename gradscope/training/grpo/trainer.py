@@ -23,7 +23,7 @@ from gradscope.advantages.online import Memory, OnlineAdvantage, StepRollouts
 from gradscope.advantages.token import gae
 from gradscope.machine.processes import num_processes, process_index
 from gradscope.training.grpo.policy import RewardFunctions, problems_of
-from gradscope.training.grpo.recorder import Recorder, SampledRow
+from gradscope.training.grpo.recorder import Recorder
 from gradscope.training.processes import gather, own_part
 from gradscope.training.sampling import FixedSampling, Row, Scored
 
@@ -76,7 +76,9 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         problems = gather(problems_of(**{name: [row[name] for row in scored.rows] for name in _COLUMNS}))
         totals = np.asarray(gather(scored.totals.tolist()), dtype=np.float64)
         per_function = {name: gather(values) for name, values in scored.rewards.items()}
-        sizes = batch.sizes if len(problems) == len(scored.rows) else _even_sizes(len(problems), self.num_generations)
+        sizes = batch.sizes
+        if len(problems) > len(scored.rows):  # of several processes, whose groups are all of one size
+            sizes = (self.num_generations,) * (len(problems) // self.num_generations)
         starts = np.cumsum(sizes)[:-1]
         # 3. Advantages, ours in place of TRL's: this process's part goes into the loss.
         token_rewards = self._recorder.grade_steps(problems, completion_ids)
@@ -104,25 +106,20 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         if process_index() > 0:
             return output
         seen = self._seen(advantages, own.dtype)
-        self._recorder.stage(
-            step,
-            [
-                SampledRow(
-                    problem=problem,
-                    prompt_ids=prompt_ids[index],
-                    completion_ids=completion_ids[index],
-                    logprobs=logprobs[index],
-                    sampler_logprobs=None if sampler is None else sampler[index],
-                    rewards={name: values[index] for name, values in per_function.items()},
-                    reward=float(totals[index]),
-                    token_rewards=None if token_rewards is None else token_rewards[index],
-                    advantage=seen[index],
-                )
-                for index, problem in enumerate(problems)
-            ],
-            sizes,
-            batch.cost,
-        )
+        rows = [
+            {
+                "prompt_ids": prompt_ids[index],
+                "completion_ids": completion_ids[index],
+                "reward": float(totals[index]),
+                "rewards": {name: values[index] for name, values in per_function.items()},
+                "token_rewards": None if token_rewards is None else token_rewards[index],
+                "token_advantages" if self._online.by_token else "advantage": seen[index],
+                "logprobs": (logprobs if sampler is None else sampler)[index],
+                "trainer_logprobs": None if sampler is None else logprobs[index],
+            }
+            for index in range(len(problems))
+        ]
+        self._recorder.stage(step, problems, rows, sizes, batch.cost)
         return output
 
     def _sample(self, rows: Sequence[Row]) -> Scored:
@@ -163,11 +160,8 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         """The log-probability of each sampled token and of the most likely one, by the weights that sampled it."""
         # Hugging Face's generation returns none, and another engine's are of its own arithmetic. Rows are padded on the
         # right, so that each token has the position it was sampled at whatever kind of positions the model has.
-        # prompt_ids: Exact ids of the prompts, [R].
-        # completion_ids: Exact ids of the completions, [R].
-        # Returns of each sampled token and of the most likely one at its place, both [R][T], at the sampling
-        # temperature, in float32; and the last hidden states before the first token and at each, [R][1 + T, H], where
-        # the formulation reads them.
+        # Both are [R][T], at the sampling temperature, in float32. Where the formulation reads the last hidden states,
+        # before the first token and at each, these come with them, [R][1 + T, H].
         size, wanted = self.args.per_device_train_batch_size, self._online.reads_states
         rows = [
             torch.tensor(prompt + completion) for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
@@ -225,10 +219,6 @@ def _head_inputs(model: Any, *, wanted: bool) -> Iterator[list[torch.Tensor]]:
         yield seen
     finally:
         hook.remove()
-
-
-def _even_sizes(num_rows: int, group_size: int) -> tuple[int, ...]:
-    return (group_size,) * (num_rows // group_size)
 
 
 def _padded(advantages: Sequence[NDArray[np.float64]], shape: torch.Size) -> torch.Tensor:

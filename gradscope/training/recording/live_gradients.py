@@ -54,7 +54,8 @@ def measure_live(
     if whole is None or reward_part is None:  # an advantage that is no number
         return {}
     index = np.unique(np.array(gram.group_ids), return_inverse=True)[1]
-    ranks = [effective_rank(singular_values_from_gram(block)).value for block in _blocks(reward_part, index)]
+    members = [np.flatnonzero(index == group) for group in range(int(index.max()) + 1)]
+    ranks = [effective_rank(singular_values_from_gram(reward_part[np.ix_(of, of)])).value for of in members]
     defined = [rank for rank in ranks if rank is not None]
     estimates = {
         "grad_norm": Estimate.exact(batch_norm(whole), num_units=len(whole)),
@@ -65,11 +66,6 @@ def measure_live(
         "signal_to_noise": expected_updates(reward_part, np.ones((1, len(reward_part))), index).signal_to_noise(0),
     }
     return {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}
-
-
-def _blocks(gram: Array, index: NDArray[np.intp]) -> list[Array]:
-    """The Gram matrix of each group alone, [G, G]."""
-    return [gram[np.ix_(index == group, index == group)] for group in range(int(index.max()) + 1)]
 
 
 def _policy(trainer: Any, model: Any) -> MeasuredPolicy:

@@ -71,12 +71,11 @@ _SHAPING = (
 
 def _recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> RunManifest:
     """The manifest of a run that is recorded from now on."""
-    # Returns the manifest; its configuration is empty, for no command of ours repeats somebody's script.
     return RunManifest(
         run_id=f"recorded-{uuid.uuid4().hex[:8]}",
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=shlex.join(["python", *sys.argv]),
-        config={},
+        config={},  # no command of ours repeats somebody's script
         seed=trainer.args.seed,
         model=str(trainer.model.config._name_or_path),
         task="recorded",

@@ -234,9 +234,7 @@ def _math_grader() -> Grader:
 
 
 def _grade_expression(completion: str, answer: str) -> float:
-    """Whether a completion's final answer is mathematically the right one."""
-    # completion: The completion's text; what follows the last ``####``, where there is one, counts alone.
-    # Returns 1.0 or 0.0. Where math-verify reads no expression on one side, the plain comparison decides.
+    """1.0 where a completion's final answer, after the last ``####`` if there is one, is mathematically right."""
     end = completion[-_MAX_MATH_TEXT:]
     answered = _parse_math((_extract_answer(end) or "") if "####" in end else end)
     expected = _parse_math(answer if "$" in answer else f"${answer}$") or _parse_math(answer)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -244,24 +245,32 @@ def test_a_truncated_adapter_is_refused(saved, adapter, tmp_path):
         load_measured_policy(lora(tmp_path, str(saved)))
 
 
-def test_a_wrong_shape_is_named(model):
-    rewrite(model / "model.safetensors", lambda t: t.update({"lm_head.weight": torch.zeros(VOCAB, 5)}))
-    with pytest.raises(InputError, match=r"lm_head\.weight has the shape \(23, 5\) and the model wants \(23, 16\)"):
-        load_measured_policy(full(model))
-
-
-def test_a_missing_tensor_is_named(model):
-    rewrite(model / "model.safetensors", lambda t: t.pop("model.norm.weight"))
-    with pytest.raises(InputError, match=r"the tensor model\.norm\.weight is missing"):
-        load_measured_policy(full(model))
-
-
 @pytest.mark.parametrize(
     ("name", "said"), [("pytorch_model.bin", "a pickle, which is never loaded"), ("x.txt", "no weights")]
 )
 def test_weights_outside_safetensors_are_refused(model, name, said):
     (model / "model.safetensors").unlink()
     (model / name).write_bytes(b"")
+    with pytest.raises(InputError, match=said):
+        load_measured_policy(full(model))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda tensors: tensors.update({"lm_head.weight": torch.zeros(VOCAB, 5)}),
+            r"lm_head\.weight has the shape \(23, 5\) and the model wants \(23, 16\)",
+        ),
+        (lambda tensors: tensors.pop("model.norm.weight"), r"the tensor model\.norm\.weight is missing"),
+        *(
+            (lambda tensors, value=value: tensors["model.norm.weight"][3].fill_(value), "values that are not finite")
+            for value in (math.nan, math.inf, -math.inf)
+        ),
+    ],
+)
+def test_a_tensor_that_cannot_be_is_named(model, change, said):
+    rewrite(model / "model.safetensors", change)
     with pytest.raises(InputError, match=said):
         load_measured_policy(full(model))
 
@@ -276,13 +285,6 @@ def test_a_truncated_model_is_refused(model):
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(InputError, match="does not load as a causal language model"):
         load_measured_policy(full(tmp_path / "absent"))
-
-
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_weights_that_are_not_numbers_are_refused(model, value):
-    rewrite(model / "model.safetensors", lambda t: t["model.norm.weight"][3].fill_(float(value)))
-    with pytest.raises(InputError, match=r"model\.norm\.weight holds values that are not finite"):
-        load_measured_policy(full(model))
 
 
 def test_a_tokenizer_beside_the_weights_is_found(model):

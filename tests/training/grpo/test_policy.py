@@ -63,54 +63,46 @@ def test_missing_padding_and_template_are_made_up_for_and_said(gpt2_model: Path)
     ]
 
 
-def test_no_end_of_sequence(tmp_path: Path) -> None:
-    save_model(tmp_path / "m", eos=False)
-    with pytest.raises(InputError, match="has no end-of-sequence token"):
-        load_trained_policy(str(tmp_path / "m"), dtype="float32", chat=True)
+def configured(folder: Path, **settings: Any) -> None:
+    """A model whose configuration says something else than its weights."""
+    config = json.loads((save_model(folder) / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | settings))
 
 
-def test_tokenizer_of_another_model(tmp_path: Path) -> None:
-    save_model(tmp_path / "m", vocab_size=40)
-    with pytest.raises(InputError, match=r"has 2\d\d tokens and the model embeds 40"):
-        load_trained_policy(str(tmp_path / "m"), dtype="float32", chat=True)
+def pickled(folder: Path) -> None:
+    (save_model(folder) / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
-def test_missing_folder_and_weights(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        load_trained_policy(str(tmp_path / "none"), dtype="float32", chat=True)
-    save_model(tmp_path / "m")
-    (tmp_path / "m" / "model.safetensors").rename(tmp_path / "m" / "pytorch_model.bin")
-    with pytest.raises(InputError, match="cannot be read"):
-        load_trained_policy(str(tmp_path / "m"), dtype="float32", chat=True)
-
-
-def test_damaged_weights(tmp_path: Path) -> None:
-    weights = save_model(tmp_path / "m") / "model.safetensors"
+def damaged(folder: Path) -> None:
+    weights = save_model(folder) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(InputError, match="cannot be read"):
+
+
+def adapter(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: save_model(folder, eos=False), "has no end-of-sequence token"),
+        (lambda folder: save_model(folder, vocab_size=40), r"has 2\d\d tokens and the model embeds 40"),
+        (lambda folder: None, "cannot be read"),
+        (pickled, "cannot be read"),
+        (damaged, "cannot be read"),
+        (lambda folder: configured(folder, hidden_size=32), "cannot be read"),
+        (lambda folder: configured(folder, num_hidden_layers=2), "lacks 9 of the model's weights"),
+        (adapter, "is an adapter; a run starts from a whole model"),
+    ],
+    ids=["no end", "other tokenizer", "no folder", "pickle", "damaged", "other shape", "too few weights", "adapter"],
+)
+def test_a_folder_that_cannot_be_trained_is_refused(
+    tmp_path: Path, make: Callable[[Path], object], message: str
+) -> None:
+    make(tmp_path / "m")
+    with pytest.raises(InputError, match=message):
         load_trained_policy(str(tmp_path / "m"), dtype="float32", chat=True)
-
-
-def test_weights_of_another_shape(tmp_path: Path) -> None:
-    folder = save_model(tmp_path / "m")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"hidden_size": 32}))
-    with pytest.raises(InputError, match="cannot be read"):
-        load_trained_policy(str(folder), dtype="float32", chat=True)
-
-
-def test_weights_that_do_not_cover_the_model(tmp_path: Path) -> None:
-    folder = save_model(tmp_path / "m")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
-    with pytest.raises(InputError, match="lacks 9 of the model's weights"):
-        load_trained_policy(str(folder), dtype="float32", chat=True)
-
-
-def test_adapter_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(InputError, match="is an adapter; a run starts from a whole model"):
-        load_trained_policy(str(tmp_path), dtype="float32", chat=True)
 
 
 def test_long_prompts_are_refused(tmp_path: Path) -> None:
