@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradscope.diagnostics.degeneracy.group_rewards import NUM_WINDOWS, TRAINER_REWARD, By, undefined
-from gradscope.diagnostics.logged.measure import logged_estimate
-from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, metric_courses
+from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, logged_estimate, metric_courses
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import course_named, metric_findings

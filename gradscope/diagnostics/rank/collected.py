@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion
-from gradscope.diagnostics.inputs.steps import MeasuredStep, RowQuestion, describe_engine, measure_steps
+from gradscope.diagnostics.inputs.row_questions import RowQuestion, SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps
 from gradscope.diagnostics.rank.formulations import (
     BaselineGroup,
     baseline_groups,

@@ -20,8 +20,8 @@ from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.inputs.step_loss import loss_at
 from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps, with_damage
-from gradscope.diagnostics.logged.measure import GatheredPolicy, first_logged
-from gradscope.diagnostics.logged.tokens import METRICS
+from gradscope.diagnostics.logged.measure import GatheredPolicy
+from gradscope.diagnostics.logged.tokens import METRICS, first_logged
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import ReplayedSteps

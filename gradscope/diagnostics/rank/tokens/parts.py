@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.logged.measure import first_logged
-from gradscope.diagnostics.logged.tokens import METRICS
+from gradscope.diagnostics.logged.tokens import METRICS, first_logged
 from gradscope.diagnostics.rank.tokens.changes import NO_LATER, TokenChange, logprob_change, token_changes
 from gradscope.diagnostics.rank.tokens.weighed import (
     ENTROPY,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.inputs.steps import RowQuestion
+from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.metrics.gram.part_sums import products_without, usable
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.sampler import UNDECIDED, UNLIKELY, TokenCell, token_cells
