@@ -401,7 +401,7 @@ def _without_verdicts(
     *,
     source: Source,
     mean: Estimate | None = None,
-    counted: Counts | None = None,
+    counted: NDArray[np.int64] | None = None,
     run: Run | None = None,
 ) -> PassAtKTable:
     """The table of an evaluation of which nobody knows which samples are correct."""
