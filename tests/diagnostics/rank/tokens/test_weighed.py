@@ -19,8 +19,6 @@ from gradscope.diagnostics.rank.tokens.parts import (
 )
 from gradscope.diagnostics.rank.tokens.weighed import (
     KINDS,
-    UNDECIDED,
-    UNLIKELY,
     EnergyQuestion,
     PartsQuestion,
     WeighedTokens,
@@ -35,7 +33,7 @@ from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens import sums as sums_module
 from gradscope.gradients.tokens.sums import counted_tokens
-from gradscope.metrics.sampler import TokenCell
+from gradscope.metrics.sampler import UNDECIDED, UNLIKELY, TokenCell
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.gradients.models import DAPO, naive_token_rows, tiny_groups, tiny_policy, weight_of
 from tests.gradients.tokens.test_sums import changed
