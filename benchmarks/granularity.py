@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM
 from gradscope.advantages.online import OnlineAdvantage, StepRollouts, online_advantage
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import expected_updates, jackknifed
+from gradscope.render.figures.style import BLUE, GREEN, MUTED, ORANGE, figure_style, label_room, new_figure, save_figure
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run_folder import checkpoint_path
 from gradscope.rollouts.store import read_steps
@@ -90,7 +91,7 @@ def main() -> int:
         writer.writerow(head)
         for updates, table in tables.items():
             writer.writerows([updates, name, ROWS[name], *map(say, numbers)] for name, *numbers in table)
-    draw(tables, options.docs / "images" / "granularity.svg")
+    draw(tables, options.docs / "images")
     return 0
 
 
@@ -202,28 +203,31 @@ def say(estimate: Estimate) -> str:
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
-def draw(tables: Mapping[int, Table], path: Path) -> None:
+def draw(tables: Mapping[int, Table], folder: Path) -> None:
     """Signal to noise over that of the outcome, one row a formulation; later weights are hollow."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.8), layout="constrained")
-    axes = figure.subplots()
-    colors = {"rollout": "#0072B2", "step": "#D55E00", "token": "#009E73"}
-    for nth, table in enumerate(tables.values()):
-        for place, (name, _, ratio, _) in enumerate(table):
-            if ratio.value is None or ratio.low is None or ratio.high is None:
-                continue
-            height, color = place + 0.3 * nth, colors[ROWS[name]]
-            axes.plot([ratio.low, ratio.high], [height, height], color=color, linewidth=2)
-            axes.plot(ratio.value, height, "o", color=color, markerfacecolor="white" if nth else color)
-    axes.axvline(1.0, color="#888888", linewidth=1)
-    axes.set_yticks(range(len(ROWS)), [f"{name} ({of_each})" for name, of_each in ROWS.items()])
-    axes.invert_yaxis()
-    axes.set_xlabel("signal to noise, over dr_grpo's on the same rollouts")
-    figure.suptitle(
-        "Finer advantages carry no more signal, but for step labels early on", x=0.02, ha="left", fontsize=11
-    )
-    figure.savefig(path, metadata={"Date": None})
+    labels = [f"{name} ({of_each})" for name, of_each in ROWS.items()]
+    with figure_style():
+        figure, (axes,) = new_figure(
+            "Of finer advantages only step labels carry more, early",
+            "Signal to noise of an update over that of dr_grpo on the same rollouts, with its jackknife 95 % interval. "
+            f"Filled and hollow: after {' and '.join(map(str, tables))} updates",
+            right=label_room(labels),
+        )
+        axes.axvline(1, color=MUTED, linewidth=0.8)
+        axes.set_yticks([])
+        axes.set_ylim(len(ROWS) - 0.4, -0.6)
+        colors = {"rollout": BLUE, "step": ORANGE, "token": GREEN}
+        for nth, table in enumerate(tables.values()):
+            for place, (name, _, ratio, _) in enumerate(table):
+                if ratio.value is None or ratio.low is None or ratio.high is None:
+                    continue
+                height, color = place + 0.3 * nth, colors[ROWS[name]]
+                axes.plot([ratio.low, ratio.high], [height, height], color=color, linewidth=1.6)
+                axes.plot(ratio.value, height, "o", color=color, markerfacecolor="#ffffff" if nth else color)
+        for row, label in enumerate(labels):
+            axes.text(1.03, row, label, transform=axes.get_yaxis_transform(), fontsize=8, va="center")
+    save_figure(figure, folder / "granularity")
+    (folder / "granularity.png").unlink()  # the page shows the drawing
 
 
 if __name__ == "__main__":
