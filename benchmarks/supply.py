@@ -24,7 +24,7 @@ LOG, RUN = "fixtures/logs/generic.csv", "fixtures/logs/trl"
 COMMANDS = {
     "`--help`": "--help",
     "`explain`": "explain effective_rank",
-    "`degeneracy`, `reduce`": f"degeneracy {LOG}",
+    "`degeneracy`": f"degeneracy {LOG}",
     "`degeneracy` at a URL": "degeneracy http://127.0.0.1:9/a.jsonl",
     "`passk`": "passk fixtures/logs/samples_rows.jsonl",
     "`compare`": f"compare {LOG} {LOG}",
@@ -32,13 +32,14 @@ COMMANDS = {
     "`claims --no-gradients`": f"claims {RUN} --no-gradients",
     "`spike`": f"spike {RUN}",
     "`report --no-gradients`": f"report {RUN} --no-gradients --force --output /dev/null/x",
-    "`replay`, `rank`": f"replay {RUN} --step 1",
+    "`replay`, `rank`, without a model": f"replay {RUN} --step 1",
 }
 _LOADED = """
 import contextlib, io, sys
 from gradscope.__main__ import main
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-    main(sys.argv[1:])
+    for arguments in sys.argv[1:]:
+        main(arguments.split())
 sys.__stdout__.write(" ".join({name.partition(".")[0] for name in sys.modules}))
 """
 
@@ -70,10 +71,10 @@ def _name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def loaded(arguments: str) -> list[str]:
-    """The distributions of others that a command loads, in a process of its own."""
-    command = [sys.executable, "-c", _LOADED, *arguments.split()]
-    names = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+def loaded(*commands: str) -> list[str]:
+    """The distributions of others that some commands load, one after the other in a process of their own."""
+    run = [sys.executable, "-c", _LOADED, *commands]
+    names = set(subprocess.run(run, capture_output=True, text=True, check=True).stdout.split())
     homes = metadata.packages_distributions()
     return sorted({_name(homes[name][0]) for name in names & homes.keys()} - {"gradscope"})
 

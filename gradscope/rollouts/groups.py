@@ -432,13 +432,14 @@ def sizes_of(groups: Sequence[RolloutGroup]) -> tuple[int, ...]:
     return tuple(sorted({group.size for group in groups}))
 
 
-def rollouts_by_step(groups: Sequence[RolloutGroup]) -> dict[int, int]:
-    """How many rollouts each step has, by step."""
-    table = groups.table if isinstance(groups, GroupsOfTable) else None
-    steps = table.step if table is not None else np.array([group.step for group in groups], dtype=np.int64)
-    sizes = table.size if table is not None else np.array([group.size for group in groups], dtype=np.int64)
+def rollouts_by_step(groups: Sequence[RolloutGroup]) -> tuple[Counts, Counts]:
+    """The steps, ascending, and how many rollouts each has, [S] and [S]."""
+    if isinstance(groups, GroupsOfTable):
+        steps, sizes = groups.table.step, groups.table.size
+    else:
+        steps, sizes = (np.array([getattr(group, name) for group in groups], np.int64) for name in ("step", "size"))
     found, place = np.unique(steps, return_inverse=True)
-    return dict(zip(found.tolist(), np.bincount(place, weights=sizes).astype(int).tolist(), strict=True))
+    return found, np.bincount(place, weights=sizes).astype(np.int64)
 
 
 def groups_of_steps(groups: Sequence[RolloutGroup], steps: Iterable[int]) -> Sequence[RolloutGroup]:

@@ -20,11 +20,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.conftest import REPOSITORY
 from tests.hostile.writes import forked
 
 SECONDS, BYTES = 10.0, 1 << 30
-_TINY = ("--steps", "2", "--num-prompts", "2", "--group-size", "2", "--checkpoint-every", "1", "--heldout-prompts", "0")
-TRAIN = ("train", "--output", "run", "--quiet", *_TINY, "--max-completion-length", "8")
 RANK = ("rank", "chat.jsonl", "--model", "model", "--initial", "model", "--step", "1", "--quiet")
 
 
@@ -201,9 +200,7 @@ class Taken(NamedTuple):
 
 def make_base(folder: Path) -> None:
     """A small model that a log of chats was sampled from."""
-    code, err = forked(folder, TRAIN)
-    assert code == 0, err
-    shutil.copytree(folder / "run" / "checkpoints" / "checkpoint-1", folder / "base")
+    shutil.copytree(REPOSITORY / "gradscope" / "training" / "embedded", folder / "base")
     _template("{% for m in messages %}{{ m.content }}{% endfor %}=")(folder / "base")
     row = {"step": 1, "prompt_id": "p", "prompt": [{"role": "user", "content": "a" * 40 + "b"}], "completion": "12"}
     (folder / "chat.jsonl").write_text("".join(json.dumps(row | {"reward": at % 2}) + "\n" for at in range(4)))
@@ -245,7 +242,7 @@ def taken(folder: Path, name: str, arguments: tuple[str, ...], *, seconds: float
 def models(folder: Path, names: list[str]) -> Iterator[Taken]:
     """Each of some models, asked for the rank of a step."""
     os.environ["HF_HUB_OFFLINE"] = "1"
-    for module in ("cli.app", "diagnostics.rank.measure", "training.run_training"):
+    for module in ("cli.app", "diagnostics.rank.measure"):
         import_module(f"gradscope.{module}")
     make_base(folder)
     for name in names:

@@ -7,6 +7,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,15 @@ def counted(path: Path) -> dict[str, Any]:
     whole = [rewards for rewards in groups.values() if None not in rewards and len(rewards) > 1]
     dead = sum(len(set(rewards)) == 1 for rewards in whole)
     return {"rows": num_rows, "used": used, "groups": len(whole), "dead": dead}
+
+
+def usable(path: Path) -> int:
+    """How many rows of a log have a number as their reward, and are whole."""
+    rows = []
+    for line in path.read_text().splitlines():
+        with suppress(ValueError):
+            rows.append(json.loads(line))
+    return sum(isinstance(row, dict) and type(row.get("reward")) in (int, float) for row in rows)
 
 
 def difference(path: Path, result: Mapping[str, Any] | None) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 from tests.forked import ForkedPython
-from tests.hostile import ended, gate, inputs, servers
+from tests.hostile import ended, gate, grown, inputs, servers
 from tests.hostile.campaign import Tally
 from tests.hostile.cases import BYTES, EVALUATIONS, called, run_case, subjects
 from tests.hostile.oracle import counted, difference, write_log
@@ -112,6 +112,12 @@ def test_no_server_leads_astray(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp", reason="needs aiohttp (the extra http), with which fsspec reads http://")
     outcomes = [outcome for outcome in servers.campaign(tmp_path, 30, seed=2) if outcome[0] != "silence"]
     assert [outcome for outcome in outcomes if outcome[1]] == []
+
+
+def test_a_log_that_changed_in_any_way_is_read_as_it_is(tmp_path: Path) -> None:
+    outcomes = list(grown.campaign(tmp_path, 3, 12, seed=1))
+    assert [outcome for outcome in outcomes if outcome[1]] == []
+    assert len({done for done, _ in outcomes}) > 7
 
 
 @pytest.mark.slow

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from statistics import mode
 from typing import Any
+
+import numpy as np
 
 from gradscope.errors import InputError
 from gradscope.results.source import Source
@@ -125,16 +126,18 @@ def describe_groups(groups: Sequence[RolloutGroup]) -> tuple[str, ...]:
     """Sentences on groups that differ in size, and on steps of a multiple of the usual rollouts, as resumes leave."""
     sizes = sizes_of(groups)
     told = (f"{DIFFER}: {sizes[0]} to {sizes[-1]} rollouts.",) if len(sizes) > 1 else ()
-    numbers = rollouts_by_step(groups)
-    usual = mode(numbers.values()) if numbers else 0
-    if usual % 2 == 0 and usual // 2 in numbers.values():  # more than half of the run came twice
+    steps, numbers = rollouts_by_step(groups)
+    levels, counts = np.unique(numbers, return_counts=True)
+    usual = int(levels[counts.argmax()]) if len(levels) else 1
+    if usual % 2 == 0 and usual // 2 in levels:  # more than half of the run came twice
         usual //= 2
-    again = {step: number for step, number in numbers.items() if _is_multiple(number, usual)}
-    others = [number for step, number in numbers.items() if step not in again]
-    if not again or len(others) < 2 or max(others) > _NEAR * usual:
+    times = np.rint(numbers / usual)
+    again = (times > 1) & (np.abs(numbers / np.maximum(times, 1) / usual - 1) <= _NEAR)
+    others = numbers[~again]
+    if not again.any() or len(others) < 2 or others.max() > (1 + _NEAR) * usual:
         return told
-    what = f"step {next(iter(again))} has" if len(again) == 1 else f"steps {as_ranges(tuple(again))} have"
-    rollouts = f"{sum(again.values()):,} rollouts, where others have {usual:,} a step"
+    what = f"steps {as_ranges(steps[again].tolist())} have" if again.sum() > 1 else f"step {steps[again][0]} has"
+    rollouts = f"{numbers[again].sum():,} rollouts, where others have {usual:,} a step"
     return (
         *told,
         f"{TWICE_LOGGED}: {what} {rollouts}, and no id tells a resumed run's samples from the earlier ones.",
@@ -142,13 +145,8 @@ def describe_groups(groups: Sequence[RolloutGroup]) -> tuple[str, ...]:
 
 
 DIFFER, TWICE_LOGGED = "Groups differ in size", "Perhaps logged twice"
-_NEAR = 1.1
+_NEAR = 0.1
 """How far a step, of which rows may be set aside, is from a multiple of the usual one."""
-
-
-def _is_multiple(number: int, usual: int) -> bool:
-    times = round(number / usual)
-    return times > 1 and 1 / _NEAR <= number / (times * usual) <= _NEAR
 
 
 def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout:
