@@ -104,11 +104,7 @@ def _is_step(path: Path) -> bool:
 
 
 def refuse_input(path: Path, inputs: Sequence[str]) -> None:
-    """Refuse to replace what the command reads, ``--force`` or not.
-
-    Raises:
-        OutputExistsError: The path is one of the inputs, by whatever name.
-    """
+    """Refuse, ``--force`` or not, to replace what the command reads, by whatever name."""
     if path.exists() and any(Path(one).exists() and path.samefile(one) for one in inputs):
         raise OutputExistsError(
             f"{path} is what this command reads; nothing replaces that.", hint="Name another place."
@@ -179,14 +175,7 @@ class Delivery:
         show: Sequence[str] = (),
         then: Sequence[Sequence[str]] = (),
     ) -> None:
-        """Print and write a result.
-
-        Args:
-            result: What the command found.
-            printed: Stands on stdout in place of the answer.
-            show: Further tables of the answer.
-            then: Commands to paste next, the words behind ``gradscope``; none behind a verdict alone.
-        """
+        """Print and write a result, with further tables and commands to paste next; ``printed`` replaces the answer."""
         for source in spec_of(result).sources(result):
             self.lost.extend(source.quarantined.lost)
             self.inputs.extend(source.files)
