@@ -32,15 +32,7 @@ _EVERY_PAGE = "--help: the options most people need; --help-all: every option."
 
 
 def examples_in(examples: Sequence[str]) -> str:
-    """Examples as lines that can be pasted: one that is too long goes on behind a backslash.
-
-    Returns:
-        The lines, indented.
-
-    Example:
-        >>> examples_in(["gradscope rank my-run --step 1"])
-        '  gradscope rank my-run --step 1'
-    """
+    """Examples as indented lines that can be pasted: one that is too long goes on behind a backslash."""
     return "\n".join(line for example in examples for line in _lines(example))
 
 

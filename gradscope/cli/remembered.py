@@ -18,7 +18,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from gradscope.errors import GradscopeError, InputError, OutputExistsError
 from gradscope.machine.processes import process_index
 from gradscope.option import options_of
 from gradscope.outside.limits import read_whole
-from gradscope.rollouts.checkpoint_folders import weights_kind
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.writing import atomic_write, one_writer
 
@@ -83,14 +82,7 @@ def kept_for(run: str) -> tuple[Kept, ...]:
 
 
 def kept_in(file: Path) -> tuple[Kept, ...]:
-    """What a file keeps.
-
-    Returns:
-        A record a run, in the file's order; nothing where there is no file.
-
-    Raises:
-        InputError: The file cannot be read, or holds what it cannot hold.
-    """
+    """What a file keeps, a record a run; nothing where there is no file, InputError where it holds what it cannot."""
     if not file.exists():
         return ()
     owner = _other_owner(file) or _other_owner(file.parent)
@@ -145,9 +137,7 @@ def _with_kept(
     for kept in kept_for(run):
         new = [name for name in kept.options if _value_of(read, name) is None]
         if _INITIAL in new and _INITIAL not in offered and kept.owner is None:
-            with suppress(InputError):  # weights that are gone are not missed here
-                weights_kind(Path(str(kept.options[_INITIAL])))
-                read = _with_value(read, _INITIAL, kept.options[_INITIAL])
+            read = read.with_initial_if_whole(str(kept.options[_INITIAL]))
         used = [name for name in new if name in wanted]
         if not used:
             continue

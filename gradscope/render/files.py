@@ -65,14 +65,7 @@ def tidy_tables(result: object) -> dict[str, list[Row]]:
 
 
 def render_csv(rows: Sequence[Row]) -> str:
-    """Rows as CSV text with a header; an absent or null value is an empty cell, and a formula is text.
-
-    Args:
-        rows: They may differ in columns.
-
-    Returns:
-        Lines; text that a spreadsheet would run as a formula begins with an apostrophe.
-    """
+    """Rows, which may differ in columns, as CSV with a header: null is an empty cell, a formula is text."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     lines: list[str] = []
     # with this terminator a carriage return within a cell is quoted, too
@@ -121,19 +114,7 @@ def _rows_by_table(result: object) -> dict[str, list[Row]]:
 
 
 def arrow_of(result: object, table: str | None = None) -> pyarrow.Table:
-    """One table of a result.
-
-    Args:
-        result: What a command found.
-        table: One of :func:`tables_of`; None: the first.
-
-    Returns:
-        A row per thing measured, a column per number. What a trainer logged as NaN or infinity is that number; a column
-        of numbers and words is text.
-
-    Raises:
-        UsageError: The result has no such table, or none with rows.
-    """
+    """A table of a result, None: the first; NaN and infinity are numbers, a column of numbers and words text."""
     import pyarrow
 
     tables = _rows_by_table(result)
@@ -152,15 +133,7 @@ def arrow_of(result: object, table: str | None = None) -> pyarrow.Table:
 
 
 def pandas_of(result: object, table: str | None = None) -> pandas.DataFrame:
-    """The same as :func:`arrow_of`, as pandas.
-
-    Returns:
-        The table; an absent number is NaN.
-
-    Raises:
-        MissingDependencyError: pandas is not installed.
-        UsageError: The result has no such table, or none with rows.
-    """
+    """The same as :func:`arrow_of`, as pandas; an absent number is NaN."""
     try:
         import pandas  # noqa: F401  # what Arrow would import, with an error of its own
     except ImportError as error:

@@ -199,14 +199,7 @@ SPECS = (
 
 
 def spec_of(result: object) -> ResultSpec:
-    """The row of a result.
-
-    Returns:
-        How it reaches its readers.
-
-    Raises:
-        TypeError: No command finds such a thing: a caller's bug.
-    """
+    """How a result reaches its readers; TypeError, a caller's bug, where no command finds such a thing."""
     of_type = f"{type(result).__module__.removeprefix('gradscope.results.')}:{type(result).__name__}"
     for spec in SPECS:
         if spec.result == of_type:

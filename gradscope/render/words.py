@@ -137,18 +137,7 @@ def format_number(value: float, style: Style) -> str:
 def format_estimate(
     estimate: Estimate, notes: Footnotes, style: Style, *, interval: bool = True, alone: str = ""
 ) -> str:
-    """``0.412 [0.33, 0.49]``, with the interval if asked, or the dash that points to the footnote.
-
-    Args:
-        estimate: The number.
-        notes: Takes the reasons.
-        style: How it reads.
-        interval: Whether its interval is shown.
-        alone: Why it has none where it has none; empty where that is said elsewhere.
-
-    Returns:
-        One line.
-    """
+    """``0.412 [0.33, 0.49]``, or the dash that points to a footnote; ``alone`` says why it has no interval."""
     if estimate.value is None:
         return notes.mark(estimate.undefined or "undefined")
     text = format_number(estimate.value, style)
@@ -173,12 +162,7 @@ def _end(value: float, interval: tuple[float, float], style: Style) -> str:
 
 
 def key_number_words(number: KeyNumber) -> list[tuple[str, str]]:
-    """A number and the one that belongs to it, each with its interval; a share in per cent, as a person says it.
-
-    Returns:
-        One or two of ``("49.1 %", "[44.8 %, 53.5 %]")``; a dash for what is not known, and nothing where there is no
-        interval.
-    """
+    """A number and the one that belongs to it, each with its interval: ``("49.1 %", "[44.8 %, 53.5 %]")``."""
     return [_key_words(one, number.style) for one in (number.value, number.then) if one is not None]
 
 
@@ -203,12 +187,7 @@ def metric_title(name: str) -> str:
 
 
 def pair_label(pair: ComparedPair, comparison: Comparison) -> str:
-    """A pair by what differs.
-
-    Returns:
-        ``sign - grpo``, and below it ``at learning_rate 0.0002`` where more than the formulation varies; logs that tell
-        no setting, and two cells that differ in several things, by their names.
-    """
+    """A pair by what differs, ``sign - grpo`` and below it what both have; else by the names of its cells."""
     cells = {cell.name: cell for cell in comparison.cells}
     first, second = cells[pair.first], cells[pair.second]
     if pair.changed == "advantage":

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
+from gradscope.errors import InputError
 from gradscope.option import Option, options_of
 
 _INPUT = "Input"
@@ -119,6 +121,15 @@ class ReadOptions:
     def for_run(self, path: str | Path) -> ReadOptions:
         """How to read one of several runs."""
         return next((own for name, own in self.of_run.items() if Path(name) == Path(path)), self)
+
+    def with_initial_if_whole(self, folder: str) -> ReadOptions:
+        """These options with the weights before the first update, where that folder still holds whole ones."""
+        from gradscope.rollouts.checkpoint_folders import weights_kind  # `--help` need not wait for it
+
+        with suppress(InputError):
+            weights_kind(Path(folder))
+            return replace(self, initial_weights=folder)
+        return self
 
     def spelled(self) -> Iterator[tuple[str, str]]:
         """What differs from the defaults, as a person would type it.

@@ -26,40 +26,12 @@ Words = Sequence[str] | str | None
 
 
 def parse_names(option: str, words: Words) -> tuple[str, ...]:
-    """Names between commas.
-
-    Args:
-        option: The option as it is typed, for the message.
-        words: Its values.
-
-    Returns:
-        The names in the order given.
-
-    Example:
-        >>> parse_names("--advantage", ["grpo, sign", "rloo"])
-        ('grpo', 'sign', 'rloo')
-    """
+    """Names between commas; ``option`` is as it is typed, for the message."""
     return _parts(option, words, _COMMA)
 
 
 def parse_choices(option: str, words: Words, choices: Sequence[str]) -> tuple[str, ...]:
-    """Names between commas, each one of a few.
-
-    Args:
-        option: The option as it is typed, for the message.
-        words: Its values.
-        choices: The names that there are.
-
-    Returns:
-        The names in the order given.
-
-    Raises:
-        UsageError: A name is none of them.
-
-    Example:
-        >>> parse_choices("--show", ["steps,signal"], ("steps", "signal", "all"))
-        ('steps', 'signal')
-    """
+    """Names between commas, each one of a few; UsageError where one is none of them."""
     names = parse_names(option, words)
     unknown = [name for name in names if name not in choices]
     if unknown:
@@ -68,40 +40,17 @@ def parse_choices(option: str, words: Words, choices: Sequence[str]) -> tuple[st
 
 
 def parse_metrics(option: str, words: Words) -> tuple[str, ...]:
-    """Metrics between commas, each with its steps.
-
-    Returns:
-        The metrics in the order given.
-
-    Example:
-        >>> parse_metrics("--track", "reward@1,6-8,pass@8")
-        ('reward@1,6-8', 'pass@8')
-    """
+    """Metrics between commas, each with its steps: ``reward@1,6-8,pass@8`` are two."""
     return _parts(option, words, _COMMA_OF_METRICS)
 
 
 def parse_files(option: str, words: Words) -> tuple[str, ...]:
-    """Files or their URLs between commas; what is there under its whole name is one file, commas and all.
-
-    Returns:
-        The files in the order given.
-    """
+    """Files or their URLs between commas; what is there under its whole name is one file, commas and all."""
     return tuple(name for word in _typed(words) for name in ([word] if _is_one(word) else _parts(option, word, _COMMA)))
 
 
 def parse_numbers(option: str, words: Words) -> tuple[float, ...]:
-    """Numbers between commas.
-
-    Returns:
-        The numbers in the order given.
-
-    Raises:
-        UsageError: One is no number.
-
-    Example:
-        >>> parse_numbers("--learning-rate", ["1e-4,0.002"])
-        (0.0001, 0.002)
-    """
+    """Numbers between commas; UsageError where one is none."""
     try:
         return tuple(number_from(part) for word in _typed(words) for part in word.split(","))
     except ValueError as error:
@@ -111,18 +60,7 @@ def parse_numbers(option: str, words: Words) -> tuple[float, ...]:
 
 
 def parse_counts(option: str, words: Words) -> tuple[int, ...]:
-    """Whole numbers between commas, and ranges of them with both ends, ``2:5`` or ``2-5``.
-
-    Returns:
-        The numbers in the order given.
-
-    Raises:
-        UsageError: A part is neither, or a range runs backwards or is beyond ``MOST_NUMBERS``.
-
-    Example:
-        >>> parse_counts("--step", ["1,4:6", "9-10"])
-        (1, 4, 5, 6, 9, 10)
-    """
+    """Whole numbers between commas, and ranges with both ends, ``2:5`` or ``2-5``; UsageError for all else."""
     numbers: list[int] = []
     for part in (part.strip() for word in _typed(words) for part in word.split(",")):
         found = _RANGE.fullmatch(part)
@@ -144,15 +82,7 @@ def parse_counts(option: str, words: Words) -> tuple[int, ...]:
 
 
 def parse_steps(words: Sequence[str] | None) -> tuple[int, ...] | None:
-    """The steps that ``--step`` asks for: `7`, `1,5`, `5:20` or `5-20` with both ends, `all`.
-
-    Returns:
-        The steps, ascending, each once; None for all, as where the option was not given.
-
-    Example:
-        >>> parse_steps(["1", "4:6"])
-        (1, 4, 5, 6)
-    """
+    """The steps of ``--step``, ascending, each once; None for ``all``, as where the option was not given."""
     named = [part.strip() for word in words or () for part in word.split(",")]
     if not named or "all" in named:
         return None

@@ -19,18 +19,7 @@ _RENAMED = {
 
 
 def with_new_names(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A command line in today's spelling.
-
-    Args:
-        arguments: The command and what follows it.
-
-    Returns:
-        The same command line with every old flag replaced, and one sentence for each that was.
-
-    Example:
-        >>> with_new_names(["rank", "run", "--tokens=64"])
-        (['rank', 'run', '--max-tokens=64'], ['--tokens is now --max-tokens; the next release drops the old spelling'])
-    """
+    """A command line with every old flag replaced, and one sentence for each that was."""
     command = next(iter(arguments), "")
     renamed, notes = list(arguments), []
     for place, word in enumerate(arguments):

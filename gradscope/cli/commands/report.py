@@ -135,11 +135,7 @@ def report(
 
 
 def _refuse_of_one_run(options_of_one: Mapping[str, object]) -> None:
-    """Several runs are looked at in their logs alone, where these options have no use.
-
-    Raises:
-        UsageError: One of them was given.
-    """
+    """Several runs are looked at in their logs alone, where these options have no use."""
     given = [name for name, value in options_of_one.items() if value is not None]
     if given:
         raise UsageError(
@@ -150,11 +146,7 @@ def _refuse_of_one_run(options_of_one: Mapping[str, object]) -> None:
 
 @contextmanager
 def _places(page: Path, figures: Path | None, *, force: bool, inputs: Sequence[str]) -> Iterator[Path | None]:
-    """The page's place for this process alone, and a folder where charts wait until all of them are there.
-
-    Yields:
-        That folder; None without charts, and in all processes but the main one, which writes.
-    """
+    """The page's place for this process alone; yields a folder where charts wait, None without any to write."""
     if process_index() > 0:
         yield None
         return
@@ -187,11 +179,7 @@ def _closer(found: RunReport | RunIndex) -> list[list[str]]:
 
 
 def _refuse_existing(page: Path, *, force: bool) -> None:
-    """Before any work: a page is never laid over something else unasked, and over what is no page not even then.
-
-    Raises:
-        OutputExistsError: There is a folder at that path, a file and ``force`` is off, or one that is no page.
-    """
+    """Before any work: a page is never laid over something else unasked, and over what is no page not even then."""
     if page.is_dir():
         raise OutputExistsError(f"{page} is a folder.", hint=f"Name a file: --output {page / 'report.html'}")
     refuse_existing(page, force=force)

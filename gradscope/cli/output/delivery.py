@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -104,11 +105,7 @@ def _is_step(path: Path) -> bool:
 
 
 def refuse_input(path: Path, inputs: Sequence[str]) -> None:
-    """Refuse to replace what the command reads, ``--force`` or not.
-
-    Raises:
-        OutputExistsError: The path is one of the inputs, by whatever name.
-    """
+    """Refuse, ``--force`` or not, to replace what the command reads, by whatever name."""
     if path.exists() and any(Path(one).exists() and path.samefile(one) for one in inputs):
         raise OutputExistsError(
             f"{path} is what this command reads; nothing replaces that.", hint="Name another place."
@@ -133,7 +130,7 @@ def _move_files(aside: Path, folder: Path, inputs: Sequence[str], *, force: bool
 _OUTPUT = "Output"
 _MOST_NAMED = 3
 _LINE = 80
-"""Characters of what is said of an input, as far as it can do with them; ``--show notes`` says all."""
+"""Characters of what a terminal is told of an input, as far as it can do with them; ``--show notes`` says all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,14 +176,7 @@ class Delivery:
         show: Sequence[str] = (),
         then: Sequence[Sequence[str]] = (),
     ) -> None:
-        """Print and write a result.
-
-        Args:
-            result: What the command found.
-            printed: Stands on stdout in place of the answer.
-            show: Further tables of the answer.
-            then: Commands to paste next, the words behind ``gradscope``; none behind a verdict alone.
-        """
+        """Print and write a result, with further tables and commands to paste next; ``printed`` replaces the answer."""
         for source in spec_of(result).sources(result):
             self.lost.extend(source.quarantined.lost)
             self.inputs.extend(source.files)
@@ -228,7 +218,7 @@ class Delivery:
         for number, source in enumerate(sources, 1):
             last = folded if number == len(sources) else ""
             words = [f"{source.recognized}{_chosen(source)}", source.recognized, *([""] if len(sources) > 1 else [])]
-            lines = [_read(source, what, last) for what in (words[:1] if whole else words)]
+            lines = [_read(source, what, last) for what in (words if _is_told_in_short() and not whole else words[:1])]
             say(next((line for line in lines if len(line) <= _LINE), lines[-1]))
         for sentence in () if is_folded else said:
             self.notice(sentence)
@@ -319,6 +309,10 @@ def _say_what_is_lost(sentences: Sequence[str], *, judges: bool) -> None:
         say("hint: What is shown is the result of the rest. Copy the files again, or leave them out.")
         if not judges:
             raise typer.Exit(2)
+
+
+def _is_told_in_short() -> bool:
+    return sys.stderr.isatty()
 
 
 def _read(source: Source, what: str, rest: str) -> str:

@@ -16,18 +16,7 @@ _WITH_VALUE = frozenset({"--output", "-o", "--show", "--every", "--idle"})
 
 
 def typed_again(typed: Sequence[str]) -> list[str]:
-    """The arguments of a command for another look at the same: without files, JSON and the tables named then.
-
-    Args:
-        typed: The arguments behind the command's name, as they were typed.
-
-    Returns:
-        Those that decide what is computed, in their order.
-
-    Example:
-        >>> typed_again(["my-run", "--step", "1", "-o", "ranks", "--show=all", "--json"])
-        ['my-run', '--step', '1']
-    """
+    """The arguments typed behind a command that decide what is computed: no files, no JSON, no tables."""
     kept: list[str] = []
     words = iter(typed)
     for word in words:
@@ -62,12 +51,7 @@ def of_same_run(context: typer.Context, command: str) -> list[str]:
 
 
 def show_next(*commands: Sequence[str], apart: bool = True) -> None:
-    """Print commands to paste; of several processes none, they have a launcher.
-
-    Args:
-        commands: The words behind ``gradscope``, each command one argument.
-        apart: Whether an empty line stands before them.
-    """
+    """Print commands to paste, the words behind ``gradscope`` each; of several processes none, they have a launcher."""
     if num_processes() == 1:
         if apart:
             show_line("")

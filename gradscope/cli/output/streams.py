@@ -29,11 +29,7 @@ _WORD = re.compile(r"(?:`[^`]*`|'[^']*'|\S)+")
 
 
 def say(line: str) -> None:
-    """Talk to the person: one escaped line on stderr, which a terminal shows broken between words.
-
-    Args:
-        line: A leading ``error:``, ``hint:``, ``warning:``, ``note:``, ``read`` or ``wrote`` is colored.
-    """
+    """Talk to the person: one escaped line on stderr, its first word colored; a terminal breaks it between words."""
     if not speaks():
         return
     text = Text(plain(line))
@@ -71,11 +67,7 @@ def show_line(line: str, *, style: str = "") -> None:
 
 
 def show_command(words: Sequence[str]) -> None:
-    """Print a command to paste, behind ``$``: in one line, or in those that a narrow terminal holds and a shell joins.
-
-    Args:
-        words: Each word as the program gets it, the program's name first.
-    """
+    """Print a command to paste, behind ``$``: in one line, or in lines that fit the terminal and a shell joins."""
     console = _console(sys.stdout)
     if not console.is_terminal:
         show_line(f"$ {shlex.join(words)}", style="bold")

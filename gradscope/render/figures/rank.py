@@ -64,7 +64,7 @@ def _curve(report: RankReport) -> Figure:
     others = _at_last(panels, last)
     both = len(others) > 1
     left_out = (
-        f"; {len(panels) - len(others)} of the advantages are in the tables"
+        f"; in the tables alone: {len(panels) - len(others)} of the advantages"
         if both and len(others) < len(panels)
         else ""
     )

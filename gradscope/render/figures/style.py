@@ -87,11 +87,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """The style, for as long as a figure is drawn or saved.
-
-    Yields:
-        Nothing; the caller's own settings are back afterwards.
-    """
+    """The style, for as long as a figure is drawn or saved; the caller's own settings are back afterwards."""
     settings: Any = {**matplotlib.rcParamsDefault, **_STYLE}
     with matplotlib.rc_context(rc=settings):
         yield
@@ -124,17 +120,9 @@ def new_figure(
     """A titled figure with room on the right for the labels of its lines.
 
     Args:
-        title: What is shown, in a few words.
         subtitle: Formula and what the numbers were computed from; each line is wrapped to the figure's width.
-        width: Inches.
-        height: Inches, title included.
-        rows: Rows of axes.
-        columns: Columns of axes.
-        right: Inches to the right of the axes.
+        right: Inches to the right of the axes; width and height are inches, too.
         hspace: Gap between rows, in axes heights.
-        height_ratios: Relative heights of the rows.
-        panel_titles: Whether the axes have titles of their own.
-        share_x: Whether all axes have one range of x.
 
     Returns:
         The figure and its axes, row by row.
@@ -170,13 +158,7 @@ def new_figure(
 
 
 def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: float = 0.062) -> None:
-    """Names lines at their right end, moved apart where they would overlap.
-
-    Args:
-        axes: Where the lines are; its y limits must be final.
-        labels: Height in data coordinates, text and color, of each line.
-        gap: Least distance between two labels, as a share of the axes' height.
-    """
+    """Names lines (height, text, color) at their right end, ``gap`` axes apart; y limits must be final."""
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [min(1.0, max(0.0, float(to_axes.transform((1.0, height))[1]))) for height, _, _ in labels]
     placed: list[float] = []

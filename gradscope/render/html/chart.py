@@ -234,17 +234,7 @@ _NUM_STYLES = 4
 
 
 def drawing(chart: Chart, identity: str, finding: str = "", *, small: bool = False) -> Markup:
-    """A chart as an ``svg`` element.
-
-    Args:
-        chart: What to draw.
-        identity: The id of the element outside that holds its title.
-        finding: What it shows, in a sentence, for readers who do not see it.
-        small: Whether it is one of several side by side.
-
-    Returns:
-        The drawing; of one over numbers with its values as data.
-    """
+    """A chart as an ``svg`` element, with its values as data; ``identity`` is the id of what holds its title."""
     described = Markup("")
     if finding:
         described = Markup('<desc id="{}-finding">{}</desc>').format(plain(identity), plain(finding))

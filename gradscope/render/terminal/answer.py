@@ -41,16 +41,11 @@ def answer(
     """A result as it is printed.
 
     Args:
-        command: Whose answer it is; its names of tables decide the order.
         headline: The verdict of one or two sentences, then the findings, of which at most three are shown, and none
             that goes beyond a screen where no table is asked for.
-        table: What stands below the verdict.
         facts: What the table is of, a line each.
         findings: All of them, for ``--show findings``.
-        views: The further tables.
-        show: Names of those to print, ``all`` of them, or the ``verdict`` alone.
         absent: Name of a further table -> why the result has nothing for it, where that is known.
-        tone: What the verdict's color says.
         lines: How many it may have as long as nothing is asked for.
 
     Returns:

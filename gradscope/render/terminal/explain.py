@@ -24,17 +24,7 @@ def essential_metrics() -> Group:
 
 
 def metric_answer(text: str) -> Group:
-    """The page of a metric, or the list of those that words may mean.
-
-    Args:
-        text: A name, such as ``pass@4``, or words of names, titles and texts.
-
-    Returns:
-        The page where the name is known or one metric alone is near, else at most five, the nearest first.
-
-    Raises:
-        UsageError: Nothing is near to the words.
-    """
+    """The page of a metric by its name, such as ``pass@4``, or at most five that words mean; UsageError for none."""
     if catalog_name(text) in CATALOG:
         return _page(text)
     near = [*map(CATALOG.__getitem__, near_names(text, CATALOG)), *search(text)]

@@ -135,18 +135,7 @@ def _filled(title: str, facts: Mapping[str, object]) -> str:
 def tabulate(
     caption: str, columns: Sequence[Column], records: Iterable[Any], *, by_step: bool = False, folded_as: str = ""
 ) -> ReportTable:
-    """The plain data of a table, which is part of a report's document.
-
-    Args:
-        caption: What it shows, with the formula where a number has one.
-        columns: From left to right.
-        records: One a row.
-        by_step: Whether each row is a step.
-        folded_as: What stands on its fold; empty: it stands open.
-
-    Returns:
-        Unrounded numbers, with the style in which they are printed.
-    """
+    """The plain data of a table, for a report's document: unrounded numbers, and the style they are printed in."""
     return ReportTable(
         caption=caption,
         columns=tuple(ReportColumn(title=column.title, style=column.style_of(None)) for column in columns),
@@ -157,16 +146,7 @@ def tabulate(
 
 
 def view_table(view: View, result: object, caption: str) -> ReportTable | None:
-    """A declared table as plain data: its titles in one line, its words without colors, its courses left out.
-
-    Args:
-        view: The declaration.
-        result: What it is of.
-        caption: What it shows; what the declaration says of rows that are left out follows it.
-
-    Returns:
-        The table; None where the result has no such records.
-    """
+    """A declared table as plain data: titles in one line, no colors, no courses; None without such records."""
     records = pick(view.of, result)
     if not records:
         return None
@@ -196,19 +176,7 @@ def lines_over(
     y_range: tuple[float, float] | None = None,
     kinds: Mapping[str, SeriesKind] = MappingProxyType({}),
 ) -> tuple[Chart, ...]:
-    """A chart of lines over steps, which the page and the figures draw; none over a single step, which is no course.
-
-    Args:
-        places: The steps.
-        title: What it shows.
-        series: Name of a line -> its values, one a step.
-        y_label: What the values are, with their unit.
-        y_range: Fixed ends of their scale; None: those of the values.
-        kinds: Which lines have a color of their own in every picture.
-
-    Returns:
-        One chart or none.
-    """
+    """A chart of lines over steps, for page and figures; none over a single step, which is no course."""
     steps = tuple(places)
     lines = (Series(name=name, values=tuple(values), kind=kinds.get(name)) for name, values in series.items())
     chart = Chart(title=title, kind="lines", places=steps, series=tuple(lines), y_label=y_label, y_range=y_range)

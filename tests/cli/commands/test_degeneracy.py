@@ -30,6 +30,17 @@ def test_the_file_that_was_chosen_in_a_folder_is_named(cli: Cli, log: Path) -> N
     assert "(0.jsonl" not in cli("degeneracy", log.parent).err
 
 
+def test_a_terminal_is_told_of_an_input_in_a_line(cli: Cli, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = log.parent / ("a" * 30)
+    folder.mkdir()
+    log.rename(folder / log.name)
+    monkeypatch.chdir(log.parent)
+    monkeypatch.setattr("gradscope.cli.output.delivery._is_told_in_short", lambda: True)
+    told = f"read {folder.name}: jsonl with a row a rollout, 1 file, 24 rows"
+    assert told in cli("degeneracy", folder.name).err
+    assert "(log.jsonl)" in cli("degeneracy", folder.name, "--show", "notes").err
+
+
 def test_the_answer_names_commands_that_work_and_what_was_asked_for_is_part_of_it(cli: Cli, log: Path) -> None:
     done = cli("degeneracy", log, "--group-size", "2", "--by=window", "--reward-column", "reward")
     lines = done.out.splitlines()
