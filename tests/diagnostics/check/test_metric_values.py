@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -164,6 +165,24 @@ def test_gradient_metrics_are_those_of_the_last_step(name: str, expected: float 
     assert (value.estimate.value, value.subject) == (expected, subject)
 
 
+def judged_step(
+    step: int, verdict: ReplayVerdict, error: float | None = None, causes: Mapping[str, str] | None = None
+) -> StepReplay:
+    found = dict(causes or {})
+    return StepReplay(
+        step=step,
+        weights=None,
+        verdict=verdict,
+        cause=next(iter(found.values()), None),
+        quantities=tuple(Quantity(name=name, verdict=verdict, cause=cause) for name, cause in found.items() if name),
+        logged={},
+        recomputed={},
+        relative_error={} if error is None else {"grad_norm": error},
+        num_inferred_ids=0,
+        frac_kl=None,
+    )
+
+
 def replay_report(*steps: StepReplay) -> ReplayReport:
     judged = [step.verdict for step in steps if step.verdict != "cannot"]
     share = (
@@ -182,44 +201,22 @@ def replay_report(*steps: StepReplay) -> ReplayReport:
     )
 
 
+NOT_SAVED = "the weights of that step were not saved"
+
+
 @pytest.mark.parametrize(
-    ("errors", "expected", "reason"),
-    [({"grad_norm": 1e-7}, 1e-7, None), ({}, None, "the weights of that step were not saved")],
+    ("step", "expected", "reason"),
+    [(judged_step(6, "match", 1e-7), 1e-7, None), (judged_step(6, "cannot", causes={"": NOT_SAVED}), None, NOT_SAVED)],
 )
-def test_replay_error_of_the_last_step(errors: dict[str, float], expected: float | None, reason: str | None) -> None:
-    step = StepReplay(
-        step=6,
-        weights=None,
-        verdict="match" if errors else "cannot",
-        cause=None if errors else reason,
-        quantities=(),
-        logged={},
-        recomputed={},
-        relative_error=errors,
-        num_inferred_ids=0,
-        frac_kl=None,
-    )
-    report = replay_report(step)
-    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"replay None": report})
+def test_replay_error_of_the_last_step(step: StepReplay, expected: float | None, reason: str | None) -> None:
+    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"replay None": replay_report(step)})
     value = values.value("replay_grad_norm_error")
     assert (value.estimate.value, value.estimate.undefined) == (expected, reason)
 
 
 def test_an_undecided_replay_names_the_cause_of_its_own_quantity() -> None:
     causes = {"reward": "the trainer logged no mean reward", "grad_norm": "no weights are on disk"}
-    step = StepReplay(
-        step=6,
-        weights=None,
-        verdict="cannot",
-        cause=causes["reward"],
-        quantities=tuple(Quantity(name=name, verdict="cannot", cause=cause) for name, cause in causes.items()),
-        logged={},
-        recomputed={},
-        relative_error={},
-        num_inferred_ids=0,
-        frac_kl=None,
-    )
-    report = replay_report(step)
+    report = replay_report(judged_step(6, "cannot", causes=causes))
     values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"replay None": report})
     assert values.value("replay_grad_norm_error").estimate.undefined == causes["grad_norm"]
 
@@ -292,21 +289,6 @@ def test_only_a_mean_over_groups_has_a_value_for_each_prompt() -> None:
     values = MetricValues(run=METRIC_VALUES_RUN, resampling=Resampling(num_resamples=50))
     assert len(values.value("frac_reward_zero_std").prompts) == 10
     assert values.value("jensen_gap").prompts == values.value("starvation.dilution").prompts == {}
-
-
-def judged_step(step: int, verdict: ReplayVerdict, error: float | None = None) -> StepReplay:
-    return StepReplay(
-        step=step,
-        weights=None,
-        verdict=verdict,
-        cause=None,
-        quantities=(),
-        logged={},
-        recomputed={},
-        relative_error={} if error is None else {"grad_norm": error},
-        num_inferred_ids=0,
-        frac_kl=None,
-    )
 
 
 @pytest.mark.parametrize(
