@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,19 +28,17 @@ from gradscope.results.degeneracy import StepDegeneracy
 from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.run import Run
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-Kind = TypeVar("Kind", bound="DataclassInstance")
+Kind = TypeVar("Kind")
 
 
-def undefined(kind: type[Kind], unknown: Estimate, **known: Any) -> Kind:
+def undefined(kind: Callable[..., Kind], unknown: Estimate, **known: Any) -> Kind:
     """A record all of whose estimates are undefined for one reason, but for those that are given."""
-    missing = {field.name: unknown for field in fields(kind) if field.type == "Estimate"}
+    record: Any = kind
+    missing = {field.name: unknown for field in fields(record) if field.type == "Estimate"}
     return kind(**(missing | known))
 
 
-def estimates_of(record: DegeneracyEstimates, kind: type[DataclassInstance]) -> dict[str, Estimate]:
+def estimates_of(record: DegeneracyEstimates, kind: type) -> dict[str, Any]:
     """Those of the estimates of some groups that a record of another kind has by the same names."""
     return {field.name: getattr(record, field.name) for field in fields(kind) if hasattr(record, field.name)}
 
