@@ -10,9 +10,11 @@ import json
 import os
 import random
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -217,6 +219,20 @@ def _digest(place: Path) -> str:
         elif path.is_file():
             found.update(path.read_bytes())
     return found.hexdigest()
+
+
+def told(outcomes: Iterable[tuple[str, str]], about: str = "") -> int:
+    """Say which cases did not hold, and at the end how many of each kind, the part before a ``|``; the exit code."""
+    held, fell = Counter[str](), Counter[str]()
+    with suppress(KeyboardInterrupt):  # what was run until then is told
+        for name, why in outcomes:
+            (fell if why else held)[name.partition("|")[0]] += 1
+            if why:
+                sys.stderr.write(f"{name}: {why}\n")
+    for kind in sorted(held | fell):
+        sys.stdout.write(f"{kind}: {held[kind]} held, {fell[kind]} fell\n")
+    sys.stdout.write(f"{about}{(held + fell).total():,} cases, {fell.total()} did not hold\n")
+    return int(bool(fell))
 
 
 def as_line(outcome: Outcome) -> str:

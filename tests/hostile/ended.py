@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.forked import ForkedPython
-from tests.hostile.cases import called
+from tests.hostile.cases import called, told
 from tests.launched import start_processes
 
 PHASES = ("on_train_begin", "on_step_begin", "reward", "on_pre_optimizer_step", "on_step_end", "on_log", "on_save")
@@ -125,9 +125,4 @@ if __name__ == "__main__":
     parser.add_argument("--how", action="append", choices=HOWS)
     parser.add_argument("--size", action="append", type=int, choices=(1, 2))
     asked = parser.parse_args()
-    fell = 0
-    for name, why in campaign(asked.phase or PHASES, asked.how or tuple(HOWS), asked.size or (1, 2)):
-        fell += bool(why)
-        sys.stdout.write(f"{name}: {why or 'held'}\n")
-        sys.stdout.flush()
-    sys.exit(bool(fell))
+    sys.exit(told(campaign(asked.phase or PHASES, asked.how or tuple(HOWS), asked.size or (1, 2))))

@@ -17,6 +17,7 @@ import numpy as np
 from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
+from tests.hostile.cases import told
 from tests.hostile.oracle import usable
 
 CHANGES = ("rows", "rows", "rows", "half", "cut", "rotated", "emptied", "replaced", "rewritten", "dated", "gone")
@@ -91,7 +92,4 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = list(campaign(Path(folder), asked.logs, asked.looks, asked.seed))
-    fell = [f"{done}: {why}\n" for done, why in outcomes if why]
-    sys.stdout.write(f"{len(outcomes):,} looks, {len(fell)} did not hold\n{''.join(fell)}")
-    sys.exit(bool(fell))
+        sys.exit(told(campaign(Path(folder), asked.logs, asked.looks, asked.seed), f"seed {asked.seed}: "))

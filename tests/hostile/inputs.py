@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.conftest import REPOSITORY
+from tests.hostile.cases import told
 from tests.hostile.writes import forked
 
 SECONDS, BYTES = 10.0, 1 << 30
@@ -91,6 +92,7 @@ def _code(model: Path) -> None:
 
 
 _SIZES = ("num_hidden_layers", "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "head_dim")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _ENDLESS = "((a|a?)+)+$"
 _LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 MODELS: dict[str, Callable[[Path], None]] = {
@@ -152,18 +154,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
     },
     "a million tokens added": _json(
         "tokenizer.json",
-        added_tokens=[
-            {
-                "id": 22 + at,
-                "content": f"<{at}>",
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
-            for at in range(10**5)
-        ],
+        added_tokens=[{"id": 22 + at, "content": f"<{at}>"} | dict.fromkeys(_FLAGS, False) for at in range(10**5)],
     ),
     **{f"tokenizer.json {text[:9]}": _text("tokenizer.json", text) for text in ("", "[]", "{}", '{"model":' * 10**5)},
     "template: endless loops": _template(_LOOP),
@@ -256,13 +247,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.inputs", description=__doc__)
     parser.add_argument("--only", default="", help="part of the names")
     asked = parser.parse_args()
-    fell = []
     with tempfile.TemporaryDirectory() as place:
-        for one in models(Path(place), [name for name in MODELS if asked.only in name]):
-            sys.stdout.write(
-                f"{one.name[:60]}: exit {one.code}, {one.seconds:.1f} s, {one.bytes >> 20} MiB {one.why}\n"
+        asked_for = [name for name in MODELS if asked.only in name]
+        sys.exit(
+            told(
+                (f"{name[:60]}: exit {code}, {seconds:.1f} s, {size >> 20} MiB", why)
+                for name, code, seconds, size, why in models(Path(place), asked_for)
             )
-            sys.stdout.flush()
-            fell += [one.name] * bool(one.why)
-    sys.stdout.write(f"{len(fell)} did not hold: {fell}\n")
-    sys.exit(bool(fell))
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import os
 import random
 import shutil
@@ -27,22 +28,7 @@ VALUES: tuple[str, ...] = (
     *("[" * 150 + "]" * 150, '{"a":' * 3000 + "1" + "}" * 3000, "[" * 100_000),
 )
 """JSON texts that no trainer writes where it writes another one."""
-CELLS: tuple[Any, ...] = (
-    None,
-    "",
-    "x",
-    "1_0",
-    "nan",
-    True,
-    0,
-    -1,
-    2.5,
-    1e308,
-    float("nan"),
-    float("-inf"),
-    1 << 62,
-    [],
-)
+CELLS: tuple[Any, ...] = (None, "", "x", "1_0", "nan", True, 0, -1, 2.5, 1e308, math.nan, -math.inf, 1 << 62, [])
 NAMES = ("²", "-x", "a b", "a\nb", "%2e", "step_1_2", "٣", "x" * 200, "\udcff", "1", "00000000000000000001", ".hidden")
 Change = Callable[[Path, random.Random], str]
 
@@ -243,7 +229,7 @@ def parquet(file: Path, chance: random.Random) -> str:
                     cells[place] = chance.choice(CELLS)
                 table = table.set_column(at, name, pa.array([None if one is None else str(one) for one in cells]))
             case 4:
-                table = table.set_column(at, name, pa.array([chance.choice((0.0, float("nan"), 1e308)) for _ in rows]))
+                table = table.set_column(at, name, pa.array([chance.choice((0.0, math.nan, 1e308)) for _ in rows]))
             case 5:
                 table = table.set_column(at, name, pa.nulls(len(rows)))
             case 6:

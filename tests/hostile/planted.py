@@ -15,14 +15,13 @@ import signal
 import stat
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
-from tests.hostile.writers import WRITERS, Writer, preload
-from tests.hostile.writes import Bench, at_event, forked
+from tests.hostile.cases import told
+from tests.hostile.writes import WRITERS, Bench, Writer, at_event, forked, preload
 
 _RANDOM = re.compile(r"\.[0-9]+-[0-9a-f]{6}\.partial|tmp[^/]*$")
 """Names that nobody can know beforehand."""
@@ -172,19 +171,9 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     preload(asked.writer)
-    held, wrong = Counter[str](), Counter[str]()
-    with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o755)
         bench = Bench(Path(place) / "bench")
         chosen = [writer for writer in WRITERS if not asked.writer or writer.name in asked.writer]
-        for number, (name, run) in enumerate(trials(bench, chosen, random.Random(asked.seed))):
-            if number == asked.most:
-                break
-            kind, _, where = name.partition("|")
-            why = run()
-            (wrong if why else held)[kind] += 1
-            if why:
-                sys.stderr.write(f"{kind}: {where}: {why}\n")
-    for kind in sorted(held | wrong):
-        sys.stdout.write(f"{kind}: {held[kind]} held, {wrong[kind]} fell\n")
-    sys.exit(bool(wrong))
+        every = islice(trials(bench, chosen, random.Random(asked.seed)), asked.most)
+        sys.exit(told((name, run()) for name, run in every))

@@ -35,42 +35,18 @@ TEXTS = (
     *(f'<a href="javascript:{_RUN}">a</a>', f'<iframe srcdoc="<script>{_RUN}</script>">', f"';{_RUN};'"),
     *(f'";{_RUN};"', f"`${{{_RUN}}}`", f"\\u003cscript>{_RUN}</script>", f'<details open ontoggle="{_RUN}">'),
     *(f'<math><mi xlink:href="data:x,<script>{_RUN}</script>">', f'<object data="data:text/html,{_RUN}">'),
-    *(
-        "<link rel=stylesheet href=http://127.0.0.1:9/s>",
-        "<base href=http://127.0.0.1:9/>",
-        "<img src=http://127.0.0.1:9/>",
-    ),
+    *("<link rel=stylesheet href=http://127.0.0.1:9/s>", "<base href=http://127.0.0.1:9/>"),
+    *("<img src=http://127.0.0.1:9/>", "<style>*{background:url(http://127.0.0.1:9/)}</style>"),
     *("<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>", "{{ 7*7 }}{% raw %}", "&lt;b&gt;&#60;", "<!--"),
-    *(
-        "<style>*{background:url(http://127.0.0.1:9/)}</style>",
-        "\x1b]8;;http://127.0.0.1:9/\x07a\x1b]8;;\x07",
-        "\x1b[2J\x1b[31m",
-    ),
-    *(
-        "\x9b31m",
-        "\u202eabc\u2066",
-        "\x00\x07\x08\r",
-        "::error::a%0A::set-output name=x::y",
-        "[red]a[/red][link=x]",
-        "$x^2$ \\frac",
-    ),
+    *("\x1b]8;;http://127.0.0.1:9/\x07a\x1b]8;;\x07", "\x1b[2J\x1b[31m", "\x9b31m", "\u202eabc\u2066"),
+    *("\x00\x07\x08\r", "::error::a%0A::set-output name=x::y", "[red]a[/red][link=x]", "$x^2$ \\frac"),
     *("]]>&amp;<![CDATA[", "\ud800", "\uffff\ufdd0", "a\u2028b\u2029c", "=1+1", "<svg><script>alert(1)</script></svg>"),
 )
 
 _AROUND = (
     *("{}", "'{}", '"{}', "`{}`", "\"'>{}", "]]>{}", "--></script></style></title>{}", "[a]({})", "![a]({})", "<{}>"),
-    *(
-        "| {} |",
-        "\n{}",
-        "\r\n{}",
-        "\u202e{}\u2066",
-        "%0A{}",
-        "</svg>{}",
-        "\x1b]0;{}\x07",
-        "&#x3c;{}",
-        "=cmd|{}",
-        "{{{{{}}}}}",
-    ),
+    *("| {} |", "\n{}", "\r\n{}", "\u202e{}\u2066", "%0A{}", "</svg>{}", "\x1b]0;{}\x07", "&#x3c;{}", "=cmd|{}"),
+    "{{{{{}}}}}",
 )
 _SCHEMES = (
     "javascript:",
@@ -245,10 +221,8 @@ def outputs(folder: Path, place: Path, *, figures: bool = True) -> dict[str, tup
         found[image.name] = ("svg", image.read_text(encoding="utf-8"))
     if (folder / "summary.md").exists():
         found["summary"] = ("summary", (folder / "summary.md").read_text(encoding="utf-8"))
-    try:
+    with suppress(GradscopeError):
         found["notebook"] = ("html", measure_degeneracy(place)._repr_html_())
-    except GradscopeError as error:
-        found["error"] = ("text", "".join(c for c in str(error) if c.isprintable() or ord(c) < 0))
     return found
 
 

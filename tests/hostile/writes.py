@@ -17,14 +17,71 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from gradscope.__main__ import main
-from tests.hostile.writers import LOG, TRAIN, WRITERS, Writer, preload
+from tests.hostile.cases import told
+
+TRAIN = (
+    *("train", "--output", "run", "--quiet", "--steps", "3", "--num-prompts", "2", "--group-size", "2"),
+    *("--checkpoint-every", "1", "--heldout-prompts", "2", "--heldout-samples", "2", "--max-completion-length", "8"),
+)
+LOG = [
+    {"step": step, "prompt_id": f"p{prompt}", "reward": float((prompt * sample + step) % 2), "completion": "x" * sample}
+    for step in (1, 2, 3)
+    for prompt in range(4)
+    for sample in range(4)
+]
+_TRACK = ("--track", "pass_rate", "--baseline", "base.json", "--update-baseline")
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A command that writes, and how the same is made after it was interrupted."""
+
+    name: str
+    arguments: tuple[str, ...]
+    place: str
+    """What it writes, from its folder."""
+    again: Callable[[Path], tuple[str, ...]] = lambda place: ("--force",) if place.exists() else ()
+    """What the same command takes in addition where it was interrupted."""
+
+
+def _to_resume(place: Path) -> tuple[str, ...]:
+    return ("--resume",) if (place / "manifest.json").exists() else ()
+
+
+_SEVERAL = ("report", "log.jsonl", "other.jsonl", "--output", "page.html", "--quiet")
+_FIGURES = ("report", "log.jsonl", "--no-gradients", "--output", "out/page.html", "--figures", "out/charts", "--quiet")
+WRITERS = (
+    Writer("degeneracy --output", ("degeneracy", "log.jsonl", "--output", "out", "--quiet"), "out"),
+    Writer("passk --output", ("passk", "samples.jsonl", "--output", "out", "--quiet"), "out"),
+    Writer("report", ("report", "log.jsonl", "--no-gradients", "--output", "page.html", "--quiet"), "page.html"),
+    Writer("check --update-baseline", ("check", "log.jsonl", *_TRACK, "--quiet"), "base.json"),
+    Writer("train", TRAIN, "run", _to_resume),
+    Writer("train --lora-rank", (*TRAIN, "--lora-rank", "2"), "run", _to_resume),
+    Writer("rank --output", ("rank", "run", "--step", "1,2", "--output", "out", "--quiet"), "out"),
+    Writer("replay --output", ("replay", "run", "--step", "1,2", "--output", "out", "--quiet"), "out"),
+    Writer("claims --output", ("claims", "log.jsonl", "--no-gradients", "--output", "out", "--quiet"), "out"),
+    Writer("compare --output", ("compare", "log.jsonl", "other.jsonl", "--output", "out", "--quiet"), "out"),
+    Writer("report of several", _SEVERAL, "page.html"),
+    Writer("report --figures", _FIGURES, "out"),
+)
+
+
+def preload(names: Sequence[str]) -> None:
+    """Import what the commands import late, so that a fork need not."""
+    modules = ["cli.app", "render.figures.style", "render.html.page"]
+    modules += [f"diagnostics.{name}.measure" for name in ("report", "check", "claims", "compare")]
+    if not names or any(name.startswith(("rank", "replay", "train")) for name in names):
+        modules += ["diagnostics.rank.measure", "training.run_training"]
+    for module in modules:
+        import_module(f"gradscope.{module}")
+
 
 SIZES = (0, 1, 100, 1_000, 4_096, 20_000, 100_000, 400_000)
 """Bytes that a file may have where the disk is full."""
@@ -325,20 +382,18 @@ def run_trials(
         names: Commands; none: all.
 
     Yields:
-        The kind of a trial and why it did not hold, an empty text where it did.
+        The kind of a trial, ``|`` and which it is, and why it did not hold, an empty text where it did.
     """
     bench, chance = Bench(folder), random.Random(seed)
     writers = [writer for writer in WRITERS if not names or writer.name in names]
     for writer in writers:
         bench.whole(writer)
     for writer, number in moments(bench, writers, kills, chance):
-        why = bench.killed(writer, number)
-        yield "killed at a write", why and f"{writer.name}, at write {number}: {why}"
+        yield f"killed at a write|{writer.name}, at write {number}", bench.killed(writer, number)
     for writer in writers:
         every = others(bench, writer)
         for name, run in every if most is None else chance.sample(every, min(most, len(every))):
-            why = run()
-            yield re.sub(r"[0-9,]+ ?", "", name).strip(), why and f"{writer.name}, {name}: {why}"
+            yield f"{re.sub(r'[0-9,]+ ?', '', name).strip()}|{writer.name}, {name}", run()
 
 
 if __name__ == "__main__":
@@ -349,14 +404,6 @@ if __name__ == "__main__":
     parser.add_argument("--writer", action="append", default=[], choices=[writer.name for writer in WRITERS])
     asked = parser.parse_args()
     preload(asked.writer)
-    held, wrong = Counter[str](), list[str]()
-    with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as place:  # what was run until then is told
+    with tempfile.TemporaryDirectory() as place:
         options = {"kills": asked.kills, "most": asked.most, "seed": asked.seed, "names": asked.writer}
-        for kind, why in run_trials(Path(place), **options):
-            held[kind] += not why
-            if why:
-                wrong.append(f"{kind}: {why}\n")
-                sys.stderr.write(wrong[-1])
-    sys.stdout.write("".join(f"{kind}: {number} held\n" for kind, number in sorted(held.items())))
-    sys.stdout.write(f"{len(wrong)} did not hold\n{''.join(wrong)}")
-    sys.exit(bool(wrong))
+        sys.exit(told(run_trials(Path(place), **options)))
