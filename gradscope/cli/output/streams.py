@@ -44,14 +44,14 @@ def say(line: str) -> None:
 
 def _broken(text: Text, width: int) -> Text:
     """Lines broken between words, and never within what is quoted, which is there to be pasted."""
-    lines = [0]
+    starts = [0]
     for word in _WORD.finditer(text.plain):
-        if word.end() - lines[-1] > width and word.start() > lines[-1]:
-            lines.append(word.start())
-    divided = text.divide(lines[1:])
-    for line in divided:
+        if word.end() - starts[-1] > width and word.start() > starts[-1]:
+            starts.append(word.start())
+    lines = text.divide(starts[1:])
+    for line in lines:
         line.rstrip()
-    return Text("\n").join(divided)
+    return Text("\n").join(lines)
 
 
 def pause() -> None:

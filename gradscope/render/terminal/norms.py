@@ -30,7 +30,7 @@ def replay_table(report: ReplayReport, show: Sequence[str] = ()) -> Group:
     """The verdict, the steps that mismatch and those that match, one line of counts; ``show`` adds tables."""
     return answer(
         "replay",
-        (f"Replay: {report.headline}. {report.findings[0]}", *report.findings[1:]),
+        (f"Replay: {_head(report)}{report.findings[0]}", *report.findings[1:]),
         _answer(report, whole="steps" in show or ALL in show),
         facts=losses([report.source]),
         findings=report.findings[1:],
@@ -38,6 +38,11 @@ def replay_table(report: ReplayReport, show: Sequence[str] = ()) -> Group:
         show=show,
         tone=_TONES[report.verdict],
     )
+
+
+def _head(report: ReplayReport) -> str:
+    """The counts of steps; where none could be recomputed the first finding says just that."""
+    return "" if report.verdict == "cannot" and report.findings[0].startswith(_NORM) else f"{report.headline}. "
 
 
 def _answer(report: ReplayReport, *, whole: bool) -> Blocks:

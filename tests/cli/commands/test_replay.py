@@ -24,7 +24,7 @@ def test_a_run_replays_from_its_own_folder(cli: Cli, tiny_run: Path) -> None:
 def test_a_log_without_weights_decides_nothing_and_exits_1(cli: Cli, log: Path) -> None:
     done = cli("replay", log)
     assert done.code == 1
-    assert done.out.startswith("Replay: cannot at 2 of 2 steps. ")
+    assert done.out.startswith("Replay: grad_norm could not be recomputed at any step.")
     assert GATE not in done.out
 
 

@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_refused(
     done = cli(command, run, "--step", "1", "--output", tmp_path / "out")
     if command == "replay":  # says so of the step, whose rewards and advantages it judges all the same
         assert done.code == 1
-        assert "Replay: cannot at 1 of 1 step" in done.out
+        assert "Replay: grad_norm could not be recomputed at any step." in done.out
         assert words in " ".join(done.out.split())
         return
     assert (done.code, done.out) == (2, ""), done.err

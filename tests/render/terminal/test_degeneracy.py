@@ -101,7 +101,7 @@ def test_what_no_step_has_is_no_column_and_what_some_lack_is_a_dash() -> None:
 def test_numbers_that_are_undefined_for_one_reason_share_a_line() -> None:
     report = dataclasses.replace(examples.degeneracy_report(), by_group_size=())
     text = " ".join(printed(render_table(without_pass_rate(report, 0))).split())
-    assert "No pass rate: rewards have no threshold" in text
+    assert "Unknown: pass rate, because rewards have no threshold" in text
     assert "pass rate —" not in text
 
 
