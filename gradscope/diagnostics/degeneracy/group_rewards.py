@@ -40,7 +40,7 @@ def undefined(kind: type[Kind], unknown: Estimate, **known: Any) -> Kind:
     return kind(**(missing | known))
 
 
-def estimates_of(record: DegeneracyEstimates, kind: type[DataclassInstance]) -> dict[str, Estimate]:
+def estimates_of(record: DegeneracyEstimates, kind: type[DataclassInstance]) -> dict[str, Any]:
     """Those of the estimates of some groups that a record of another kind has by the same names."""
     return {field.name: getattr(record, field.name) for field in fields(kind) if hasattr(record, field.name)}
 
