@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,19 +28,21 @@ from gradscope.results.degeneracy import StepDegeneracy
 from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.run import Run
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
-Kind = TypeVar("Kind", bound="DataclassInstance")
+class _Record(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-def undefined(kind: type[Kind], unknown: Estimate, **known: Any) -> Kind:
+_Kind = TypeVar("_Kind", bound=_Record)
+
+
+def undefined(kind: type[_Kind], unknown: Estimate, **known: Any) -> _Kind:
     """A record all of whose estimates are undefined for one reason, but for those that are given."""
     missing = {field.name: unknown for field in fields(kind) if field.type == "Estimate"}
     return kind(**(missing | known))
 
 
-def estimates_of(record: DegeneracyEstimates, kind: type[DataclassInstance]) -> dict[str, Any]:
+def estimates_of(record: DegeneracyEstimates, kind: type[_Record]) -> dict[str, Any]:
     """Those of the estimates of some groups that a record of another kind has by the same names."""
     return {field.name: getattr(record, field.name) for field in fields(kind) if hasattr(record, field.name)}
 
