@@ -38,8 +38,8 @@ _JOINED = 20
 """Rows of such a table."""
 _WIDTH, _WIDTH_AS_LOGGED = 26, 16
 """Of a course over steps, in characters."""
-_LINES_AS_LOGGED = 17
-"""Of an answer from metrics alone, beside which stands what rollouts would add."""
+_ROWS_AS_LOGGED, _LINES_AS_LOGGED = SCREEN_ROWS - 2, 19
+"""Of an answer from metrics alone, beside which stands what rollouts would add; its findings say more than a course."""
 
 
 def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Group:
@@ -296,12 +296,12 @@ def _as_logged(report: DegeneracyReport, show: Sequence[str]) -> Group:
     return answer(
         "degeneracy",
         report.findings,
-        _courses(report, report.metrics[:SCREEN_ROWS]),
+        _courses(report, report.metrics[:_ROWS_AS_LOGGED]),
         facts=losses([report.source]),
         findings=report.findings[1:],
         views={
             "steps": lambda notes: _steps_as_logged(report),
-            "metrics": lambda _: _courses(report, report.metrics) if len(report.metrics) > SCREEN_ROWS else (),
+            "metrics": lambda _: _courses(report, report.metrics) if len(report.metrics) > _ROWS_AS_LOGGED else (),
         },
         show=show,
         tone="problem" if report.frac_reward_zero_std.value == 1 else "",
