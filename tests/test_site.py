@@ -23,7 +23,7 @@ FIRST_HITS = {
     "gradient norm spike": "spike/",
     "training widen pass@k": "passk/",
     "reward conflict length": "degeneracy/#several-rewards-in-conflict-such-as-length",
-    "which prompts to drop": "degeneracy/#which-prompts-are-dead-and-which-to-drop",
+    "which prompts to drop": "recipes/#which-prompts-to-drop",
     "guard in CI": "check/",
     "compare two runs": "compare/",
     "trl log completions": "howto/#trl-as-it-is-from-its-log-of-completions",
