@@ -11,13 +11,15 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from gradscope.cli.blas import late_compiler
+from gradscope.cli.blas import late_compiler, one_blas_thread
 from gradscope.option import Option, options_of
 from gradscope.rollouts.read_options import ReadOptions
 
 Command = Callable[..., None]
 _RUNS = ("run", "runs", "files")
 """What commands call the argument that names what is read."""
+_WITHOUT_TORCH = ("degeneracy", "passk")
+"""Commands whose NumPy takes one thread: it is set before NumPy is loaded, and others share the setting with torch."""
 
 
 def with_records(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Command]:
@@ -53,6 +55,8 @@ def with_records(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Comm
                 return
             from gradscope.cli.remembered import remembering  # `--help` need not wait for it
 
+            if command.__name__ in _WITHOUT_TORCH:
+                one_blas_thread()
             late_compiler()
             named = next(values[name] for name in _RUNS if name in values)
             runs = [named] if isinstance(named, str) else named

@@ -10,7 +10,6 @@ from gradscope.cli.arguments import options
 from gradscope.cli.arguments.lists import parse_counts
 from gradscope.cli.arguments.options import measure_option
 from gradscope.cli.arguments.records import with_records
-from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import of_same_run
 from gradscope.cli.output.streams import say, show_line
@@ -108,7 +107,6 @@ def degeneracy(
     between the two; what the dead groups cost, and what would revive them; which prompts they are of, and which groups
     side rewards decide where the main one is tied. Reads logs only; no model is loaded.
     """
-    one_blas_thread()
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 
     sizes, tables = parse_counts("--group-size", group_size), options.parse_show("degeneracy", show)

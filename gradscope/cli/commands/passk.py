@@ -10,7 +10,6 @@ from gradscope.cli.arguments import options
 from gradscope.cli.arguments.lists import parse_counts
 from gradscope.cli.arguments.options import measure_option
 from gradscope.cli.arguments.records import with_records
-from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
 from gradscope.rollouts.read_options import ReadOptions
@@ -57,7 +56,6 @@ def passk(
     Unbiased, with intervals that resample prompts; files of samples of the same prompts are compared pair by pair.
     A k above the number of samples is undefined and says so; a forecast stands beside it, never in its place.
     """
-    one_blas_thread()
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
 
     budgets, tables = parse_counts("--k", k), options.parse_show("passk", show)
