@@ -18,11 +18,9 @@ from gradscope.rollouts.read_options import ReadOptions
 Command = Callable[..., None]
 _RUNS = ("run", "runs", "files")
 """What commands call the argument that names what is read."""
-_WITHOUT_TORCH = ("degeneracy", "passk")
-"""Commands whose NumPy takes one thread: it is set before NumPy is loaded, and others share the setting with torch."""
 
 
-def with_records(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Command]:
+def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -> Callable[[Command], Command]:
     """Let a command take option records, and its user their fields as flags.
 
     Each parameter whose type is a dataclass is replaced, where it stands, by one flag for every field that declares an
@@ -30,6 +28,8 @@ def with_records(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Comm
 
     Args:
         leave_out: Fields, or whole records inside, that this command has no use for; they keep their defaults.
+        needs_torch: Whether it may load PyTorch, which shares NumPy's setting of threads; without, NumPy takes one,
+            which has to be set before anything loads it.
 
     Returns:
         The decorator.
@@ -55,7 +55,7 @@ def with_records(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Comm
                 return
             from gradscope.cli.remembered import remembering  # `--help` need not wait for it
 
-            if command.__name__ in _WITHOUT_TORCH:
+            if not needs_torch:
                 one_blas_thread()
             late_compiler()
             named = next(values[name] for name in _RUNS if name in values)

@@ -83,7 +83,7 @@ IdleOption = Annotated[
 ]
 
 
-@with_records(leave_out=("model", "initial_weights", "completion_ids", "num_samples", "num_correct"))
+@with_records(needs_torch=False, leave_out=("model", "initial_weights", "completion_ids", "num_samples", "num_correct"))
 def degeneracy(
     context: typer.Context,
     run: options.RunArgument,

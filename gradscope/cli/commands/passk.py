@@ -30,6 +30,7 @@ ShowOption = Annotated[list[str] | None, options.show_option("passk")]
 
 
 @with_records(
+    needs_torch=False,
     leave_out=(
         "model",
         "initial_weights",
@@ -39,7 +40,7 @@ ShowOption = Annotated[list[str] | None, options.show_option("passk")]
         "group",
         "metric_columns",
         "metric_run",
-    )
+    ),
 )
 def passk(
     context: typer.Context,

@@ -326,7 +326,10 @@ def _step_keys(first: Iterable[MetricRow], column: str | None) -> tuple[str, ...
 def _step(cell: Any) -> int | None:
     """A step; None where a cell is none."""
     try:
-        step = whole_from(cell.partition("/")[0]) if isinstance(cell, str) else int(cell) if _is_whole(cell) else -1
+        if isinstance(cell, str):
+            step, *_ = map(whole_from, cell.split("/", maxsplit=1))
+        else:
+            step = int(cell) if _is_whole(cell) else -1
     except ValueError:
         return None
     return step if 0 <= step <= _LARGEST_STEP else None

@@ -244,6 +244,7 @@ def test_a_named_column_of_rollouts_says_that_it_is_no_log_of_metrics() -> None:
         (f'{{"step": {"[" * 101}{"]" * 101}}}', "the line is nested deeper than 100 levels"),
         ('{"step": -1, "reward": 0.5}', "the step is not a whole number"),
         ('{"step": "x", "reward": 0.5}', "the step is not a whole number"),
+        ('{"step": "2026/11/25", "reward": 0.5}', "the step is not a whole number"),
         ('{"step": 1e300, "reward": 0.5}', "the step is not a whole number"),
     ],
 )
