@@ -29,7 +29,7 @@ TRAINING = (
 )
 """A completion that answers takes 4 to 24 tokens."""
 RUNS = {
-    "full": ("--steps", "16", "--heldout-prompts", "64", "--heldout-samples", "16", "--learning-rate", "1e-5"),
+    "full": ("--steps", "16", "--heldout-prompts", "200", "--heldout-samples", "64", "--learning-rate", "1e-5"),
     "lora": ("--steps", "4", "--heldout-prompts", "0", "--lora-rank", "8", "--learning-rate", "1e-4"),
     "bfloat16": ("--steps", "4", "--heldout-prompts", "0", "--dtype", "bfloat16", "--learning-rate", "1e-5"),
 }

@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gradscope import replay_run
 from gradscope.errors import InputError, UsageError
@@ -16,9 +18,11 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.policy import (
     EMBEDDED_FOLDER,
     AnswerProbability,
+    _prompt_cache,
     _split_ids,
     check_prompts,
     load_trained_policy,
+    sample,
 )
 from gradscope.training.tasks.load import load_task
 from gradscope.training.tasks.running_sums import ANSWER_MARK, grade_answer, grade_steps
@@ -316,6 +320,26 @@ def test_formulations_that_cannot_have_it(tmp_path: Path, name: str, words: str)
     with pytest.raises(UsageError, match=words):
         train(short(tmp_path / "run", advantage=name))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("prompts", [("a7b5=", "a7b5c8d9="), ("a",)], ids=["of two lengths", "of one token"])
+def test_samples_are_those_of_generation_without_a_shared_cache(
+    prompts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = load_trained_policy("embedded", dtype="float32", chat=False)
+    problems = [Problem(prompt_id=prompt, prompt=prompt, answer="") for prompt in prompts]
+    drawn = {"num_samples": 16, "rows_at_once": 64, "max_completion_length": 20, "temperature": 1.0, "seed": 3}
+    shared = sample(policy, problems, **drawn)
+    monkeypatch.setattr("gradscope.training.grpo.policy._prompt_cache", lambda *_: None)
+    assert sample(policy, problems, **drawn) == shared
+    assert len(set(shared)) > 1
+
+
+def test_a_model_with_another_cache_samples_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = load_trained_policy("embedded", dtype="float32", chat=False)
+    batch = {"input_ids": torch.tensor([[1, 2, 3]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
+    monkeypatch.setattr(policy.model, "get_decoder", lambda: lambda **_: SimpleNamespace(past_key_values=None))
+    assert _prompt_cache(policy.model, batch, 2) is None
 
 
 def test_heldout_samples_before_and_after(short_run: MakeRun) -> None:
