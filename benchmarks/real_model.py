@@ -9,15 +9,20 @@ not done again, so an interrupted call goes on. It takes about two hours of two 
 from __future__ import annotations
 
 import argparse
+import bisect
+import itertools
 import json
 import random
+import re
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +37,14 @@ RUNS = {
     "full": ("--steps", "16", "--heldout-prompts", "200", "--heldout-samples", "64", "--learning-rate", "1e-5"),
     "lora": ("--steps", "4", "--heldout-prompts", "0", "--lora-rank", "8", "--learning-rate", "1e-4"),
     "bfloat16": ("--steps", "4", "--heldout-prompts", "0", "--dtype", "bfloat16", "--learning-rate", "1e-5"),
+    "wide": ("--steps", "1", "--heldout-prompts", "0", "--group-size", "64", "--num-prompts", "2"),
+    "multiples": ("--steps", "2", "--heldout-prompts", "0", "--checkpoint-every", "1", "--max-completion-length", "32"),
 }
+"""``wide`` has groups of 64, ``multiples`` completions whose steps can be graded (:func:`grade_multiples`)."""
 MEASURED = {
     "degeneracy": ("degeneracy", "full", "--group-size", "2,4,8,16"),
+    "forecast": ("degeneracy", "first_8.jsonl", "--group-size", "16"),
+    "forecast_logged": ("degeneracy", "first_16.jsonl"),
     "passk": ("passk", "full/heldout/before.jsonl", "full/heldout/after.jsonl"),
     "replay": ("replay", "full"),
     "replay_lora": ("replay", "lora"),
@@ -44,6 +54,11 @@ MEASURED = {
         for rows in ("rollout", "hidden", "token", "weight", "group", "advantage")
     },
     "rank_update": ("rank", "full", "--rows", "update"),
+    "rank_wide": ("rank", "wide", "--group-size", "2,8,64"),
+    **{
+        f"rank_multiples_{rows}": ("rank", "multiples", "--rows", rows)
+        for rows in ("rollout", "hidden", "token", "advantage")
+    },
     "spike": ("spike", "full"),
     "claims": ("claims", "full", "--step", "1,13"),
     "report": ("report", "full", "--step", "1,13", "-o", "report.html"),
@@ -65,9 +80,16 @@ def main() -> None:
         convert(fetch(folder), folder / "model")
     if not (folder / "train.jsonl").is_file():
         write_prompts(folder)
+    write_multiples(folder / "multiples.jsonl")
     for name in RUNS:
         if name in wanted:
             train(folder, name)
+    if "multiples" in wanted and not (folder / "multiples.graded").is_file():
+        grade_multiples(folder / "multiples")
+        (folder / "multiples.graded").touch()
+    for count in (8, 16):
+        if (folder / "full" / "heldout" / "before.jsonl").is_file():
+            write_first_samples(folder / "full" / "heldout" / "before.jsonl", folder / f"first_{count}.jsonl", count)
     (folder / "measured").mkdir(exist_ok=True)
     for name in MEASURED:
         if name in wanted and not (folder / "measured" / f"{name}.json").is_file():
@@ -101,6 +123,49 @@ def convert(gguf: Path, model: Path) -> None:
     plain.tie_weights()
     tokenizer.save_pretrained(model)
     plain.save_pretrained(model)
+
+
+def write_multiples(path: Path) -> None:
+    """Prompts whose completions have steps: each right multiple in its turn is one."""
+    asked = "List the first six multiples of {}. Reply with just the numbers."
+    rows = [{"prompt": asked.format(number), "answer": str(6 * number)} for number in range(2, 12)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def grade_multiples(run: Path) -> None:
+    """Reward each token of the run: 1 where it ends the multiple whose turn it is; the rollout's reward is their sum."""
+    from transformers import AutoTokenizer
+
+    from gradscope.rollouts.store import read_steps, write_step_rollouts
+
+    tokenizer = AutoTokenizer.from_pretrained(run.parent / "model")
+
+    def graded(rollout: Any) -> Any:
+        number = int(re.search(r"multiples of (\d+)", rollout.prompt)[1])  # type: ignore[index]
+        pieces = [tokenizer.decode([token], skip_special_tokens=True) for token in rollout.completion_ids]
+        ends = list(itertools.accumulate(map(len, pieces)))
+        rewards, turn = [0.0] * len(pieces), 1
+        for written in re.finditer(r"\d+", "".join(pieces)):
+            if turn <= 6 and int(written[0]) == turn * number:
+                rewards[bisect.bisect_left(ends, written.end())] = 1.0
+                turn += 1
+        return replace(rollout, reward=sum(rewards), rewards={}, token_rewards=tuple(rewards), advantage=None)
+
+    for step, groups in itertools.groupby(read_steps(run), key=lambda group: group.step):
+        regraded = [replace(group, rollouts=tuple(map(graded, group.rollouts))) for group in groups]
+        write_step_rollouts(run, step, regraded, force=True)
+
+
+def write_first_samples(heldout: Path, path: Path, count: int) -> None:
+    """The first samples of each held-out prompt: what a run with that group size would have logged."""
+    taken: Counter[str] = Counter()
+    lines = []
+    for line in heldout.read_text(encoding="utf-8").splitlines(keepends=True):
+        prompt = json.loads(line)["prompt_id"]
+        taken[prompt] += 1
+        if taken[prompt] <= count:
+            lines.append(line)
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def draw_problem(rng: random.Random) -> tuple[str, int]:
@@ -142,7 +207,8 @@ def train(folder: Path, name: str) -> None:
     if (run / "manifest.json").is_file():
         command = ["train", "--resume", "--config", str(run / "manifest.json"), "--output", str(run)]
     else:
-        data = ["--data", str(folder / "train.jsonl"), "--heldout-data", str(folder / "heldout.jsonl")]
+        prompts = folder / ("multiples.jsonl" if name == "multiples" else "train.jsonl")
+        data = ["--data", str(prompts), "--heldout-data", str(folder / "heldout.jsonl")]
         command = ["train", "--model", str(folder / "model"), *data, *TRAINING, *RUNS[name], "--output", str(run)]
     (folder / "measured").mkdir(exist_ok=True)
     cost = run_command(command, folder / "measured" / f"train_{name}.txt")
@@ -153,7 +219,10 @@ def train(folder: Path, name: str) -> None:
 def measure(folder: Path, name: str) -> None:
     """One command's document, and what it cost."""
     command, *rest = MEASURED[name]
-    paths = [str(folder / part) if part == "report.html" or part.split("/")[0] in RUNS else part for part in rest]
+    paths = [
+        str(folder / part) if part.split("/")[0] in RUNS or part.endswith((".html", ".jsonl")) else part
+        for part in rest
+    ]
     unfinished = folder / "measured" / f"{name}.unfinished"
     cost = run_command([command, *paths, "--json", "--quiet"], unfinished)
     (folder / "measured" / f"{name}.cost").write_text(json.dumps(cost), encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,9 +30,11 @@ def place_to_meet() -> int:
     return int(store.port)
 
 
-def start_processes(size: int, *arguments: str, cwd: Path | None = None) -> list[ForkedPython]:
-    """One Python a process; localhost is all the network they use."""
-    shared = {
+def start_processes(
+    size: int, *arguments: str, cwd: Path | None = None, more: Mapping[str, str] | None = None
+) -> list[ForkedPython]:
+    """One Python a process, with more in its environment; localhost is all the network they use."""
+    shared = dict(more or {}) | {
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",

@@ -1,4 +1,6 @@
-"""A recorder in trainers that raise, are interrupted, killed, or whose disk is full, at each phase; alone and by two.
+"""A recorder in trainers that raise, are interrupted, killed, slow, or out of memory or disk, at each phase.
+
+The trainer is alone, two processes (DDP), or two that share the model (FSDP2); of two, the second ends.
 
 What was recorded until then is read by everybody, whole steps alone, and the same place can be recorded again.
 """
@@ -22,9 +24,15 @@ HOWS = {
     "interrupt": "raise KeyboardInterrupt",
     "kill": "os.kill(os.getpid(), signal.SIGKILL)",
     "full": "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))",
+    "memory": "resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28)); bytearray(1 << 28)",
+    "slow": "time.sleep(5)",
 }
+OF_TWO = ("kill", "memory", "slow")
 _SCRIPT = """
-import os, resource, signal, sys
+import os, resource, signal, sys, time
+if os.environ.get("SHARDED"):
+    from tests.training.two_processes import shard_on_the_cpu
+    shard_on_the_cpu()
 from pathlib import Path
 from transformers import TrainerCallback
 from gradscope.training import RolloutRecorder
@@ -59,7 +67,7 @@ PATIENCE = 240.0
 """Seconds until processes that wait for a dead one are called hung; the machine may be busy."""
 
 
-def trial(folder: Path, phase: str, how: str, at: int, size: int) -> str:
+def trial(folder: Path, phase: str, how: str, at: int, size: int, *, sharded: bool = False) -> str:
     """Record until the end comes; why what is left did not hold.
 
     Args:
@@ -68,10 +76,13 @@ def trial(folder: Path, phase: str, how: str, at: int, size: int) -> str:
         how: Which end, one of ``HOWS``.
         at: After how many updates.
         size: Processes; of two the second ends.
+        sharded: Whether the two share the model (FSDP2).
     """
     script = _SCRIPT.replace("{how}", HOWS[how])
-    arguments = ("-c", script, phase, str(at))
-    processes = start_processes(2, *arguments, cwd=folder) if size == 2 else [ForkedPython(arguments, cwd=folder)]
+    arguments, more = ("-c", script, phase, str(at)), {"SHARDED": "yes"} if sharded else {}
+    processes = (
+        start_processes(2, *arguments, cwd=folder, more=more) if size == 2 else [ForkedPython(arguments, cwd=folder)]
+    )
     try:
         codes = [process.wait(PATIENCE) for process in processes]
     except Exception as error:
@@ -79,7 +90,7 @@ def trial(folder: Path, phase: str, how: str, at: int, size: int) -> str:
     finally:
         for process in processes:
             process.kill()
-    if not any(codes) and phase != "on_save" and how != "full":
+    if not any(codes) and phase != "on_save" and how not in ("full", "slow"):
         return f"ended with {codes}"
     return _left(folder / "run", at) or _again(folder, how)
 
@@ -109,20 +120,25 @@ def _again(folder: Path, how: str) -> str:
     return f"these are left: {left}" if left else _left(folder / "run", 3)
 
 
-def campaign(phases: Sequence[str], hows: Sequence[str], sizes: Sequence[int] = (1, 2)) -> Iterator[tuple[str, str]]:
+LAUNCHES = {"alone": (1, False), "two": (2, False), "sharded": (2, True)}
+"""How many processes, and whether they share the model."""
+
+
+def campaign(phases: Sequence[str], hows: Sequence[str], launches: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Each end in each phase; its name, and why it did not hold."""
-    for size in sizes:
+    for launch in launches:
+        size, sharded = LAUNCHES[launch]
         for phase in phases:
-            for how in hows if size == 1 else ("kill",):
+            for how in (one for one in hows if size == 1 or one in OF_TWO):
                 with tempfile.TemporaryDirectory() as folder:
                     at = int(phase != "on_train_begin")
-                    yield f"{size}, {phase}, {how}", trial(Path(folder), phase, how, at, size)
+                    yield f"{launch}, {phase}, {how}", trial(Path(folder), phase, how, at, size, sharded=sharded)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.ended", description=__doc__)
     parser.add_argument("--phase", action="append", choices=PHASES)
     parser.add_argument("--how", action="append", choices=HOWS)
-    parser.add_argument("--size", action="append", type=int, choices=(1, 2))
+    parser.add_argument("--launch", action="append", choices=LAUNCHES)
     asked = parser.parse_args()
-    sys.exit(told(campaign(asked.phase or PHASES, asked.how or tuple(HOWS), asked.size or (1, 2))))
+    sys.exit(told(campaign(asked.phase or PHASES, asked.how or tuple(HOWS), asked.launch or tuple(LAUNCHES))))

@@ -128,7 +128,7 @@ def test_no_model_takes_more_than_it_may(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_was_recorded_stays_when_its_trainer_ends() -> None:
-    assert list(ended.campaign(["on_step_end"], ["raise"], [1])) == [("1, on_step_end, raise", "")]
+    assert list(ended.campaign(["on_step_end"], ["raise"], ["alone"])) == [("alone, on_step_end, raise", "")]
 
 
 def test_a_recipe_that_does_not_change_fails_no_gate_by_chance() -> None:
