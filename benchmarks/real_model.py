@@ -133,7 +133,7 @@ def write_multiples(path: Path) -> None:
 
 
 def grade_multiples(run: Path) -> None:
-    """Reward each token of the run: 1 where it ends the multiple whose turn it is; the rollout's reward is their sum."""
+    """Reward tokens of the run: 1 where one ends the multiple whose turn it is; the rollout's reward is their sum."""
     from transformers import AutoTokenizer
 
     from gradscope.rollouts.store import read_steps, write_step_rollouts

@@ -1,4 +1,4 @@
-"""Files of metrics as rows: JSON and JSON lines, tables, consoles, TensorBoard's events, trackio's database.
+"""Files of metrics as rows: JSON and JSON lines, tables, consoles, notebooks, TensorBoard's events, trackio's database.
 
 Each kind is known by its content. A row that is none is set aside with its place and the reason; a row knows which of
 several runs it is of where its file says so.
@@ -10,12 +10,11 @@ import csv
 import gzip
 import io
 import os
-import re
 import shutil
 import sqlite3
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -28,10 +27,23 @@ import pyarrow.parquet as pq
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, Unpacked, in_mib, most, open_file, read_whole
-from gradscope.outside.numerals import number_from
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
 from gradscope.results.source import BLANK, CUT_OFF, TWICE, twice_in
 from gradscope.rollouts.event_file import scalars_in
+from gradscope.rollouts.metrics_alone.published import (
+    MLFLOW_LINE,
+    SAVED_SCALARS,
+    PrintedLines,
+    Table,
+    mlflow_name,
+    number_or_text,
+    outputs_of_notebook,
+    rows_of_table,
+    scalars_saved,
+    tables_of_markdown,
+    tables_of_page,
+    tag_of,
+)
 from gradscope.rollouts.run_folder import SetAside
 
 Cells = Mapping[str, Any]
@@ -81,6 +93,14 @@ def opened(file: Path) -> MetricFile | None:
         return MetricFile("metrics in JSON", lambda aside: _json(file, aside))
     if suffix in (".jsonl", ".ndjson"):
         return MetricFile("metrics in JSON lines", lambda aside: _json_lines(file, aside))
+    if suffix == ".ipynb":
+        return MetricFile("a notebook's outputs", lambda aside: _notebook(file, aside))
+    if suffix in (".html", ".htm"):
+        return MetricFile("tables of a page", lambda aside: _page(file, aside))
+    if suffix == ".md":
+        return MetricFile("tables in Markdown", lambda aside: _markdown(file, aside))
+    if mlflow_name(file) and MLFLOW_LINE.match(first.partition(b"\n")[0]):
+        return MetricFile("MLflow's metrics", lambda aside: _mlflow(file, aside))
     if suffix in (".csv", ".tsv"):
         return MetricFile("a table of metrics", lambda aside: _table(file, aside, "\t" if suffix == ".tsv" else ","))
     if suffix in _TEXTS:
@@ -160,30 +180,31 @@ def _parsed(text: bytes | str, *, is_whole: bool) -> dict[str, Any] | str:
 def _json(file: Path, aside: SetAside) -> Rows:
     """A document, or JSON lines under the name of one."""
     try:
-        with _lines_of(file) as stream:
-            data = stream.read(most(MOST_ROW) + 1) if file.suffix == ".gz" else read_whole(file)
-        document = parse_json(data.removeprefix(_BOM))
-    except RefusedJsonError as error:
-        aside.lose(InputError(f"{file} {error.why}.", hint="Write it again."))
-        return
+        document = _document(file, aside)
     except ValueError:
         yield from _json_lines(file, aside)
         return
-    except (OSError, EOFError, zlib.error) as error:
-        aside.lose(InputError(f"{file} cannot be read: {error}.", hint="Copy the file again."))
-        return
-    except InputError as error:
-        aside.lose(error)
-        return
-    rows = _rows_in(document)
-    if rows is None:
-        return
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(scalars_saved(_rows_in(document) or (), file), start=1):
         location = f"{file}:{number}"
         if isinstance(row, dict):
             yield MetricRow(location, row)
         else:
             aside.add("the entry is not an object", location)
+
+
+def _document(file: Path, aside: SetAside) -> Any:
+    """A JSON document; None where it cannot be read, which is set aside; a ValueError where it is none."""
+    try:
+        with _lines_of(file) as stream:
+            data = stream.read(most(MOST_ROW) + 1) if file.suffix == ".gz" else read_whole(file)
+        return parse_json(data.removeprefix(_BOM))
+    except RefusedJsonError as error:
+        aside.lose(InputError(f"{file} {error.why}.", hint="Write it again."))
+    except (OSError, EOFError, zlib.error) as error:
+        aside.lose(InputError(f"{file} cannot be read: {error}.", hint="Copy the file again."))
+    except InputError as error:
+        aside.lose(error)
+    return None
 
 
 def _rows_in(document: Any) -> Sequence[Any] | None:
@@ -221,18 +242,20 @@ def _table(file: Path, aside: SetAside, delimiter: str) -> Rows:
             head = cells
             named = {at: name.rpartition(" - ") for at, name in enumerate(head)}
             is_export = any(run and metric for run, _, metric in named.values())
+            if tuple(head) == SAVED_SCALARS:
+                head = ["Wall time", "step", tag_of(file)]
             if _named_twice(file, head, aside):
                 return
         elif len(cells) != len(head):
             aside.add(f"it has {len(cells)} cells, and the head names {len(head)}", location)
         elif not is_export:
-            yield MetricRow(location, dict(zip(head, map(_number_or_text, cells), strict=True)))
+            yield MetricRow(location, dict(zip(head, map(number_or_text, cells), strict=True)))
         else:
-            shared = {name: _number_or_text(cells[at]) for at, (run, _, name) in named.items() if not run}
+            shared = {name: number_or_text(cells[at]) for at, (run, _, name) in named.items() if not run}
             of_run: dict[str, dict[str, Any]] = {}
             for at, (run, _, metric) in named.items():
                 if run and cells[at] and not metric.endswith(("__MIN", "__MAX")):
-                    of_run.setdefault(run, {})[metric] = _number_or_text(cells[at])
+                    of_run.setdefault(run, {})[metric] = number_or_text(cells[at])
             for run, values in of_run.items():
                 yield MetricRow(location, {**shared, **values}, run)
 
@@ -251,13 +274,6 @@ def _split(text: str, delimiter: str) -> list[str] | str:
     except csv.Error as error:
         return f"the line is not CSV ({error})"
     return rows[0] if rows else BLANK
-
-
-def _number_or_text(cell: str) -> float | str:
-    try:
-        return number_from(cell)
-    except ValueError:
-        return cell
 
 
 def _parquet(file: Path, aside: SetAside) -> Rows:
@@ -338,58 +354,68 @@ def trackio_rows(
             aside.lose(InputError(f"{file} cannot be read to its end: {error}.", hint="Copy the database again."))
 
 
-_PAIR = re.compile(
-    r"""['"](?P<key>[^'"]{1,200})['"]\s*:\s*(?:np\.\w+\()?['"]?"""
-    r"""(?P<value>[+-]?(?:nan|inf(?:inity)?|[0-9.][0-9.]*(?:e[+-]?[0-9]+)?))['"]?\)?(?=\s*[,}])""",
-    re.IGNORECASE,
-)
-_COLONED = re.compile(
-    r"(?:^|\s)(?P<key>[\w/@.-]{1,200}):(?:np\.\w+\()?(?P<value>[+-]?(?:nan|inf|[0-9.][0-9.e+-]*))\)?(?=\s|$)"
-)
-_STEP_FIRST = re.compile(r"\bstep:(?P<step>[0-9]{1,15}) - |^Step (?P<number>[0-9]{1,15}) \| ")
-_SLIME = re.compile(r"\b(?P<kind>rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
-_PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/(?P<all>[0-9]{1,12}) \[")
-_LONGEST_LINE = 1 << 20
-_MARKS = ("'loss'", "'reward'", "'grad_norm'", "'train/", "'rollout/", '"loss"', '"reward"')
-
-
 def _console(file: Path, aside: SetAside) -> Rows:
-    """What a trainer printed: dictionaries of TRL's and its relatives, slime's, lines that begin with their step.
+    """What a trainer printed. The step of a dictionary without one is its bar of progress's, else its place."""
+    yield from _printed(((location, line) for location, line, _ in _texts(file, aside)), aside)
 
-    verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value name:value``.
 
-    TRL's dictionaries do not name their step: where a bar of progress stands before each, its count is the step, else
-    the place of the dictionary among all.
-
-    Yields:
-        A row a dictionary.
-    """
-    bars: list[int] = []
-    rows: list[tuple[str, dict[str, Any]]] = []
-    last_bar = 0
-    for location, line, _ in _texts(file, aside):
-        for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]):
-            last_bar = int(bar["done"])
-        text = line[-_LONGEST_LINE:]
-        first = _STEP_FIRST.search(text)
-        slime = _SLIME.search(text)
-        if first is not None:
-            values = {one["key"]: _number_or_text(one["value"]) for one in _COLONED.finditer(text[first.end() - 1 :])}
-            yield MetricRow(location, {**values, "step": int(first["step"] or first["number"])})
-        elif slime is not None:
-            values = {one["key"]: _number_or_text(one["value"]) for one in _PAIR.finditer(text[slime.start() :])}
-            yield MetricRow(location, {**values, "step": int(slime["step"])})
-        elif "{" in text and any(mark in text for mark in _MARKS):
-            values = {one["key"]: _number_or_text(one["value"]) for one in _PAIR.finditer(text[text.index("{") :])}
-            if "}" not in text or len(values) < 2:
-                aside.add("the dictionary of metrics is cut off", location)
-            elif "train_runtime" not in values:
-                rows.append((location, values))
-                bars.append(last_bar)
+def _printed(lines: Iterable[tuple[str, str]], aside: SetAside) -> Rows:
+    printed = PrintedLines()
+    for location, line in lines:
+        values = printed.read(location, line)
+        if isinstance(values, str):
+            aside.add(values, location)
+        elif values is not None:
+            yield MetricRow(location, values)
+    bars = [bar for _, _, bar in printed.unnumbered]
     is_counted = bool(bars) and bars[0] > 0 and all(first < second for first, second in pairwise(bars))
-    for place, (location, values) in enumerate(rows):
-        step = bars[place] if is_counted else place + 1
-        yield MetricRow(location, {"step": step, **values, PLACE: float(not is_counted)})
+    for place, (location, values, bar) in enumerate(printed.unnumbered, start=1):
+        yield MetricRow(location, {"step": bar if is_counted else place, **values, PLACE: float(not is_counted)})
+
+
+def _tables(file: Path, tables: Sequence[tuple[str, Table]]) -> Rows:
+    """The tables whose head names a step; where there are several, each is a run by its place."""
+    rows = [(place, list(rows_of_table(table))) for place, table in tables]
+    rows = [(place, of_table) for place, of_table in rows if of_table]
+    for place, of_table in rows:
+        for number, row in enumerate(of_table, start=1):
+            yield MetricRow(f"{file}:{place}:{number}", row, f"table {place}" if len(rows) > 1 else "")
+
+
+def _page(file: Path, aside: SetAside) -> Rows:
+    text = "\n".join(line for _, line, _ in _texts(file, aside))
+    yield from _tables(file, [(str(place), table) for place, table in enumerate(tables_of_page(text), start=1)])
+
+
+def _markdown(file: Path, aside: SetAside) -> Rows:
+    lines = (line for _, line, _ in _texts(file, aside))
+    yield from _tables(file, [(str(place), table) for place, table in enumerate(tables_of_markdown(lines), start=1)])
+
+
+def _notebook(file: Path, aside: SetAside) -> Rows:
+    """The tables that a trainer kept in a notebook's outputs; where there are none, what it printed there."""
+    try:
+        outputs = list(outputs_of_notebook(_document(file, aside)))
+    except ValueError:
+        aside.lose(InputError(f"{file} is not JSON, as a notebook is.", hint="Save the notebook again."))
+        return
+    pages = [(cell, table) for cell, kind, text in outputs if kind == "text/html" for table in tables_of_page(text)]
+    rows = list(_tables(file, pages))
+    lines = [
+        (f"{file}:{cell}", line) for cell, kind, text in outputs if kind == "text/plain" for line in text.splitlines()
+    ]
+    yield from rows or _printed(lines, aside)
+
+
+def _mlflow(file: Path, aside: SetAside) -> Rows:
+    """MLflow's file of one metric: a time, a value and a step a line."""
+    name = mlflow_name(file)
+    for location, line, _ in _texts(file, aside):
+        cells = line.split()
+        if len(cells) == 3:
+            yield MetricRow(location, {name: number_or_text(cells[1]), "step": number_or_text(cells[2])})
+        else:
+            aside.add("the line is no time, value and step", location)
 
 
 PLACE = "gradscope/step_is_place"

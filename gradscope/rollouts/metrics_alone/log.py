@@ -7,6 +7,7 @@ with other numbers are a run that was resumed, whose later rows count, or, from 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from gradscope.results.source import BLANK, CUT_OFF, Quarantine, Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.metrics_alone.files import PLACE, MetricFile, MetricRow, first_rows, opened
 from gradscope.rollouts.metrics_alone.names import given_names, naming_of, switch_on
+from gradscope.rollouts.metrics_alone.published import unpivoted
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import SetAside
@@ -65,6 +67,7 @@ _PATTERNS = (
     "*.log",
     "*.txt",
     "*.out",
+    "*.ipynb",
 )
 
 
@@ -101,8 +104,9 @@ def read_metrics_log(path: Path, options: ReadOptions, quarantine: Collects) -> 
     if not groups:
         raise InputError(f"{path} holds no metrics by step.", hint="Name the column of steps with --step-column.")
     if len(groups) > 1:
-        names = ", ".join(str(files[0]) for files in groups[:_MOST_NAMED])
-        raise InputError(f"{path} holds metrics in {len(groups)} places: {names}.", hint=f"Name one: {groups[0][0]}")
+        names = [str(files[0] if len(files) == 1 else os.path.commonpath(files)) for files in groups[:_MOST_NAMED]]
+        places = f"{path} holds metrics in {len(groups)} places: {', '.join(names)}."
+        raise InputError(places, hint=f"Name one: {names[0]}")
     files = groups[0]
     kinds = [kind for kind in map(opened, files) if kind is not None]
     reading = _Reading(column=options.columns.step)
@@ -152,9 +156,22 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
         if state.is_file() and _is_metrics(state, options):
             yield (state,)
             return
+    is_split = False  # over files of one metric each
     events = tuple(event_files(folder, below=("",)))
     if events and any(_is_metrics(file, options) for file in events):
         yield events
+        return
+    saved: dict[str, list[Path]] = {}
+    for file in sorted(folder.glob("*-tag-*.*")):
+        saved.setdefault(file.name.partition("-tag-")[0], []).append(file)
+    inners = sorted(inner for pattern in ("metrics", "*/metrics") for inner in folder.glob(pattern) if inner.is_dir())
+    inners = [folder] if folder.name == "metrics" else inners
+    mlflow = [sorted(file for file in inner.rglob("*") if file.is_file()) for inner in inners]
+    for files in (*saved.values(), *mlflow):
+        if any(_is_metrics(file, options) for file in files):
+            yield tuple(files)
+            is_split = True
+    if is_split:
         return
     for pattern in _PATTERNS:
         files = [file for file in sorted(folder.glob(pattern)) if file.is_file() and _is_metrics(file, options)]
@@ -249,7 +266,7 @@ class _Reading:
 
     def add(self, row: MetricRow, keys: tuple[str, ...], quarantine: SetAside | None = None) -> None:
         """Take in a row; one whose step is none is set aside, one without a step is counted."""
-        cells = row.cells
+        cells = unpivoted(row.cells)
         cell = next((cells[key] for key in keys if cells.get(key) not in (None, "")), None)
         if cell is None:
             self.num_without_step += 1
@@ -319,7 +336,9 @@ def _step_keys(first: Iterable[MetricRow], column: str | None) -> tuple[str, ...
     if column is not None:
         return (column,)
     there = dict.fromkeys(key for row in first for key, cell in row.cells.items() if _step(cell) is not None)
-    key = next((key for key in _STEPS if key in there), None)
+    key = next((key for key in _STEPS if key in there), None) or next(
+        (key for key in there if key.endswith(("/step", "/global_step"))), None
+    )
     return _SLIMES if key in _SLIMES else () if key is None else (key,)
 
 

@@ -112,7 +112,7 @@ COMMON: tuple[CommonMetric, ...] = (
         keys=(
             *("reward", "critic/score/mean", "critic/rewards/mean", "env/all/reward/total", "env/all/reward/mean"),
             *("reward/all/mean", "reward/mean", "rollout/raw_reward", "rollout/reward", "scores", "mean_reward"),
-            *("reward_mean", "objective/scores", "objective/verifiable_reward", "rewards"),
+            *("reward_mean", "avg_reward", "objective/scores", "objective/verifiable_reward", "rewards"),
         ),
     ),
     CommonMetric(
@@ -139,6 +139,7 @@ COMMON: tuple[CommonMetric, ...] = (
             *("completions/mean_length", "completion_length", "response_length/mean", "rollout/response_len/mean"),
             *("rollout/response_lengths", "val/sequence_lengths", "seq_len/all/mean", "seq_len/mean"),
             *("env/all/ac_tokens_per_turn", "response_length", "mean_gen_tokens_per_sample", "completion_len/all/mean"),
+            *("mean_generation_length", "seq_length"),
         ),
     ),
     CommonMetric(
@@ -175,7 +176,7 @@ COMMON: tuple[CommonMetric, ...] = (
         name="loss",
         title="loss",
         style="norm",
-        keys=("loss", "actor/pg_loss", "pg_loss", "loss/mean", "policy_loss", "loss/policy_avg"),
+        keys=("loss", "actor/pg_loss", "pg_loss", "loss/mean", "policy_loss", "loss/policy_avg", "training_loss"),
     ),
     CommonMetric(
         name="learning_rate", title="learning rate", style="norm", keys=("learning_rate", "lr", "actor/lr", "optim/lr")

@@ -1,0 +1,240 @@
+"""Metrics as people publish them: tables of notebooks, pages and model cards, what a console printed, MLflow's folders.
+
+Trainers show the same numbers under names of their own typography, such as ``Training Loss`` or
+``completions / mean_length``: :func:`plain_name` makes one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from gradscope.outside.numerals import number_from
+
+Text = tuple[str, str]
+"""Location and text of a line."""
+Table = list[list[str]]
+"""Rows of cells, the head first."""
+
+_NUMBER = r"[+-]?(?:nan|inf(?:inity)?|[0-9.][0-9.]*(?:e[+-]?[0-9]+)?)"
+_PAIR = re.compile(
+    rf"""['"](?P<key>[^'"]{{1,200}})['"]\s*:\s*(?:np\.\w+\()?['"]?(?P<value>{_NUMBER})['"]?\)?(?=\s*[,}}])""",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(
+    r"(?:^|(?<=[\s|,;•]))(?P<key>[a-z_][\w/@.-]{0,200}(?: [a-z(][\w/)]{0,40}){0,3}?)\s?[:=]\s{0,2}"
+    rf"(?:np\.\w+\()?(?P<value>{_NUMBER})\)?(?=[\s,;|]|$)",
+    re.IGNORECASE,
+)
+_STEP_FIRST = re.compile(r"\b(?:global_|training_)?step\s?[:= ]\s?(?P<step>[0-9]{1,15})\b(?!\s?/)", re.IGNORECASE)
+_STEP_ABOVE = re.compile(r"^\W*\bstep (?P<step>[0-9]{1,15})/[0-9]{1,15}\b\W*$", re.IGNORECASE)
+_DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
+_PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
+_MARKS = ("'loss'", "'reward'", "'grad_norm'", "'train/", "'rollout/", '"loss"', '"reward"')
+_LONGEST_LINE = 1 << 20
+CUT_DICTIONARY = "the dictionary of metrics is cut off"
+
+
+def plain_name(name: str) -> str:
+    """The name of a metric that is written for people; one that is plain stays.
+
+    >>> plain_name("Training Loss"), plain_name("completions / mean_length"), plain_name("actor/grad_norm")
+    ('training_loss', 'completions/mean_length', 'actor/grad_norm')
+    """
+    if " " not in name and name.lower() == name:
+        return name
+    return re.sub(r"\s+", "_", re.sub(r"\s*/\s*", "/", name.strip().replace(". ", " "))).lower()
+
+
+def number_or_text(cell: str) -> float | str:
+    """The number that a cell is, else its text."""
+    try:
+        return number_from(cell)
+    except ValueError:
+        return cell
+
+
+class PrintedLines:
+    """What trainers print, a line at a time.
+
+    verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value``, prime-rl
+    ``Step N | Name: value``, slime ``rollout N: {...}``, NeMo-RL a heading ``Step N/M`` with lines ``• Name: value``
+    below it, others ``step=N name=value``. The dictionaries of TRL and its relatives do not name their step: where a
+    bar of progress stands before each, its count is the step.
+    """
+
+    def __init__(self) -> None:
+        self.unnumbered: list[tuple[str, dict[str, Any], int]] = []
+        """Location, values, and the count of the last bar of progress, of dictionaries without a step."""
+        self._bar = 0
+        self._above: int | None = None
+
+    def read(self, location: str, line: str) -> dict[str, Any] | str | None:
+        """The metrics of a line with its step; why it was to be some and is none; None where it says nothing."""
+        for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]):
+            self._bar = int(bar["done"])
+        text = line[-_LONGEST_LINE:]
+        dictionary, first, above = _DICTIONARY.search(text), _STEP_FIRST.search(text), _STEP_ABOVE.search(text)
+        if dictionary is not None:
+            return {**_values(_PAIR, text[dictionary.start() :]), "step": int(dictionary["step"])}
+        if "{" in text and any(mark in text for mark in _MARKS):
+            values = _values(_PAIR, text[text.index("{") :])
+            if "}" not in text or len(values) < 2:
+                return CUT_DICTIONARY
+            if "train_runtime" not in values:
+                self.unnumbered.append((location, values, self._bar))
+            return None
+        if above is not None:
+            self._above = int(above["step"])
+        elif first is not None and (values := _values(_NAMED, text[first.end() :])):
+            return {**values, "step": int(first["step"])}
+        elif self._above is not None and "•" in text and (values := _values(_NAMED, text)):
+            return {**values, "step": self._above}
+        return None
+
+
+def _values(pairs: re.Pattern[str], text: str) -> dict[str, float | str]:
+    return {plain_name(one["key"]): number_or_text(one["value"]) for one in pairs.finditer(text)}
+
+
+class _Tables(HTMLParser):
+    """The tables of a page; of nested ones the rows run on in the outer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: list[Table] = []
+        self._is_cell = False
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr" and self.tables:
+            self.tables[-1].append([])
+        self._is_cell = tag in ("td", "th") and bool(self.tables) and bool(self.tables[-1])
+        if self._is_cell:
+            self.tables[-1][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._is_cell = self._is_cell and tag not in ("td", "th", "tr", "table")
+
+    def handle_data(self, data: str) -> None:
+        if self._is_cell:
+            self.tables[-1][-1][-1] += data
+
+
+def tables_of_page(text: str) -> list[Table]:
+    """The tables of HTML.
+
+    >>> tables_of_page("<table><tr><th>Step</th></tr><tr><td>1</td></tr></table>")
+    [[['Step'], ['1']]]
+    """
+    parser = _Tables()
+    parser.feed(text)
+    parser.close()
+    return parser.tables
+
+
+_RULE = re.compile(r"^[\s|:-]*-[\s|:-]*$")
+
+
+def tables_of_markdown(lines: Iterable[str]) -> list[Table]:
+    """The tables of Markdown: a head, a rule, rows.
+
+    >>> tables_of_markdown(["# Card", "| Step | reward |", "|---:|---:|", "| 1 | 0.5 |", "the end"])
+    [[['Step', 'reward'], ['1', '0.5']]]
+    """
+    tables: list[Table] = []
+    before: list[str] | None = None
+    is_inside = False
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if "|" in line else None
+        if cells is not None and before is not None and _RULE.match(line) and len(cells) == len(before):
+            tables.append([before])
+            is_inside = True
+        elif cells is not None and is_inside:
+            tables[-1].append(cells)
+        else:
+            is_inside = False
+        before = cells
+    return tables
+
+
+def outputs_of_notebook(document: Any) -> Iterator[tuple[str, str, str]]:
+    """What a notebook's cells left: the number of the cell, ``text/html`` or ``text/plain``, and the text."""
+    cells = document.get("cells") if isinstance(document, dict) else None
+    for number, cell in enumerate(cells if isinstance(cells, list) else (), start=1):
+        outputs = cell.get("outputs") if isinstance(cell, dict) else None
+        for output in outputs if isinstance(outputs, list) else ():
+            if not isinstance(output, dict):
+                continue
+            data = output.get("data")
+            if isinstance(data, dict) and "text/html" in data:
+                yield str(number), "text/html", _joined(data["text/html"])
+            elif output.get("output_type") == "stream":
+                yield str(number), "text/plain", _joined(output.get("text"))
+
+
+def _joined(text: Any) -> str:
+    parts = text if isinstance(text, list) else [text]
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def rows_of_table(table: Table) -> Iterator[dict[str, float | str]]:
+    """The rows of a table whose head names a step; none of another, or of rows of another width."""
+    head = [plain_name(name) for name in table[0]] if table else []
+    if "step" in head and len(set(head)) == len(head):
+        for cells in table[1:]:
+            if len(cells) == len(head):
+                yield dict(zip(head, map(number_or_text, map(str.strip, cells)), strict=True))
+
+
+MLFLOW_LINE = re.compile(rb"[0-9]{10,17} \S+ [0-9]{1,15}\s*$")
+
+
+def mlflow_name(file: Path) -> str:
+    """The metric that a file of MLflow's folder ``metrics`` holds; empty outside such a folder.
+
+    >>> mlflow_name(Path("mlruns/0/abc/metrics/train/reward"))
+    'train/reward'
+    """
+    parts = file.parts
+    return "/".join(parts[len(parts) - parts[::-1].index("metrics") :]) if "metrics" in parts[:-1] else ""
+
+
+def tag_of(file: Path) -> str:
+    """The tag whose scalars TensorBoard's page saved in a file, which it names ``run-RUN-tag-TAG``, / written as _.
+
+    >>> tag_of(Path("run-grpo-tag-train_reward.csv")), tag_of(Path("reward.json"))
+    ('train/reward', 'reward')
+    """
+    tag = file.stem.rpartition("-tag-")[2]
+    return re.sub(r"^(train|eval)_", r"\1/", tag)
+
+
+SAVED_SCALARS = ("Wall time", "Step", "Value")
+"""Columns of a CSV that TensorBoard's page saves; its JSON is a list of the same triples."""
+
+
+def scalars_saved(triples: Sequence[Any], file: Path) -> list[Any]:
+    """Rows of a JSON document that TensorBoard's page saved; other elements stay as they are."""
+    is_triple = [isinstance(one, list) and len(one) == len(SAVED_SCALARS) for one in triples]
+    tag = tag_of(file)
+    return [{"step": one[1], tag: one[2]} if is_one else one for one, is_one in zip(triples, is_triple, strict=True)]
+
+
+_LONG_NAMES = ("metric", "metric_name", "name", "key", "tag", "variable")
+
+
+def unpivoted(cells: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row of a long table, ``step, metric, value``, as the row of that metric; other rows as they are.
+
+    >>> unpivoted({"step": 1, "metric": "reward", "value": 0.5})
+    {'step': 1, 'reward': 0.5}
+    """
+    name = next((key for key in _LONG_NAMES if isinstance(cells.get(key), str)), None)
+    if name is None or "value" not in cells:
+        return cells
+    return {key: cell for key, cell in cells.items() if key not in (name, "value")} | {cells[name]: cells["value"]}

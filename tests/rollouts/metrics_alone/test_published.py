@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope import measure_degeneracy
+from gradscope.errors import InputError
+from gradscope.rollouts.metrics_alone.files import opened
+from gradscope.rollouts.metrics_alone.published import (
+    CUT_DICTIONARY,
+    PrintedLines,
+    outputs_of_notebook,
+    plain_name,
+    rows_of_table,
+    scalars_saved,
+    tables_of_markdown,
+    tables_of_page,
+    unpivoted,
+)
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+
+DEAD = (0.25, 0.5, 0.75)
+"""The share of dead groups at steps 1 to 3 of every file below."""
+STEPS = list(enumerate(DEAD, start=1))
+PAGE = (
+    "<p>3/3</p><table border=1><thead><tr><th>Step</th><th>Training Loss</th><th>reward</th>"
+    "<th>frac_reward_zero_std</th><th>completions / mean_length</th></tr></thead><tbody>"
+    + "".join(f"<tr><td>{step}</td><td>0.1</td><td>0.5</td><td>{dead}</td><td>9</td></tr>" for step, dead in STEPS)
+    + "</tbody></table>"
+)
+
+
+def notebook(*outputs: dict[str, Any]) -> str:
+    cells = [{"cell_type": "markdown", "source": "# x"}, {"cell_type": "code", "outputs": [*outputs, "none", {}]}]
+    return json.dumps({"cells": cells, "nbformat": 4})
+
+
+def shown(page: str | list[str]) -> dict[str, Any]:
+    return {"output_type": "display_data", "data": {"text/html": page}}
+
+
+PRINTED = "".join(f"{{'loss': 0.1, 'frac_reward_zero_std': {dead}}}\n" for dead in DEAD)
+FILES: dict[str, tuple[str, str]] = {
+    "notebook's table": ("x.ipynb", notebook(shown([PAGE[:100], PAGE[100:]]))),
+    "notebook's print": ("x.ipynb", notebook({"output_type": "stream", "text": PRINTED.splitlines(keepends=True)})),
+    "page": ("x.html", f"<html><body>{PAGE}<table><tr><th>other</th></tr></table></body></html>"),
+    "card": (
+        "README.md",
+        "# Card\n\n| Step | frac_reward_zero_std |\n|:-:|---|\n"
+        + "".join(f"| {s} | {d} |\n" for s, d in STEPS)
+        + "\nend",
+    ),
+    "saved CSV": (
+        "run-a-tag-train_frac_reward_zero_std.csv",
+        "Wall time,Step,Value\n" + "".join(f"1.7e9,{s},{d}\n" for s, d in STEPS),
+    ),
+    "saved JSON": ("run-a-tag-train_frac_reward_zero_std.json", json.dumps([[1.7e9, s, d] for s, d in STEPS])),
+    "long table": (
+        "x.csv",
+        "step,metric,value\n" + "".join(f"{s},reward,0.5\n{s},frac_reward_zero_std,{d}\n" for s, d in STEPS),
+    ),
+    "long lines": (
+        "x.jsonl",
+        "".join(json.dumps({"step": s, "name": "frac_reward_zero_std", "value": d}) + "\n" for s, d in STEPS),
+    ),
+    "step under a name": (
+        "x.jsonl",
+        "".join(json.dumps({"system/step": s, "frac_reward_zero_std": d}) + "\n" for s, d in STEPS),
+    ),
+    "names and values": ("x.log", "".join(f"INFO: step={s} reward=0.5 frac_reward_zero_std={d}\n" for s, d in STEPS)),
+    "prime-rl": ("x.log", "".join(f"10:00 Step {s} | Time: 1.00s | Frac Reward Zero Std: {d} | x\n" for s, d in STEPS)),
+    "heading": (
+        "x.log",
+        "".join(f"===== Step {s}/3 =====\n  • Avg Reward: 0.5\n  • frac_reward_zero_std: {d}\n" for s, d in STEPS),
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "text"), FILES.values(), ids=FILES)
+def test_what_people_publish_is_read(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    for path in (tmp_path / name, *([] if Path(name).suffix in (".md", ".html") else [tmp_path])):
+        report = measure_degeneracy(path)
+        assert [(row.step, row.frac_reward_zero_std.value) for row in report.by_step] == STEPS
+        assert report.source.kind == "metrics"
+        assert report.source.quarantined.lost == ()
+
+
+def mlflow(run: Path, **metrics: tuple[float, ...]) -> Path:
+    for name, values in metrics.items():
+        file = run / "metrics" / name.replace("__", "/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f"1700000000000 {value} {step}\n" for step, value in enumerate(values, start=1)))
+    return run
+
+
+@pytest.mark.parametrize("below", ["", "metrics", ".."])
+def test_a_folder_of_mlflow(tmp_path: Path, below: str) -> None:
+    run = mlflow(tmp_path / "0" / "abc", reward=(0.5, 0.5, 0.5), train__frac_reward_zero_std=DEAD)
+    report = measure_degeneracy(run / below)
+    assert [(row.step, row.frac_reward_zero_std.value) for row in report.by_step] == STEPS
+    assert report.source.num_rows == 6
+
+
+def test_two_runs_of_mlflow_are_named_by_their_folders(tmp_path: Path) -> None:
+    for run in ("abc", "def"):
+        mlflow(tmp_path / run, reward=(0.5,), train__frac_reward_zero_std=DEAD)
+    with pytest.raises(InputError, match=r"metrics in 2 places: .*/abc/metrics, .*/def/metrics\."):
+        measure_degeneracy(tmp_path)
+
+
+def test_a_saved_chart_of_any_name_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("Wall time,Step,Value\n" + "".join(f"1.7e9,{step},{dead}\n" for step, dead in STEPS))
+    report = measure_degeneracy(file, read=ReadOptions(metric_columns=["frac_reward_zero_std=mine"]))
+    assert [row.frac_reward_zero_std.value for row in report.by_step] == list(DEAD)
+
+
+def test_several_tables_are_several_runs(tmp_path: Path) -> None:
+    (tmp_path / "x.ipynb").write_text(notebook(shown(PAGE), shown(PAGE.replace(">0.1<", ">0.2<"))))
+    with pytest.raises(InputError, match="holds 2 runs: 'table 2/1'"):
+        measure_degeneracy(tmp_path / "x.ipynb")
+    report = measure_degeneracy(tmp_path / "x.ipynb", read=ReadOptions(metric_run="table 2/2"))
+    assert [row.frac_reward_zero_std.value for row in report.by_step] == list(DEAD)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("x.ipynb", "{not json", "is not JSON, as a notebook is"),
+        ("metrics/reward", "1700000000000 0.5 1\ncut", "no time, value and step"),
+    ],
+)
+def test_damaged_files_are_told(tmp_path: Path, name: str, text: str, why: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text)
+    aside = QuarantineLog()
+    file = opened(tmp_path / name)
+    assert file is not None
+    list(file.rows(aside))
+    told = aside.result()
+    assert why in str([*told.lost, *told.reasons])
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        (
+            "(pid=1) step:3 - actor/loss:-0.5 - x/time:np.float64(2e-3)",
+            {"actor/loss": -0.5, "x/time": 0.002, "step": 3},
+        ),
+        (
+            "Step 4 | loss:0.5 rewards:nan",
+            {"loss": 0.5, "rewards": pytest.approx(float("nan"), nan_ok=True), "step": 4},
+        ),
+        ("rollout 5: {'rollout/reward': 0.25, 'x': 'text'}", {"rollout/reward": 0.25, "step": 5}),
+        ("global_step=6, Mean Reward = 0.5, lr = 1e-6", {"mean_reward": 0.5, "lr": 1e-6, "step": 6}),
+        ("Step 7 | Time: 3.00s | Seq. Length: 20.0 tokens/sample", {"seq_length": 20.0, "step": 7}),
+        ("first do step 1 of the plan", None),
+        ("Step 8/30", None),
+        ("  • Loss: 0.5", None),
+        ("{'loss': 0.5, 'reward': 1.", CUT_DICTIONARY),
+    ],
+)
+def test_lines(line: str, values: Any) -> None:
+    assert PrintedLines().read("x:1", line) == values
+
+
+def test_lines_below_a_heading_are_of_its_step() -> None:
+    printed = PrintedLines()
+    lines = ["=== Step 2/9 ===", "Results:", "  • Grad Norm: 0.5", "  • Total: 3s"]
+    assert [printed.read("x", line) for line in lines] == [None, None, {"grad_norm": 0.5, "step": 2}, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [("Step", "step"), ("completions / mean_length", "completions/mean_length"), ("Avg Reward", "avg_reward")],
+)
+def test_names(name: str, plain: str) -> None:
+    assert plain_name(name) == plain
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: tables_of_page("<tr><td>1</td></tr><table><td>2</td></table>"),
+        lambda: tables_of_markdown(["a | b", "no rule", "|---|"]),
+        lambda: list(outputs_of_notebook([])) or list(outputs_of_notebook({"cells": [{"outputs": 3}, 4]})),
+    ],
+)
+def test_what_is_no_table_has_no_rows(read: Callable[[], list[Any]]) -> None:
+    assert [row for table in read() for row in rows_of_table(table)] == []
+
+
+def test_tables_need_a_step_and_whole_rows() -> None:
+    assert list(rows_of_table([["Step", "x"], ["1", "2"], ["3"], ["4", "text"]])) == [
+        {"step": 1.0, "x": 2.0},
+        {"step": 4.0, "x": "text"},
+    ]
+    assert list(rows_of_table([["Step", "step"], ["1", "2"]])) == list(rows_of_table([["x"], ["1"]])) == []
+
+
+def test_other_rows_stay_as_they_are(tmp_path: Path) -> None:
+    assert unpivoted({"name": "x", "step": 1}) == {"name": "x", "step": 1}
+    assert scalars_saved([[1, 2], "x"], tmp_path / "x.json") == [[1, 2], "x"]
