@@ -1,4 +1,4 @@
-"""Files of metrics as rows: JSON and JSON lines, tables, consoles, notebooks, TensorBoard's events, trackio's database.
+"""Files of metrics as rows: JSON and JSON lines, tables, consoles, TensorBoard's events, trackio's database.
 
 Each kind is known by its content. A row that is none is set aside with its place and the reason; a row knows which of
 several runs it is of where its file says so.
@@ -6,45 +6,49 @@ several runs it is of where its file says so.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import os
 import shutil
 import sqlite3
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 from urllib.parse import quote
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from gradscope.errors import InputError
-from gradscope.outside.limits import MOST_ROW, Unpacked, in_mib, most, open_file, read_whole
-from gradscope.outside.plain_json import RefusedJsonError, parse_json
-from gradscope.results.source import BLANK, CUT_OFF, TWICE, twice_in
+from gradscope.outside.limits import MOST_ROW, in_mib, most
+from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.event_file import scalars_in
 from gradscope.rollouts.metrics_alone.published import (
     MLFLOW_LINE,
     SAVED_SCALARS,
     PrintedLines,
     Table,
+    Text,
     mlflow_name,
     number_or_text,
     outputs_of_notebook,
     rows_of_table,
+    scalar_saved,
     scalars_saved,
     tables_of_markdown,
     tables_of_page,
-    tag_of,
 )
-from gradscope.rollouts.run_folder import SetAside
+from gradscope.rollouts.readers.parsing.jsonl import (
+    BOM,
+    document_bytes,
+    named_if_unreadable,
+    open_bytes,
+    parse_line,
+    read_bytes,
+    read_jsonl,
+)
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.tables import Row, read_csv, read_json, read_parquet_rows
 
 Cells = Mapping[str, Any]
 
@@ -70,230 +74,98 @@ class MetricFile:
 
     title: str
     """What it is, in words."""
-    rows: Callable[[SetAside], Rows]
-    """Its rows; what cannot be read is set aside."""
+    path: Path
+    """Where it lies."""
+    read: Callable[[Path, QuarantineLog], Iterator[MetricRow | Row]]
+    """Its rows; an :class:`InputError` where it cannot be read to its end."""
+
+    def rows(self, aside: QuarantineLog) -> Rows:
+        """Its rows; what cannot be read is set aside."""
+        try:
+            for row in self.read(self.path, aside):
+                yield row if isinstance(row, MetricRow) else MetricRow(*row)
+        except InputError as error:
+            aside.lose(error)
 
 
 def opened(file: Path) -> MetricFile | None:
     """What kind of file it is, by name and first bytes; None where such files hold no metrics."""
-    try:
-        with _lines_of(file) as stream:
-            first = stream.read(64).removeprefix(_BOM).lstrip()
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{file} cannot be read: {error}.", hint="Copy the file again.") from error
+    with named_if_unreadable(file), open_bytes(file) as stream:
+        try:
+            first = stream.read(64).removeprefix(BOM).lstrip()
+        except EOFError:  # a compressed file that is cut off: its rows tell, as far as they can be read
+            first = b""
     if ".tfevents." in file.name:
-        return MetricFile("TensorBoard's events", lambda aside: _events(file, aside))
+        return MetricFile("TensorBoard's events", file, _events)
     if first.startswith(b"SQLite format 3"):
-        return MetricFile("trackio's database", lambda aside: _trackio(file, aside))
-    suffixes = [suffix for suffix in file.suffixes if suffix != ".gz"]
-    suffix = suffixes[-1].lower() if suffixes else ""
-    if first.startswith(b"PAR1"):
-        return MetricFile("a table of metrics", lambda aside: _parquet(file, aside))
-    if suffix == ".json":
-        return MetricFile("metrics in JSON", lambda aside: _json(file, aside))
-    if suffix in (".jsonl", ".ndjson"):
-        return MetricFile("metrics in JSON lines", lambda aside: _json_lines(file, aside))
-    if suffix == ".ipynb":
-        return MetricFile("a notebook's outputs", lambda aside: _notebook(file, aside))
-    if suffix in (".html", ".htm"):
-        return MetricFile("tables of a page", lambda aside: _page(file, aside))
-    if suffix == ".md":
-        return MetricFile("tables in Markdown", lambda aside: _markdown(file, aside))
+        return MetricFile("trackio's database", file, _trackio)
     if mlflow_name(file) and MLFLOW_LINE.match(first.partition(b"\n")[0]):
-        return MetricFile("MLflow's metrics", lambda aside: _mlflow(file, aside))
-    if suffix in (".csv", ".tsv"):
-        return MetricFile("a table of metrics", lambda aside: _table(file, aside, "\t" if suffix == ".tsv" else ","))
-    if suffix in _TEXTS:
-        return MetricFile("a trainer's console", lambda aside: _console(file, aside))
+        return MetricFile("MLflow's metrics", file, _mlflow)
+    suffixes = [suffix for suffix in file.suffixes if suffix != ".gz"]
+    match suffixes[-1].lower() if suffixes else "":
+        case _ if first.startswith(b"PAR1"):
+            return MetricFile("a table of metrics", file, read_parquet_rows)
+        case ".json":
+            return MetricFile("metrics in JSON", file, partial(read_json, rows_in=partial(_rows_in, file)))
+        case ".jsonl" | ".ndjson":
+            return MetricFile("metrics in JSON lines", file, read_jsonl)
+        case ".csv":
+            return MetricFile("a table of metrics", file, _table)
+        case ".tsv":
+            return MetricFile("a table of metrics", file, partial(_table, delimiter="\t"))
+        case ".ipynb":
+            return MetricFile("a notebook's outputs", file, _notebook)
+        case ".html" | ".htm":
+            return MetricFile("tables of a page", file, partial(_tables_in, find=tables_of_page))
+        case ".md":
+            return MetricFile("tables in Markdown", file, partial(_tables_in, find=tables_of_markdown))
+        case "" | ".log" | ".txt" | ".out" | ".err" | ".stdout" | ".stderr":
+            return MetricFile("a trainer's console", file, _console)
     return None
 
 
-_BOM = b"\xef\xbb\xbf"
-_TEXTS = ("", ".log", ".txt", ".out", ".err", ".stdout", ".stderr")
-_PEEKED = 4096
-_MOST_BAD = 100_000
-"""Lines without a row, one after the other, after which a file is given up."""
-
-
-@contextmanager
-def _lines_of(file: Path) -> Iterator[IO[bytes]]:
-    """A file's bytes, decompressed where its name ends in ``.gz``, up to a limit."""
-    if file.suffix == ".gz":
-        with open_file(file):
-            pass
-        with closing(io.BufferedReader(Unpacked(cast(IO[bytes], gzip.GzipFile(file)), file))) as unpacked:
-            yield cast(IO[bytes], unpacked)
-        return
-    with open_file(file) as stream:
-        yield stream
-
-
-def _texts(file: Path, aside: SetAside) -> Iterator[tuple[str, str, bool]]:
-    """The lines of a file: location, text without its end, and whether it has one; what is no text is set aside."""
-    size = most(MOST_ROW) + 1
-    try:
-        with _lines_of(file) as stream:
-            for number, line in enumerate(iter(lambda: stream.readline(size), b""), start=1):
-                location = f"{file}:{number}"
-                if len(line) == size:
-                    aside.lose(InputError(f"{location} is longer than {in_mib(size - 1)}.", hint="Split the line."))
-                    return
-                try:
-                    text = (line.removeprefix(_BOM) if number == 1 else line).decode("utf-8")
-                except UnicodeDecodeError:
-                    aside.add("the line is not UTF-8", location)
-                    continue
-                yield location, text.rstrip("\r\n"), line.endswith(b"\n")
-    except (OSError, EOFError, zlib.error) as error:
-        aside.lose(InputError(f"{file} cannot be read to its end: {error}.", hint="Copy the file again."))
-    except InputError as error:
-        aside.lose(error)
-
-
-def _json_lines(file: Path, aside: SetAside) -> Rows:
-    bad = 0
-    for location, text, is_whole in _texts(file, aside):
-        row = _parsed(text, is_whole=is_whole)
-        if not isinstance(row, str):
-            bad = 0
-            yield MetricRow(location, row)
-            continue
-        bad += 1
-        if bad > _MOST_BAD:
-            aside.lose(InputError(f"{file} has no row in {_MOST_BAD:,} lines before {location}.", hint="Look at it."))
-            return
-        aside.add(row, location)
-
-
-def _parsed(text: bytes | str, *, is_whole: bool) -> dict[str, Any] | str:
-    if not text.strip():
-        return BLANK
-    try:
-        row = parse_json(text)
-    except RefusedJsonError as error:
-        return f"the line {error.why}"
-    except ValueError:
-        return "the line is not JSON" if is_whole else CUT_OFF
-    return row if isinstance(row, dict) else "the line is not a JSON object"
-
-
-def _json(file: Path, aside: SetAside) -> Rows:
-    """A document, or JSON lines under the name of one."""
-    try:
-        document = _document(file, aside)
-    except ValueError:
-        yield from _json_lines(file, aside)
-        return
-    for number, row in enumerate(scalars_saved(_rows_in(document) or (), file), start=1):
-        location = f"{file}:{number}"
-        if isinstance(row, dict):
-            yield MetricRow(location, row)
-        else:
-            aside.add("the entry is not an object", location)
-
-
-def _document(file: Path, aside: SetAside) -> Any:
-    """A JSON document; None where it cannot be read, which is set aside; a ValueError where it is none."""
-    try:
-        with _lines_of(file) as stream:
-            data = stream.read(most(MOST_ROW) + 1) if file.suffix == ".gz" else read_whole(file)
-        return parse_json(data.removeprefix(_BOM))
-    except RefusedJsonError as error:
-        aside.lose(InputError(f"{file} {error.why}.", hint="Write it again."))
-    except (OSError, EOFError, zlib.error) as error:
-        aside.lose(InputError(f"{file} cannot be read: {error}.", hint="Copy the file again."))
-    except InputError as error:
-        aside.lose(error)
-    return None
-
-
-def _rows_in(document: Any) -> Sequence[Any] | None:
+def _rows_in(file: Path, document: Any) -> Sequence[Any]:
     """The rows of a document: a list, the one list that it has, or columns as pandas and W&B write them."""
     if isinstance(document, list):
-        return document
+        return scalars_saved(document, file)
     if not isinstance(document, dict) or not document:
-        return None
+        return ()
     lists = [document[key] for key in ("log_history", "history", "data", "rows") if isinstance(document.get(key), list)]
     if lists:
         return cast(Sequence[Any], lists[0])
     columns = {key: value for key, value in document.items() if isinstance(value, list | dict)}
     lengths = {len(value) for value in columns.values()}
     if len(columns) < len(document) or len(lengths) != 1:
-        return [document] if any(isinstance(value, int | float) for value in document.values()) else None
+        return [document] if any(isinstance(value, int | float) for value in document.values()) else ()
     if all(isinstance(value, list) for value in columns.values()):
         return [{key: value[at] for key, value in columns.items()} for at in range(next(iter(lengths)))]
     keys = list(next(iter(columns.values())))
     if not all(isinstance(value, dict) and list(value) == keys for value in columns.values()):
-        return None
+        return ()
     return [{key: value[at] for key, value in columns.items()} for at in keys]
 
 
-def _table(file: Path, aside: SetAside, delimiter: str) -> Rows:
+def _table(file: Path, aside: QuarantineLog, delimiter: str = ",") -> Rows:
     """A CSV with a head. Columns ``RUN - METRIC`` of W&B's export are of several runs, and ``__MIN`` of none."""
-    lines = _texts(file, aside)
-    head: list[str] = []
-    for location, text, _ in lines:
-        if not text.strip():
+    for location, cells in read_csv(file, aside, delimiter):
+        if tuple(cells) == SAVED_SCALARS:
+            yield MetricRow(location, scalar_saved(file, [*map(number_or_text, cells.values())]))
             continue
-        cells = _split(text, delimiter)
-        if isinstance(cells, str):
-            aside.add(cells, location)
-        elif not head:
-            head = cells
-            named = {at: name.rpartition(" - ") for at, name in enumerate(head)}
-            is_export = any(run and metric for run, _, metric in named.values())
-            if tuple(head) == SAVED_SCALARS:
-                head = ["Wall time", "step", tag_of(file)]
-            if _named_twice(file, head, aside):
-                return
-        elif len(cells) != len(head):
-            aside.add(f"it has {len(cells)} cells, and the head names {len(head)}", location)
-        elif not is_export:
-            yield MetricRow(location, dict(zip(head, map(number_or_text, cells), strict=True)))
-        else:
-            shared = {name: number_or_text(cells[at]) for at, (run, _, name) in named.items() if not run}
-            of_run: dict[str, dict[str, Any]] = {}
-            for at, (run, _, metric) in named.items():
-                if run and cells[at] and not metric.endswith(("__MIN", "__MAX")):
-                    of_run.setdefault(run, {})[metric] = number_or_text(cells[at])
-            for run, values in of_run.items():
-                yield MetricRow(location, {**shared, **values}, run)
+        shared: dict[str, Any] = {}
+        of_run: dict[str, dict[str, Any]] = {}
+        for name, cell in cells.items():
+            run, _, metric = name.rpartition(" - ")
+            if not (run and metric):
+                shared[name] = number_or_text(cell)
+            elif cell and not metric.endswith(("__MIN", "__MAX")):
+                of_run.setdefault(run, {})[metric] = number_or_text(cell)
+        is_export = any(run and metric for run, _, metric in (name.rpartition(" - ") for name in cells))
+        for run, values in of_run.items() if is_export else [("", {})]:
+            yield MetricRow(location, {**shared, **values}, run)
 
 
-def _named_twice(file: Path, names: Sequence[str], aside: SetAside) -> bool:
-    """Whether two columns have one name, so that neither is known; the file is then given up."""
-    twice = twice_in(names)
-    if twice is not None:
-        aside.lose(InputError(f"{file}: {TWICE.format(twice)}.", hint="Rename one of them."))
-    return twice is not None
-
-
-def _split(text: str, delimiter: str) -> list[str] | str:
-    try:
-        rows = list(csv.reader([text], delimiter=delimiter, strict=True))
-    except csv.Error as error:
-        return f"the line is not CSV ({error})"
-    return rows[0] if rows else BLANK
-
-
-def _parquet(file: Path, aside: SetAside) -> Rows:
-    number = 0
-    try:
-        with pq.ParquetFile(file) as table:
-            if _named_twice(file, table.schema_arrow.names, aside):
-                return
-            for batch in table.iter_batches(batch_size=_PEEKED):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield MetricRow(f"{file}:{number}", row)
-    except (OSError, pa.ArrowException, UnicodeDecodeError, ValueError) as error:
-        aside.lose(InputError(f"{file} cannot be read to its end: {error}.", hint="Copy the file again."))
-
-
-def _events(file: Path, aside: SetAside) -> Rows:
-    def damaged(what: str) -> None:
-        aside.lose(InputError(f"{file}: {what}.", hint="Copy the file again."))
-
+def _events(file: Path, aside: QuarantineLog) -> Rows:
+    damaged = aside.of_metrics(file)
     try:
         scalars = scalars_in(file, damaged)
     except (OSError, InputError) as error:
@@ -308,10 +180,11 @@ _MOST_STEPS_OF_SQL = 1 << 31
 """Virtual instructions of a query: a table that was made to never end does."""
 
 
-def _trackio(file: Path, aside: SetAside) -> Rows:
+def _trackio(file: Path, aside: QuarantineLog) -> Rows:
     """Trackio's table of metrics, whose JSON it writes as bytes, and older releases of it as text."""
     for location, (run, step, cell) in trackio_rows(file, "metrics", ("run_name", "step", "metrics"), aside):
-        row = _parsed(cell, is_whole=True) if isinstance(cell, (bytes, str)) else "the metrics are no text"
+        text = cell.encode() if isinstance(cell, str) else cell
+        row = parse_line(text + b"\n") if isinstance(text, bytes) else "the metrics are no text"
         if isinstance(row, str):
             aside.add(row, location)
         else:
@@ -319,7 +192,7 @@ def _trackio(file: Path, aside: SetAside) -> Rows:
 
 
 def trackio_rows(
-    file: Path, table: str, columns: Sequence[str], aside: SetAside
+    file: Path, table: str, columns: Sequence[str], aside: QuarantineLog
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """A table of trackio's database, read from a copy where a log of writes lies beside it, so that nothing is changed.
 
@@ -354,12 +227,24 @@ def trackio_rows(
             aside.lose(InputError(f"{file} cannot be read to its end: {error}.", hint="Copy the database again."))
 
 
-def _console(file: Path, aside: SetAside) -> Rows:
+def _texts(file: Path, aside: QuarantineLog) -> Iterator[tuple[str, str]]:
+    """The lines of a file, each with its location; what is no text is set aside."""
+    for number, line in enumerate(read_bytes(file), start=1):
+        if len(line) > most(MOST_ROW):
+            aside.add(f"the line is longer than {in_mib(most(MOST_ROW))}", f"{file}:{number}")
+            continue
+        try:
+            yield f"{file}:{number}", (line.removeprefix(BOM) if number == 1 else line).decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            aside.add("the line is not UTF-8", f"{file}:{number}")
+
+
+def _console(file: Path, aside: QuarantineLog) -> Rows:
     """What a trainer printed. The step of a dictionary without one is its bar of progress's, else its place."""
-    yield from _printed(((location, line) for location, line, _ in _texts(file, aside)), aside)
+    yield from _printed(_texts(file, aside), aside)
 
 
-def _printed(lines: Iterable[tuple[str, str]], aside: SetAside) -> Rows:
+def _printed(lines: Iterable[Text], aside: QuarantineLog) -> Rows:
     printed = PrintedLines()
     for location, line in lines:
         values = printed.read(location, line)
@@ -373,44 +258,36 @@ def _printed(lines: Iterable[tuple[str, str]], aside: SetAside) -> Rows:
         yield MetricRow(location, {"step": bar if is_counted else place, **values, PLACE: float(not is_counted)})
 
 
-def _tables(file: Path, tables: Sequence[tuple[str, Table]]) -> Rows:
+def _tables_in(file: Path, aside: QuarantineLog, find: Callable[[str], Sequence[Table]]) -> Rows:
+    text = "\n".join(line for _, line in _texts(file, aside))
+    yield from _tables(file, [(place, table) for place, table in enumerate(find(text), start=1)])
+
+
+def _tables(file: Path, tables: Sequence[tuple[int, Table]]) -> Rows:
     """The tables whose head names a step; where there are several, each is a run by its place."""
-    rows = [(place, list(rows_of_table(table))) for place, table in tables]
-    rows = [(place, of_table) for place, of_table in rows if of_table]
+    rows = [(place, of_table) for place, table in tables if (of_table := list(rows_of_table(table)))]
     for place, of_table in rows:
         for number, row in enumerate(of_table, start=1):
             yield MetricRow(f"{file}:{place}:{number}", row, f"table {place}" if len(rows) > 1 else "")
 
 
-def _page(file: Path, aside: SetAside) -> Rows:
-    text = "\n".join(line for _, line, _ in _texts(file, aside))
-    yield from _tables(file, [(str(place), table) for place, table in enumerate(tables_of_page(text), start=1)])
-
-
-def _markdown(file: Path, aside: SetAside) -> Rows:
-    lines = (line for _, line, _ in _texts(file, aside))
-    yield from _tables(file, [(str(place), table) for place, table in enumerate(tables_of_markdown(lines), start=1)])
-
-
-def _notebook(file: Path, aside: SetAside) -> Rows:
+def _notebook(file: Path, aside: QuarantineLog) -> Rows:
     """The tables that a trainer kept in a notebook's outputs; where there are none, what it printed there."""
+    data = document_bytes(file)
     try:
-        outputs = list(outputs_of_notebook(_document(file, aside)))
-    except ValueError:
-        aside.lose(InputError(f"{file} is not JSON, as a notebook is.", hint="Save the notebook again."))
-        return
+        outputs = list(outputs_of_notebook(parse_json(data or b"")))
+    except ValueError as error:
+        raise InputError(f"{file} is no notebook that can be read: {error}.", hint="Save it again.") from None
     pages = [(cell, table) for cell, kind, text in outputs if kind == "text/html" for table in tables_of_page(text)]
+    printed = [(f"{file}:{cell}", text) for cell, kind, text in outputs if kind == "text/plain"]
     rows = list(_tables(file, pages))
-    lines = [
-        (f"{file}:{cell}", line) for cell, kind, text in outputs if kind == "text/plain" for line in text.splitlines()
-    ]
-    yield from rows or _printed(lines, aside)
+    yield from rows or _printed(((place, line) for place, text in printed for line in text.splitlines()), aside)
 
 
-def _mlflow(file: Path, aside: SetAside) -> Rows:
+def _mlflow(file: Path, aside: QuarantineLog) -> Rows:
     """MLflow's file of one metric: a time, a value and a step a line."""
     name = mlflow_name(file)
-    for location, line, _ in _texts(file, aside):
+    for location, line in _texts(file, aside):
         cells = line.split()
         if len(cells) == 3:
             yield MetricRow(location, {name: number_or_text(cells[1]), "step": number_or_text(cells[2])})
@@ -422,16 +299,6 @@ PLACE = "gradscope/step_is_place"
 """Key of a row whose step is its place among the rows of a console."""
 
 
-class _Nobody:
-    """Takes what is met in rows that are looked at before they are read."""
-
-    def add(self, reason: str, location: str) -> None:
-        """Nothing."""
-
-    def lose(self, error: InputError) -> None:
-        """Nothing."""
-
-
 def first_rows(file: MetricFile, number: int) -> list[MetricRow]:
     """The first rows of a file; what else it holds is met when it is read."""
-    return list(islice(file.rows(_Nobody()), number))
+    return list(islice(file.rows(QuarantineLog()), number))

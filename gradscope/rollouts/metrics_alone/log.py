@@ -11,18 +11,18 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.numerals import number_from, whole_from
-from gradscope.results.source import BLANK, CUT_OFF, Quarantine, Source
+from gradscope.results.source import BLANK, CUT_OFF, Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.metrics_alone.files import PLACE, MetricFile, MetricRow, first_rows, opened
 from gradscope.rollouts.metrics_alone.names import given_names, naming_of, switch_on
 from gradscope.rollouts.metrics_alone.published import unpivoted
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.run_folder import SetAside
 
 NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
@@ -71,13 +71,6 @@ _PATTERNS = (
 )
 
 
-class Collects(SetAside, Protocol):
-    """Takes what cannot be used of a log, and counts it."""
-
-    def result(self) -> Quarantine:
-        """What was set aside."""
-
-
 def holds_metrics(path: Path, options: ReadOptions) -> bool:
     """Whether a path that no reader of rollouts knows holds metrics by step, under a name that is known or given."""
     if options.columns != ColumnNames(step=options.columns.step):
@@ -85,7 +78,7 @@ def holds_metrics(path: Path, options: ReadOptions) -> bool:
     return any(True for _ in _metric_files(path, options))
 
 
-def read_metrics_log(path: Path, options: ReadOptions, quarantine: Collects) -> Run:
+def read_metrics_log(path: Path, options: ReadOptions, quarantine: QuarantineLog) -> Run:
     """Read a log of metrics.
 
     Args:
@@ -200,20 +193,21 @@ def _is_metrics(file: Path, options: ReadOptions) -> bool:
     return bool(naming_of(keys, {}).parts or set(given_names(options.metric_columns).values()) & keys.keys())
 
 
-class _LastOf:
+class _LastOf(QuarantineLog):
     """Passes on what is set aside, and remembers it until the next row."""
 
-    def __init__(self, quarantine: SetAside) -> None:
-        self._quarantine = quarantine
+    def __init__(self, whole: QuarantineLog) -> None:
+        super().__init__()
+        self._whole = whole
         self.last = ""
 
-    def add(self, reason: str, location: str) -> None:
-        self._quarantine.add(reason, location)
+    def add(self, reason: str, location: str, num_rows: int = 1) -> None:
+        self._whole.add(reason, location, num_rows)
         if reason not in (BLANK, CUT_OFF):
             self.last = f"{location}: {reason}"
 
     def lose(self, error: InputError) -> None:
-        self._quarantine.lose(error)
+        self._whole.lose(error)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -253,7 +247,7 @@ class _Reading:
             told.append(f"{self.num_without_step:,} rows without a step were left out.")
         return tuple(told)
 
-    def take(self, file: MetricFile, quarantine: SetAside) -> None:
+    def take(self, file: MetricFile, quarantine: QuarantineLog) -> None:
         """Read a file."""
         aside = _LastOf(quarantine)
         keys = _step_keys(first_rows(file, _NUM_PEEKED), self.column)
@@ -264,7 +258,7 @@ class _Reading:
             what = f"{aside.last}; it is the file's last row, so the run may go on beyond what was read."
             quarantine.lose(InputError(what, hint="Copy the file again."))
 
-    def add(self, row: MetricRow, keys: tuple[str, ...], quarantine: SetAside | None = None) -> None:
+    def add(self, row: MetricRow, keys: tuple[str, ...], quarantine: QuarantineLog | None = None) -> None:
         """Take in a row; one whose step is none is set aside, one without a step is counted."""
         cells = unpivoted(row.cells)
         cell = next((cells[key] for key in keys if cells.get(key) not in (None, "")), None)

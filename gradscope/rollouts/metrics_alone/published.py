@@ -7,7 +7,7 @@ Trainers show the same numbers under names of their own typography, such as ``Tr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -140,16 +140,16 @@ def tables_of_page(text: str) -> list[Table]:
 _RULE = re.compile(r"^[\s|:-]*-[\s|:-]*$")
 
 
-def tables_of_markdown(lines: Iterable[str]) -> list[Table]:
-    """The tables of Markdown: a head, a rule, rows.
+def tables_of_markdown(text: str) -> list[Table]:
+    r"""The tables of Markdown: a head, a rule, rows.
 
-    >>> tables_of_markdown(["# Card", "| Step | reward |", "|---:|---:|", "| 1 | 0.5 |", "the end"])
+    >>> tables_of_markdown("| Step | reward |\n|---:|---:|\n| 1 | 0.5 |\nthe end")
     [[['Step', 'reward'], ['1', '0.5']]]
     """
     tables: list[Table] = []
     before: list[str] | None = None
     is_inside = False
-    for line in lines:
+    for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if "|" in line else None
         if cells is not None and before is not None and _RULE.match(line) and len(cells) == len(before):
             tables.append([before])
@@ -162,7 +162,7 @@ def tables_of_markdown(lines: Iterable[str]) -> list[Table]:
     return tables
 
 
-def outputs_of_notebook(document: Any) -> Iterator[tuple[str, str, str]]:
+def outputs_of_notebook(document: Any) -> Iterator[tuple[int, str, str]]:
     """What a notebook's cells left: the number of the cell, ``text/html`` or ``text/plain``, and the text."""
     cells = document.get("cells") if isinstance(document, dict) else None
     for number, cell in enumerate(cells if isinstance(cells, list) else (), start=1):
@@ -172,9 +172,9 @@ def outputs_of_notebook(document: Any) -> Iterator[tuple[str, str, str]]:
                 continue
             data = output.get("data")
             if isinstance(data, dict) and "text/html" in data:
-                yield str(number), "text/html", _joined(data["text/html"])
+                yield number, "text/html", _joined(data["text/html"])
             elif output.get("output_type") == "stream":
-                yield str(number), "text/plain", _joined(output.get("text"))
+                yield number, "text/plain", _joined(output.get("text"))
 
 
 def _joined(text: Any) -> str:
@@ -218,11 +218,16 @@ SAVED_SCALARS = ("Wall time", "Step", "Value")
 """Columns of a CSV that TensorBoard's page saves; its JSON is a list of the same triples."""
 
 
+def scalar_saved(file: Path, triple: Sequence[Any]) -> dict[str, Any]:
+    """The row of one of these triples."""
+    _, step, value = triple
+    return {"step": step, tag_of(file): value}
+
+
 def scalars_saved(triples: Sequence[Any], file: Path) -> list[Any]:
     """Rows of a JSON document that TensorBoard's page saved; other elements stay as they are."""
     is_triple = [isinstance(one, list) and len(one) == len(SAVED_SCALARS) for one in triples]
-    tag = tag_of(file)
-    return [{"step": one[1], tag: one[2]} if is_one else one for one, is_one in zip(triples, is_triple, strict=True)]
+    return [scalar_saved(file, one) if is_one else one for one, is_one in zip(triples, is_triple, strict=True)]
 
 
 _LONG_NAMES = ("metric", "metric_name", "name", "key", "tag", "variable")

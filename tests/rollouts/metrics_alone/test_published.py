@@ -132,7 +132,7 @@ def test_several_tables_are_several_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("x.ipynb", "{not json", "is not JSON, as a notebook is"),
+        ("x.ipynb", "{not json", "is no notebook that can be read"),
         ("metrics/reward", "1700000000000 0.5 1\ncut", "no time, value and step"),
     ],
 )
@@ -189,7 +189,7 @@ def test_names(name: str, plain: str) -> None:
     "read",
     [
         lambda: tables_of_page("<tr><td>1</td></tr><table><td>2</td></table>"),
-        lambda: tables_of_markdown(["a | b", "no rule", "|---|"]),
+        lambda: tables_of_markdown("a | b\nno rule\n|---|"),
         lambda: list(outputs_of_notebook([])) or list(outputs_of_notebook({"cells": [{"outputs": 3}, 4]})),
     ],
 )

@@ -14,6 +14,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import Status
 from gradscope.rollouts.readers.flat.columns import chosen_name, list_names
@@ -34,12 +36,14 @@ from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, UnusableRow
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.prime_rl.episode import (
     AGENTS,
-    group_names,
+    agent_rollouts,
+    columns_of,
+    episode_of,
     is_standalone,
+    names_by_agent,
     read_trace,
-    record_of,
-    trained_traces,
 )
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, records_in
 
 _SUITES = ("base", "plus")
 _PLUS = (
@@ -272,20 +276,21 @@ _BY_TASK = "Episodes of one task (task.key, else task.hash) of an environment ar
 
 
 def _verifiers_records(row: LogRow) -> Iterator[Record]:
-    episode, quarantine = row.cells, row.reading.quarantine
-    if not is_standalone(episode):
+    line, quarantine = row.cells, row.reading.quarantine
+    if not is_standalone(line):
         raise UnusableRowError("the episode is not of an evaluation")
-    prompt, traces = _verifiers_prompt(episode), trained_traces(episode)
-    if not traces:
-        raise UnusableRowError("the episode has no trace of an agent")
-    if len(traces) > 1:
+    prompt, episode = _verifiers_prompt(line), episode_of(line)
+    rollouts = agent_rollouts(episode, line, prompt, names_by_agent)
+    if len(rollouts) > 1:
         row.reading.noted.add(AGENTS)
-    for name, trace in zip(group_names(prompt, traces), traces, strict=True):
-        record = record_of(episode, trace, read_trace(trace), 0, name, row.location, quarantine)
-        given = trace.get("id")
-        yield replace(
-            record, prompt_id=prompt, sample_id=given if isinstance(given, str) else None, location=row.location
-        )
+
+    def take(_: Cells) -> Columns:
+        step = np.zeros(len(rollouts), dtype=np.int64)
+        return columns_of(rollouts, step, lambda at: read_trace(rollouts[at].plain), row.reading.noted.add)
+
+    for at, record in records_in(take, row.file, [(row.location, {})] * len(rollouts), quarantine):
+        given = rollouts[at].trace.id
+        yield replace(record, prompt_id=prompt, sample_id=given if isinstance(given, str) else None)
 
 
 def _verifiers_prompt(episode: Mapping[str, Any]) -> str:

@@ -10,9 +10,9 @@ import glob
 import re
 import sys
 from collections import deque
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
@@ -36,12 +36,13 @@ _WHY = {
 """What Python's reader says, in words for people."""
 
 
-def read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_csv(path: Path, quarantine: QuarantineLog, delimiter: str = ",") -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a file after its header, each with the ``file:line`` at which it starts.
 
     Args:
         path: An existing file.
         quarantine: Takes what is no row.
+        delimiter: What stands between its cells.
 
     Yields:
         Location and cells, all of them text.
@@ -49,7 +50,7 @@ def read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[
     Raises:
         InputError: The file cannot be read, or so many quotes are not closed that the same lines were read too often.
     """
-    rows = CsvRows(path, read_bytes(path))
+    rows = CsvRows(path, read_bytes(path), delimiter)
     for number, why in rows.before:
         quarantine.add(why, f"{path}:{number}")
     while (found := rows.row()) is not None:
@@ -64,12 +65,13 @@ def read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[
 class CsvRows:
     """The rows of a file behind its header, and the way back to lines where a row turns out to be none."""
 
-    def __init__(self, path: Path, lines: Iterator[bytes]) -> None:
+    def __init__(self, path: Path, lines: Iterator[bytes], delimiter: str = ",") -> None:
         """The header is read, and with it all before it that is none.
 
         Args:
             path: The file, for messages.
             lines: What is read, from the start of the file on.
+            delimiter: What stands between cells.
         """
         csv.field_size_limit(sys.maxsize)  # completions outgrow the default of 128 KiB; rows have a limit of their own
         self._path = path
@@ -80,7 +82,8 @@ class CsvRows:
         """Lines of the rows so far."""
         self._size = 0
         self._most = self._left = most(MOST_ROW)
-        self._rows = csv.reader(self._lines(), strict=True)
+        self._reader = partial(csv.reader, strict=True, delimiter=delimiter)
+        self._rows = self._reader(self._lines())
         self.before: list[tuple[int, str]] = []
         """Lines before the header that are no row, each with its number and the reason."""
         self.header: tuple[str, ...] = ()
@@ -109,7 +112,7 @@ class CsvRows:
     def alone(self, lines: bytes) -> dict[str, str] | str:
         """The row in some lines that hold one, or why it has no cells."""
         text = lines.decode("utf-8", "surrogateescape")
-        return self._judged(next(csv.reader([text], strict=True), []))
+        return self._judged(next(self._reader([text]), []))
 
     def _judged(self, cells: list[str] | str) -> dict[str, str] | str:
         """Cells by the names of their columns, or why they are no row."""
@@ -174,7 +177,7 @@ class CsvRows:
         self._waiting.extendleft(reversed(again))
         self.num_lines += 1
         self._forget()
-        self._rows = csv.reader(self._lines(), strict=True)
+        self._rows = self._reader(self._lines())
         return f"the row is not CSV: {_WHY.get(why, why)}"
 
     def _forget(self) -> None:
@@ -274,7 +277,9 @@ def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     Yields:
         Location and cells.
     """
-    reader = {".parquet": _read_parquet, ".csv": read_csv, ".json": _read_json}.get(suffix_of(path) or "", read_jsonl)
+    reader = {".parquet": read_parquet_rows, ".csv": read_csv, ".json": read_json}.get(
+        suffix_of(path) or "", read_jsonl
+    )
     try:
         yield from reader(path, quarantine)
     except InputError as error:
@@ -328,7 +333,8 @@ def parquet_types(path: Path) -> dict[str, pa.DataType]:
         return dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
 
 
-def _read_parquet(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+def read_parquet_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    """The rows of a Parquet file, each with its ``file:row``."""
     with _opened(path) as file:
         twice = twice_in(file.schema_arrow.names)
         number, size = 0, path.stat().st_size
@@ -374,8 +380,14 @@ def _named_if_damaged(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _read_json(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The elements of one document's list, or its one object; where it is no document, JSON lines under such a name."""
+def _elements_of(document: Any) -> Sequence[Any]:
+    return document if isinstance(document, list) else [document]
+
+
+def read_json(
+    path: Path, quarantine: QuarantineLog, rows_in: Callable[[Any], Sequence[Any]] = _elements_of
+) -> Iterator[Row]:
+    """The rows in a document: its list's elements, or itself; where it is no document, JSON lines under such a name."""
     if _starts_with_rows(path):
         yield from read_jsonl(path, quarantine)
         return
@@ -389,7 +401,7 @@ def _read_json(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     except ValueError:
         yield from read_jsonl(path, quarantine)
         return
-    elements = document if isinstance(document, list) else [document]
+    elements = rows_in(document)
     quarantine.passed(path.stat().st_size, len(elements))
     for number, row in enumerate(elements, start=1):
         if isinstance(row, dict):

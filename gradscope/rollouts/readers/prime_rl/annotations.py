@@ -1,16 +1,15 @@
 """What prime-rl learned of a trace after it was written: the newest of each fact counts.
 
 Every producer has a stream of its own, ``annotations/<producer>/NNNNN.jsonl``. The orchestrator's tell at which step a
-trace was trained on, with what advantages. They are folded onto traces that are objects; of annotations of any size no
-more is kept than the step of each trace, by 64 bits of a digest of its id.
+trace was trained on, with what advantages. Of annotations of any size no more is kept than the step of each trace, by
+a hash of its id; where texts and tokens count, all of them are, to be folded onto traces.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +18,8 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import Decoder
 from numpy.typing import NDArray
 
+from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.readers.parsing.cells import list_of, mapping_of, whole_number
-from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.prime_rl.episode import leaves_of, nodes_of, path_to
 from gradscope.rollouts.readers.reduction.lines import blocks_in
@@ -32,21 +31,36 @@ VERSION = 1
 """That of the annotations that are known."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Annotations:
     """The annotations of a run."""
 
-    info: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Trace id -> what was learned of the trace as a whole: ``ship``, ``advantage``."""
-    streams: Mapping[str, Sequence[tuple[int, str, list[Any]]]] = field(default_factory=dict)
-    """Trace id -> branch, name and values, a value a token of the branch, in the order of writing."""
+    traces: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Hashes of the ids of traces of which they tell whether they were trained on, ascending, [A]."""
+    steps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """The step of each; NaN where it was not trained on, or not yet, [A]."""
     trained_again: frozenset[int] = frozenset()
     """Steps that a restart trained again, so that rollouts of both attempts are in the log."""
+    info: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Trace id -> what was learned of the trace as a whole: ``advantage``, ``dispatch``. Where texts and tokens do not
+    count, of traces with a dispatch alone."""
+    streams: Mapping[str, Sequence[tuple[int, str, list[Any]]]] = field(default_factory=dict)
+    """Trace id -> branch, name and values, a value a token of the branch, in the order of writing."""
 
     @property
     def tell_batches(self) -> bool:
         """Whether they tell which traces were trained on."""
-        return any(ship_step(info) is not None for info in self.info.values())
+        return bool(np.isfinite(self.steps).any())
+
+    def trained_at(self, names: Sequence[Any], own: Sequence[Any]) -> NDArray[np.float64]:
+        """The steps that traces [R] were trained on at, by their ids, else as they say; NaN where they were not."""
+        found = to_floats(ship_step({"ship": cell}) for cell in own)
+        if len(self.traces) and len(names):
+            traces = np.array([hash(name) if isinstance(name, str) else 0 for name in names], dtype=np.int64)
+            at = np.minimum(np.searchsorted(self.traces, traces), len(self.traces) - 1)
+            is_known = (self.traces[at] == traces) & [isinstance(name, str) for name in names]
+            found[is_known] = self.steps[at[is_known]]
+        return found
 
     def folded(self, trace: Mapping[str, Any]) -> Mapping[str, Any]:
         """A trace with all that was learned of it."""
@@ -62,33 +76,6 @@ class Annotations:
         return {**trace, "info": info, "nodes": nodes}
 
 
-def read_annotations(files: Iterable[Path], quarantine: QuarantineLog) -> Annotations:
-    """The annotations in some files, in the order of writing; lines that are none go to the quarantine."""
-    info: dict[str, dict[str, Any]] = {}
-    streams: dict[str, list[tuple[int, str, list[Any]]]] = {}
-    shipped: list[int] = []
-    for file in files:
-        for location, row in read_jsonl(file, quarantine):
-            name = annotated(row, location, quarantine)
-            if name is None:
-                continue
-            learned = mapping_of(row.get("info"))
-            info.setdefault(name, {}).update(learned)
-            step = ship_step(learned)
-            shipped += [step] if step is not None and [step] != shipped[-1:] else []
-            streams.setdefault(name, []).extend(_streams_in(row))
-    return Annotations(info, streams, frozenset(step for step, count in Counter(shipped).items() if count > 1))
-
-
-def annotated(row: Mapping[str, Any], location: str, quarantine: QuarantineLog) -> str | None:
-    """The trace that an annotation is of; None where it is none, which goes to the quarantine."""
-    name = row.get("trace_id")
-    if row.get("version") == VERSION and isinstance(name, str):
-        return name
-    quarantine.add(f"the annotation is not of version {VERSION} or names no trace", location)
-    return None
-
-
 def ship_step(info: Mapping[str, Any]) -> int | None:
     """The step that a trace was trained on at; None where it was not, or not yet."""
     return step_in(mapping_of(info.get("ship")))
@@ -98,31 +85,6 @@ def step_in(cell: Mapping[str, Any]) -> int | None:
     """The step that a cell names; None where that is no whole number that a float can tell from its neighbors."""
     step = cell.get("step")
     return step if type(step) is int and whole_number(step) is not None else None
-
-
-def _streams_in(row: Mapping[str, Any]) -> Iterable[tuple[int, str, list[Any]]]:
-    for branch in map(mapping_of, list_of(row.get("branches"))):
-        if type(branch.get("index")) is int:
-            yield from ((branch["index"], name, branch[name]) for name in STREAMS if list_of(branch.get(name)))
-
-
-def _spread_over(path: Iterable[dict[str, Any]], name: str, values: Sequence[Any]) -> None:
-    """Give each node its part of a branch's values, one a sampled token, where none of them is null."""
-    start = 0
-    for node in path:
-        end = start + len(list_of(node.get("token_ids")))
-        if end > len(values):
-            return
-        sampled = [value for value, flag in zip(values[start:end], list_of(node.get("mask")), strict=False) if flag]
-        if sampled and None not in sampled:
-            node[name] = sampled
-        start = end
-
-
-HIGH, LOW = "\0high", "\0low"
-"""The halves of a trace's digest, as columns beside those of rewards."""
-_NOT = -(1 << 62)
-"""Stands for the step of a trace that was not trained on."""
 
 
 class _Ship(Struct, gc=False):
@@ -143,44 +105,14 @@ class _Annotation(Struct, gc=False):
 _DECODER = Decoder(_Annotation)
 
 
-def digest_halves(name: str) -> tuple[int, int]:
-    """The halves of the digest of a trace's id."""
-    digest = hashlib.md5(name.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
-    return int.from_bytes(digest[:4]), int.from_bytes(digest[4:8])
+def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_whole: bool = True) -> Annotations:
+    """The annotations in some files, in the order of writing; lines that are none go to the quarantine.
 
-
-@dataclass(frozen=True, slots=True)
-class Shipments:
-    """What annotations tell of batches."""
-
-    keys: NDArray[np.uint64]
-    """Digests of the traces that were trained on, ascending, [R]."""
-    steps: NDArray[np.int64]
-    """The step of each, [R]."""
-    trained_again: frozenset[int] = frozenset()
-    """Steps that a restart trained again."""
-    dispatches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Trace id -> ``dispatch``, of the traces that an annotation tells it of."""
-
-    def steps_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """The steps that some traces were trained on at; NaN where they were not, [N]."""
-        found = np.full(len(keys), np.nan)
-        if len(self.keys):
-            at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-            is_known = self.keys[at] == keys
-            found[is_known] = self.steps[at[is_known]]
-        return found
-
-
-def digests(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.uint64]:
-    """Digests from their halves, [N]; NaN counts as 0."""
-    return np.asarray((np.nan_to_num(high).astype(np.uint64) << np.uint64(32)) | np.nan_to_num(low).astype(np.uint64))
-
-
-def read_shipments(files: Sequence[Path], quarantine: QuarantineLog) -> Shipments:
-    """The batches that some annotations tell of; lines that are none go to the quarantine."""
-    told: list[NDArray[np.int64]] = [np.zeros((0, 3), dtype=np.int64)]
-    dispatches: dict[str, Mapping[str, Any]] = {}
+    Where texts and tokens count, all that was learned is kept: ``is_whole``.
+    """
+    info: dict[str, dict[str, Any]] = {}
+    streams: dict[str, list[tuple[int, str, list[Any]]]] = {}
+    traces, steps = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
     for file in files:
         num_lines = 0
         for block in blocks_in(file):
@@ -188,39 +120,59 @@ def read_shipments(files: Sequence[Path], quarantine: QuarantineLog) -> Shipment
                 quarantine.lose(block.lost)
                 continue
             rows, at, bounds = block.decoded(_DECODER)
-            numbered = list(zip(at.tolist(), rows, strict=True))
-            usual = [number for number, row in numbered if row.info is UNSET or row.info.dispatch is UNSET]
-            found = [
-                (number, _step_of(row.info.ship.step), *digest_halves(row.trace_id))
-                for number, row in numbered
-                if row.info is not UNSET and row.info.dispatch is UNSET and row.info.ship is not UNSET
+            usual = {
+                number: row
+                for number, row in zip(at.tolist(), rows, strict=True)
+                if not is_whole and (row.info is UNSET or row.info.dispatch is UNSET)
+            }
+            ships = [
+                (number, hash(row.trace_id), step_in({"step": row.info.ship.step}))
+                for number, row in usual.items()
+                if row.info is not UNSET and row.info.ship is not UNSET
             ]
-            for odd in block.odd_rows(bounds, np.setdiff1d(np.arange(len(bounds) - 1), usual).tolist()):
+            for odd in block.odd_rows(bounds, [number for number in range(len(bounds) - 1) if number not in usual]):
                 location = f"{file}:{num_lines + odd.at + 1}"
+                name = odd.row if isinstance(odd.row, str) else odd.row.get("trace_id")
                 if isinstance(odd.row, str):
                     quarantine.add(odd.row, location, odd.count)
-                    continue
-                name, info = annotated(odd.row, location, quarantine), mapping_of(odd.row.get("info"))
-                if name is not None and "ship" in info:
-                    found.append((odd.at, _step_of(mapping_of(info["ship"]).get("step")), *digest_halves(name)))
-                if name is not None and "dispatch" in info:
-                    dispatches[name] = {"dispatch": info["dispatch"]}
+                elif odd.row.get("version") != VERSION or not isinstance(name, str):
+                    quarantine.add(f"the annotation is not of version {VERSION} or names no trace", location)
+                else:
+                    learned = mapping_of(odd.row.get("info"))
+                    info.setdefault(name, {}).update(learned)
+                    streams.setdefault(name, []).extend(_streams_in(odd.row))
+                    ships += [(odd.at, hash(name), ship_step(learned))] if "ship" in learned else []
             num_lines += len(bounds) - 1
-            told.append(np.array(sorted(found), dtype=np.int64).reshape(-1, 4)[:, 1:])
-    step, high, low = np.concatenate(told).T
-    key = digests(high, low)
-    shipped = step[step != _NOT]
-    runs, count = np.unique(shipped[np.diff(shipped, prepend=_NOT) != 0], return_counts=True)
-    newest, at = np.unique(key[::-1], return_index=True)
-    of_newest = step[::-1][at]
-    return Shipments(
-        keys=newest[of_newest != _NOT],
-        steps=of_newest[of_newest != _NOT],
-        trained_again=frozenset(runs[count > 1].tolist()),
-        dispatches=dispatches,
+            ships.sort(key=itemgetter(0))
+            traces.append(np.array([trace for _, trace, _ in ships], dtype=np.int64))
+            steps.append(to_floats(step for _, _, step in ships))
+    step = np.concatenate(steps)
+    shipped = step[np.isfinite(step)]
+    runs, count = np.unique(shipped[np.diff(shipped, prepend=-1) != 0], return_counts=True)
+    newest, at = np.unique(np.concatenate(traces)[::-1], return_index=True)
+    return Annotations(
+        traces=newest,
+        steps=step[::-1][at],
+        trained_again=frozenset(runs[count > 1].astype(int).tolist()),
+        info=info,
+        streams=streams,
     )
 
 
-def _step_of(cell: Any) -> int:
-    step = step_in({"step": cell})
-    return _NOT if step is None else step
+def _streams_in(row: Mapping[str, Any]) -> Iterable[tuple[int, str, list[Any]]]:
+    for branch in map(mapping_of, list_of(row.get("branches"))):
+        if type(branch.get("index")) is int:
+            yield from ((branch["index"], name, branch[name]) for name in STREAMS if list_of(branch.get(name)))
+
+
+def _spread_over(path: Iterable[dict[str, Any]], name: str, values: Sequence[Any]) -> None:
+    """Give each node its part of a branch's values, one a sampled token, where none of them is null."""
+    start = 0
+    for node in path:
+        end = start + len(list_of(node.get("token_ids")))
+        if end > len(values):
+            return
+        sampled = [value for value, flag in zip(values[start:end], list_of(node.get("mask")), strict=False) if flag]
+        if sampled and None not in sampled:
+            node[name] = sampled
+        start = end

@@ -1,29 +1,52 @@
-"""One line of prime-rl's traces: an episode, in which one agent or several were trained.
+"""An episode of prime-rl's traces, which is a line of its logs: one agent or several were trained in it.
 
-An agent's trace is a tree of messages with their tokens; the path from its root to a leaf is a sequence.
+What is declared here is all that a usual line is decoded to, and one function, :func:`columns_of`, says what it means.
+A
+line that is not as declared is looked at by itself, and taken as far as it goes. An agent's trace is a tree of messages
+with their tokens; the path from its root to a leaf is a sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import numpy as np
+from msgspec import UNSET, Raw, Struct
+from msgspec.structs import fields
+from numpy.typing import NDArray
 
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     cut_sequence,
     digest,
-    finite_or_none,
     list_of,
     mapping_of,
     parse_messages,
+    parse_reward,
     text_of,
-    usable_reward,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
+from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
+from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.reduction.columns import (
+    REWARD,
+    Cells,
+    Columns,
+    Counts,
+    LineColumns,
+    numbers_of,
+    records_in,
+)
+from gradscope.rollouts.readers.reduction.log import ColumnLog
 
 _COLUMNS = ("logprobs", "advantages", "trainer_logprobs", "entropies")
 """Lists of a node, a value a sampled token."""
@@ -153,6 +176,151 @@ def _spread(compact: Sequence[Any], mask: Sequence[Any]) -> list[Any] | None:
 
 AGENTS = "Episodes with several trained agents: the rollouts of one agent form a group."
 """For ``Source.inferred``."""
+_NUM_PEEKED = 20
+"""Episodes that are looked at before to see whether traces branch: that need not be looked for in the others."""
+
+
+class _Score(Struct, gc=False, frozen=True):
+    score: Any = None
+    weight: Any = 1.0
+
+
+class _Agent(Struct, gc=False, frozen=True):
+    name: Any = None
+    trainable: Any = None
+
+
+class Node(Struct, gc=False, frozen=True):
+    """What is decoded of a message."""
+
+    parent: Any = None
+    logprobs: Raw = Raw()
+
+
+class _Info(Struct, gc=False, frozen=True):
+    kind: Any = None
+    ship: Any = None
+
+
+class Trace(Struct, gc=False, frozen=True):
+    """What is decoded of an agent's trace."""
+
+    id: Any = None
+    rewards: dict[str, _Score] = {}
+    agent: _Agent | None = None
+    nodes: list[Node] = []
+    info: _Info | None = None
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether its agent was trained."""
+        return self.agent is None or self.agent.trainable is not False
+
+
+class _Work(Struct, gc=False, frozen=True):
+    step: Any = UNSET
+    type: Any = None
+
+
+class _Of(Struct, gc=False, frozen=True):
+    work: _Work = _Work()
+
+
+class _Named(Struct, gc=False, frozen=True):
+    id: Any = None
+
+
+class _Task(Struct, gc=False, frozen=True):
+    hash: Any = None
+
+
+class Episode(Struct, gc=False, frozen=True):
+    """What is decoded of an episode."""
+
+    run: _Of = _Of()
+    group: _Named = _Named()
+    traces: list[Trace] = []
+    task: _Task = _Task()
+    env: _Named | None = None
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it only evaluates a run of training."""
+        kinds = (trace.info.kind for trace in self.traces if trace.info is not None and trace.is_trained)
+        return self.run.work.type == "eval" or "eval" in kinds
+
+
+class AgentRollout(Struct, gc=False, frozen=True):
+    """One trained agent of an episode."""
+
+    episode: Episode
+    trace: Trace
+    group: str
+    """The name of its group."""
+    line: Mapping[str, Any] = {}
+    """The episode as it stands; empty where only what is declared of it was decoded."""
+    plain: Mapping[str, Any] = {}
+    """The trace, likewise."""
+
+    @property
+    def step(self) -> Any:
+        """The cell of its work's step; UNSET where it has none."""
+        return self.episode.run.work.step
+
+    @property
+    def prompt_id(self) -> str:
+        """The id of its prompt: the environment and the hash of the task, or of its data."""
+        environment = text_of(self.episode.env.id) if self.episode.env else ""
+        task = text_of(self.episode.task.hash) or digest(mapping_of(self.line.get("task")).get("data"))
+        return f"{environment}/{task}"
+
+    def is_usual(self, *, may_branch: bool) -> bool:
+        """Whether what was decoded tells all: one trained agent, a hash, and, unless it may branch, a path of nodes."""
+        is_path = may_branch or all(
+            node.parent == at and type(node.parent) is int for at, node in enumerate(self.trace.nodes[1:])
+        )
+        has_one = len(self.episode.traces) == 1 and self.trace.is_trained
+        return has_one and is_path and text_of(self.episode.group.id) != "" and text_of(self.episode.task.hash) != ""
+
+
+def agent_rollouts(
+    episode: Episode, line: Mapping[str, Any], group: Any, names: Callable[[str, Sequence[Trace]], list[str]]
+) -> list[AgentRollout]:
+    """The trained agents of an episode, whose groups are named; unusable without any, or without a group."""
+    both = zip(episode.traces, map(mapping_of, list_of(line.get("traces"))), strict=True)
+    trained = [(trace, plain) for trace, plain in both if plain and trace.is_trained]
+    if not text_of(group):
+        raise UnusableRowError("group.id is missing")
+    if not trained:
+        raise UnusableRowError("the episode has no trace of a trained agent")
+    named = zip(names(text_of(group), [trace for trace, _ in trained]), trained, strict=True)
+    return [AgentRollout(episode, trace, name, line, plain) for name, (trace, plain) in named]
+
+
+def episode_of(line: Mapping[str, Any]) -> Episode:
+    """What a line has of what is declared; what is not so is left out."""
+    made: Episode = _as_declared(line, Episode)
+    return made
+
+
+def _as_declared(cell: Any, kind: Any) -> Any:
+    cells = mapping_of(cell)
+    return kind(**{name: make(cells[name]) for name, make in _makers(kind) if name in cells})
+
+
+@cache
+def _makers(kind: Any) -> list[tuple[str, Callable[[Any], Any]]]:
+    return [(one.name, _maker(one.type)) for one in fields(kind)]
+
+
+def _maker(kind: Any) -> Callable[[Any], Any]:
+    of = get_args(kind)
+    if get_origin(kind) is list:
+        return lambda cell: [_as_declared(one, of[0]) for one in list_of(cell)]
+    if get_origin(kind) is dict:
+        return lambda cell: {name: _as_declared(one, of[1]) for name, one in mapping_of(cell).items()}
+    struct = next((one for one in (kind, *of) if isinstance(one, type) and issubclass(one, Struct)), None)
+    return (lambda cell: cell) if struct is None else (lambda cell: _as_declared(cell, struct))
 
 
 def is_standalone(episode: Mapping[str, Any]) -> bool:
@@ -160,50 +328,59 @@ def is_standalone(episode: Mapping[str, Any]) -> bool:
     return isinstance(episode.get("traces"), list) and mapping_of(episode.get("run")).get("type") == "eval"
 
 
-def trained_traces(episode: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The traces of an episode whose agents were trained."""
-    return [trace for trace in map(mapping_of, list_of(episode.get("traces"))) if _is_trained(trace)]
-
-
-def _is_trained(trace: Mapping[str, Any]) -> bool:
-    return bool(trace) and mapping_of(trace.get("agent")).get("trainable") is not False
-
-
-def group_names(group: str, traces: Sequence[Mapping[str, Any]]) -> list[str]:
+def names_by_agent(group: str, traces: Sequence[Trace]) -> list[str]:
     """A group for each agent of an episode, by its name where that tells it from the others, else by its place."""
-    if len(traces) == 1:
-        return [group]
-    agents = [text_of(mapping_of(trace.get("agent")).get("name")) for trace in traces]
-    return [f"{group}/{agent if len(set(agents)) == len(agents) else at}" for at, agent in enumerate(agents)]
+    agents = [text_of(trace.agent.name if trace.agent else None) for trace in traces]
+    if len(traces) == 1 or len(set(agents)) < len(agents):
+        return names_by_place(group, traces)
+    return [f"{group}/{agent}" for agent in agents]
 
 
-def record_of(
-    episode: Mapping[str, Any],
-    trace: Mapping[str, Any],
-    parsed: AgentTrace,
-    step: int,
-    group: str,
-    location: str,
-    quarantine: QuarantineLog,
-) -> Record:
-    """One agent's rollout of an episode; without a usable reward it is set aside, but stays in its group."""
-    task = mapping_of(episode.get("task"))
-    environment = text_of(mapping_of(episode.get("env")).get("id"))
-    failed = episode.get("ok") is False
-    scored = {name: mapping_of(cell) for name, cell in mapping_of(trace.get("rewards")).items()}
-    return Record(
+def names_by_place(group: str, traces: Sequence[Trace]) -> list[str]:
+    """A group for each agent of an episode by its place."""
+    return [group] if len(traces) == 1 else [f"{group}/{at}" for at in range(len(traces))]
+
+
+def columns_of(
+    rollouts: Sequence[AgentRollout], step: Counts, read: Callable[[int], AgentTrace], note: Callable[[str], object]
+) -> Columns:
+    """What rollouts say.
+
+    Args:
+        rollouts: Some, [R].
+        step: Their steps, -1 where there is none, [R].
+        read: Reads the trace of one that is more than what was decoded.
+        note: Told of rollouts that are several sequences.
+
+    Returns:
+        The columns.
+    """
+    reward, rewards = _rewards_of([one.trace.rewards for one in rollouts])
+    trace_at = lru_cache(maxsize=1)(read)
+
+    def further(at: int) -> dict[str, Any]:
+        line, trace = rollouts[at].line, trace_at(at)
+        if trace.earlier:
+            note(SEVERAL)
+        return {
+            "completion": trace.completion,
+            "messages": trace.messages,
+            "status": "error" if line.get("ok") is False else "unknown",
+            "tokens": trace.tokens,
+            "earlier": trace.earlier,
+            "policy_versions": _policy_versions(line),
+        }
+
+    return Columns(
         step=step,
-        group=group,
-        prompt_id=f"{environment}/{text_of(task.get('hash')) or digest(task.get('data'))}",
-        prompt=parsed.prompt,
-        completion=parsed.completion,
-        messages=parsed.messages,
-        reward=usable_reward(_weighted_sum(scored), location, quarantine),
-        rewards={name: finite_or_none(cell.get("score")) for name, cell in scored.items()},
-        status="error" if failed else "unknown",
-        tokens=parsed.tokens,
-        earlier=parsed.earlier,
-        policy_versions=_policy_versions(episode),
+        group=[one.group for one in rollouts],
+        no_group="group.id is missing",
+        prompts=lambda some: [rollouts[at].prompt_id for at in some],
+        texts=lambda some: [trace_at(at).prompt for at in some],
+        numbers={"reward": reward, **rewards},
+        is_sparse=True,
+        no_reward=lambda at: _no_reward(rollouts[at].trace.rewards),
+        further=further,
     )
 
 
@@ -214,17 +391,30 @@ def _policy_versions(episode: Mapping[str, Any]) -> tuple[int, int] | None:
     return (start, end) if start is not None and end is not None and 0 <= start <= end else None
 
 
-def _weighted_sum(scored: Mapping[str, Mapping[str, Any]]) -> Any:
-    """The scalar reward, the sum of score times weight; where a score is none, what stands in its place."""
-    if not scored:
-        return ABSENT
-    total = 0.0
-    for cell in scored.values():
-        score, weight = finite_or_none(cell.get("score")), finite_or_none(cell.get("weight", 1.0))
-        if score is None or weight is None:
-            return cell.get("score") if score is None else cell.get("weight")
-        total += score * weight
-    return total
+def _rewards_of(scored: Sequence[Mapping[str, _Score]]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    """The scalar rewards, sums of scores times weights, NaN where one of them is none, [R]; and columns of scores."""
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    for at, one in enumerate(scored):
+        kinds.setdefault(tuple(one), []).append(at)
+    total = np.full(len(scored), np.nan)
+    columns: dict[str, NDArray[np.float64]] = {}
+    for kind, some in kinds.items():
+        if kind:
+            total[some] = 0.0
+        for name in kind:
+            cells = [scored[at][name] for at in some]
+            score = numbers_of([cell.score for cell in cells])
+            columns.setdefault(REWARD + name, np.full(len(scored), np.nan))[some] = score
+            with np.errstate(over="ignore", invalid="ignore"):
+                total[some] += score * numbers_of([cell.weight for cell in cells])
+    return total, columns
+
+
+def _no_reward(scored: Mapping[str, _Score]) -> str:
+    """Why scores add up to no reward."""
+    cells = [cell for one in scored.values() for cell in (one.score, one.weight)] or [ABSENT]
+    reasons = (why for why in map(parse_reward, cells) if isinstance(why, str))
+    return next(reasons, "the reward is not finite")
 
 
 def in_no_loss(trace: AgentTrace) -> AgentTrace:
@@ -239,3 +429,72 @@ def in_no_loss(trace: AgentTrace) -> AgentTrace:
 def _without_loss(tokens: Tokens) -> Tokens:
     num_tokens = len(tokens.mask)
     return replace(tokens, mask=(False,) * num_tokens, token_advantages=(0.0,) * num_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeLayout:
+    """How logs of episodes are read that lie in one way."""
+
+    names: Callable[[str, Sequence[Trace]], list[str]]
+    """The groups of an episode's agents, by the name of its own."""
+    take: Callable[[Sequence[AgentRollout], Path], Columns]
+    """What rollouts of a file say."""
+    is_left_out: Callable[[Episode], bool] = lambda _: False
+    """Whether an episode is passed over."""
+    is_whole: bool = True
+    """Whether texts and tokens count, too; else rollouts have none."""
+    noted: set[str] = field(default_factory=set)
+    """Sentences that some episode calls for."""
+
+    def lines(self, files: Sequence[Path]) -> LineColumns:
+        """How lines become columns."""
+        first, nobody = islice(read_jsonl(files[0], QuarantineLog()), _NUM_PEEKED), QuarantineLog()
+        deque(self.records(files[0], first, nobody), maxlen=0)
+        may_branch, nothing = SEVERAL in self.noted, Trace()
+
+        def take(rows: Sequence[Episode], path: Path) -> Columns:
+            traces = [row.traces[0] if row.traces else nothing for row in rows]
+            rollouts = [
+                AgentRollout(row, trace, text_of(row.group.id)) for row, trace in zip(rows, traces, strict=True)
+            ]
+            is_odd = [self.is_left_out(one.episode) or not one.is_usual(may_branch=may_branch) for one in rollouts]
+            return replace(self.take(rollouts, path), is_odd=np.array(is_odd))
+
+        return LineColumns(row=Episode, take=take, looks_at_path=True)
+
+    def records(self, file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
+        """The rollouts of some lines of a file, each with the place of its line among them."""
+        places: list[int] = []
+
+        def of_agents() -> Iterator[Row]:
+            for place, (location, row) in enumerate(rows):
+                episode = episode_of(row)
+                if self.is_left_out(episode):
+                    continue
+                try:
+                    found = agent_rollouts(episode, row, episode.group.id, self.names)
+                except UnusableRowError as error:
+                    quarantine.add(str(error), location)
+                    continue
+                if len(found) > 1:
+                    self.noted.add(AGENTS)
+                places.extend([place] * len(found))
+                yield from ((location, {"rollout": one}) for one in found)
+
+        def take(cells: Cells) -> Columns:
+            return self.take(cells.column("rollout"), cells.path)
+
+        for at, record in records_in(take, file, of_agents(), quarantine, self.noted.add):
+            yield places[at], record if self.is_whole else replace(record, tokens=None, earlier=())
+
+    def log(self, files: Sequence[Path], quarantine: QuarantineLog) -> ColumnLog:
+        """A log whose rewards alone are read."""
+        lines = self.lines(files)
+        return ColumnLog(
+            files=files,
+            declared=lambda _: lines,
+            rows=read_jsonl,
+            records=self.records,
+            quarantine=quarantine,
+            note=self.noted.add,
+        )

@@ -4,20 +4,23 @@ Since September 2026 they are one stream (``stream``); before, every step had fi
 
 ``all`` holds every episode as it finished, ``effective`` those that were trained on, with their advantages: whatever
 else ``all`` holds was in no loss. Both are read where both are there: rollouts from ``all``, so that no filter hides a
-group, advantages from ``effective``.
+group, advantages from ``effective``. Beside its rollouts a run leaves its configuration, metrics, and weights by step.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
 from gradscope.reason import Reason
-from gradscope.rollouts.groups import GroupsOfTable, RolloutGroup
+from gradscope.rollouts.config_file import flattened
+from gradscope.rollouts.groups import RolloutGroup
+from gradscope.rollouts.readers.beside import CheckpointLayout, metric_lines, readable, saved_weights, trainer_settings
 from gradscope.rollouts.readers.format import Format, LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import (
     cut_sequence,
@@ -27,34 +30,115 @@ from gradscope.rollouts.readers.parsing.cells import (
     number_in_name,
     required_whole,
     text_of,
-    whole_number,
 )
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, WatchedLog, counted, hidden_by
+from gradscope.rollouts.readers.parsing.quarantine import (
+    SEVERAL,
+    QuarantineLog,
+    WatchedLog,
+    counted,
+    hidden_by,
+    with_set_aside,
+)
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.tables import Row, files_like
-from gradscope.rollouts.readers.prime_rl.columns import STEP, episode_columns
+from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.prime_rl.episode import (
     AGENTS,
+    AgentRollout,
     AgentTrace,
+    EpisodeLayout,
+    columns_of,
     in_no_loss,
     is_standalone,
+    names_by_place,
     read_trace,
-    record_of,
-    trained_traces,
 )
-from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.prime_rl.stream import read_stream, stream_files
-from gradscope.rollouts.readers.reduction.log import ColumnLog, keeps_texts, reduced_groups
-from gradscope.rollouts.run import Run
+from gradscope.rollouts.readers.reduction.columns import Columns, int_steps
+from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups
+from gradscope.rollouts.run import Run, TrainerSettings
 
-_STEP = re.compile(r"^step_([0-9]+)$")
+STEP = re.compile(r"^step_([0-9]+)$")
+"""A step's folder."""
+
+
+_NAMES = {"optim/grad_norm": "grad_norm", "reward/all/mean": "reward", "reward/mean": "reward"}
+_SUFFIXES = (".json", ".toml")
+_DEEPEST = 5
+"""Folders from a file of rollouts up to the run's."""
+
+
+def with_prime_rls(request: ReadRequest, run: Run) -> Run:
+    """The run with its arguments, metrics and weights."""
+    folder = _run_folder(request.path)
+    saved = saved_weights(request, _LAYOUT, (folder,))
+    metrics = metric_lines(_metrics_files(folder), _NAMES, quarantine := QuarantineLog())
+    return replace(
+        run,
+        source=with_set_aside(run.source, quarantine),
+        metrics=metrics,
+        settings=_computing_in_bf16(_settings(request, folder)),
+        weights=saved.weights,
+        unmerged_weights=saved.unmerged,
+        tokenizer=saved.tokenizer or run.tokenizer,
+    )
+
+
+def _run_folder(path: Path) -> Path:
+    """The folder of the run, above its rollouts, its export of tokens or its monitors."""
+    here = path.resolve()
+    above = [here, *here.parents][: _DEEPEST + 1]
+    inside = [folder for folder in above if folder.name in ("rollouts", "token_exports", "monitors")]
+    return inside[0].parent if inside else here if here.is_dir() else here.parent
+
+
+def _settings(request: ReadRequest, folder: Path) -> TrainerSettings:
+    """The configuration of the whole run, or of its trainer and its orchestrator, written side by side."""
+    below = folder / "configs"
+    whole = trainer_settings(request, "prime-rl", (below / f"rl{suffix}" for suffix in _SUFFIXES))
+    if whole.origin is not None and whole.origin.startswith(str(below)):
+        return whole
+    parts: dict[str, Any] = {}
+    origins = []
+    for part in ("trainer", "orchestrator"):
+        for file, document in filter(None, (readable(below / f"{part}{suffix}") for suffix in _SUFFIXES)):
+            parts |= flattened({part: document})
+            origins.append(str(file))
+    origins += [whole.origin] if whole.origin is not None else []
+    return TrainerSettings(values={**parts, **whole.values}, origin=" and ".join(origins) or None)
+
+
+def _computing_in_bf16(settings: TrainerSettings) -> TrainerSettings:
+    """prime-rl casts weights to bfloat16 for each pass; one that is told otherwise must say ``bf16 = false``."""
+    reduced = bool(settings.get("bf16", True))
+    return replace(settings, values={**settings.values, "bf16": reduced, "casts_weights": reduced})
+
+
+def _metrics_files(folder: Path) -> Iterator[Path]:
+    places = (folder / "metrics.jsonl", folder / "monitors" / "file" / "metrics.jsonl")
+    return (file for file in (*places, *sorted(folder.glob("*/metrics.jsonl"))) if file.is_file())
+
+
+def _merge(folder: Path) -> str:
+    if any(folder.glob("*.safetensors")):
+        return f"Copy config.json and the tokenizer of the model that training started from into {folder}."
+    return (
+        "Keep weights as safetensors in the next run: weight_broadcast.type = filesystem writes broadcasts/step_N, to "
+        "which config.json of the first model must be copied."
+    )
+
+
+_LAYOUT = CheckpointLayout(
+    patterns=("weights/step_*", "checkpoints/step_*", "broadcasts/step_*", "run_default/broadcasts/step_*"),
+    inside=("weight", "weights", "hf"),
+    merge=_merge,
+)
 
 
 def _exported(row: LogRow) -> Iterator[Record]:
     cells = row.cells
-    step = required_whole(cells.get("step", number_in_name(_STEP, row.file)), "the step")
+    step = required_whole(cells.get("step", number_in_name(STEP, row.file)), "the step")
     tokens = cut_sequence(
         cells.get("token_ids"),
         cells.get("loss_mask"),
@@ -130,8 +214,6 @@ def names_traces(files: Iterable[Path]) -> bool:
     )
 
 
-_NUM_PEEKED = 20
-"""Episodes of each file that are looked at for the names of its rewards, before a reduction."""
 _ONLY_EFFECTIVE = hidden_by(
     "Only the effective traces were read, from which filters have removed rollouts (the folder `all` beside them holds "
     "everything)"
@@ -157,26 +239,48 @@ def _read(request: ReadRequest) -> Run:
     """Read prime-rl's traces of training: of a run, its ``rollouts``, one of their folders, or one file."""
     stream = stream_files(request.path)
     if stream:
-        return read_stream(request, stream, has_earlier=_holds_steps(request.path))
+        return with_prime_rls(request, read_stream(request, stream, has_earlier=_holds_steps(request.path)))
     everything, effective = _files(request.path, "all"), _files(request.path, "effective")
     files = everything or effective
     batches = effective if everything else ()
-    found = _reduced(files, request) or _by_row(files, batches, request)
-    has_batches = found.trained.traces or (isinstance(found.groups, GroupsOfTable) and names_traces(batches))
+    is_whole = not request.rewards_only or keeps_texts(files)
+    quarantine = WatchedLog(request.progress, files)
+    trained = batches_in(batches) if is_whole else TrainedBatches()
+    layout = step_layout(trained, is_whole=is_whole)
+    groups: Sequence[RolloutGroup]
+    if is_whole:
+        rows = ((file, read_jsonl(file, quarantine)) for file in files)
+        records = (record for file, some in rows for _, record in layout.records(file, some, quarantine))
+        groups = build_groups(records, quarantine)
+    else:
+        groups = reduced_groups(layout.log(files, quarantine), request) or ()
+    has_batches = trained.traces or (not is_whole and names_traces(batches))
     run = assemble_groups(
         request,
-        groups=found.groups,
-        quarantine=found.quarantine,
+        groups=groups,
+        quarantine=quarantine,
         format="prime-rl",
         recognized=f"prime-rl traces, {counted(len(files), 'file')}",
         inferred=[
-            *(sentence for sentence in (AGENTS, SEVERAL) if found.seen[sentence]),
+            *(sentence for sentence in (AGENTS, SEVERAL) if sentence in layout.noted),
             *(["Rollouts were read from all/, their advantages from effective/."] if has_batches else []),
         ],
         missing=[] if everything else [_ONLY_EFFECTIVE],
         files=(*files, *batches),
     )
-    return replace(with_prime_rls(request, run), notes=dict.fromkeys(sorted(found.trained.elsewhere), _ELSEWHERE))
+    return replace(with_prime_rls(request, run), notes=dict.fromkeys(sorted(trained.elsewhere), _ELSEWHERE))
+
+
+def step_layout(trained: TrainedBatches, *, is_whole: bool) -> EpisodeLayout:
+    """How files of steps are read."""
+    noted: set[str] = set()
+
+    def take(rollouts: Sequence[AgentRollout], path: Path) -> Columns:
+        in_name = number_in_name(STEP, path)
+        step = int_steps(in_name if one.step is UNSET else one.step for one in rollouts)
+        return columns_of(rollouts, step, lambda at: trained.as_trained(rollouts[at].plain, int(step[at])), noted.add)
+
+    return EpisodeLayout(names=names_by_place, take=take, is_whole=is_whole, noted=noted)
 
 
 def _files(path: Path, kind: str) -> tuple[Path, ...]:
@@ -186,73 +290,6 @@ def _files(path: Path, kind: str) -> tuple[Path, ...]:
         return files_like(path, *deep)
     files = files_like(path, "traces.jsonl")
     return tuple(file for file in files if (file.resolve().parent.name == "effective") == (kind == "effective"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """What the files hold."""
-
-    groups: Sequence[RolloutGroup]
-    quarantine: QuarantineLog = field(default_factory=QuarantineLog)
-    seen: Counter[str] = field(default_factory=Counter)
-    """How many episodes some sentences are true of."""
-    trained: TrainedBatches = field(default_factory=TrainedBatches)
-    """What was trained on; empty where nothing but rewards is read."""
-
-
-def _by_row(files: Sequence[Path], batches: Sequence[Path], request: ReadRequest) -> _Found:
-    found = _Found(groups=(), quarantine=WatchedLog(request.progress, files), trained=batches_in(batches))
-    records = (
-        record
-        for file in files
-        for record in _records(file, read_jsonl(file, found.quarantine), found.trained, found.quarantine, found.seen)
-    )
-    return replace(found, groups=build_groups(records, found.quarantine))
-
-
-def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
-    """The rewards of a large log; None where it is small, so that what was trained on can be looked at, too."""
-    if not request.rewards_only or keeps_texts(files):
-        return None
-    found, columns = _Found(groups=()), episode_columns()
-
-    def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
-        for place, row in enumerate(rows):
-            for record in _records(file, [row], TrainedBatches(), quarantine, found.seen):
-                yield place, replace(record, tokens=None, earlier=())  # as usual rows have none
-
-    log = ColumnLog(
-        files=files,
-        declared=lambda _: columns,
-        rows=read_jsonl,
-        records=records,
-        quarantine=found.quarantine,
-    )
-    groups = reduced_groups(log, request)
-    return None if groups is None else replace(found, groups=groups)
-
-
-def _records(
-    file: Path, rows: Iterable[Row], trained: TrainedBatches, quarantine: QuarantineLog, seen: Counter[str]
-) -> Iterator[Record]:
-    for location, row in rows:
-        work = mapping_of(mapping_of(row.get("run")).get("work"))
-        step = work.get("step", number_in_name(STEP, file))
-        group = mapping_of(row.get("group")).get("id")
-        traces = trained_traces(row)
-        if type(step) is not int or whole_number(step) is None:
-            quarantine.add("the step is not a whole number", location)
-        elif group is None:
-            quarantine.add("group.id is missing", location)
-        elif not traces:
-            quarantine.add("the episode has no trace of a trained agent", location)
-        else:
-            seen[AGENTS] += len(traces) > 1
-            for at, trace in enumerate(traces):
-                name = text_of(group) if len(traces) == 1 else f"{text_of(group)}/{at}"
-                parsed = trained.as_trained(trace, step)
-                seen[SEVERAL] += bool(parsed.earlier)
-                yield record_of(row, trace, parsed, step, name, location, quarantine)
 
 
 FORMAT = Format(

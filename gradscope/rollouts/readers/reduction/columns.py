@@ -425,6 +425,11 @@ def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
     return np.array([_NO_STEP if number is None else number for number in numbers], dtype=np.int64)
 
 
+def int_steps(cells: Iterable[Any]) -> NDArray[np.int64]:
+    """:func:`step_numbers` of whole numbers alone: neither text nor 3.0 is one, [R]."""
+    return step_numbers([cell if type(cell) is int else None for cell in cells])
+
+
 def sample_hashes(cells: Iterable[str | None]) -> NDArray[np.uint32]:
     """A short hash of what tells each rollout from the others of its group; 0 where nothing does, [R]."""
     return np.array(

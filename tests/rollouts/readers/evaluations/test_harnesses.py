@@ -210,7 +210,7 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
         "the row repeats an earlier one of the same sample": 1,
         "task.key, task.hash and task.data are missing": 2,
         "the episode is not of an evaluation": 2,
-        "the episode has no trace of an agent": 1,
+        "the episode has no trace of a trained agent": 1,
         "the reward is text": 1,
         "the reward is missing": 1,
     }

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,7 @@ import numpy as np
 import pytest
 
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.prime_rl.annotations import (
-    Annotations,
-    Shipments,
-    digest_halves,
-    digests,
-    read_annotations,
-    read_shipments,
-    ship_step,
-)
+from gradscope.rollouts.readers.prime_rl.annotations import Annotations, read_annotations
 from tests.rollouts.readers.lines import write_lines
 from tests.rollouts.readers.reduced import in_small_blocks, mutated
 from tests.rollouts.readers.reduced import write_lines as write_damaged
@@ -86,7 +77,7 @@ def test_what_is_no_annotation_is_set_aside(tmp_path: Path) -> None:
         "the annotation is not of version 1 or names no trace": 2,
         "the line is not a JSON object": 1,
     }
-    assert ship_step(annotations.info["t"]) == 3
+    assert annotations.trained_at(["t"], [None]).tolist() == [3.0]
     assert annotations.folded({"id": 7}) == {"id": 7}
 
 
@@ -95,64 +86,53 @@ def test_a_step_that_is_no_whole_number_tells_no_batch(tmp_path: Path, step: Any
     assert not read(tmp_path, shipped(step))[0].tell_batches
 
 
-def test_steps_that_come_again_after_others_were_trained_on_by_a_restart(tmp_path: Path) -> None:
-    rows = [shipped(step, trace_id=str(at)) for at, step in enumerate((5, 6, 6, 7, 6, 7, 8))]
-    assert read(tmp_path, *rows)[0].trained_again == {6, 7}
-
-
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     in_small_blocks(monkeypatch, block=300)
+
+
+NAMES = ("a", "b", "ü\u0000😀", 'quo"te', "\ud800", "")
 
 
 def told(name: Any, step: Any, **info: Any) -> dict[str, Any]:
     return {"version": 1, "trace_id": name, "info": {"ship": {"step": step}} | info}
 
 
-NAMES = ("a", "b", "ü\u0000😀", 'quo"te', "\ud800", "")
-
-
-def assert_same_batches(files: Sequence[Path]) -> Shipments:
-    """Hold what columns tell to the row reader."""
-    aside, aside_by_row = QuarantineLog(), QuarantineLog()
-    found, by_row = read_shipments(files, aside), read_annotations(files, aside_by_row)
-    names = (*by_row.info, "nobody")
-    wanted = [ship_step(by_row.info.get(name, {})) for name in names]
-    halves = np.array([digest_halves(name) for name in names], dtype=np.float64)
-    np.testing.assert_array_equal(
-        found.steps_of(digests(*halves.T)), [math.nan if step is None else step for step in wanted], str(names)
-    )
-    assert (len(found.keys) > 0) == by_row.tell_batches
-    assert found.trained_again == by_row.trained_again
-    dispatches = {name: info["dispatch"] for name, info in by_row.info.items() if "dispatch" in info}
-    assert str({name: info["dispatch"] for name, info in found.dispatches.items()}) == str(dispatches)
-    assert aside.result() == aside_by_row.result()
-    return found
-
-
 @pytest.mark.slow
-def test_damaged_annotations_tell_what_the_row_reader_finds(tmp_path: Path) -> None:
+def test_of_damaged_annotations_the_steps_are_the_same_whether_or_not_all_is_kept(tmp_path: Path) -> None:
     rows = [told(name, step) for name in NAMES for step in (1, 2, None)]
     rows += [told("a", 3, dispatch={"step": 1}), {"version": 1, "trace_id": "b", "info": {"advantage": 1.0}}]
     for seed in range(50):
         lines = [mutated(rows, 2 * seed + at, within=("info", "ship")) for at in range(1 + seed % 2)]
         files = [write_damaged(tmp_path / f"{seed}-{at}.jsonl", found) for at, found in enumerate(lines)]
-        assert_same_batches(files)
+        asides = QuarantineLog(), QuarantineLog()
+        whole, steps = (read_annotations(files, aside, is_whole=not at) for at, aside in enumerate(asides))
+        assert asides[0].result() == asides[1].result()
+        assert whole.trained_again == steps.trained_again
+        wanted = whole.trained_at(names := (*NAMES, "nobody"), [None] * len(names))
+        np.testing.assert_array_equal(steps.trained_at(names, [None] * len(names)), wanted)
+        dispatched = {name: info for name, info in whole.info.items() if "dispatch" in info}
+        assert {name: repr(steps.info[name].get("dispatch")) for name in dispatched} == {
+            name: repr(info["dispatch"]) for name, info in dispatched.items()
+        }
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_trace_is_found_whatever_its_name(tmp_path: Path, name: str) -> None:
-    file = write_damaged(tmp_path / "0.jsonl", [json.dumps(told(name, 4)), json.dumps(told("other", 5))])
-    assert assert_same_batches([file]).steps.size == 2
+    write_damaged(tmp_path / "0.jsonl", [json.dumps(told(name, 4)), json.dumps(told("other", 5))])
+    found = read_annotations([tmp_path / "0.jsonl"], QuarantineLog(), is_whole=False)
+    assert found.trained_at((name, "other", "nobody", 7), (None, None, {"step": 6}, {"step": "6"}))[:3].tolist() == [
+        *(4.0, 5.0, 6.0)
+    ]
 
 
 @pytest.mark.parametrize(
     ("steps", "again"),
     [((1, 1, 2), set()), ((1, 2, 1), {1}), ((1, 2, 2, 1, 2), {1, 2}), ((0, 3, 0), {0}), ((), set())],
 )
+@pytest.mark.parametrize("names", ["abcde", "aaaaa"])
 def test_a_step_is_trained_again_where_another_was_between(
-    tmp_path: Path, steps: Sequence[int], again: set[int]
+    tmp_path: Path, names: str, steps: Sequence[int], again: set[int]
 ) -> None:
-    for names in ("abcde", "aaaaa"):
-        file = write_damaged(tmp_path / "0.jsonl", [json.dumps(told(*row)) for row in zip(names, steps, strict=False)])
-        assert assert_same_batches([file]).trained_again == again
+    annotations, _ = read(tmp_path, *(told(*row) for row in zip(names, steps, strict=False)))
+    assert annotations.trained_again == again

@@ -4,11 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.prime_rl.episode import read_trace, record_of, trained_traces
+from gradscope.rollouts.readers.prime_rl.episode import read_trace
 from tests.conftest import REPOSITORY
-from tests.rollouts.readers.lines import write_lines
+from tests.rollouts.readers.lines import rewards_of, write_lines
+from tests.rollouts.readers.reduced import assert_same, in_small_blocks, mutated
+from tests.rollouts.readers.reduced import write_lines as write_damaged
 
 LOGS = REPOSITORY / "fixtures" / "logs"
 
@@ -57,15 +61,101 @@ def test_a_part_of_the_sequences_never_passes_for_all() -> None:
     assert read(node([7], [1]), node([9], [1, 1])) == (None, [])
 
 
-def test_only_traces_of_trained_agents_are_rollouts() -> None:
-    trace = prime_row()["traces"][0]
-    judge = {**trace, "agent": {"trainable": False}}
-    assert trained_traces({"traces": [trace, judge, None, "text", {}]}) == [trace]
-    assert trained_traces({"traces": None}) == []
+def test_only_traces_of_trained_agents_are_rollouts(tmp_path: Path) -> None:
+    trained = prime_row()["traces"][0]
+    judge = {**trained, "agent": {"trainable": False}}
+    run = read_run(write_lines(tmp_path / "traces.jsonl", prime_row(traces=[trained, judge, None, "text", {}])))
+    assert rewards_of(run) == {"3:g7": (1.5,)}
+    assert (run.groups[0].rollouts[0].rewards, run.groups[0].prompt_id) == ({"correct": 1.0, "short": 1.0}, "math/hg7")
 
 
-def test_the_reward_is_the_sum_of_score_times_weight() -> None:
-    row = prime_row()
-    trace = row["traces"][0]
-    record = record_of(row, trace, read_trace(trace), 3, "g", "here:1", QuarantineLog())
-    assert (record.reward, record.rewards, record.prompt_id) == (1.5, {"correct": 1.0, "short": 1.0}, "math/hg7")
+def trace(name: str = "t", score: Any = 1.0, **cells: Any) -> dict[str, Any]:
+    nodes = [
+        {"message": {"role": "user", "content": "?"}, "token_ids": [5, 9], "mask": [False, False]},
+        {
+            "parent": 0,
+            "sampled": True,
+            "message": {"role": "assistant", "content": "4"},
+            "token_ids": [7],
+            "mask": [True],
+        },
+    ]
+    rewards = {"correct": {"score": score, "weight": 1.0}, "short": {"score": 0.1, "weight": 0.7}, "b": {"score": 0.2}}
+    return {"id": name, "agent": {"id": "s", "trainable": True}, "rewards": rewards, "nodes": nodes} | cells
+
+
+def row(step: int = 1, group: str = "g", *traces: dict[str, Any], **cells: Any) -> dict[str, Any]:
+    usual = {
+        "env": {"id": "math"},
+        "group": {"id": group},
+        "task": {"data": {"prompt": group}, "hash": f"h{group}"},
+        "run": {"type": "train", "work": {"type": "train", "step": step}},
+        "ok": True,
+        "traces": list(traces) or [trace()],
+    }
+    return usual | cells
+
+
+def longer(*parents: Any) -> list[dict[str, Any]]:
+    """Messages with these parents."""
+    return [{"message": {"role": "user"}} | ({} if parent is None else {"parent": parent}) for parent in parents]
+
+
+OTHER = {"exact": {"score": True, "weight": 2}, "correct": {"score": 0.3}}
+ROWS = [
+    *(row(step, group, trace(score=at / 3)) for step in (1, 2) for group in "gh" for at in range(2)),
+    row(1, "g", trace(rewards=OTHER)),
+    row(1, "h", trace(nodes=longer(None, 0, 1, 2))),
+]
+KEYS = ("run", "work", "group", "env", "task", "traces", "rewards", "correct", "short", "b", "nodes", "agent")
+
+
+UNLIKE = [
+    row(1, "g", trace(nodes=longer(None, 0, 0))),
+    row(1, "g", trace(nodes=longer(None, None, 0))),
+    row(1, "g", trace(nodes=longer(None, 0, 2, 1))),
+    row(1, "g", trace(nodes=longer(None, 0, 1.0))),
+    row(1, "g", trace(nodes=longer(None))),
+    row(1, "g", trace(nodes=None)),
+    row(1, "g", trace(agent={"trainable": False})),
+    row(1, "g", trace(agent={"trainable": None})),
+    row(1, "g", trace(), trace(agent={"trainable": False})),
+    row(1, "g", trace("a"), trace("b")),
+    row(1, "g", trace(rewards={})),
+    row(1, "g", trace(rewards={"late": {"score": 1}})),
+    row(1, "g", trace(rewards={"correct": {"score": 1, "weight": None}})),
+    row(1, "g", trace(score=True)),
+    row(1, "g", trace(score=float("inf"))),
+    row(1, "", trace()),
+    row(1, "g", task={"data": [1]}),
+    row(1, "g", env=None),
+    row(run={"work": {}}),
+]
+
+
+@pytest.mark.slow
+def test_damaged_traces_have_the_answers_of_the_row_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_small_blocks(monkeypatch, block=2000)
+    num_reduced = 0
+    for seed in range(40):
+        below, rows = tmp_path / str(seed) / "rollouts" / "step_1" / "train", ROWS if seed % 2 else [*ROWS, *UNLIKE]
+        lines = [json.dumps(row()), *mutated(rows, seed, within=KEYS)]
+        write_damaged(below / "all" / "traces.jsonl", lines, ended=seed % 3 == 0)
+        if seed % 3:
+            write_damaged(below / "effective" / "traces.jsonl", [json.dumps(row())][: seed % 3 - 1])
+        run = assert_same(tmp_path / str(seed), has_notes=False)
+        num_reduced += run is not None and holds_rewards_alone(run.groups)
+    assert num_reduced > 30
+
+
+def test_rewards_alone_of_whatever_episodes_are_the_same_to_the_last_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_small_blocks(monkeypatch, block=2000)
+    lines = [json.dumps(cells) for cells in (*ROWS, *UNLIKE)]
+    write_damaged(tmp_path / "step_7" / "train" / "all" / "traces.jsonl", lines)
+    run = assert_same(tmp_path, is_reduced=True)
+    assert run is not None
+    assert {reward for group in run.groups for reward in group.rewards} >= {
+        0.0 + score * 1.0 + 0.1 * 0.7 + 0.2 * 1.0 for score in (0.0, 1 / 3, 1.0)
+    } | {2.3}

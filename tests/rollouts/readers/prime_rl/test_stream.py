@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,11 @@ from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.progress import no_progress
 from gradscope.rollouts.groups import holds_rewards_alone, reward_table
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog
-from gradscope.rollouts.readers.prime_rl.annotations import Annotations
-from gradscope.rollouts.readers.prime_rl.episode import AGENTS
-from gradscope.rollouts.readers.prime_rl.stream import Arrival, arrivals, is_evaluation, is_rounded
+from gradscope.rollouts.readers.parsing.quarantine import SEVERAL
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-from tests.rollouts.readers.prime_rl.test_columns import KEYS, OTHER, longer, row, trace
+from tests.rollouts.readers.prime_rl.test_episode import KEYS, OTHER, longer, row, trace
 from tests.rollouts.readers.reduced import STRANGE, assert_same, in_small_blocks, mutated
 from tests.rollouts.readers.reduced import write_lines as write_damaged
 
@@ -185,12 +181,6 @@ def test_without_annotations_nothing_is_known_of_batches(run_folder: Path) -> No
     assert set(run.notes) == {1, 2, 4}
 
 
-def test_a_step_that_a_restart_repeated_is_noted(tmp_path: Path) -> None:
-    rows = [stream_episode(group={"id": name}, traces=[stream_trace(name)]) for name in "abc"]
-    run = read(tmp_path, *rows, annotations=ships(("a", 1), ("b", 2), ("c", 1)))
-    assert [str(run.notes[1])] == ["a restart trained on this step again, and the log holds the rollouts of both"]
-
-
 def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     whole = {"type": "train", "work": {"type": "train", "step": 2}}
     rows = [
@@ -246,13 +236,6 @@ def test_the_layout_of_an_earlier_version_beside_the_stream_is_left_out(run_fold
 def test_evaluations_alone_are_no_stream_of_training(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a log that gradscope knows"):
         read(tmp_path, stream_episode(run={"type": "eval", "id": "r"}))
-
-
-def test_a_group_is_of_one_prompt_even_where_its_name_comes_again(tmp_path: Path) -> None:
-    rows = [stream_episode(traces=[stream_trace(name)], task={"hash": name[0]}) for name in ("a1", "b1", "a2", "b2")]
-    run = read(tmp_path, *rows, annotations=ships(("a1", 2), ("a2", 2), ("b1", 3), ("b2", 3)))
-    assert {name: len(rewards) for name, rewards in rewards_of(run).items()} == {"2:g3/math/a": 2, "3:g3/math/b": 2}
-    assert run.notes == {}
 
 
 @pytest.fixture(autouse=True)
@@ -343,13 +326,6 @@ def test_a_group_has_the_first_step_that_trained_on_it_else_that_of_its_dispatch
     assert set(run.notes) == {8, 9}
 
 
-def test_without_annotations_steps_are_those_of_the_dispatch(tmp_path: Path) -> None:
-    run = assert_same(write(tmp_path, [episode(0, sent=4), episode(1, sent=3)]), is_reduced=True)
-    assert steps_of_groups(run) == {"3:g": 3}
-    assert run is not None
-    assert run.source.missing[0].startswith("No annotation says")
-
-
 def test_the_newest_of_several_annotations_counts(tmp_path: Path) -> None:
     rows = [episode(at, "ghij"[at]) for at in range(4)]
     told = [ship(0, 5), ship(0, 6), ship(1, 5), ship(1, None), ship(2, 5), ship(2, 6), ship(2, 5), ship(3, 6)]
@@ -378,9 +354,12 @@ def test_a_name_that_several_prompts_share_is_several_groups(tmp_path: Path) -> 
     assert steps_of_groups(run) == {"2:g/math/a": 2, "3:g/math/b": 3}
 
 
-def test_groups_that_would_share_a_name_are_read_by_rows(tmp_path: Path) -> None:
-    rows = [row(1, "g", trace(f"t{at}"), task={"hash": "ab"[at % 2]}) for at in range(4)]
-    assert_same(write(tmp_path, [*rows, row(1, "g/math/a", trace("t7"), task={"hash": "a"})]), is_reduced=False)
+def test_groups_that_would_share_a_name_are_one_at_the_first_of_their_steps(tmp_path: Path) -> None:
+    rows = [row(3, "g", trace(f"t{at}"), task={"hash": "ab"[at % 2]}) for at in range(4)]
+    other = row(2, "g/math/a", trace("t7"), task={"hash": "a"})
+    run = assert_same(write(tmp_path, [*rows, other]), is_reduced=True)
+    assert run is not None
+    assert {group.group_id: group.size for group in run.groups} == {"2:g/math/a": 3, "3:g/math/b": 2}
 
 
 def test_several_agents_are_several_groups(tmp_path: Path) -> None:
@@ -474,15 +453,10 @@ def test_traces_without_a_name_are_in_no_batch_and_repeat_nothing(tmp_path: Path
     assert [(group.step, group.size) for group in run.groups] == [(0, 4)]
 
 
-def test_a_trace_that_tells_its_batch_itself_is_for_the_row_reader(tmp_path: Path) -> None:
-    rows = [episode(0), row(1, "g", trace("t1", info={"ship": {"step": 6}}))]
-    run = assert_same(write(tmp_path, rows, [ship(0, 7)]), is_reduced=False)
-    assert steps_of_groups(run) == {"6:g": 6}
-
-
-def test_rewards_that_come_late_are_for_the_row_reader(tmp_path: Path) -> None:
-    rows = [*(episode(at) for at in range(20)), row(1, "g", trace("x", rewards={"late": {"score": 1}}))]
-    assert_same(write(tmp_path, rows), is_reduced=True)
+def test_a_trace_may_tell_its_batch_itself_unless_an_annotation_does(tmp_path: Path) -> None:
+    rows = [row(1, "gh"[at], trace(f"t{at}", info={"ship": {"step": 6}})) for at in (0, 1)]
+    run = assert_same(write(tmp_path, [*rows, episode(2)], [ship(2, 7), ship(1, None)]), is_reduced=True)
+    assert steps_of_groups(run) == {"6:g": 6, "1:h": 1}
 
 
 def test_what_is_set_aside_is_first_where_the_row_reader_finds_it_first(tmp_path: Path) -> None:
@@ -498,43 +472,14 @@ def test_what_is_set_aside_is_first_where_the_row_reader_finds_it_first(tmp_path
     }
 
 
-def arrive(cells: dict[str, Any], **info: Any) -> tuple[list[Arrival], Counter[str], tuple[str, ...]]:
-    quarantine, seen = QuarantineLog(), Counter[str]()
-    found = list(arrivals([("f:1", cells)], Annotations({"t": info}), quarantine, seen))
-    return found, seen, tuple(reason.reason for reason in quarantine.result().reasons)
-
-
-def test_a_rollout_arrives_at_the_step_of_its_dispatch_with_what_was_learned_of_it() -> None:
-    (found,), seen, _ = arrive(row(3), ship={"step": 5}, advantage=0.5)
-    assert (found.record.step, found.trained_at) == (3, 5)
-    assert (found.record.sample_id, found.record.location, found.record.advantage) == ("t", "f:1", 0.5)
-    assert (seen[AGENTS], seen[SEVERAL]) == (0, 0)
-
-
-def test_a_dispatch_counts_where_the_work_names_no_step() -> None:
-    (found,), _, _ = arrive(row(run={"work": {"step": True}}), dispatch={"step": 4})
-    assert (found.record.step, found.trained_at) == (4, None)
-
-
-@pytest.mark.parametrize("step", [1.0, "1", None, 1 << 60, 10**400])
-def test_a_step_that_is_none_is_set_aside(step: Any) -> None:
-    assert arrive(row(step)) == ([], {AGENTS: 0}, ("the step is not a whole number",))
-
-
-def test_each_agent_arrives_and_an_evaluation_does_not() -> None:
-    found, seen, _ = arrive(row(1, "g", trace("t"), trace("u")))
-    assert ([one.record.group for one in found], seen[AGENTS]) == (["g/0", "g/1"], 1)
-    evaluation = row(1, "g", trace("t", info={"kind": "eval"}))
-    assert is_evaluation(evaluation)
-    assert not is_evaluation(row())
-    assert arrive(evaluation) == ([], {}, ())
-
-
-@pytest.mark.parametrize(("logprobs", "rounded"), [([-0.1234], True), ([-0.12345], False), ([], None)])
-def test_log_probabilities_are_rounded_where_none_has_more_than_four_decimals(
-    logprobs: list[float], rounded: Any
-) -> None:
-    cells = trace("t")
-    cells["nodes"][1] |= {"logprobs": logprobs}
-    (found,), _, _ = arrive(row(1, "g", cells))
-    assert is_rounded(found.record) is rounded
+@pytest.mark.parametrize(
+    ("work", "dispatch", "step"),
+    [({"step": 3}, 4, 3), ({"step": True}, 4, 4), ({"step": 1.0}, None, None), ({"step": 10**400}, "1", None)],
+)
+def test_a_dispatch_counts_where_the_work_names_no_step(tmp_path: Path, work: Any, dispatch: Any, step: Any) -> None:
+    odd = row(1, "h", trace("t1"), run={"type": "train", "work": work})
+    told = [ship(0, 2), ship(1, None, info={"dispatch": {"step": dispatch}})]
+    run = assert_same(write(tmp_path, [episode(0), odd], told), is_reduced=True)
+    assert run is not None
+    assert [group.step for group in run.groups if group.group_id.endswith("h")] == ([] if step is None else [step])
+    assert set_aside(run) == ({"the step is not a whole number": 1} if step is None else {})

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.prime_rl.traces import TrainedBatches, batches_in
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+from tests.rollouts.readers.prime_rl.test_episode import prime_row
+from tests.rollouts.readers.test_beside import write_model
 
 LOGS = REPOSITORY / "fixtures" / "logs"
 
@@ -40,11 +43,6 @@ def test_prime_rl_token_export_has_the_trainers_log_probabilities_and_entropies(
     assert found.entropies is None
 
 
-def prime_row(**cells: Any) -> dict[str, Any]:
-    row = json.loads((LOGS / "prime_rl/rollouts/step_3/train/all/traces.jsonl").read_text().splitlines()[0])
-    return {**row, **cells}
-
-
 def test_prime_rl_reads_everything_and_takes_advantages_from_what_was_trained_on() -> None:
     run = read_run(LOGS / "prime_rl")
     assert rewards_of(run) == {"3:g7": (1.5, 0.5), "3:g8": (0.5, 0.5)}
@@ -66,6 +64,8 @@ def test_prime_rl_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None
     rows = [
         prime_row(),
         prime_row(run={"work": {"step": "3"}}),
+        prime_row(run={"work": {"step": 10**400}}),
+        prime_row(group={"id": ""}),
         prime_row(group=None),
         prime_row(traces=[{**trace, "agent": {"trainable": False}}]),
         prime_row(ok=False, traces=[{**trace, "rewards": {}}]),
@@ -75,8 +75,8 @@ def test_prime_rl_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None
     assert rewards_of(run) == {"3:g7": (1.5, None, None)}
     assert run.groups[0].rollouts[1].status == "error"
     assert set_aside(run) == {
-        "the step is not a whole number": 1,
-        "group.id is missing": 1,
+        "the step is not a whole number": 2,
+        "group.id is missing": 2,
         "the episode has no trace of a trained agent": 1,
         "the reward is missing": 1,
         "the reward is null": 1,
@@ -110,11 +110,6 @@ def test_prime_rl_names_the_weights_that_an_episode_began_and_ended_with(
     assert run.groups[0].rollouts[0].policy_versions == versions
 
 
-def test_prime_rl_a_step_beyond_all_floats_is_no_step(tmp_path: Path) -> None:
-    rows = [prime_row(), prime_row(run={"work": {"step": 10**400}})]
-    assert set_aside(read_run(write_lines(tmp_path / "traces.jsonl", *rows))) == {"the step is not a whole number": 1}
-
-
 def test_what_no_batch_holds_is_in_no_loss(tmp_path: Path) -> None:
     trace = prime_row()["traces"][0]
     batches = batches_in([write_lines(tmp_path / "step_3/train/effective/traces.jsonl", prime_row())])
@@ -140,3 +135,44 @@ def test_without_batches_a_trace_is_as_it_is() -> None:
     tokens = TrainedBatches().as_trained(prime_row()["traces"][0], 3).tokens
     assert tokens is not None
     assert all(tokens.mask)
+
+
+def test_metrics_and_weights_of_the_run_folder(tmp_path: Path) -> None:
+    run_folder = shutil.copytree(LOGS / "prime_rl", tmp_path / "run")
+    (run_folder / "metrics.jsonl").write_text(json.dumps({"step": 3, "optim/grad_norm": 0.5}) + "\n")
+    write_model(run_folder / "weights" / "step_2")
+    bare = write_model(run_folder / "broadcasts" / "step_3")
+    (bare / "config.json").unlink()
+    for path in (run_folder, run_folder / "rollouts", run_folder / "rollouts" / "step_3" / "train"):
+        run = read_run(path)
+        assert run.metrics == {3: {"grad_norm": 0.5}}
+        assert [weights.num_updates for weights in run.weights] == [2]
+        assert "Copy config.json" in run.unmerged_weights[3].advice
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"rl.json": {"trainer": {"loss": {"kl_tau": 0.5}}, "orchestrator": {"n": 2}}},
+        {"trainer.json": {"loss": {"kl_tau": 0.5}}, "orchestrator.json": {"n": 2}},
+    ],
+)
+def test_configurations_of_the_run_or_of_its_parts(files: dict[str, object], tmp_path: Path) -> None:
+    run_folder = shutil.copytree(LOGS / "prime_rl", tmp_path / "run")
+    (run_folder / "configs").mkdir()
+    for name, document in files.items():
+        (run_folder / "configs" / name).write_text(json.dumps(document))
+    settings = read_run(run_folder).settings
+    assert (settings.at("trainer.loss.kl_tau"), settings.at("orchestrator.n")) == (0.5, 2)
+    assert (settings.get("trainer"), settings.get("casts_weights")) == ("prime-rl", True)
+    assert settings.origin is not None
+
+
+def test_a_damaged_part_of_the_configuration_is_left_out(tmp_path: Path) -> None:
+    run_folder = shutil.copytree(LOGS / "prime_rl", tmp_path / "run")
+    (run_folder / "configs").mkdir()
+    (run_folder / "configs" / "trainer.toml").write_text("loss = [")
+    (run_folder / "configs" / "orchestrator.toml").write_text("n = 2\n")
+    settings = read_run(run_folder).settings
+    assert (settings.at("orchestrator.n"), settings.at("trainer.loss.kl_tau")) == (2, None)
+    assert settings.origin == str(run_folder / "configs" / "orchestrator.toml")
