@@ -253,10 +253,8 @@ def _overall(outcomes: Sequence[Outcome]) -> Outcome:
 
 _SCHEMA = "gradscope/baseline"
 _SCHEMA_VERSION = 1
-MOST_PROMPTS = 5000
-"""With more prompts a baseline would not be small; metrics are then compared as wholes."""
-_START = 4096
-"""Bytes in which a baseline names its schema."""
+MOST_PROMPTS = 5000  # with more prompts a baseline would not be small; metrics are then compared as wholes
+_START = 4096  # bytes in which a baseline names its schema
 _LEAST_PAIRED = 5
 _LEAST_SHARE = 0.5
 """Pairs decide only where they are at least half of both sides: a few common prompts are another population."""
@@ -373,8 +371,7 @@ def _change_of(
     return difference_of(before.estimate, after.estimate), np.zeros(0)
 
 
-FAMILY_RATE = 0.05
-"""How often a run that is no worse may fail, all metrics of a check together."""
+FAMILY_RATE = 0.05  # how often a run that is no worse may fail, all metrics of a check together
 _OPERATORS: dict[Direction, Operator] = {"lower": "<=", "higher": ">=", "neither": "=="}
 _NOT_HELD = Estimate.undefined_because("the baseline does not hold this metric")
 

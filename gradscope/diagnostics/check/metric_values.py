@@ -425,10 +425,8 @@ _TABLES: Mapping[str, str] = {
     "logprob_changes": "logprobs",
 }
 """Field of a report whose rows are tokens -> its table, as the report names what it lacks."""
-_KIND = TokenCell(entropy="top_fifth")
-"""The kind of token that a requirement means."""
-_CORRECTION = "tis"
-"""The correction that it means."""
+_KIND = TokenCell(entropy="top_fifth")  # the kind of token that a requirement means
+_CORRECTION = "tis"  # the correction that it means
 
 
 def is_of_tokens(entry: Metric) -> bool:

@@ -160,8 +160,7 @@ def cannot_tell(reason: str, *, estimate: Estimate | None = None, steps: tuple[i
 ADVANTAGE = "dr_grpo"
 """Ranks are compared between group sizes under the reward minus the group's mean, which every reward has. Grpo's rows
 are its multiples within a group, so their ranks are the same."""
-MOST_TOKENS = 256
-"""Token rows of a group; of more, as many are drawn. Exact rows cost the square of their number."""
+MOST_TOKENS = 256  # token rows of a group; of more, as many are drawn. Exact rows cost the square of their number.
 _KINDS: tuple[RowKind, ...] = ("rollout", "token", "weight", "hidden", "logit")
 
 

@@ -29,12 +29,10 @@ from gradscope.results.logged import Generation, GenerationNumbers, LoggedPolicy
 from gradscope.rollouts.groups import RolloutGroup, Status
 from gradscope.rollouts.run import Run
 
-ENDED: tuple[Status, ...] = ("completed", "truncated")
-"""How a completion ends that did not fail."""
+ENDED: tuple[Status, ...] = ("completed", "truncated")  # how a completion ends that did not fail
 TRUNCATED = ("completions/clipped_ratio", "response_length/clip_ratio")
 """What trainers call the share of completions that were cut off."""
-_LONGEST = 1e9
-"""Thirty years in seconds: no time of a rollout."""
+_LONGEST = 1e9  # thirty years in seconds: no time of a rollout
 _NO_ENDS = "the log does not say which completions were cut off"
 _NO_TIMES = "rollouts were not timed"
 _ONE_TIMED = "no step has two timed rollouts"
