@@ -248,11 +248,6 @@ _GREATEST = 100.0  # the logarithm of any vocabulary is below
 _Row = tuple[float, int, str]  # sum and number of the entropies of a sequence, and its prompt
 
 
-def policy_entropy(run: Run, resampling: Resampling) -> PolicyEntropy:
-    """The course of the entropy; without an interval at single steps where only the trainer's mean is known."""
-    return gathered(GatheredEntropy(), run, resampling)
-
-
 class GatheredEntropy:
     """The entropies of each step's sequences."""
 
@@ -317,11 +312,6 @@ def _trend(by_step: Sequence[EntropyNumbers]) -> Estimate:
 
 
 NUM_WORST = 10  # tokens that are named
-
-
-def sampler_mismatch(run: Run, resampling: Resampling) -> SamplerMismatch:
-    """All that both log-probabilities of a log say."""
-    return gathered(GatheredMismatch(), run, resampling)
 
 
 class GatheredMismatch:
@@ -406,11 +396,6 @@ _TokenAge = tuple[int, str, tuple[int, int]]
 """Step, prompt, and the versions that sampled a rollout's first and last token."""
 _Gap = tuple[float, int, str]
 """Sum of |log ratio|, number of tokens and prompt of a sequence that has both log-probabilities."""
-
-
-def staleness(run: Run, resampling: Resampling) -> Staleness:
-    """The lags of all rollouts that count in the loss and whose weights are known."""
-    return gathered(GatheredStaleness(), run, resampling)
 
 
 class GatheredStaleness:
