@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_NAMES: dict[str, str] = {}
-"""Copy -> the URL of what it is a copy of, without its credentials."""
+_NAMES: dict[str, str] = {}  # copy -> the URL of what it is a copy of, without its credentials
 
 
 def note_copy(copy: Path, url: str) -> None:

@@ -23,16 +23,11 @@ class Estimate:
         'k = 8 exceeds the 4 samples of a prompt'
     """
 
-    value: float | None = None
-    """The point estimate, unrounded."""
-    low: float | None = None
-    """Lower end of the 95 % interval; None where an interval makes no sense or cannot be had."""
-    high: float | None = None
-    """Upper end of the 95 % interval."""
-    num_units: int = 0
-    """Number of independent units (prompts, groups, rows) behind the value."""
-    undefined: str | None = None
-    """Why there is no value."""
+    value: float | None = None  # the point estimate, unrounded
+    low: float | None = None  # lower end of the 95 % interval; None where an interval makes no sense or cannot be had
+    high: float | None = None  # upper end of the 95 % interval
+    num_units: int = 0  # number of independent units (prompts, groups, rows) behind the value
+    undefined: str | None = None  # why there is no value
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.undefined is None):

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["arrow_of", "draw_figures", "figure_of", "html_of", "line_of", "pandas_of", "tables_of"]
 
 _SENTENCE = re.compile(r"\. (?=[A-Z])")
-_WIDTH = 240
-"""Characters of a line: two or three lines of a terminal."""
-_MOST_ROWS = 12
-"""Rows of a table that no section of the page shows: a cell of a notebook is read without scrolling."""
+_WIDTH = 240  # characters of a line: two or three lines of a terminal
+_MOST_ROWS = 12  # rows of a table that no section of the page shows: a cell of a notebook is read without scrolling
 
 
 def line_of(result: object) -> str:

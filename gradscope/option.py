@@ -16,18 +16,12 @@ from typing import Any, get_type_hints
 class Option:
     """The flags of one field and what its help says."""
 
-    flags: tuple[str, ...]
-    """As they are typed, the usual spelling first."""
-    help: str
-    """One sentence."""
-    panel: str
-    """The panel of the help that it stands in."""
-    metavar: str | None = None
-    """What stands for the value; None for a switch."""
-    parse: Callable[[str], Any] | None = None
-    """Text to value, where the type alone does not tell."""
-    shows_default: bool = True
-    """Whether the help repeats the default."""
+    flags: tuple[str, ...]  # as they are typed, the usual spelling first
+    help: str  # one sentence
+    panel: str  # the panel of the help that it stands in
+    metavar: str | None = None  # what stands for the value; None for a switch
+    parse: Callable[[str], Any] | None = None  # text to value, where the type alone does not tell
+    shows_default: bool = True  # whether the help repeats the default
 
     @property
     def parameter(self) -> str:

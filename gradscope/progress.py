@@ -10,8 +10,7 @@ ProgressCallback = Callable[[float, int, str], None]
 """Called with (done, total, label) whenever work moved on; a part of a unit counts as that part."""
 
 
-_NEARLY = 0.99
-"""A unit is done when it says so, and not when a first part of it is."""
+_NEARLY = 0.99  # a unit is done when it says so, and not when a first part of it is
 
 
 def no_progress(done: float, total: int, label: str) -> None:
@@ -44,8 +43,7 @@ def part(progress: ProgressCallback, done: int, total: int, label: str) -> Progr
     return report
 
 
-NoticeCallback = Callable[[str], None]
-"""Called with a sentence that a person should read while the work goes on."""
+NoticeCallback = Callable[[str], None]  # called with a sentence that a person should read while the work goes on
 
 
 def no_notice(sentence: str) -> None:
@@ -55,10 +53,8 @@ def no_notice(sentence: str) -> None:
 Progress = ProgressCallback | bool
 """What public functions take: a callback, True for a line on stderr, False for silence."""
 
-_REWRITE_EVERY = 0.2
-"""Seconds between two looks of a line that is written over; an eye follows no more."""
-_LINE_EVERY = 30.0
-"""Seconds between two lines in a file, which keeps them all."""
+_REWRITE_EVERY = 0.2  # seconds between two looks of a line that is written over; an eye follows no more
+_LINE_EVERY = 30.0  # seconds between two lines in a file, which keeps them all
 
 
 def reporter(progress: Progress) -> ProgressCallback:

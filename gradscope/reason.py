@@ -17,10 +17,8 @@ Verdict = Literal["match", "mismatch", "cannot", "no_gradient"]
 class Cause:
     """One row of the table."""
 
-    verdict: Verdict
-    """What is said of a number that meets it."""
-    advice: str
-    """What to do, as a sentence."""
+    verdict: Verdict  # what is said of a number that meets it
+    advice: str  # what to do, as a sentence
 
 
 CAUSES: Mapping[str, Cause] = {

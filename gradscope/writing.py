@@ -32,8 +32,7 @@ from gradscope.errors import GradscopeError, OutputBusyError, OutputExistsError
 
 _HELD = {errno.EWOULDBLOCK, errno.EACCES}
 _FLOCK: Any = import_module("fcntl") if find_spec("fcntl") else None
-_OURS: set[tuple[int, int, int]] = set()
-"""Locks that are held: the process that does, device and inode."""
+_OURS: set[tuple[int, int, int]] = set()  # locks that are held: the process that does, device and inode
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """Flags that open neither what a link points to nor wait for the other end of a pipe."""
 _LOCK_KEYS = {"process", "host", "since"}

@@ -33,11 +33,14 @@ def test_a_result_cannot_be_changed_nor_grow(record: type) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_every_field_but_those_that_name_a_thing_has_a_sentence_below_it(path: Path) -> None:
+def test_every_field_but_those_that_name_a_thing_is_explained_behind_or_below_it(path: Path) -> None:
     names = {"environment", "group_id", "name", "policy", "sample", "source", "step", "tensor"}
-    for record in (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for record in (node for node in ast.parse("\n".join(lines)).body if isinstance(node, ast.ClassDef)):
         for place, node in enumerate(record.body):
             if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) not in names:
+                if len(lines[(node.end_lineno or 0) - 1].partition("  # ")[2]) > 0:
+                    continue
                 below = record.body[place + 1]
                 sentence = below.value.value if isinstance(below, ast.Expr) else ""  # type: ignore[attr-defined]
                 assert sentence.rstrip().endswith((".", "...")), f"{record.name}.{ast.unparse(node.target)}"

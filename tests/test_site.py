@@ -47,6 +47,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_site_has_docstrings_and_help(site: Path) -> None:
     page = (site / "api" / "metrics" / "index.html").read_text(encoding="utf-8")
     assert 'id="gradscope.metrics.gram.spectrum.effective_rank"' in page
+    results = (site / "api" / "results" / "index.html").read_text(encoding="utf-8")
+    assert "Rollouts of each group, G." in results, "the comment behind a field is its text"
     help_page = (site / "reference" / "degeneracy" / "index.html").read_text(encoding="utf-8")
     assert "--target-degeneracy" in help_page
     assert "frac_reward_zero_std" in help_page

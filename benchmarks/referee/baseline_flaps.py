@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.check.measure import baseline_verdicts
+from gradscope.diagnostics.check.requirements import CheckSettings
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import Resampling
@@ -83,7 +84,7 @@ def one_trial(process: Process, steps: int, trial: int, shift: float, sharpened:
     before = metrics_of(process, steps, rates, 0.0, rng)
     worse = rates + sharpened * (np.round(rates) - rates)
     after = metrics_of(process, steps, worse, shift, rng)
-    return baseline_verdicts(before, after, path="run", resampling=Resampling(seed=trial))
+    return baseline_verdicts(before, after, CheckSettings(resampling=Resampling(seed=trial)), path="run")
 
 
 def fails_by_itself(verdict: Verdict) -> bool:

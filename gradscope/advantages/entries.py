@@ -13,8 +13,7 @@ from gradscope.advantages.formulation import Formulation
 
 Array = NDArray[np.float64]
 
-PASS_WEIGHT = 0.1
-"""Weight of passes in ``w_reinforce``, lambda in its source, which recommends this value."""
+PASS_WEIGHT = 0.1  # weight of passes in ``w_reinforce``, lambda in its source, which recommends this value
 
 
 def _reinforce(rewards: Array) -> Array:

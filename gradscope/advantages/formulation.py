@@ -35,28 +35,20 @@ _BEYOND_REWARDS = {
 class Formulation:
     """One way to turn the rewards of a group into advantages."""
 
-    name: str
-    """The name in ``--advantage``, JSON and tables."""
-    formula: str
-    """How it is computed, in one line of plain text."""
-    source: str
-    """The paper or program that the formula is from."""
-    needs_binary: bool = False
-    """Whether it is defined for rewards of 0 and 1 only."""
-    min_group_size: int = 1
-    """Fewest rollouts of a group that it is defined for."""
-    zero_sum: bool = False
-    """Whether the advantages of every group sum to zero."""
+    name: str  # the name in ``--advantage``, JSON and tables
+    formula: str  # how it is computed, in one line of plain text
+    source: str  # the paper or program that the formula is from
+    needs_binary: bool = False  # whether it is defined for rewards of 0 and 1 only
+    min_group_size: int = 1  # fewest rollouts of a group that it is defined for
+    zero_sum: bool = False  # whether the advantages of every group sum to zero
     scope: Scope = "group"
     """What it needs: the rewards of a group, of all groups of a step, also the lengths of completions, the rewards of
     each function, a memory of the run, numbers of each token, or a Gram matrix of score vectors."""
     function: Callable[[Any], Any] | None = None
     """From rewards [..., G] to advantages [..., G], with ``step`` from [N][G] to [N][G]; None where rewards alone do
     not decide."""
-    digest: str | None = None
-    """SHA-256 of the file that a user's own is from; None for one of the package."""
-    takes_c: bool = False
-    """Whether it gives -1 to a group without a success and ``NAME:c=X`` gives -X instead."""
+    digest: str | None = None  # SHA-256 of the file that a user's own is from; None for one of the package
+    takes_c: bool = False  # whether it gives -1 to a group without a success and ``NAME:c=X`` gives -X instead
 
     def with_c(self, name: str, c: float) -> Formulation:
         """The same under another name, with -c for every rollout of a group without a success."""

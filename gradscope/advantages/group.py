@@ -18,10 +18,8 @@ from gradscope.metrics.outcomes.passk import pass_at_k
 
 Array = NDArray[np.float64]
 
-TRL_EPSILON = 1e-4
-"""Added to the group's std; verl adds 1e-6, OpenRLHF 1e-9."""
-NGRPO_EPSILON = 1e-6
-"""Added to the std of ``ngrpo``, as its authors' program does."""
+TRL_EPSILON = 1e-4  # added to the group's std; verl adds 1e-6, OpenRLHF 1e-9
+NGRPO_EPSILON = 1e-6  # added to the std of ``ngrpo``, as its authors' program does
 DRIFT, NOISE, START, KRPO_EPSILON = 1e-5, 1e-2, (0.0, 1.0), 1e-8
 """The filter of ``krpo``: variance of the state's drift Q and of a reward R, the state's mean and variance before the
 first rollout, and what is added to its std. They are the constants of its authors' program."""
@@ -258,8 +256,7 @@ def optimal_advantages(rewards: Array, weights: Array) -> Array:
 # Advantages relative to the whole step: the baseline borrows from the other prompts, so dead groups still push.
 #
 # Groups may differ in size: N groups of a step, G rewards of a group, [N][G]; an array [N, G] is one such.
-WHITENING_EPSILON = 1e-8
-"""Added to the variance of ``reinforce_plus_plus``, as verl does."""
+WHITENING_EPSILON = 1e-8  # added to the variance of ``reinforce_plus_plus``, as verl does
 
 
 def batch_mean(rewards: Iterable[Array]) -> tuple[Array, ...]:

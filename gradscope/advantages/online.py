@@ -29,24 +29,18 @@ Ids = Sequence[int]
 class Memory:
     """What a formulation must keep to go on as it was, plain enough for JSON and safetensors."""
 
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    """Single numbers by name."""
-    arrays: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-    """Arrays by name."""
+    numbers: Mapping[str, float] = field(default_factory=dict)  # single numbers by name
+    arrays: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # arrays by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRollouts:
     """What the advantages of a step may depend on."""
 
-    rewards: Sequence[Array]
-    """Scalar rewards by group, [N][G]."""
-    prompt_ids: tuple[str, ...]
-    """The prompt of each group, [N]."""
-    logprobs: Sequence[Sequence[float]]
-    """Log-probability of each sampled token, [R][T]."""
-    max_logprobs: Sequence[Sequence[float]]
-    """Log-probability of the most likely token at each place, [R][T]."""
+    rewards: Sequence[Array]  # scalar rewards by group, [N][G]
+    prompt_ids: tuple[str, ...]  # the prompt of each group, [N]
+    logprobs: Sequence[Sequence[float]]  # log-probability of each sampled token, [R][T]
+    max_logprobs: Sequence[Sequence[float]]  # log-probability of the most likely token at each place, [R][T]
     token_rewards: Sequence[Sequence[float]] | None = None
     """Reward of each token, [R][T]; None where the task does not grade steps."""
     states: Sequence[NDArray[np.float32]] | None = None
@@ -54,8 +48,7 @@ class StepRollouts:
 
     function_rewards: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Reward function -> reward of each rollout, [R], of those whose sum is the scalar reward."""
-    completion_ids: Sequence[Ids] = ()
-    """Token ids of the completions, [R][T]; empty where no formulation asks."""
+    completion_ids: Sequence[Ids] = ()  # token ids of the completions, [R][T]; empty where no formulation asks
     rescore: Callable[[Sequence[int], Sequence[Ids]], Sequence[Sequence[float]]] | None = None
     """From groups of this step and a completion of each one's prompt to the log-probabilities of its tokens by the
     weights as they are; None where there is no policy."""
@@ -113,15 +106,13 @@ class OnlineAdvantage:
         """Go on from an earlier :attr:`memory`; ``ValueError`` or ``KeyError`` where it is not of this formulation."""
 
 
-_MEMORY = 0.5
-"""How much of the running mean of ``running_mean`` stays when its prompt is seen again."""
+_MEMORY = 0.5  # how much of the running mean of ``running_mean`` stays when its prompt is seen again
 HALF_LIFE, LEAST_KEPT, MOST_KEPT = 0.06, 0.875, 0.96
 """Of ``spo``: the change D of the policy that halves what is kept of the counts, and the bounds of that share: the
 constants of its authors' program and of its script. They amount to windows of 8 to 25 visits."""
 PRIOR = 0.5
 """Passes and fails that ``spo`` counts before a prompt's first visit, as its program does without earlier samples."""
-WHITENING_EPSILON = 1e-8
-"""Added to the step's std by ``spo``."""
+WHITENING_EPSILON = 1e-8  # added to the step's std by ``spo``
 _KINDS, _ARRAYS = ("passes", "fails"), ("ids", "logprobs")
 
 

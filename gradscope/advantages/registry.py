@@ -25,8 +25,7 @@ from gradscope.errors import UsageError
 
 Array = NDArray[np.float64]
 
-LOGGED = "logged"
-"""The name of the advantage that the optimizer saw."""
+LOGGED = "logged"  # the name of the advantage that the optimizer saw
 
 ALL_FORMULATIONS: dict[str, Formulation] = {entry.name: entry for entry in ENTRIES}
 """Name -> entry: all there are; those of scope ``gram`` are for ``rank``, a run can be trained with any other."""
@@ -40,10 +39,8 @@ GRAM_FORMULATIONS: dict[str, Formulation] = {
 """Name -> entry of those that weigh the rewards of a group: what any recomputed step can be asked as well."""
 
 
-CONSTANT = ":c="
-"""Between the name of a formulation that takes a constant and its value, as in ``sign:c=0.5``."""
-_FROM_FILES: dict[str, Formulation] = {}
-"""Name -> entry of the user's own that were named so far."""
+CONSTANT = ":c="  # between the name of a formulation that takes a constant and its value, as in ``sign:c=0.5``
+_FROM_FILES: dict[str, Formulation] = {}  # name -> entry of the user's own that were named so far
 
 
 def named_formulation(name: str) -> Formulation:

@@ -28,5 +28,4 @@ class Metric:
     Empty where it is not one number of a run."""
 
 
-rank_metric = partial(Metric, command="rank")
-"""A metric of ``gradscope rank``."""
+rank_metric = partial(Metric, command="rank")  # a metric of ``gradscope rank``

@@ -13,8 +13,7 @@ from gradscope.results.signal import RewardConflict, RewardFunction, SideRewards
 from gradscope.say import amount, chance, number, percent, points, with_interval
 
 _SIGNIFICANT = 0.05
-_FILTERED = -3.0
-"""Standard deviations below which groups agree too rarely to be a whole log."""
+_FILTERED = -3.0  # standard deviations below which groups agree too rarely to be a whole log
 
 
 def cost_finding(report: DegeneracyReport) -> str:
@@ -222,8 +221,7 @@ def _tokens(plan: TargetPlan, opening: str = ", ") -> str:
     return f"{opening}{plan.tokens_per_group.value:,.0f} tokens a group{')' if opening == ' (' else ''}"
 
 
-_SAME = 1e-6
-"""Shares closer than this are the same: trainers log float32."""
+_SAME = 1e-6  # shares closer than this are the same: trainers log float32
 _RESAMPLED = (
     "Dead groups were replaced before they reached this log: these are shares of the batches that were trained on, and "
     "the policy's own share of dead groups is no smaller."
@@ -234,16 +232,11 @@ _RESAMPLED = (
 class LoggedGroups:
     """What the sentences tell of a log and its report does not hold."""
 
-    num_levels: int
-    """Different rewards in all groups."""
-    reward_functions: tuple[str, ...]
-    """Names of the reward functions that were logged one by one."""
-    num_singletons: int
-    """Groups left out because they have a single rollout."""
-    num_incomplete: int
-    """Groups left out because a reward is missing."""
-    resampled: bool
-    """Whether dead groups were replaced before they reached the log."""
+    num_levels: int  # different rewards in all groups
+    reward_functions: tuple[str, ...]  # names of the reward functions that were logged one by one
+    num_singletons: int  # groups left out because they have a single rollout
+    num_incomplete: int  # groups left out because a reward is missing
+    resampled: bool  # whether dead groups were replaced before they reached the log
 
 
 def degeneracy_findings(

@@ -37,10 +37,8 @@ def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tu
     )
 
 
-_HIGH = 0.1
-"""Share of completions cut off from which on the limit decides much of the reward."""
-_STANDS_OUT = 3.0
-"""Times its median that the largest norm is before a sentence says so."""
+_HIGH = 0.1  # share of completions cut off from which on the limit decides much of the reward
+_STANDS_OUT = 3.0  # times its median that the largest norm is before a sentence says so
 
 
 def course_named(courses: Sequence[MetricCourse], name: str) -> MetricCourse | None:

@@ -243,8 +243,7 @@ def _of_matrices(spectra: Sequence[GradientSpectrum]) -> str:
     )
 
 
-_NEAR_FLOOR = 0.01
-"""Share of sum s under the floor from which an effective rank, the entropy of s / sum s, is doubted."""
+_NEAR_FLOOR = 0.01  # share of sum s under the floor from which an effective rank, the entropy of s / sum s, is doubted
 
 
 def reliability_findings(
@@ -351,8 +350,7 @@ def _baseline(baselines: Sequence[BaselineNoise]) -> list[str]:
     ]
 
 
-_ALIGNED = 0.9
-"""A cosine whose interval lies below this is called another direction."""
+_ALIGNED = 0.9  # a cosine whose interval lies below this is called another direction
 _OWN_REWARD = ("group_mean", "optimal")
 """Baselines that see the rollout that they are for; their noise is no fair comparison."""
 
@@ -407,10 +405,8 @@ def interference_findings(steps: Sequence[Interference]) -> tuple[str, ...]:
     )
 
 
-MOST_FINDINGS = 3
-"""Beside the verdict; more than three are not read."""
-NORM_MATCHES = 1e-5
-"""Relative difference of a recomputed norm up to which it is the logged one, as `replay` has it."""
+MOST_FINDINGS = 3  # beside the verdict; more than three are not read
+NORM_MATCHES = 1e-5  # relative difference of a recomputed norm up to which it is the logged one, as `replay` has it
 
 
 def rank_headline(report: RankReport) -> tuple[str, ...]:

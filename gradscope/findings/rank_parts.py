@@ -69,12 +69,9 @@ def _against_unrelated(point: TokenRankPoint) -> str:
     return "" if ratio is None or not ratio.is_defined else f", {with_interval(ratio, '.2f')} of unrelated rows"
 
 
-_ALIKE = 0.99
-"""Cosine from which on two gradients count as one: they differ by 8 degrees at most."""
-_NEARLY_ALL = 0.99
-"""Share of the tokens from which on a kind of them says nothing."""
-_FEW = 0.5
-"""Effective share of the sequences below which whole sequence ratios leave too little to be compared with."""
+_ALIKE = 0.99  # cosine from which on two gradients count as one: they differ by 8 degrees at most
+_NEARLY_ALL = 0.99  # share of the tokens from which on a kind of them says nothing
+_FEW = 0.5  # effective share of the sequences below which whole sequence ratios leave too little to be compared with
 
 
 def correction_findings(effects: Sequence[CorrectionEffect], kind: str = "") -> tuple[str, ...]:

@@ -10,10 +10,8 @@ from gradscope.results.norms import SpikeMetric, SpikeReport, SpikeRollout
 
 OTHER_GRADIENT = 1e-3
 """Relative difference from the logged norm from which on the recomputed gradient is another one than the trainer's."""
-LARGE_PART = 5.0
-"""Times the equal share from which on a rollout or a parameter is named."""
-MUCH_REPEATED = 0.5
-"""Share of repeated runs of tokens from which on a text is named."""
+LARGE_PART = 5.0  # times the equal share from which on a rollout or a parameter is named
+MUCH_REPEATED = 0.5  # share of repeated runs of tokens from which on a text is named
 
 
 def spike_findings(report: SpikeReport) -> SpikeReport:

@@ -103,8 +103,7 @@ class EngineOptions:
         Option(("--verify",), "Which batches to check against an ordinary backward pass.", _MODEL, metavar="first|all"),
     ] = "first"
     """Two rows of a step cost little and catch a wrong layer rule; ``all`` doubles the time."""
-    notice: NoticeCallback = no_notice
-    """Told what a person should know at once, such as that a batch did not fit."""
+    notice: NoticeCallback = no_notice  # told what a person should know at once, such as that a batch did not fit
     unfinished: Annotated[
         Path | None,
         Option(

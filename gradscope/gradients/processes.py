@@ -23,15 +23,12 @@ _PATIENCE = timedelta(days=7)
 ends the others where one ends."""
 _GRACE = 2.0
 """Seconds that a silent process waits before it ends: once one has ended, the launcher ends the one that speaks."""
-_SKEW = 60.0
-"""Seconds after the first in which a process may meet an error that all of them meet."""
-_ENDED = "gradscope/ended"
-"""Key of the count of processes that ended early."""
+_SKEW = 60.0  # seconds after the first in which a process may meet an error that all of them meet
+_ENDED = "gradscope/ended"  # key of the count of processes that ended early
 
 Value = TypeVar("Value")
 
-_errors: list[bool] = []
-"""One for each error that all processes met so far: each is counted under a number of its own."""
+_errors: list[bool] = []  # one for each error that all processes met so far: each is counted under a number of its own
 _connected: list[bool] = []
 """Whether this command connected its processes: the group of a trainer, which a recorder lives in, is none of ours."""
 

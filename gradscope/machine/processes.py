@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 
-_told: list[bool] = []
-"""Whether this process is the one that tells how the run ended; empty until that is settled."""
+_told: list[bool] = []  # whether this process is the one that tells how the run ended; empty until that is settled
 
 
 def num_processes() -> int:

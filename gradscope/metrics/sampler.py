@@ -26,36 +26,24 @@ from gradscope.metrics.uncertainty.studentized import cluster_sums
 
 Array = NDArray[np.float64]
 
-WIDE = 2.0
-"""A ratio of more than this, or of less than one over it, is far beyond what kernels and precisions make."""
-CLIP = 0.2
-"""The usual bounds of PPO's clip, 1 - 0.2 and 1 + 0.2."""
+WIDE = 2.0  # a ratio of more than this, or of less than one over it, is far beyond what kernels and precisions make
+CLIP = 0.2  # the usual bounds of PPO's clip, 1 - 0.2 and 1 + 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceSums:
     """Sums over the tokens of each sequence."""
 
-    num_tokens: Array
-    """Tokens, at least one, [S]."""
-    log_weight: Array
-    """log of the sum of w, [S]."""
-    log_square: Array
-    """log of the sum of w^2, [S]."""
-    log_ratio: Array
-    """Sum of d, the log-ratio of the sequence, [S]."""
-    distance: Array
-    """Sum of |d|, [S]."""
-    k3: Array
-    """Sum of w - 1 - d, infinite beyond floating point, [S]."""
-    excess: Array
-    """Sum of w^2 - 1, infinite beyond floating point, [S]."""
-    num_wide: Array
-    """Tokens with a ratio outside [1/2, 2], [S]."""
-    num_beyond: Array
-    """Tokens with a ratio outside [0.8, 1.2], [S]."""
-    num_clipped: Array
-    """Tokens that PPO's clip takes the gradient of, [S]; NaN where the advantage of one is not known."""
+    num_tokens: Array  # tokens, at least one, [S]
+    log_weight: Array  # log of the sum of w, [S]
+    log_square: Array  # log of the sum of w^2, [S]
+    log_ratio: Array  # sum of d, the log-ratio of the sequence, [S]
+    distance: Array  # sum of |d|, [S]
+    k3: Array  # sum of w - 1 - d, infinite beyond floating point, [S]
+    excess: Array  # sum of w^2 - 1, infinite beyond floating point, [S]
+    num_wide: Array  # tokens with a ratio outside [1/2, 2], [S]
+    num_beyond: Array  # tokens with a ratio outside [0.8, 1.2], [S]
+    num_clipped: Array  # tokens that PPO's clip takes the gradient of, [S]; NaN where the advantage of one is not known
 
 
 def sequence_sums(log_ratios: ArrayLike, lengths: ArrayLike, advantages: ArrayLike | None = None) -> SequenceSums:
@@ -280,20 +268,16 @@ ENTROPIES: tuple[Entropy, ...] = ("top_fifth", "rest")
 PROBABILITIES = (0.0, 0.25, 0.75, 1.0)
 """Bounds of the three buckets of probability: unlikely, in between and likely tokens. They are the same at every step,
 which quantiles would not be: late in training most tokens have probability near 1."""
-TOP = 0.2
-"""Share of the tokens that count as of high entropy, as in arXiv 2506.01939."""
+TOP = 0.2  # share of the tokens that count as of high entropy, as in arXiv 2506.01939
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCell:
     """One kind of token; None stands for all of that kind."""
 
-    sign: Sign | None = None
-    """Of the advantage."""
-    probability: int | None = None
-    """Which bucket of :data:`PROBABILITIES`, from 0."""
-    entropy: Entropy | None = None
-    """Whether among the top fifth of the step's tokens."""
+    sign: Sign | None = None  # of the advantage
+    probability: int | None = None  # which bucket of :data:`PROBABILITIES`, from 0
+    entropy: Entropy | None = None  # whether among the top fifth of the step's tokens
 
     def holds(self, cell: TokenCell) -> bool:
         """Whether all tokens of another cell are of this kind: the two agree in everything that this one names.
@@ -307,8 +291,7 @@ class TokenCell:
 
 UNDECIDED = TokenCell(entropy="top_fifth")
 """Tokens at which the policy's entropy is among the highest fifth of the step's."""
-UNLIKELY = TokenCell(probability=0)
-"""Tokens of low probability."""
+UNLIKELY = TokenCell(probability=0)  # tokens of low probability
 
 
 def token_cells(advantages: ArrayLike, logprobs: ArrayLike, entropies: ArrayLike) -> dict[TokenCell, NDArray[np.bool_]]:

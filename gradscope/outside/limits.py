@@ -25,13 +25,11 @@ VARIABLE = "GRADSCOPE_LIMITS"
 MOST_ROW = 256 << 20
 """Bytes of one line, of one member of an archive and of one document: the longest rollouts, with every token's numbers,
 take some ten MB, and as Python objects text of this size takes up to 2 GB."""
-MOST_UNPACKED = 512 << 20
-"""Bytes that any compressed file may unpack to, however small it is."""
+MOST_UNPACKED = 512 << 20  # bytes that any compressed file may unpack to, however small it is
 MOST_RATIO = 200
 """How many times its size a compressed file may unpack to beyond that: rollouts of one prompt are alike and compress
 ten- to thirtyfold, a file made to fill memory a thousandfold."""
-_MOST_SECONDS = 5
-"""Of processor time, for the template of one prompt: an honest one takes milliseconds."""
+_MOST_SECONDS = 5  # of processor time, for the template of one prompt: an honest one takes milliseconds
 _MOST_MEMORY = 1 << 30
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
@@ -40,8 +38,7 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
 )
 _LFS = b"version https://git-lfs.github.com/spec/"
-_MOST_POINTER = 1024
-"""Bytes that a pointer of Git LFS has at most, by its specification."""
+_MOST_POINTER = 1024  # bytes that a pointer of Git LFS has at most, by its specification
 
 
 def most(limit: int) -> int:

@@ -17,8 +17,7 @@ _SHOWN = 40
 class FieldRule:
     """What a value can be."""
 
-    words: str
-    """Completes "it can only be"."""
+    words: str  # completes "it can only be"
     holds: Callable[[Any], bool]
 
     def or_null(self) -> FieldRule:

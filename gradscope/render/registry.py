@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from gradscope.results.source import Source
 
 
-Tables = Mapping[str, Iterable[Any]]
-"""Table -> its records."""
+Tables = Mapping[str, Iterable[Any]]  # table -> its records
 
 
 def _attributes(*names: str) -> Callable[[Any], Tables]:

@@ -176,8 +176,7 @@ def _key_number(value: float, style: NumberStyle) -> str:
     return percent(value) if style == "share" else format_number(value, style)
 
 
-_LIMIT = 35
-"""Characters of a line: as many as leave room for the numbers in 80 columns."""
+_LIMIT = 35  # characters of a line: as many as leave room for the numbers in 80 columns
 _NAME = 20
 
 

@@ -20,40 +20,26 @@ _NOT_JUDGED = Estimate.undefined_because("the pair is not judged yet")
 class ComparedCell:
     """Runs with the same settings and different seeds."""
 
-    name: str
-    """The formulation, with the other settings that vary."""
-    advantage: str
-    """The formulation."""
-    settings: Mapping[str, str | int | float | bool | None]
-    """The other settings in which the compared runs differ."""
-    seeds: tuple[int, ...]
-    """One run each."""
-    runs: tuple[str, ...] = ()
-    """These runs, by as much of their paths as tells all compared ones apart."""
-    metrics: Mapping[str, Estimate]
-    """Metric -> mean over the runs, interval by Student's t."""
+    name: str  # the formulation, with the other settings that vary
+    advantage: str  # the formulation
+    settings: Mapping[str, str | int | float | bool | None]  # the other settings in which the compared runs differ
+    seeds: tuple[int, ...]  # one run each
+    runs: tuple[str, ...] = ()  # these runs, by as much of their paths as tells all compared ones apart
+    metrics: Mapping[str, Estimate]  # metric -> mean over the runs, interval by Student's t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedPair:
     """One metric of two cells that differ in one thing, paired by seed."""
 
-    first: str
-    """A cell's name."""
-    second: str
-    """The other cell's name."""
-    changed: str
-    """What differs: ``advantage``, or the setting's name."""
-    metric: str
-    """The metric."""
-    difference: Estimate
-    """Mean over the common seeds of second minus first."""
-    p_value: float | None
-    """Of the paired t test; None where it could not be made."""
-    p_holm: float | None
-    """The same, corrected for all tests of the comparison."""
-    sign_flip_p_value: float | None
-    """Of the permutation test that flips signs."""
+    first: str  # a cell's name
+    second: str  # the other cell's name
+    changed: str  # what differs: ``advantage``, or the setting's name
+    metric: str  # the metric
+    difference: Estimate  # mean over the common seeds of second minus first
+    p_value: float | None  # of the paired t test; None where it could not be made
+    p_holm: float | None  # the same, corrected for all tests of the comparison
+    sign_flip_p_value: float | None  # of the permutation test that flips signs
     sign_flip_p_holm: float | None = None
     """The same, corrected for all tests of 8 pairs or more; None where there are fewer pairs."""
     verdict: CompareVerdict = "open"
@@ -61,14 +47,10 @@ class ComparedPair:
     two single runs whose prompts do not explain it, with no word on other seeds."""
     least_detectable: Estimate = _NOT_JUDGED
     """The difference that would be decided in 80 % of such comparisons, at the spread seen."""
-    spread: float | None = None
-    """Standard deviation of the paired differences; None where nothing tells it."""
-    num_pairs: int
-    """Seeds that both cells have."""
-    test: str
-    """Which test ``p_value`` is of."""
-    undefined: str | None
-    """Why there is no p-value."""
+    spread: float | None = None  # standard deviation of the paired differences; None where nothing tells it
+    num_pairs: int  # seeds that both cells have
+    test: str  # which test ``p_value`` is of
+    undefined: str | None  # why there is no p-value
     within_runs: Estimate | None = None
     """Of two runs alone: the difference of a mean over groups, its interval by resampling prompts (of metrics alone,
     over their steps), with no word on other seeds. None elsewhere."""
@@ -78,41 +60,26 @@ class ComparedPair:
 class ComparedCurve:
     """One metric of a cell over the steps."""
 
-    cell: str
-    """The cell's name."""
-    metric: str
-    """``reward`` or ``frac_reward_zero_std``."""
-    steps: tuple[float, ...]
-    """The middle of each window of steps."""
-    mean: tuple[float, ...]
-    """Mean over the window and the runs."""
-    low: tuple[float, ...]
-    """That of the lowest run."""
-    high: tuple[float, ...]
-    """That of the highest run."""
+    cell: str  # the cell's name
+    metric: str  # ``reward`` or ``frac_reward_zero_std``
+    steps: tuple[float, ...]  # the middle of each window of steps
+    mean: tuple[float, ...]  # mean over the window and the runs
+    low: tuple[float, ...]  # that of the lowest run
+    high: tuple[float, ...]  # that of the highest run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison(Drawn):
     """Cells of runs side by side."""
 
-    source: Source
-    """The runs that were read."""
-    cells: tuple[ComparedCell, ...]
-    """By formulation and settings."""
-    pairs: tuple[ComparedPair, ...]
-    """Each metric of each two cells that differ in one thing."""
-    curves: tuple[ComparedCurve, ...]
-    """Learning curves."""
-    metrics: tuple[str, ...]
-    """The metrics compared, in order."""
-    num_tests: int
-    """Tests that were made, for which p-values are corrected."""
+    source: Source  # the runs that were read
+    cells: tuple[ComparedCell, ...]  # by formulation and settings
+    pairs: tuple[ComparedPair, ...]  # each metric of each two cells that differ in one thing
+    curves: tuple[ComparedCurve, ...]  # learning curves
+    metrics: tuple[str, ...]  # the metrics compared, in order
+    num_tests: int  # tests that were made, for which p-values are corrected
     rewards: tuple[SideRewards, ...] = ()
     """How much of each run its main reward decides; of runs of ours only where two are compared."""
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    """Folder of a run -> why it is not compared."""
-    cautions: tuple[str, ...] = ()
-    """What of two runs is not the same, or not known to be, beside what is compared."""
-    findings: tuple[str, ...] = ()
-    """What the numbers say, in sentences for people."""
+    left_out: Mapping[str, str] = field(default_factory=dict)  # folder of a run -> why it is not compared
+    cautions: tuple[str, ...] = ()  # what of two runs is not the same, or not known to be, beside what is compared
+    findings: tuple[str, ...] = ()  # what the numbers say, in sentences for people

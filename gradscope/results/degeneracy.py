@@ -19,22 +19,17 @@ from gradscope.results.signal import (
 from gradscope.results.source import Quarantine, Source
 from gradscope.shown import Drawn
 
-_MANY_IN_CONFLICT = 0.25
-"""As many dead groups cost a third more rollouts, which the report calls worth a look."""
+_MANY_IN_CONFLICT = 0.25  # as many dead groups cost a third more rollouts, which the report calls worth a look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSizeDegeneracy:
     """Degeneracy at one group size."""
 
-    group_size: int
-    """Rollouts a group, G."""
-    degeneracy: Estimate
-    """Share of groups of this size with zero reward range."""
-    iid_prediction: Estimate
-    """p^G + (1-p)^G."""
-    jensen_gap: Estimate
-    """degeneracy - iid_prediction."""
+    group_size: int  # rollouts a group, G
+    degeneracy: Estimate  # share of groups of this size with zero reward range
+    iid_prediction: Estimate  # p^G + (1-p)^G
+    jensen_gap: Estimate  # degeneracy - iid_prediction
     method: Literal["observed", "unbiased", "forecast"]
     """``observed``: groups of this size were logged; ``unbiased``: mean of [C(c,G)+C(n-c,G)]/C(n,G) over larger
     groups; ``forecast``: the fitted beta-binomial, beyond the rollouts that were logged."""
@@ -44,38 +39,29 @@ class GroupSizeDegeneracy:
 class IidPrediction:
     """The i.i.d. prediction from one choice of p: papers use either, and the two differ a lot."""
 
-    pass_rate_origin: str
-    """Which p it used, in words."""
-    iid_prediction: Estimate
-    """p^G + (1-p)^G at the logged group sizes."""
-    jensen_gap: Estimate
-    """frac_reward_zero_std - iid_prediction."""
+    pass_rate_origin: str  # which p it used, in words
+    iid_prediction: Estimate  # p^G + (1-p)^G at the logged group sizes
+    jensen_gap: Estimate  # frac_reward_zero_std - iid_prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overdispersion:
     """Whether groups differ more than independent coin flips with one pass rate a step."""
 
-    rate_variance: Estimate
-    """Var(p_x) over groups without bias; twice it is the gap of the population at G = 2."""
+    rate_variance: Estimate  # Var(p_x) over groups without bias; twice it is the gap of the population at G = 2
     between_prompts: Estimate
     """Of the variance within steps, what stays with a prompt from visit to visit; undefined where none returns."""
-    between_visits: Estimate
-    """What is left of it: of the visit, such as what the rollouts of one group share."""
-    z: Estimate
-    """Standard deviations by which fewer pairs of a group disagree than if outcomes were dealt at random."""
-    p_value: Estimate
-    """Chance of so few disagreeing pairs under the i.i.d. hypothesis."""
-    test: str
-    """How the p-value was found."""
+    between_visits: Estimate  # what is left of it: of the visit, such as what the rollouts of one group share
+    z: Estimate  # standard deviations by which fewer pairs of a group disagree than if outcomes were dealt at random
+    p_value: Estimate  # chance of so few disagreeing pairs under the i.i.d. hypothesis
+    test: str  # how the p-value was found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapDecomposition:
     """The Jensen gap in two parts that add up to it."""
 
-    between_prompts: Estimate
-    """Within a step, prompts differ: the gap minus the part over time."""
+    between_prompts: Estimate  # within a step, prompts differ: the gap minus the part over time
     over_time: Estimate
     """Between steps, p moves: mean over steps of the prediction at the step's p, minus that at the p of the log, both
     without bias."""
@@ -89,16 +75,11 @@ class PromptCounts:
     all passed, and is ``live`` otherwise.
     """
 
-    never: int | None
-    """Prompts without a passing rollout; None where passing is not known."""
-    always: int | None
-    """Prompts whose rollouts all pass; likewise."""
-    live: int
-    """All others; where passing is not known, those of which a group differed."""
-    frac_rollouts: float
-    """Share of the rollouts that the prompts took that are not live."""
-    reward: str
-    """The reward that tells."""
+    never: int | None  # prompts without a passing rollout; None where passing is not known
+    always: int | None  # prompts whose rollouts all pass; likewise
+    live: int  # all others; where passing is not known, those of which a group differed
+    frac_rollouts: float  # share of the rollouts that the prompts took that are not live
+    reward: str  # the reward that tells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +87,11 @@ class PolicyDegeneracy:
     """One of several policies whose rollouts a log pools."""
 
     policy: str
-    num_groups: int
-    """Groups that are of this policy alone."""
-    num_rollouts: int
-    """Its rollouts, in any group."""
+    num_groups: int  # groups that are of this policy alone
+    num_rollouts: int  # its rollouts, in any group
     frac_reward_zero_std: Estimate
     """Share of its own groups with zero reward range; undefined where every group mixes policies."""
-    pass_rate: Estimate
-    """Mean over groups of its share of passing rollouts."""
+    pass_rate: Estimate  # mean over groups of its share of passing rollouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +99,10 @@ class EnvironmentDegeneracy:
     """One of several environments, data sources or agents whose prompts a log mixes."""
 
     environment: str
-    num_groups: int
-    """Its groups."""
-    num_rollouts: int
-    """Their rollouts."""
-    frac_reward_zero_std: Estimate
-    """Share of its groups with zero reward range."""
-    pass_rate: Estimate
-    """Mean over its groups of their share of passing rollouts."""
+    num_groups: int  # its groups
+    num_rollouts: int  # their rollouts
+    frac_reward_zero_std: Estimate  # share of its groups with zero reward range
+    pass_rate: Estimate  # mean over its groups of their share of passing rollouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,26 +119,16 @@ class PolicyGap:
 class StepDegeneracy:
     """One step of the run, or a window of neighboring steps."""
 
-    step: int
-    """The trainer's step; the first of a window."""
-    last_step: int
-    """The last step of a window; equal to ``step`` for a single step."""
-    num_groups: int
-    """Groups at this step or in this window."""
-    frac_reward_zero_std: Estimate
-    """Share of groups with zero reward range."""
-    frac_all_pass: Estimate
-    """Share of groups that all pass."""
-    frac_all_fail: Estimate
-    """Share of groups that all fail."""
-    frac_tied: Estimate
-    """Share of groups with equal rewards that are neither pass nor fail."""
-    pass_rate: Estimate
-    """Mean over groups of the share of passing rollouts."""
-    iid_prediction: Estimate
-    """p^G + (1-p)^G at this step's p (or at the given base pass rate)."""
-    jensen_gap: Estimate
-    """frac_reward_zero_std - iid_prediction."""
+    step: int  # the trainer's step; the first of a window
+    last_step: int  # the last step of a window; equal to ``step`` for a single step
+    num_groups: int  # groups at this step or in this window
+    frac_reward_zero_std: Estimate  # share of groups with zero reward range
+    frac_all_pass: Estimate  # share of groups that all pass
+    frac_all_fail: Estimate  # share of groups that all fail
+    frac_tied: Estimate  # share of groups with equal rewards that are neither pass nor fail
+    pass_rate: Estimate  # mean over groups of the share of passing rollouts
+    iid_prediction: Estimate  # p^G + (1-p)^G at this step's p (or at the given base pass rate)
+    jensen_gap: Estimate  # frac_reward_zero_std - iid_prediction
     logged: float | None
     """The trainer's own ``frac_reward_zero_std`` at this step, where it logged one that covers these groups; None for a
     window."""
@@ -175,12 +139,9 @@ class StepBehindFilter:
     """One step of the run before its trainer's filter."""
 
     step: int
-    num_sampled: int | None
-    """Groups that were sampled, kept or dropped; None where that is not known."""
-    num_dead: int | None
-    """Those of them that gave no gradient: dropped for equal rewards, or dead in the log."""
-    frac_zero_std_sampled: Estimate
-    """num_dead / num_sampled."""
+    num_sampled: int | None  # groups that were sampled, kept or dropped; None where that is not known
+    num_dead: int | None  # those of them that gave no gradient: dropped for equal rewards, or dead in the log
+    frac_zero_std_sampled: Estimate  # num_dead / num_sampled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,85 +150,57 @@ class BehindFilter:
 
     frac_zero_std_sampled: Estimate
     """num_dead / num_sampled, with an interval over steps; undefined where no counter was logged."""
-    num_sampled: int | None
-    """Groups that were sampled at all steps whose counters can be used."""
-    num_dead: int | None
-    """Those of them that gave no gradient."""
-    by_step: tuple[StepBehindFilter, ...]
-    """One row a step; none where no counter was logged."""
+    num_sampled: int | None  # groups that were sampled at all steps whose counters can be used
+    num_dead: int | None  # those of them that gave no gradient
+    by_step: tuple[StepBehindFilter, ...]  # one row a step; none where no counter was logged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DegeneracyReport(Drawn):
     """How many groups give no gradient, of which kind, and how that compares with independent coin flips."""
 
-    source: Source
-    """Where the rollouts came from."""
-    reward: str
-    """Which reward was used: ``reward`` (the trainer's scalar) or the name of one reward function."""
+    source: Source  # where the rollouts came from
+    reward: str  # which reward was used: ``reward`` (the trainer's scalar) or the name of one reward function
     success_threshold: float | None
     """A rollout passes when its reward reaches this; None where rewards are not binary and none was given."""
-    num_groups: int
-    """Groups used."""
-    num_rollouts: int
-    """Rollouts used."""
-    group_size: int | None
-    """Rollouts a group; None when groups differ in size."""
-    pass_rate_origin: str
-    """Which p the i.i.d. prediction used, in words."""
+    num_groups: int  # groups used
+    num_rollouts: int  # rollouts used
+    group_size: int | None  # rollouts a group; None when groups differ in size
+    pass_rate_origin: str  # which p the i.i.d. prediction used, in words
     course_pass_rate_origin: str
     """Which p the predictions of ``by_step`` used, in words: without a given one, that of their own groups."""
-    frac_reward_zero_std: Estimate
-    """Share of groups with zero reward range."""
+    frac_reward_zero_std: Estimate  # share of groups with zero reward range
     behind_filter: BehindFilter
     """The same share among all groups that were sampled, those included that a filter dropped before the log."""
-    frac_all_pass: Estimate
-    """Share of groups that all pass."""
-    frac_all_fail: Estimate
-    """Share of groups that all fail."""
-    frac_tied: Estimate
-    """Share of groups with equal rewards that are neither pass nor fail."""
-    pass_rate: Estimate
-    """Mean over groups of the share of passing rollouts, p."""
-    iid_prediction: Estimate
-    """p^G + (1-p)^G."""
-    jensen_gap: Estimate
-    """frac_reward_zero_std - iid_prediction."""
-    relative_gap: Estimate
-    """jensen_gap / iid_prediction."""
+    frac_all_pass: Estimate  # share of groups that all pass
+    frac_all_fail: Estimate  # share of groups that all fail
+    frac_tied: Estimate  # share of groups with equal rewards that are neither pass nor fail
+    pass_rate: Estimate  # mean over groups of the share of passing rollouts, p
+    iid_prediction: Estimate  # p^G + (1-p)^G
+    jensen_gap: Estimate  # frac_reward_zero_std - iid_prediction
+    relative_gap: Estimate  # jensen_gap / iid_prediction
     predictions: tuple[IidPrediction, ...]
     """The prediction from each p that can be had: the mean of the log, each step's own, the given one."""
-    overdispersion: Overdispersion
-    """The i.i.d. hypothesis on trial."""
-    by_group_size: tuple[GroupSizeDegeneracy, ...]
-    """One row per group size asked for, the logged one first."""
-    gap_decomposition: GapDecomposition
-    """The gap split into prompts and time."""
-    by_policy: tuple[PolicyDegeneracy, ...]
-    """One row per policy, where the log pools several."""
+    overdispersion: Overdispersion  # the i.i.d. hypothesis on trial
+    by_group_size: tuple[GroupSizeDegeneracy, ...]  # one row per group size asked for, the logged one first
+    gap_decomposition: GapDecomposition  # the gap split into prompts and time
+    by_policy: tuple[PolicyDegeneracy, ...]  # one row per policy, where the log pools several
     policy_gap: PolicyGap | None
     """The gap split into prompts and policies; None for a log of one policy, or where what passes is not
     known."""
     by_environment: tuple[EnvironmentDegeneracy, ...]
     """One row per environment, data source or agent, where rows name several."""
-    by_step: tuple[StepDegeneracy, ...]
-    """One row per step."""
-    pass_rates: PassRateDistribution
-    """The distribution of pass rates over groups."""
-    starvation: SignalCost
-    """What degenerate groups cost."""
-    advantages: tuple[AdvantageMass, ...]
-    """Each formulation of the registry on these rewards."""
-    advantages_of: str
-    """Whose advantages the shares of ``by_reward`` are of, in words; empty where there are none."""
-    by_reward: tuple[RewardFunction, ...]
-    """Each reward function, where several were logged."""
+    by_step: tuple[StepDegeneracy, ...]  # one row per step
+    pass_rates: PassRateDistribution  # the distribution of pass rates over groups
+    starvation: SignalCost  # what degenerate groups cost
+    advantages: tuple[AdvantageMass, ...]  # each formulation of the registry on these rewards
+    advantages_of: str  # whose advantages the shares of ``by_reward`` are of, in words; empty where there are none
+    by_reward: tuple[RewardFunction, ...]  # each reward function, where several were logged
     frac_reward_conflict: Estimate
     """Share of groups in which the main reward is tied and the others make all of the gradient."""
     reward_conflict: RewardConflict | None
     """What is known of these groups; None where there are none, or where the share is undefined."""
-    prompts: PromptCounts
-    """How many prompts never pass, always pass, and are live."""
+    prompts: PromptCounts  # how many prompts never pass, always pass, and are live
     by_prompt: LazyRows
     """One row a prompt, those that cost the most rollouts without a gradient first: ``prompt_id``, ``prompt`` (its
     text; None where the log was reduced to its rewards), ``num_groups``, ``num_rollouts``, ``pass_rate`` (None where
@@ -276,10 +209,8 @@ class DegeneracyReport(Drawn):
     """What it takes to reach a share of degenerate groups; None where none was asked for."""
     frac_set_aside: Estimate
     """Share of the log's rows that could not be used; without an interval, for it is of this log and no sample."""
-    quarantined: Quarantine
-    """Rows that were set aside (the same object as in ``source``; scripts rely on it here)."""
-    findings: tuple[str, ...] = ()
-    """What the numbers say, in sentences for people."""
+    quarantined: Quarantine  # rows that were set aside (the same object as in ``source``; scripts rely on it here)
+    findings: tuple[str, ...] = ()  # what the numbers say, in sentences for people
     metrics: tuple[MetricCourse, ...] = ()
     """What the trainer logged by step, where the log holds metrics and no rollouts."""
 

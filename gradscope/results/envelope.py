@@ -85,8 +85,7 @@ class PlainRows(list[dict[str, Any]]):
     """Rows of plain values: each is one line of the printed document, however many there are."""
 
 
-FLATTENED = {"flattened": True}
-"""Metadata of a field whose own fields stand in its place in the document."""
+FLATTENED = {"flattened": True}  # metadata of a field whose own fields stand in its place in the document
 NOT_IN_DOCUMENT = {"in_document": False}
 """Metadata of a field that repeats in other words what the document holds, for people alone."""
 

@@ -13,54 +13,39 @@ from gradscope.estimate import Estimate
 class EntropyNumbers:
     """How undecided the policy was."""
 
-    step: int | None
-    """The step; None: the whole log."""
-    mean: Estimate
-    """Nats a token."""
+    step: int | None  # the step; None: the whole log
+    mean: Estimate  # nats a token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyEntropy:
     """The entropy that was logged."""
 
-    overall: EntropyNumbers | None = None
-    """The whole log."""
-    by_step: tuple[EntropyNumbers, ...] = ()
-    """Each step that has it."""
-    trend: Estimate | None = None
-    """Change along its line, first to last step."""
-    origin: str = ""
-    """``tokens``, or the trainer's name of it."""
+    overall: EntropyNumbers | None = None  # the whole log
+    by_step: tuple[EntropyNumbers, ...] = ()  # each step that has it
+    trend: Estimate | None = None  # change along its line, first to last step
+    origin: str = ""  # ``tokens``, or the trainer's name of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalenessNumbers:
     """How many updates the weights that sampled were behind."""
 
-    step: int | None
-    """The step; None: the whole log."""
-    num_rollouts: int
-    """Rollouts whose weights are known and that count in the loss."""
-    mean_lag: Estimate
-    """Mean lag of their first token."""
-    max_lag: Estimate
-    """Largest lag."""
-    frac_above_1: Estimate
-    """Share of rollouts that lag by more than one update."""
-    frac_mixed: Estimate
-    """Share of rollouts during which the weights changed."""
+    step: int | None  # the step; None: the whole log
+    num_rollouts: int  # rollouts whose weights are known and that count in the loss
+    mean_lag: Estimate  # mean lag of their first token
+    max_lag: Estimate  # largest lag
+    frac_above_1: Estimate  # share of rollouts that lag by more than one update
+    frac_mixed: Estimate  # share of rollouts during which the weights changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagShare:
     """The rollouts of one lag."""
 
-    lag: int
-    """Updates that their weights were behind."""
-    num_rollouts: int
-    """Rollouts."""
-    share: float
-    """Share of all rollouts whose weights are known."""
+    lag: int  # updates that their weights were behind
+    num_rollouts: int  # rollouts
+    share: float  # share of all rollouts whose weights are known
     logprob_gap: Estimate
     """Mean |log ratio| of their tokens; undefined where the log does not have both log-probabilities."""
 
@@ -69,26 +54,19 @@ class LagShare:
 class Staleness:
     """The versions of the weights that sampled."""
 
-    overall: StalenessNumbers | None = None
-    """The whole log."""
-    by_step: tuple[StalenessNumbers, ...] = ()
-    """Each step that has them."""
-    by_lag: tuple[LagShare, ...] = ()
-    """Each lag that occurs, ascending."""
-    contradiction: str = ""
-    """Why the versions do not tell a lag, where they do not; a sentence without its period."""
+    overall: StalenessNumbers | None = None  # the whole log
+    by_step: tuple[StalenessNumbers, ...] = ()  # each step that has them
+    by_lag: tuple[LagShare, ...] = ()  # each lag that occurs, ascending
+    contradiction: str = ""  # why the versions do not tell a lag, where they do not; a sentence without its period
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationNumbers:
     """How completions ended and how long they took."""
 
-    step: int | None
-    """The step; None: the whole log."""
-    frac_truncated: Estimate
-    """Share of completions that were cut off at the length limit."""
-    seconds: Estimate
-    """Mean seconds of generating a completion."""
+    step: int | None  # the step; None: the whole log
+    frac_truncated: Estimate  # share of completions that were cut off at the length limit
+    seconds: Estimate  # mean seconds of generating a completion
     slowest_over_mean: Estimate
     """Seconds of the slowest completion of a step over the mean of the step; of the whole log its mean over steps."""
 
@@ -97,32 +75,22 @@ class GenerationNumbers:
 class Generation:
     """The ends and times of completions."""
 
-    overall: GenerationNumbers | None = None
-    """The whole log."""
-    by_step: tuple[GenerationNumbers, ...] = ()
-    """Each step that has any of them."""
+    overall: GenerationNumbers | None = None  # the whole log
+    by_step: tuple[GenerationNumbers, ...] = ()  # each step that has any of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricCourse:
     """One number at the steps that have it, as it was logged."""
 
-    name: str
-    """Its common name: ``frac_reward_zero_std``, ``reward``, ``grad_norm``, ..."""
-    title: str
-    """What it is, in a few words."""
-    style: Literal["share", "norm", "count"]
-    """How it reads."""
-    mean: Estimate
-    """Mean over these steps, without an interval; undefined where one of them is no finite number."""
-    largest_step: int
-    """The step of its largest finite number; of its first number where none is finite."""
-    smallest_step: int
-    """The same of its smallest."""
-    steps: tuple[int, ...]
-    """The steps, ascending."""
-    values: tuple[float, ...]
-    """The number at each of them; NaN and infinity as they were logged."""
+    name: str  # its common name: ``frac_reward_zero_std``, ``reward``, ``grad_norm``, ...
+    title: str  # what it is, in a few words
+    style: Literal["share", "norm", "count"]  # how it reads
+    mean: Estimate  # mean over these steps, without an interval; undefined where one of them is no finite number
+    largest_step: int  # the step of its largest finite number; of its first number where none is finite
+    smallest_step: int  # the same of its smallest
+    steps: tuple[int, ...]  # the steps, ascending
+    values: tuple[float, ...]  # the number at each of them; NaN and infinity as they were logged
 
     def at(self, step: int) -> float:
         """The number at one of its steps."""
@@ -133,79 +101,51 @@ class MetricCourse:
 class MismatchNumbers:
     """How far the trainer's policy is from the one that sampled; w is the ratio of both probabilities of a token."""
 
-    step: int | None
-    """The step; None: the whole log."""
-    num_tokens: int
-    """Sampled tokens that have both log-probabilities."""
-    num_sequences: int
-    """Sequences that have them."""
-    token_ess: Estimate
-    """Effective share of the tokens."""
-    sequence_ess: Estimate
-    """Effective share of the sequences."""
-    logprob_gap: Estimate
-    """Mean of |log w|."""
-    kl_k1: Estimate
-    """KL(sampler, trainer) a token, mean of -log w."""
-    kl_k3: Estimate
-    """KL(sampler, trainer) a token, mean of w - 1 - log w."""
-    chi2_token: Estimate
-    """Mean of w^2 - 1 over tokens."""
-    chi2_sequence: Estimate
-    """Mean of w^2 - 1 over sequences."""
-    frac_beyond_2: Estimate
-    """Share of tokens with w outside [1/2, 2]."""
-    frac_beyond_clip: Estimate
-    """Share of tokens with w outside [0.8, 1.2]."""
-    frac_clipped: Estimate
-    """Share of tokens whose gradient PPO's clip at 0.2 takes; undefined without advantages."""
+    step: int | None  # the step; None: the whole log
+    num_tokens: int  # sampled tokens that have both log-probabilities
+    num_sequences: int  # sequences that have them
+    token_ess: Estimate  # effective share of the tokens
+    sequence_ess: Estimate  # effective share of the sequences
+    logprob_gap: Estimate  # mean of |log w|
+    kl_k1: Estimate  # KL(sampler, trainer) a token, mean of -log w
+    kl_k3: Estimate  # KL(sampler, trainer) a token, mean of w - 1 - log w
+    chi2_token: Estimate  # mean of w^2 - 1 over tokens
+    chi2_sequence: Estimate  # mean of w^2 - 1 over sequences
+    frac_beyond_2: Estimate  # share of tokens with w outside [1/2, 2]
+    frac_beyond_clip: Estimate  # share of tokens with w outside [0.8, 1.2]
+    frac_clipped: Estimate  # share of tokens whose gradient PPO's clip at 0.2 takes; undefined without advantages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenMismatch:
     """One token on which sampler and trainer differ."""
 
-    step: int
-    """Its step."""
-    row: int
-    """The row of its rollout within the step, from 0."""
-    sequence: int
-    """Which of its rollout's sequences it is in, from 0; 0 where the rollout is one."""
-    position: int
-    """Its place in the completion of its sequence, from 0."""
-    sampler: float
-    """The sampler's log-probability."""
-    trainer: float
-    """The trainer's."""
+    step: int  # its step
+    row: int  # the row of its rollout within the step, from 0
+    sequence: int  # which of its rollout's sequences it is in, from 0; 0 where the rollout is one
+    position: int  # its place in the completion of its sequence, from 0
+    sampler: float  # the sampler's log-probability
+    trainer: float  # the trainer's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerMismatch:
     """The logged log-probabilities of sampler and trainer beside each other."""
 
-    overall: MismatchNumbers | None = None
-    """The whole log."""
-    by_step: tuple[MismatchNumbers, ...] = ()
-    """Each step that has tokens to compare."""
-    worst: tuple[TokenMismatch, ...] = ()
-    """The tokens with the largest |log w|."""
-    set_aside: Mapping[str, int] = field(default_factory=dict)
-    """Why rows could not be compared -> how many."""
-    is_identical: bool = False
-    """Whether no token differs at all, as where the trainer takes over the sampler's values."""
+    overall: MismatchNumbers | None = None  # the whole log
+    by_step: tuple[MismatchNumbers, ...] = ()  # each step that has tokens to compare
+    worst: tuple[TokenMismatch, ...] = ()  # the tokens with the largest |log w|
+    set_aside: Mapping[str, int] = field(default_factory=dict)  # why rows could not be compared -> how many
+    is_identical: bool = False  # whether no token differs at all, as where the trainer takes over the sampler's values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedPolicy:
     """Everything of this kind that a log holds."""
 
-    sampler: SamplerMismatch = field(default_factory=SamplerMismatch)
-    """Sampler and trainer."""
-    entropy: PolicyEntropy = field(default_factory=PolicyEntropy)
-    """Entropy."""
-    staleness: Staleness = field(default_factory=Staleness)
-    """Lag of the weights."""
-    generation: Generation = field(default_factory=Generation)
-    """Ends and times of completions."""
+    sampler: SamplerMismatch = field(default_factory=SamplerMismatch)  # sampler and trainer
+    entropy: PolicyEntropy = field(default_factory=PolicyEntropy)  # entropy
+    staleness: Staleness = field(default_factory=Staleness)  # lag of the weights
+    generation: Generation = field(default_factory=Generation)  # ends and times of completions
     missing: Mapping[str, str] = field(default_factory=dict)
     """Part without numbers -> why; a sentence without its period."""

@@ -21,40 +21,30 @@ class Quantity:
     name: str
     """``reward``, ``advantage``, ``frac_reward_zero_std``, ``grad_norm``, or ``completion``: a text that is not of its
     ids, and there only where one is."""
-    verdict: ReplayVerdict
-    """Whether it was reproduced."""
-    cause: str | None
-    """Why not, or how it could be reproduced although something was inferred."""
+    verdict: ReplayVerdict  # whether it was reproduced
+    cause: str | None  # why not, or how it could be reproduced although something was inferred
     reason: str | None = None
     """The kind of cause: ``weights_missing``, ``differs``, ... (`docs/replay.md` has them all); None for a match."""
-    advice: str | None = None
-    """What to do about it, a sentence; None for a match."""
+    advice: str | None = None  # what to do about it, a sentence; None for a match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReplay(OfStep):
     """One step, recomputed from its rollouts and the weights before its update."""
 
-    weights: str | None
-    """The weights that were used; None where they are not on disk."""
+    weights: str | None  # the weights that were used; None where they are not on disk
     verdict: ReplayVerdict
     """``mismatch`` if any quantity differs, else what is said of ``grad_norm``: only the right weights, ids, advantages
     and loss reproduce it. ``no_gradient``: it is zero in the log and here, which any weights and ids would give."""
-    cause: str | None
-    """The first cause, for people."""
-    quantities: tuple[Quantity, ...]
-    """The verdict on each."""
-    logged: Mapping[str, float]
-    """What the trainer logged."""
-    recomputed: Mapping[str, float]
-    """The same names, recomputed; a name is absent where it could not be."""
+    cause: str | None  # the first cause, for people
+    quantities: tuple[Quantity, ...]  # the verdict on each
+    logged: Mapping[str, float]  # what the trainer logged
+    recomputed: Mapping[str, float]  # the same names, recomputed; a name is absent where it could not be
     relative_error: Mapping[str, float]
     """|recomputed - logged| / |logged|, and |recomputed - logged| where the logged value is 0. For ``advantage``:
     the largest absolute difference over the step's rollouts."""
-    num_inferred_ids: int
-    """Rollouts of the step whose token ids were re-tokenized from text."""
-    frac_kl: float | None
-    """Norm of the KL part of the gradient over the norm of the whole; None without a KL term."""
+    num_inferred_ids: int  # rollouts of the step whose token ids were re-tokenized from text
+    frac_kl: float | None  # norm of the KL part of the gradient over the norm of the whole; None without a KL term
     logprob_difference: LogprobDifference | None = None
     """Whether these weights made these rollouts; None where the sampler's log-probabilities were not logged."""
     told_within: float | None = None
@@ -66,25 +56,19 @@ class StepReplay(OfStep):
 class ReplayReport(Drawn):
     """Does the log reproduce the trainer's numbers?"""
 
-    source: Source
-    """Where the rollouts came from."""
-    steps: tuple[StepReplay, ...]
-    """By step."""
+    source: Source  # where the rollouts came from
+    steps: tuple[StepReplay, ...]  # by step
     verdict: ReplayVerdict
     """``mismatch`` if any step mismatches, else ``match`` if any step with a gradient matches, else ``cannot``."""
-    tolerance: float
-    """Largest relative error of ``grad_norm`` that counts as a match."""
-    engine: Mapping[str, object]
-    """Engine, dtype, device, coverage and self-check of the gradient computation."""
-    headline: str
-    """The verdict with its counts: ``match at 3 of 24 steps; 21 cannot``."""
+    tolerance: float  # largest relative error of ``grad_norm`` that counts as a match
+    engine: Mapping[str, object]  # engine, dtype, device, coverage and self-check of the gradient computation
+    headline: str  # the verdict with its counts: ``match at 3 of 24 steps; 21 cannot``
     frac_replay_mismatch: Estimate
     """Share of the judged steps, those that match or mismatch, that mismatch; undefined where no step is judged."""
     equivalent_check: str = ""
     """The ``gradscope check`` command that passes where this verdict is ``match`` and nowhere else; empty where the
     tolerance is another."""
-    findings: tuple[str, ...] = ()
-    """What the numbers say, in sentences for people."""
+    findings: tuple[str, ...] = ()  # what the numbers say, in sentences for people
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,34 +78,25 @@ class LogprobDifference:
     Where a batch is reused, the logged ones are of the weights that sampled it, and these weights have moved since.
     """
 
-    num_tokens: int
-    """Tokens whose log-probability was logged."""
-    mean: float
-    """Mean difference, in nats."""
-    max: float
-    """The largest."""
-    frac_beyond: float
-    """Share of tokens beyond ``bound``."""
-    bound: float
-    """The difference that counts as one."""
+    num_tokens: int  # tokens whose log-probability was logged
+    mean: float  # mean difference, in nats
+    max: float  # the largest
+    frac_beyond: float  # share of tokens beyond ``bound``
+    bound: float  # the difference that counts as one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikeMetric:
     """One number that the trainer logged at the step, beside those of the steps around it."""
 
-    name: str
-    """As it was logged."""
-    value: Estimate
-    """At the step; undefined where it was logged as NaN or infinity."""
-    typical: Estimate
-    """Median of the up to 50 nearest steps; undefined with fewer than 8."""
+    name: str  # as it was logged
+    value: Estimate  # at the step; undefined where it was logged as NaN or infinity
+    typical: Estimate  # median of the up to 50 nearest steps; undefined with fewer than 8
     deviation: Estimate
     """Standard deviations from it, by their median absolute deviation; of logarithms where none is negative."""
     by_chance: Estimate
     """What the furthest of as many steps exceeds in one run of twenty, were the steps normal and alike."""
-    is_unusual: bool
-    """Whether the deviation lies above that, or the number is none."""
+    is_unusual: bool  # whether the deviation lies above that, or the number is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,51 +105,35 @@ class SpikeRollout:
 
     group_id: str
     sample: int
-    reward: float | None
-    """Its reward; None where it is missing."""
-    advantage: float | None
-    """As logged; None where each token has its own, or none was logged."""
-    num_tokens: int | None
-    """Completion tokens; None where only text was logged."""
-    repeated_ngrams: Estimate
-    """Share of its runs of four tokens, or words, that stood in it before."""
-    projection_share: Estimate
-    """Its part of the step's gradient along the gradient."""
-    norm_without: Estimate
-    """The step's ``grad_norm`` without it, the others' weights in the loss as they were."""
+    reward: float | None  # its reward; None where it is missing
+    advantage: float | None  # as logged; None where each token has its own, or none was logged
+    num_tokens: int | None  # completion tokens; None where only text was logged
+    repeated_ngrams: Estimate  # share of its runs of four tokens, or words, that stood in it before
+    projection_share: Estimate  # its part of the step's gradient along the gradient
+    norm_without: Estimate  # the step's ``grad_norm`` without it, the others' weights in the loss as they were
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikeRemoval:
     """The step without some of its rollouts, the worst first."""
 
-    num_removed: int
-    """How many are left out."""
-    group_id: str
-    """Group of the one that is left out last."""
+    num_removed: int  # how many are left out
+    group_id: str  # group of the one that is left out last
     sample: int
-    grad_norm: float
-    """What is left of the norm."""
+    grad_norm: float  # what is left of the norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikeToken:
     """One token of the rollouts with the largest parts."""
 
-    group_id: str
-    """Group of its rollout."""
-    sample: int
-    """Index of that within the group."""
-    position: int
-    """Index within the completion."""
-    text: str
-    """The token alone; its id in brackets where there is no tokenizer."""
-    norm: float
-    """Norm of its gradient, ``token_norm``."""
-    weight: float
-    """What multiplies grad log pi in the loss; negative where the update makes the token more likely."""
-    entropy: float
-    """Entropy of the policy where it was sampled, in nats."""
+    group_id: str  # group of its rollout
+    sample: int  # index of that within the group
+    position: int  # index within the completion
+    text: str  # the token alone; its id in brackets where there is no tokenizer
+    norm: float  # norm of its gradient, ``token_norm``
+    weight: float  # what multiplies grad log pi in the loss; negative where the update makes the token more likely
+    entropy: float  # entropy of the policy where it was sampled, in nats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,12 +141,9 @@ class SpikeTensor:
     """One parameter's part of the step's gradient."""
 
     tensor: str
-    norm: float
-    """Norm of its gradient."""
-    tensor_share: float
-    """Its part of the squared norm of the whole gradient."""
-    frac_parameters: float
-    """Its part of the trainable parameters: the share that it would have, were all entries alike."""
+    norm: float  # norm of its gradient
+    tensor_share: float  # its part of the squared norm of the whole gradient
+    frac_parameters: float  # its part of the trainable parameters: the share that it would have, were all entries alike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -196,23 +152,16 @@ class SpikeReport(Drawn):
 
     source: Source
     step: int
-    was_named: bool
-    """Whether the step was asked for; else it is the one that stands out most."""
-    metrics: tuple[SpikeMetric, ...]
-    """What was logged at it: the gradient norm, the KL, the loss, as far as they were."""
+    was_named: bool  # whether the step was asked for; else it is the one that stands out most
+    metrics: tuple[SpikeMetric, ...]  # what was logged at it: the gradient norm, the KL, the loss, as far as they were
     course: Mapping[int, float]
     """Step -> the logged number by which the step was chosen, or its first metric; finite ones."""
-    grad_norm: Estimate
-    """Recomputed; undefined where it could not be, with the reason."""
+    grad_norm: Estimate  # recomputed; undefined where it could not be, with the reason
     rollouts: tuple[SpikeRollout, ...]
     """All of the step, those with the largest part of its gradient first; without gradients, those that repeat most."""
     removals: tuple[SpikeRemoval, ...]
     """One rollout after the other left out, until the norm is that of the steps around it or a quarter is gone."""
-    tokens: tuple[SpikeToken, ...]
-    """Those with the largest gradients of the rollouts with the largest parts."""
-    tensors: tuple[SpikeTensor, ...]
-    """Parameters, the largest part first."""
-    engine: Mapping[str, object]
-    """How gradients were computed; empty where none were."""
-    findings: tuple[str, ...] = ()
-    """What the numbers say, in sentences for people."""
+    tokens: tuple[SpikeToken, ...]  # those with the largest gradients of the rollouts with the largest parts
+    tensors: tuple[SpikeTensor, ...]  # parameters, the largest part first
+    engine: Mapping[str, object]  # how gradients were computed; empty where none were
+    findings: tuple[str, ...] = ()  # what the numbers say, in sentences for people

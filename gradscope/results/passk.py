@@ -14,38 +14,28 @@ from gradscope.shown import Drawn
 class PassAtK:
     """One row of a table."""
 
-    k: int
-    """The budget."""
-    pass_at_k: Estimate
-    """Chance that at least one of k samples is correct: mean over prompts of 1 - C(n-c,k)/C(n,k)."""
-    pass_hat_k: Estimate
-    """Chance that all k samples are correct (pass^k): mean over prompts of C(c,k)/C(n,k)."""
+    k: int  # the budget
+    pass_at_k: Estimate  # chance that at least one of k samples is correct: mean over prompts of 1 - C(n-c,k)/C(n,k)
+    pass_hat_k: Estimate  # chance that all k samples are correct (pass^k): mean over prompts of C(c,k)/C(n,k)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassAtKForecast:
     """A budget beyond the samples, its value from the fitted shape of pass rates, its interval for any shape."""
 
-    k: int
-    """The budget."""
-    pass_at_k: Estimate
-    """Forecast chance that at least one of k samples is correct."""
-    pass_hat_k: Estimate
-    """Forecast chance that all k samples are correct."""
-    method: Literal["forecast"] = "forecast"
-    """Not an unbiased estimate: those end at the number of samples."""
+    k: int  # the budget
+    pass_at_k: Estimate  # forecast chance that at least one of k samples is correct
+    pass_hat_k: Estimate  # forecast chance that all k samples are correct
+    method: Literal["forecast"] = "forecast"  # not an unbiased estimate: those end at the number of samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Which of several evaluations a table is of: they are told apart by task, model and scorer, and never pooled."""
 
-    task: str
-    """The task; where nothing else tells, the file's name."""
-    model: str
-    """The model; empty where nothing tells."""
-    scorer: str
-    """Whose score it is: a scorer, or a metric after a filter; ``reward`` where a sample has one score."""
+    task: str  # the task; where nothing else tells, the file's name
+    model: str  # the model; empty where nothing tells
+    scorer: str  # whose score it is: a scorer, or a metric after a filter; ``reward`` where a sample has one score
     unfinished: str
     """How the evaluation ended and how many of its samples there are, where it did not succeed; else empty."""
     mean_score: Estimate
@@ -56,36 +46,25 @@ class Evaluation:
 class PassAtKTable:
     """pass@k of one file of samples."""
 
-    name: str
-    """The file's name, or the name of the policy within it."""
-    source: Source
-    """Where the samples came from."""
-    num_prompts: int
-    """Prompts used."""
-    num_samples: tuple[int, int]
-    """Fewest and most samples of a prompt."""
-    rows: tuple[PassAtK, ...]
-    """By k."""
+    name: str  # the file's name, or the name of the policy within it
+    source: Source  # where the samples came from
+    num_prompts: int  # prompts used
+    num_samples: tuple[int, int]  # fewest and most samples of a prompt
+    rows: tuple[PassAtK, ...]  # by k
     forecasts: tuple[PassAtKForecast, ...] = ()
     """One per budget asked for that exceeds the samples of a prompt; the row of that budget stays undefined."""
-    evaluation: Evaluation | None = None
-    """Whose samples they are, where a folder holds several evaluations; else None."""
+    evaluation: Evaluation | None = None  # whose samples they are, where a folder holds several evaluations; else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassAtKDifference:
     """Second minus first, paired by prompt."""
 
-    k: int
-    """The budget."""
-    difference: Estimate
-    """pass@k of the second minus pass@k of the first, interval by resampling prompts."""
-    first_wins: int
-    """Prompts on which the first has the higher estimate."""
-    second_wins: int
-    """Prompts on which the second has the higher estimate."""
-    ties: int
-    """Prompts on which they are equal."""
+    k: int  # the budget
+    difference: Estimate  # pass@k of the second minus pass@k of the first, interval by resampling prompts
+    first_wins: int  # prompts on which the first has the higher estimate
+    second_wins: int  # prompts on which the second has the higher estimate
+    ties: int  # prompts on which they are equal
     compression_factor: Estimate
     """The least m with which pass@(m k) of the first reaches pass@k of the second; undefined, with the reason, where
     the first's samples end before."""
@@ -97,39 +76,27 @@ class PassAtKDifference:
 class Solved:
     """On how many prompts each policy has at least one correct sample."""
 
-    both: int
-    """Prompts solved by both."""
-    first_only: int
-    """Prompts that only the first solves."""
-    second_only: int
-    """Prompts that only the second solves."""
-    neither: int
-    """Prompts that none solves."""
+    both: int  # prompts solved by both
+    first_only: int  # prompts that only the first solves
+    second_only: int  # prompts that only the second solves
+    neither: int  # prompts that none solves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassAtKComparison:
     """Two files of samples of the same prompts."""
 
-    first: str
-    """Name of the first."""
-    second: str
-    """Name of the second."""
-    num_prompts: int
-    """Prompts that both have; the others are left out."""
-    num_unpaired: int
-    """Prompts that only one of them has."""
-    rows: tuple[PassAtKDifference, ...]
-    """By k."""
+    first: str  # name of the first
+    second: str  # name of the second
+    num_prompts: int  # prompts that both have; the others are left out
+    num_unpaired: int  # prompts that only one of them has
+    rows: tuple[PassAtKDifference, ...]  # by k
     crossover_k: int | None
     """The smallest k at which the sign of the difference is the opposite of that at the smallest k; None where it
     never changes."""
-    solved: Solved
-    """Prompts with at least one correct sample."""
-    frac_won: Estimate
-    """Mean over prompts of the gain at the largest k, losses counted as 0."""
-    frac_lost: Estimate
-    """Mean over prompts of the loss at the largest k, gains counted as 0."""
+    solved: Solved  # prompts with at least one correct sample
+    frac_won: Estimate  # mean over prompts of the gain at the largest k, losses counted as 0
+    frac_lost: Estimate  # mean over prompts of the loss at the largest k, gains counted as 0
     least_sharpening: float | None
     """No best of m of the first explains what the second solves anew for m up to this, with 95 % confidence; None where
     not even m = 1 is refuted."""
@@ -137,10 +104,8 @@ class PassAtKComparison:
     """``capacity expansion``: the second solves prompts that no plausible sharpening of the first would, and more at
     the largest k; ``search compression``: it gains at the smallest k and solves hardly another prompt at the largest,
     though the first left some unsolved; ``no headroom``: it left next to none; ``undecided``: neither is shown."""
-    evidence: str
-    """What the verdict rests on, in words."""
-    verifier: str
-    """What false positives of the verifier would do to it, in words; empty without a budget in common."""
+    evidence: str  # what the verdict rests on, in words
+    verifier: str  # what false positives of the verifier would do to it, in words; empty without a budget in common
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -149,12 +114,9 @@ class PassAtKReport(Drawn):
 
     tables: tuple[PassAtKTable, ...]
     """One per file; of a folder of evaluations one per log and scorer, which are not compared."""
-    comparison: PassAtKComparison | None
-    """First against second file; None for one file."""
-    further_comparisons: tuple[PassAtKComparison, ...] = ()
-    """First against third, fourth, ..."""
-    findings: tuple[str, ...] = ()
-    """What the numbers say, in sentences for people."""
+    comparison: PassAtKComparison | None  # first against second file; None for one file
+    further_comparisons: tuple[PassAtKComparison, ...] = ()  # first against third, fourth, ...
+    findings: tuple[str, ...] = ()  # what the numbers say, in sentences for people
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -39,44 +39,32 @@ class NullRank:
 
     effective_rank: Estimate
     """Mean over the live sub-groups, interval by resampling groups; each sub-group's own is a mean over draws."""
-    difference: Estimate
-    """Effective rank minus that of the null, paired by sub-group."""
-    ratio: Estimate
-    """Mean effective rank over the mean of the null, from the same sub-groups."""
-    two_direction_energy: Estimate
-    """Share of sum s^2 in the two largest singular values under the null."""
-    profile: tuple[float, ...] = ()
-    """Mean over the live sub-groups of s / sum s."""
+    difference: Estimate  # effective rank minus that of the null, paired by sub-group
+    ratio: Estimate  # mean effective rank over the mean of the null, from the same sub-groups
+    two_direction_energy: Estimate  # share of sum s^2 in the two largest singular values under the null
+    profile: tuple[float, ...] = ()  # mean over the live sub-groups of s / sum s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCurvePoint(OfAdvantage):
     """A rank averaged over the groups of one step."""
 
-    group_size: int
-    """Rows of each matrix."""
-    num_groups: int
-    """Sub-groups of this size at the step."""
-    num_dead: int
-    """Those whose advantages are all zero: their matrix is zero and has no rank."""
-    effective_rank: Estimate
-    """Mean over the live sub-groups, interval by resampling groups."""
+    group_size: int  # rows of each matrix
+    num_groups: int  # sub-groups of this size at the step
+    num_dead: int  # those whose advantages are all zero: their matrix is zero and has no rank
+    effective_rank: Estimate  # mean over the live sub-groups, interval by resampling groups
     given_prompts: Estimate
     """The same mean with the interval of other rollouts of the same prompts, by leaving each rollout out once."""
-    stable_rank: Estimate
-    """As ``effective_rank``."""
-    participation_ratio: Estimate
-    """Likewise."""
+    stable_rank: Estimate  # as ``effective_rank``
+    participation_ratio: Estimate  # likewise
     two_direction_energy: Estimate
     """Share of sum s^2 in the two largest singular values, averaged likewise; of two rows it is 1."""
     summed_energy: Estimate
     """|sum of rows|^2 over the sum of their squared norms, averaged likewise: 1 for unrelated rows."""
     shared_directions: Estimate
     """Directions on which a sub-group's unit rows have more energy than one of them could have: their mean number."""
-    shared_energy: Estimate
-    """Share of the rows' squared norms on the shared directions, averaged likewise."""
-    shared_sum: Estimate
-    """Share of |sum of rows|^2 on them, averaged over the sub-groups whose sum is not zero."""
+    shared_energy: Estimate  # share of the rows' squared norms on the shared directions, averaged likewise
+    shared_sum: Estimate  # share of |sum of rows|^2 on them, averaged over the sub-groups whose sum is not zero
     shared_kept: Estimate
     """``summed_energy`` of the rows' parts on them, averaged over the sub-groups whose rows have any."""
     residual_kept: Estimate
@@ -91,26 +79,16 @@ class RankCurvePoint(OfAdvantage):
 class TokenRankPoint(OfAdvantage):
     """Ranks of token rows, averaged over the groups of one step."""
 
-    group_size: int
-    """Rollouts over which an advantage was computed."""
-    method: TokenMethod
-    """How the rows were had; ``sampled`` where any group was."""
-    num_groups: int
-    """Groups, or parts of them, of this size at the step."""
-    num_dead: int
-    """Those whose token weights are all zero: their matrix is zero and has no rank."""
-    num_rows: Estimate
-    """Token rows of a live group, N. Mean over live groups."""
-    frac_seen: float
-    """Share of the step's tokens that are rows."""
-    effective_rank: Estimate
-    """Mean over live groups, interval by resampling groups."""
-    stable_rank: Estimate
-    """Likewise."""
-    participation_ratio: Estimate
-    """Likewise."""
-    two_direction_energy: Estimate
-    """Share of sum s^2 in the two largest singular values, averaged likewise."""
+    group_size: int  # rollouts over which an advantage was computed
+    method: TokenMethod  # how the rows were had; ``sampled`` where any group was
+    num_groups: int  # groups, or parts of them, of this size at the step
+    num_dead: int  # those whose token weights are all zero: their matrix is zero and has no rank
+    num_rows: Estimate  # token rows of a live group, N. Mean over live groups.
+    frac_seen: float  # share of the step's tokens that are rows
+    effective_rank: Estimate  # mean over live groups, interval by resampling groups
+    stable_rank: Estimate  # likewise
+    participation_ratio: Estimate  # likewise
+    two_direction_energy: Estimate  # share of sum s^2 in the two largest singular values, averaged likewise
     energy_error: float | None = None
     """Of sketches the largest error of a squared singular value, over their sum, of any live group."""
     nulls: Mapping[str, NullRank] = field(default_factory=dict)
@@ -121,24 +99,16 @@ class TokenRankPoint(OfAdvantage):
 class WeightRankPoint(OfAdvantage):
     """The rank of dL/dW of one group of G rollouts, averaged over the groups of one step."""
 
-    group_size: int
-    """Rollouts of each group, G."""
-    tensor: str | None
-    """The weight; None for the mean over all weights of each group."""
+    group_size: int  # rollouts of each group, G
+    tensor: str | None  # the weight; None for the mean over all weights of each group
     shape: tuple[int, int] | None
     """Its outputs and inputs, the smaller of which bounds the rank; None for the mean over weights."""
-    num_groups: int
-    """Groups, or parts of them, of this size at the step."""
-    num_dead: int
-    """Those without a gradient."""
-    effective_rank: Estimate
-    """Mean over the live ones, interval by resampling groups."""
-    stable_rank: Estimate
-    """Likewise."""
-    participation_ratio: Estimate
-    """Likewise."""
-    two_direction_energy: Estimate
-    """Share of sum s^2 in the two largest singular values, averaged likewise."""
+    num_groups: int  # groups, or parts of them, of this size at the step
+    num_dead: int  # those without a gradient
+    effective_rank: Estimate  # mean over the live ones, interval by resampling groups
+    stable_rank: Estimate  # likewise
+    participation_ratio: Estimate  # likewise
+    two_direction_energy: Estimate  # share of sum s^2 in the two largest singular values, averaged likewise
     nulls: Mapping[str, NullRank] = field(default_factory=dict)
     """The same under each null model, ``gaussian`` with the norms of the matrix's rows (of the smaller side)."""
 
@@ -147,12 +117,9 @@ class WeightRankPoint(OfAdvantage):
 class SizeChange(OfAdvantage):
     """What a larger group does to the effective rank, from the same rollouts of the same prompts."""
 
-    matrix: str
-    """Which matrix: a kind of rows, or the name of a weight."""
-    first: int
-    """The smaller group size."""
-    second: int
-    """The larger one."""
+    matrix: str  # which matrix: a kind of rows, or the name of a weight
+    first: int  # the smaller group size
+    second: int  # the larger one
     difference: Estimate
     """Effective rank at the larger minus at the smaller, paired by prompt; prompts that live at every size."""
 
@@ -161,10 +128,8 @@ class SizeChange(OfAdvantage):
 class HeldoutTransfer(OfAdvantage):
     """Of one step under one advantage, over pairs of a training and a held-out prompt, to first order."""
 
-    num_groups: int
-    """Groups of the step with a gradient."""
-    num_heldout: int
-    """Held-out prompts with a correct answer that are no prompts of the step."""
+    num_groups: int  # groups of the step with a gradient
+    num_heldout: int  # held-out prompts with a correct answer that are no prompts of the step
     frac_hurt: Estimate
     """Share of pairs of which the first lowers the log-probability of the correct answers of the second."""
     cosine: Estimate
@@ -178,10 +143,8 @@ class HeldoutInfluence(OfAdvantage):
     """Of one group with a gradient under one advantage."""
 
     group_id: str
-    pass_rate: float | None
-    """Its mean reward; None where a reward is missing."""
-    influence: Estimate
-    """Mean product with the held-out prompts, in units of the mean norms of either."""
+    pass_rate: float | None  # its mean reward; None where a reward is missing
+    influence: Estimate  # mean product with the held-out prompts, in units of the mean norms of either
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,10 +153,8 @@ class Interference(OfAdvantage):
 
     frac_hurt: Estimate
     """Share of pairs of which the first lowers the log-probability of the correct answers of the second."""
-    cosine: Estimate
-    """Mean cosine of a group's gradient with the mean score vector of another's correct rollouts."""
-    transfer: Estimate
-    """What all others do to a group's correct answers over what its own gradient does for them."""
+    cosine: Estimate  # mean cosine of a group's gradient with the mean score vector of another's correct rollouts
+    transfer: Estimate  # what all others do to a group's correct answers over what its own gradient does for them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +162,7 @@ class PromptInfluence(OfAdvantage):
     """Of one group under one advantage."""
 
     group_id: str
-    pass_rate: float
-    """Its mean reward."""
+    pass_rate: float  # its mean reward
     influence: Estimate
     """Mean change of the log-probability of the others' correct answers, in units of what groups do for their own."""
 
@@ -211,58 +171,38 @@ class PromptInfluence(OfAdvantage):
 class SpectrumLabel(OfStep):
     """Which gradient matrix a spectrum is of."""
 
-    group_id: str | None = None
-    """The group whose rollouts are the rows; None for a whole step."""
-    rows: RowKind
-    """What a row of the matrix is."""
-    advantage: str
-    """``logged``, or the formulation that weighs the rows."""
-    group_size: int
-    """Rollouts over which an advantage was computed."""
-    samples: tuple[int, ...] = ()
-    """Which samples of the group are the rows; empty for a whole step."""
-    tensor: str | None = None
-    """For ``rows = weight``: the parameter's name."""
-    shape: tuple[int, int]
-    """Rows and columns of the matrix."""
-    centered: bool = False
-    """Whether the mean row was subtracted."""
+    group_id: str | None = None  # the group whose rollouts are the rows; None for a whole step
+    rows: RowKind  # what a row of the matrix is
+    advantage: str  # ``logged``, or the formulation that weighs the rows
+    group_size: int  # rollouts over which an advantage was computed
+    samples: tuple[int, ...] = ()  # which samples of the group are the rows; empty for a whole step
+    tensor: str | None = None  # for ``rows = weight``: the parameter's name
+    shape: tuple[int, int]  # rows and columns of the matrix
+    centered: bool = False  # whether the mean row was subtracted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
     """What the singular values s of a matrix count as; the catalogue has each formula."""
 
-    effective_rank: Estimate
-    """exp H(s / sum s)."""
-    spectral_entropy_rank: Estimate
-    """exp H(s^2 / sum s^2)."""
-    stable_rank: Estimate
-    """sum s^2 / s_1^2."""
-    participation_ratio: Estimate
-    """(sum s^2)^2 / sum s^4."""
-    numerical_rank: Estimate
-    """Number of singular values above the noise floor."""
-    frac_energy_below_floor: Estimate
-    """Share of sum s^2 that lies under it."""
-    energy_rank_90: Estimate
-    """Fewest singular values with 90 % of sum s^2."""
-    energy_rank_99: Estimate
-    """Fewest singular values with 99 % of sum s^2."""
+    effective_rank: Estimate  # exp H(s / sum s)
+    spectral_entropy_rank: Estimate  # exp H(s^2 / sum s^2)
+    stable_rank: Estimate  # sum s^2 / s_1^2
+    participation_ratio: Estimate  # (sum s^2)^2 / sum s^4
+    numerical_rank: Estimate  # number of singular values above the noise floor
+    frac_energy_below_floor: Estimate  # share of sum s^2 that lies under it
+    energy_rank_90: Estimate  # fewest singular values with 90 % of sum s^2
+    energy_rank_99: Estimate  # fewest singular values with 99 % of sum s^2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientSpectrum:
     """The singular values of one gradient matrix and what they count as."""
 
-    label: SpectrumLabel = field(metadata=FLATTENED)
-    """Which matrix it is."""
-    singular_values: tuple[float, ...]
-    """Descending."""
-    noise_floor: float
-    """Singular values below this are arithmetic, not signal."""
-    ranks: Ranks = field(metadata=FLATTENED)
-    """The eight ranks."""
+    label: SpectrumLabel = field(metadata=FLATTENED)  # which matrix it is
+    singular_values: tuple[float, ...]  # descending
+    noise_floor: float  # singular values below this are arithmetic, not signal
+    ranks: Ranks = field(metadata=FLATTENED)  # the eight ranks
     nulls: Mapping[str, Estimate] = field(default_factory=dict)
     """Effective rank under each null model; empty for the matrix of a single group, whose nulls stand in the curve."""
     tokens: TokenRows | None = None
@@ -273,24 +213,17 @@ class GradientSpectrum:
 class StepGeometry(OfStep):
     """One step's gradient as the optimizer saw it (logged advantage)."""
 
-    weights: str
-    """The weights that the gradients were computed at."""
-    num_rollouts: int
-    """R."""
-    num_inferred_ids: int
-    """Rollouts whose token ids were re-tokenized from text."""
-    grad_norm: Estimate
-    """sqrt(1' G 1), G the Gram of all gradient rows of the step, the KL part included."""
-    logged_grad_norm: float | None
-    """What the trainer logged."""
-    cancellation: Estimate
-    """|sum of rows| / sum of |row|: 1 when all pull one way, 0 when they cancel."""
+    weights: str  # the weights that the gradients were computed at
+    num_rollouts: int  # R
+    num_inferred_ids: int  # rollouts whose token ids were re-tokenized from text
+    grad_norm: Estimate  # sqrt(1' G 1), G the Gram of all gradient rows of the step, the KL part included
+    logged_grad_norm: float | None  # what the trainer logged
+    cancellation: Estimate  # |sum of rows| / sum of |row|: 1 when all pull one way, 0 when they cancel
     class_subspace_energy: Estimate
     """Mean over mixed groups of the share of |X|_F^2 in the span of the mean passing and the mean failing row."""
     sparsity: Mapping[str, Estimate]
     """How much of the gradient is (near) zero, by definition: see the catalogue's ``sparsity.*``."""
-    verification: Mapping[str, float | str | bool]
-    """The engine's self-check at this step."""
+    verification: Mapping[str, float | str | bool]  # the engine's self-check at this step
     logprob_difference: LogprobDifference | None = None
     """Whether these weights made these rollouts; None where the sampler's log-probabilities were not logged."""
 
@@ -299,20 +232,13 @@ class StepGeometry(OfStep):
 class FormulationUpdate(OfAdvantage):
     """The update that one formulation makes of a step's rollouts, in the logged groups, without the KL part."""
 
-    update_norm: Estimate
-    """|sum of A_i s_i|."""
-    cancellation: Estimate
-    """|sum of rows| / sum of |row|."""
-    between_groups: Estimate
-    """Share of the rows' energy in the groups' means; the rest cancels within groups."""
-    class_subspace_energy: Estimate
-    """Mean over mixed groups of the share of energy in the span of the two class means."""
-    signal_to_noise: Estimate
-    """|expected update|^2 over the variance of the update, from products of different groups."""
-    critical_batch_size: Estimate
-    """Groups at which the signal equals the noise."""
-    group_cosine: Estimate
-    """Mean cosine between the summed gradients of different groups."""
+    update_norm: Estimate  # |sum of A_i s_i|
+    cancellation: Estimate  # |sum of rows| / sum of |row|
+    between_groups: Estimate  # share of the rows' energy in the groups' means; the rest cancels within groups
+    class_subspace_energy: Estimate  # mean over mixed groups of the share of energy in the span of the two class means
+    signal_to_noise: Estimate  # |expected update|^2 over the variance of the update, from products of different groups
+    critical_batch_size: Estimate  # groups at which the signal equals the noise
+    group_cosine: Estimate  # mean cosine between the summed gradients of different groups
     noise_within: Estimate
     """Share of the variance of a prompt's gradient that is due to which rollouts were drawn, at half the group size."""
     alignment: Mapping[str, Estimate]
@@ -321,24 +247,18 @@ class FormulationUpdate(OfAdvantage):
     """Formulation -> cosine of the two updates of these very rollouts (``update_cosine``)."""
 
 
-GroupKind = Literal["all_fail", "mixed", "all_pass"]
-"""Of groups with rewards of 0 and 1."""
+GroupKind = Literal["all_fail", "mixed", "all_pass"]  # of groups with rewards of 0 and 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindUpdate(OfAdvantage):
     """What the groups of one kind give to the update of one formulation."""
 
-    kind: GroupKind
-    """Which groups."""
-    num_groups: int
-    """How many there are at this step."""
-    norm: Estimate
-    """|sum of A_i s_i| over these groups."""
-    cosine: Estimate
-    """Cosine of that sum with the whole update."""
-    alignment: Mapping[str, Estimate]
-    """``pass@<k>`` -> cosine of the expected sum with the expected gradient of pass@k."""
+    kind: GroupKind  # which groups
+    num_groups: int  # how many there are at this step
+    norm: Estimate  # |sum of A_i s_i| over these groups
+    cosine: Estimate  # cosine of that sum with the whole update
+    alignment: Mapping[str, Estimate]  # ``pass@<k>`` -> cosine of the expected sum with the expected gradient of pass@k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,10 +266,8 @@ class GroupShare(OfStep):
     """What one group gives to a step's gradient under the logged advantage."""
 
     group_id: str
-    pass_rate: float | None
-    """Its mean reward; None where a reward is missing."""
-    projection_share: Estimate
-    """Its part of the step's gradient along the gradient; the parts of a step add up to 1."""
+    pass_rate: float | None  # its mean reward; None where a reward is missing
+    projection_share: Estimate  # its part of the step's gradient along the gradient; the parts of a step add up to 1
     rollouts: tuple[float, ...]
     """The parts of its rollouts, which add up to the group's; empty where the step has no gradient."""
 
@@ -358,18 +276,12 @@ class GroupShare(OfStep):
 class BaselineNoise:
     """How noisy the gradient is under each baseline, from the diagonal of the Gram matrix."""
 
-    step: int | None
-    """The trainer's step; None: all computed steps together."""
-    group_id: str | None
-    """A group whose rewards differ; None: all groups."""
-    num_groups: int
-    """Groups that were counted."""
-    pass_rate: float
-    """Mean reward."""
-    optimal_baseline: Estimate
-    """E[|s|^2 r] / E[|s|^2]; for several groups the mean over those whose rewards differ."""
-    reward_norm_correlation: Estimate
-    """Correlation of reward and |s|^2 within groups."""
+    step: int | None  # the trainer's step; None: all computed steps together
+    group_id: str | None  # a group whose rewards differ; None: all groups
+    num_groups: int  # groups that were counted
+    pass_rate: float  # mean reward
+    optimal_baseline: Estimate  # E[|s|^2 r] / E[|s|^2]; for several groups the mean over those whose rewards differ
+    reward_norm_correlation: Estimate  # correlation of reward and |s|^2 within groups
     relative_noise: Mapping[str, Estimate]
     """Baseline -> second moment of the gradient over that under ``leave_one_out``; below 1 is less noisy."""
 
@@ -378,56 +290,38 @@ class BaselineNoise:
 class RankComparison(OfStep):
     """Effective ranks of two formulations at one step, paired by group."""
 
-    group_size: int
-    """Rows of each matrix."""
-    first: str
-    """One formulation."""
-    second: str
-    """The other."""
-    difference: Estimate
-    """Mean over groups that live under both of second minus first."""
+    group_size: int  # rows of each matrix
+    first: str  # one formulation
+    second: str  # the other
+    difference: Estimate  # mean over groups that live under both of second minus first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RankReport(Drawn):
     """Spectra and effective ranks of per-rollout gradients."""
 
-    source: Source
-    """Where the rollouts came from."""
-    rows: RowKind
-    """What a row is."""
-    spectra: tuple[GradientSpectrum, ...]
-    """By step, advantage, group size and group."""
-    curve: tuple[RankCurvePoint, ...]
-    """Effective rank over checkpoints, one point per step, advantage and group size."""
-    steps: tuple[StepGeometry, ...]
-    """By step."""
-    skipped: Mapping[int, str]
-    """Steps that were asked for and could not be computed, with the reason."""
+    source: Source  # where the rollouts came from
+    rows: RowKind  # what a row is
+    spectra: tuple[GradientSpectrum, ...]  # by step, advantage, group size and group
+    curve: tuple[RankCurvePoint, ...]  # effective rank over checkpoints, one point per step, advantage and group size
+    steps: tuple[StepGeometry, ...]  # by step
+    skipped: Mapping[int, str]  # steps that were asked for and could not be computed, with the reason
     refused: Mapping[str, str]
     """Advantages that were asked for and cannot be computed from these rollouts, with the reason."""
-    gram: Mapping[str, str]
-    """Step -> file of its Gram matrix of score vectors, where an output folder was given."""
-    engine: Mapping[str, object]
-    """Engine, dtype, device, number of parameters, coverage, seconds."""
-    formulations: tuple[FormulationUpdate, ...] = ()
-    """By step and advantage."""
+    gram: Mapping[str, str]  # step -> file of its Gram matrix of score vectors, where an output folder was given
+    engine: Mapping[str, object]  # engine, dtype, device, number of parameters, coverage, seconds
+    formulations: tuple[FormulationUpdate, ...] = ()  # by step and advantage
     kinds: tuple[KindUpdate, ...] = ()
     """What all-fail, mixed and all-pass groups give to it, of the kinds that there are; rewards of 0 and 1 alone."""
     interference: tuple[Interference, ...] = ()
     """By step and advantage, for rewards of 0 and 1: what groups do to each other's correct answers."""
-    influences: tuple[PromptInfluence, ...] = ()
-    """Of each group with a gradient, under the first advantage."""
+    influences: tuple[PromptInfluence, ...] = ()  # of each group with a gradient, under the first advantage
     heldout: tuple[HeldoutTransfer, ...] = ()
     """By step and advantage, where held-out samples were given: what groups do to their correct answers."""
-    heldout_influences: tuple[HeldoutInfluence, ...] = ()
-    """Of each group with a gradient, under the first advantage."""
-    heldout_notes: tuple[str, ...] = ()
-    """What was read, drawn and left out of the held-out samples, in sentences."""
-    shares: tuple[GroupShare, ...] = ()
-    """By step and group."""
-    baselines: tuple[BaselineNoise, ...] = ()
-    """All steps together, then by step, then by group."""
+    heldout_influences: tuple[HeldoutInfluence, ...] = ()  # of each group with a gradient, under the first advantage
+    heldout_notes: tuple[str, ...] = ()  # what was read, drawn and left out of the held-out samples, in sentences
+    shares: tuple[GroupShare, ...] = ()  # by step and group
+    baselines: tuple[BaselineNoise, ...] = ()  # all steps together, then by step, then by group
     comparisons: tuple[RankComparison, ...] = ()
     """Each distinct formulation against the first one, at the last step and the largest group size."""
     token_curve: tuple[TokenRankPoint, ...] = ()
@@ -446,26 +340,20 @@ class RankReport(Drawn):
     """For ``rows = weight``: each gradient beside the change of its weight up to the next checkpoint."""
     optimizers: tuple[OptimizerStep, ...] = ()
     """For ``rows = weight``: what SGD, Adam and Muon would make of each gradient, all matrices together first."""
-    modules: tuple[ModuleShare, ...] = ()
-    """For ``rows = weight``: which kinds of modules each step's gradient is in."""
-    adapters: tuple[AdapterState, ...] = ()
-    """For ``rows = update`` of a LoRA adapter: its factors at each checkpoint."""
+    modules: tuple[ModuleShare, ...] = ()  # for ``rows = weight``: which kinds of modules each step's gradient is in
+    adapters: tuple[AdapterState, ...] = ()  # for ``rows = update`` of a LoRA adapter: its factors at each checkpoint
     corrections: tuple[CorrectionEffect, ...] = ()
     """For ``rows = token``: what corrections for the engine that sampled make of each step."""
     token_kinds: tuple[TokenKind, ...] = ()
     """For ``rows = token``: each step's gradient by advantage sign, probability and entropy of its tokens."""
-    entropy_changes: tuple[EntropyChange, ...] = ()
-    """For ``rows = token``: which way each step moves the entropy."""
-    token_kl: tuple[TokenKl, ...] = ()
-    """For ``rows = token``: the tokens of each step beside the reference policy."""
-    turns: tuple[TurnShare, ...] = ()
-    """For ``rows = token``: the part of each turn in a step's gradient."""
+    entropy_changes: tuple[EntropyChange, ...] = ()  # for ``rows = token``: which way each step moves the entropy
+    token_kl: tuple[TokenKl, ...] = ()  # for ``rows = token``: the tokens of each step beside the reference policy
+    turns: tuple[TurnShare, ...] = ()  # for ``rows = token``: the part of each turn in a step's gradient
     logprob_changes: tuple[LogprobChange, ...] = ()
     """For ``rows = token``: how far the log-probabilities of each step's tokens moved up to the next checkpoint."""
     missing_parts: Mapping[str, str] = field(default_factory=dict)
     """For ``rows = token``, ``rows = weight`` and held-out samples: what some step lacks of these, by the name of its
     table, with why."""
-    findings: tuple[str, ...] = ()
-    """What the numbers say, in sentences for people."""
+    findings: tuple[str, ...] = ()  # what the numbers say, in sentences for people
     headline: tuple[str, ...] = field(default=(), metadata=NOT_IN_DOCUMENT)
     """What to read first: the verdict, then at most three findings."""

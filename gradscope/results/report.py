@@ -18,32 +18,25 @@ SeriesKind = Literal["all_fail", "all_pass", "tied", "logged", "recomputed"]
 Severity = Literal["problem", "look", "fine", "unknown"]
 """What an answer asks of its reader, the most urgent first. Where nothing can be wrong, an answer is fine."""
 SEVERITIES: tuple[Severity, ...] = ("problem", "look", "fine", "unknown")
-NumberStyle = Literal["share", "gap", "rank", "norm", "count"]
-"""The same of what is a number."""
-Cell = str | int | float | None | Estimate
-"""One cell; None where the log has nothing there."""
+NumberStyle = Literal["share", "gap", "rank", "norm", "count"]  # the same of what is a number
+Cell = str | int | float | None | Estimate  # one cell; None where the log has nothing there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportColumn:
     """One column of a table."""
 
-    title: str
-    """Its head."""
-    style: ColumnStyle = "text"
-    """How its cells read."""
+    title: str  # its head
+    style: ColumnStyle = "text"  # how its cells read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTable:
     """A table of a section."""
 
-    caption: str
-    """What it shows, with the formula where a number has one."""
-    columns: tuple[ReportColumn, ...]
-    """From left to right."""
-    rows: tuple[tuple[Cell, ...], ...]
-    """One cell a column."""
+    caption: str  # what it shows, with the formula where a number has one
+    columns: tuple[ReportColumn, ...]  # from left to right
+    rows: tuple[tuple[Cell, ...], ...]  # one cell a column
     by_step: bool = False
     """Whether each row is a step, its first cell: a page folds such a table, for its chart says the same."""
     folded_as: str = ""
@@ -54,84 +47,60 @@ class ReportTable:
 class Series:
     """One line, or one kind of bar."""
 
-    name: str
-    """Its label."""
-    values: tuple[float | None, ...]
-    """One a place; None where there is none."""
-    kind: SeriesKind | None = None
-    """What it is, where that has a color of its own; None: the next color of the chart."""
+    name: str  # its label
+    values: tuple[float | None, ...]  # one a place; None where there is none
+    kind: SeriesKind | None = None  # what it is, where that has a color of its own; None: the next color of the chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """A figure of a section."""
 
-    title: str
-    """What it shows."""
-    kind: ChartKind
-    """``lines`` over steps, ``stack`` of shares over steps, or horizontal ``bars`` with a name each."""
-    places: tuple[float | str, ...]
-    """Steps, or the names of bars."""
-    series: tuple[Series, ...]
-    """At least one; bars have exactly one."""
-    x_label: str = "step"
-    """What the places are; for bars what their length is."""
-    y_label: str = ""
-    """What the values are, with their unit where they have one; bars leave it empty."""
-    y_range: tuple[float, float] | None = None
-    """Fixed ends of the scale of values; None: those of the values."""
+    title: str  # what it shows
+    kind: ChartKind  # ``lines`` over steps, ``stack`` of shares over steps, or horizontal ``bars`` with a name each
+    places: tuple[float | str, ...]  # steps, or the names of bars
+    series: tuple[Series, ...]  # at least one; bars have exactly one
+    x_label: str = "step"  # what the places are; for bars what their length is
+    y_label: str = ""  # what the values are, with their unit where they have one; bars leave it empty
+    y_range: tuple[float, float] | None = None  # fixed ends of the scale of values; None: those of the values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadedToken:
     """One token of a text that is read by its gradient."""
 
-    text: str
-    """The token alone."""
+    text: str  # the token alone
     strength: float | None
     """Norm of its gradient over the largest of the section, in [0, 1]; None where it was not measured."""
-    is_raised: bool
-    """Whether the update makes it more likely."""
-    note: str
-    """Its numbers in words."""
+    is_raised: bool  # whether the update makes it more likely
+    note: str  # its numbers in words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadedText:
     """One rollout's completion, token by token."""
 
-    title: str
-    """Which rollout it is."""
-    tokens: tuple[ShadedToken, ...]
-    """In order."""
+    title: str  # which rollout it is
+    tokens: tuple[ShadedToken, ...]  # in order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSection:
     """One question that a run's log answers, or the reason why it does not."""
 
-    name: str
-    """Its anchor in the page."""
-    question: str
-    """The question, as practitioners ask it."""
+    name: str  # its anchor in the page
+    question: str  # the question, as practitioners ask it
     findings: tuple[str, ...] = ()
     """What the numbers say, the most important sentence first; empty where data are missing."""
-    meaning: str = ""
-    """What that means."""
-    next_step: str = ""
-    """What to try next."""
-    command: str = ""
-    """The command that looks closer, as a person would type it; empty where there is none."""
-    missing: str | None = None
-    """Why there is no answer, and what to log to get one."""
+    meaning: str = ""  # what that means
+    next_step: str = ""  # what to try next
+    command: str = ""  # the command that looks closer, as a person would type it; empty where there is none
+    missing: str | None = None  # why there is no answer, and what to log to get one
     severity: Severity = "unknown"
     """What the answer asks of its reader; unknown where there is none, or where the log does not decide it."""
-    charts: tuple[Chart, ...] = ()
-    """The figures."""
-    texts: tuple[ShadedText, ...] = ()
-    """Completions whose tokens are shaded by their gradient."""
-    tables: tuple[ReportTable, ...] = ()
-    """The tables."""
+    charts: tuple[Chart, ...] = ()  # the figures
+    texts: tuple[ShadedText, ...] = ()  # completions whose tokens are shaded by their gradient
+    tables: tuple[ReportTable, ...] = ()  # the tables
 
     @property
     def headline(self) -> str:
@@ -143,54 +112,38 @@ class ReportSection:
 class KeyNumber:
     """One of the numbers that a run is known by, with its course."""
 
-    name: str
-    """The section that it is of, its anchor in the page."""
-    title: str
-    """What it is, in a few words."""
-    value: Estimate
-    """The number."""
-    style: NumberStyle
-    """How it reads."""
-    note: str = ""
-    """What it is held against, or of what it is; why there is none where the value is undefined."""
-    then: Estimate | None = None
-    """A second number that belongs to it, as pass@k beside pass@1."""
-    places: tuple[int, ...] = ()
-    """The steps of its course."""
-    course: tuple[float | None, ...] = ()
-    """Its value at each of them."""
+    name: str  # the section that it is of, its anchor in the page
+    title: str  # what it is, in a few words
+    value: Estimate  # the number
+    style: NumberStyle  # how it reads
+    note: str = ""  # what it is held against, or of what it is; why there is none where the value is undefined
+    then: Estimate | None = None  # a second number that belongs to it, as pass@k beside pass@1
+    places: tuple[int, ...] = ()  # the steps of its course
+    course: tuple[float | None, ...] = ()  # its value at each of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRollout:
     """One rollout to be read."""
 
-    sample: int
-    """Its place in its group, from 0."""
-    reward: float | None
-    """Its reward."""
-    advantage: float | None
-    """Its advantage."""
-    share: float | None
-    """Its part of its step's gradient along that gradient; None where that was not recomputed."""
-    completion: str
-    """Its text; of a long one the beginning and the end."""
+    sample: int  # its place in its group, from 0
+    reward: float | None  # its reward
+    advantage: float | None  # its advantage
+    share: float | None  # its part of its step's gradient along that gradient; None where that was not recomputed
+    completion: str  # its text; of a long one the beginning and the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadGroup:
     """One group to be read."""
 
-    step: int
-    """Its step."""
+    step: int  # its step
     group_id: str
     kind: str
     """``all fail``, ``all pass``, ``tied``, ``side reward`` where it alone differs, ``mixed``, or ``not known`` where a
     reward is missing."""
-    prompt: str
-    """The text of its prompt, as of completions."""
-    rollouts: tuple[ReadRollout, ...]
-    """In the order of the log."""
+    prompt: str  # the text of its prompt, as of completions
+    rollouts: tuple[ReadRollout, ...]  # in the order of the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -198,18 +151,12 @@ class RunReport(Drawn):
     """One run on one page."""
 
     source: Source
-    name: str
-    """What the page calls it."""
-    sections: tuple[ReportSection, ...]
-    """One a question, in the order of reading."""
-    recomputed: tuple[int, ...]
-    """Steps whose gradients were recomputed."""
-    strip: tuple[KeyNumber, ...] = ()
-    """The numbers on top, in one order for every run."""
-    rollouts: tuple[ReadGroup, ...] = ()
-    """Groups to be read, by step and then as logged."""
-    logged: LoggedPolicy = field(default_factory=LoggedPolicy)
-    """What the log alone says of its policy."""
+    name: str  # what the page calls it
+    sections: tuple[ReportSection, ...]  # one a question, in the order of reading
+    recomputed: tuple[int, ...]  # steps whose gradients were recomputed
+    strip: tuple[KeyNumber, ...] = ()  # the numbers on top, in one order for every run
+    rollouts: tuple[ReadGroup, ...] = ()  # groups to be read, by step and then as logged
+    logged: LoggedPolicy = field(default_factory=LoggedPolicy)  # what the log alone says of its policy
 
     @property
     def by_severity(self) -> tuple[ReportSection, ...]:
@@ -222,41 +169,26 @@ class RunReport(Drawn):
 class RunSummary:
     """One run of the folder, from its log alone."""
 
-    name: str
-    """Its path below the folder."""
-    command: str
-    """The command that reports on it."""
-    steps: tuple[int, ...]
-    """Its steps, ascending."""
-    num_rollouts: int
-    """Rollouts in its log."""
-    frac_reward_zero_std: Estimate
-    """Share of groups whose rewards are all equal."""
-    reward: Estimate
-    """Mean reward over the log; a fact about it, without an interval."""
-    reward_change: Estimate
-    """Change of the mean reward along its line, first to last step."""
-    reward_by_step: tuple[float | None, ...]
-    """Mean reward of each step."""
-    degenerate_by_step: tuple[float | None, ...]
-    """Share of degenerate groups of each step."""
-    grad_norm_by_step: tuple[float | None, ...]
-    """Gradient norm of each step, as the trainer logged it."""
+    name: str  # its path below the folder
+    command: str  # the command that reports on it
+    steps: tuple[int, ...]  # its steps, ascending
+    num_rollouts: int  # rollouts in its log
+    frac_reward_zero_std: Estimate  # share of groups whose rewards are all equal
+    reward: Estimate  # mean reward over the log; a fact about it, without an interval
+    reward_change: Estimate  # change of the mean reward along its line, first to last step
+    reward_by_step: tuple[float | None, ...]  # mean reward of each step
+    degenerate_by_step: tuple[float | None, ...]  # share of degenerate groups of each step
+    grad_norm_by_step: tuple[float | None, ...]  # gradient norm of each step, as the trainer logged it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunIndex(Drawn):
     """The runs of a folder."""
 
-    source: Source
-    """The folder."""
-    name: str
-    """What the page calls it."""
-    runs: tuple[RunSummary, ...]
-    """In order of their names."""
-    left_out: tuple[tuple[str, str], ...]
-    """Name of a run that cannot be read, and why."""
-    findings: tuple[str, ...]
-    """What the numbers say."""
+    source: Source  # the folder
+    name: str  # what the page calls it
+    runs: tuple[RunSummary, ...]  # in order of their names
+    left_out: tuple[tuple[str, str], ...]  # name of a run that cannot be read, and why
+    findings: tuple[str, ...]  # what the numbers say
     sections: tuple[ReportSection, ...] = ()
     """The runs side by side, where they are few enough to be told apart in one chart."""

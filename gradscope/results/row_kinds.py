@@ -15,13 +15,11 @@ and of rollouts; ``advantage`` is the advantages themselves, rollouts by tokens;
 class OfStep:
     """What was found at one step."""
 
-    step: int
-    """The trainer's step."""
+    step: int  # the trainer's step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfAdvantage(OfStep):
     """What was found at one step under one advantage."""
 
-    advantage: str
-    """``logged``, or the formulation."""
+    advantage: str  # ``logged``, or the formulation

@@ -13,36 +13,26 @@ from gradscope.estimate import Estimate
 class SignalCost:
     """The share of the work that gave a group-mean baseline no gradient."""
 
-    frac_rollouts: Estimate
-    """Share of rollouts in degenerate groups."""
-    frac_tokens: Estimate
-    """Share of completion tokens in degenerate groups; undefined where token ids were not logged."""
+    frac_rollouts: Estimate  # share of rollouts in degenerate groups
+    frac_tokens: Estimate  # share of completion tokens in degenerate groups; undefined where token ids were not logged
     frac_generation_time: Estimate
     """Share of the generation time that was spent on degenerate groups; undefined where rollouts were not timed."""
-    tokens_per_rollout: Estimate
-    """Mean number of completion tokens."""
-    batch_size: Estimate
-    """Mean rollouts a step."""
-    effective_batch_size: Estimate
-    """Mean rollouts a step in groups that are not degenerate."""
+    tokens_per_rollout: Estimate  # mean number of completion tokens
+    batch_size: Estimate  # mean rollouts a step
+    effective_batch_size: Estimate  # mean rollouts a step in groups that are not degenerate
     dilution: Estimate
     """Factor by which dead rollouts shrink a loss that is averaged over all rollouts: 1 - frac_rollouts."""
-    resampling_factor: Estimate
-    """Groups to sample for each live one: 1 / (1 - frac_reward_zero_std)."""
+    resampling_factor: Estimate  # groups to sample for each live one: 1 / (1 - frac_reward_zero_std)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageMass:
     """What one formulation would have fed to the optimizer on the rewards of this log."""
 
-    advantage: str
-    """Name of the formulation."""
-    positive_mass: Estimate
-    """Mean over rollouts of max(A, 0)."""
-    negative_mass: Estimate
-    """Mean over rollouts of max(-A, 0)."""
-    frac_zero: Estimate
-    """Share of rollouts with advantage zero."""
+    advantage: str  # name of the formulation
+    positive_mass: Estimate  # mean over rollouts of max(A, 0)
+    negative_mass: Estimate  # mean over rollouts of max(-A, 0)
+    frac_zero: Estimate  # share of rollouts with advantage zero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,30 +49,21 @@ class RewardFunction:
     make of the rewards; undefined without either."""
     difference_share: Estimate
     """Its share of the sum of squared deviations of the reward from its group's mean, which no advantage scales."""
-    correlation: Mapping[str, Estimate]
-    """Other function -> correlation with it within groups."""
-    num_alone: int
-    """Groups in which it is the only function that tells rollouts apart."""
-    num_rescuable: int
-    """Degenerate groups in which it tells rollouts apart, though the trainer's scalar does not."""
+    correlation: Mapping[str, Estimate]  # other function -> correlation with it within groups
+    num_alone: int  # groups in which it is the only function that tells rollouts apart
+    num_rescuable: int  # degenerate groups in which it tells rollouts apart, though the trainer's scalar does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardConflict:
     """Groups in which the main reward is tied, so that other functions make all of their gradient."""
 
-    main: str
-    """The reward function that should be learned: the one that was named, else the one of 0 and 1."""
-    deciding: str
-    """The function with the largest part of the squared advantage of these groups."""
-    is_alone: bool
-    """Whether in all of them no other function differs."""
-    num_groups: int
-    """How many there are."""
-    frac_groups: Estimate
-    """Their share of all groups."""
-    advantage_share: Estimate
-    """Their share of the sum of squared advantages; undefined as for a reward function."""
+    main: str  # the reward function that should be learned: the one that was named, else the one of 0 and 1
+    deciding: str  # the function with the largest part of the squared advantage of these groups
+    is_alone: bool  # whether in all of them no other function differs
+    num_groups: int  # how many there are
+    frac_groups: Estimate  # their share of all groups
+    advantage_share: Estimate  # their share of the sum of squared advantages; undefined as for a reward function
     difference_share: Estimate
     """Their share of the sum of squared deviations of the reward from its group's mean: what would be left of them if
     no advantage were divided by a standard deviation."""
@@ -95,10 +76,8 @@ class RewardConflict:
 class SideRewards:
     """How much of a run its main reward decides: what a comparison of dead groups alone does not show."""
 
-    run: str
-    """What the comparison calls the run."""
-    frac_reward_zero_std: Estimate
-    """Share of its groups with zero reward range."""
+    run: str  # what the comparison calls the run
+    frac_reward_zero_std: Estimate  # share of its groups with zero reward range
     frac_main_differs: Estimate
     """Share of its groups in which the main reward tells rollouts apart; undefined where that is not known."""
     conflict: RewardConflict | None
@@ -109,38 +88,26 @@ class SideRewards:
 class RateBin:
     """One bar of the histogram of pass rates."""
 
-    low: float
-    """Smallest pass rate in it."""
-    high: float
-    """Largest; the bars at 0 and at 1 hold exactly these."""
-    observed: float
-    """Share of groups."""
-    beta_binomial: float
-    """Share that the fitted inflated beta-binomial expects."""
-    binomial: float
-    """Share that independent coin flips with one pass rate would show."""
+    low: float  # smallest pass rate in it
+    high: float  # largest; the bars at 0 and at 1 hold exactly these
+    observed: float  # share of groups
+    beta_binomial: float  # share that the fitted inflated beta-binomial expects
+    binomial: float  # share that independent coin flips with one pass rate would show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRateDistribution:
     """The distribution of pass rates over groups, behind counts of a few rollouts each."""
 
-    beta_a: Estimate
-    """First shape of the beta distribution, by maximum likelihood."""
-    beta_b: Estimate
-    """Second shape."""
+    beta_a: Estimate  # first shape of the beta distribution, by maximum likelihood
+    beta_b: Estimate  # second shape
     at_zero: Estimate
     """Share of prompts that never pass, beside the beta distribution; 0 where the counts do not ask for it."""
-    at_one: Estimate
-    """Share of prompts that always pass, likewise."""
-    goodness_of_fit: Estimate
-    """p-value of the inflated beta-binomial by Pearson's chi-squared test."""
-    frac_hopeless: Estimate
-    """Mass of the NPMLE at pass rates up to 0.01."""
-    frac_solved: Estimate
-    """Mass of the NPMLE at pass rates from 0.99."""
-    histogram: tuple[RateBin, ...]
-    """Observed pass rates c/n, the ends apart."""
+    at_one: Estimate  # share of prompts that always pass, likewise
+    goodness_of_fit: Estimate  # p-value of the inflated beta-binomial by Pearson's chi-squared test
+    frac_hopeless: Estimate  # mass of the NPMLE at pass rates up to 0.01
+    frac_solved: Estimate  # mass of the NPMLE at pass rates from 0.99
+    histogram: tuple[RateBin, ...]  # observed pass rates c/n, the ends apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,23 +117,16 @@ class TargetPlan:
     plan: Literal["now", "larger groups", "resampling"]
     """``now``: as logged; ``larger groups``: the smallest group size that reaches the target; ``resampling``: dynamic
     sampling, which draws further prompts for degenerate groups."""
-    group_size: int | None
-    """Rollouts a group; None where no size within reach of the data meets the target."""
-    degeneracy: Estimate
-    """Share of degenerate groups in the batch."""
-    rollouts_per_group: Estimate
-    """Rollouts to sample for each group of the batch."""
-    tokens_per_group: Estimate
-    """Completion tokens to sample for each group of the batch."""
-    method: Literal["observed", "unbiased", "forecast"]
-    """Where the share comes from."""
+    group_size: int | None  # rollouts a group; None where no size within reach of the data meets the target
+    degeneracy: Estimate  # share of degenerate groups in the batch
+    rollouts_per_group: Estimate  # rollouts to sample for each group of the batch
+    tokens_per_group: Estimate  # completion tokens to sample for each group of the batch
+    method: Literal["observed", "unbiased", "forecast"]  # where the share comes from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetDegeneracy:
     """What it takes that at most a given share of groups is degenerate."""
 
-    target: float
-    """The share."""
-    plans: tuple[TargetPlan, ...]
-    """As logged, by larger groups, by resampling."""
+    target: float  # the share
+    plans: tuple[TargetPlan, ...]  # as logged, by larger groups, by resampling

@@ -26,16 +26,12 @@ def twice_in(names: Sequence[str]) -> str | None:
 class QuarantineReason:
     """Rows of a log that could not be used, for one reason."""
 
-    reason: str
-    """Why, in a few words."""
-    num_rows: int
-    """How many rows."""
-    first: str
-    """The first of them, as ``file:line`` (line or row counted from 1)."""
+    reason: str  # why, in a few words
+    num_rows: int  # how many rows
+    first: str  # the first of them, as ``file:line`` (line or row counted from 1)
     num_rollouts: int = 0
     """How many rollouts these rows hold: a row is one, and a line that is a whole batch as many as the others have."""
-    num_files: int = 1
-    """How many files they are in: a column that one file lacks hides behind the first row of another."""
+    num_files: int = 1  # how many files they are in: a column that one file lacks hides behind the first row of another
 
     @property
     def counted(self) -> str:
@@ -52,12 +48,9 @@ class QuarantineReason:
 class Quarantine:
     """All rows that were set aside, counted by reason."""
 
-    num_rows: int = 0
-    """How many rows in all."""
-    num_rollouts: int = 0
-    """How many rollouts they hold."""
-    reasons: tuple[QuarantineReason, ...] = ()
-    """Counted apart, most frequent first."""
+    num_rows: int = 0  # how many rows in all
+    num_rollouts: int = 0  # how many rollouts they hold
+    reasons: tuple[QuarantineReason, ...] = ()  # counted apart, most frequent first
     lost: tuple[str, ...] = ()
     """Files and steps that could not be read, or not to their end, one sentence each: how many rows they have is not
     known."""
@@ -108,26 +101,19 @@ def set_aside_together(parts: Sequence[Quarantine]) -> Quarantine:
 class Source:
     """One input and what its reader made of it."""
 
-    path: str
-    """The path as given."""
-    format: str
-    """Name of the reader, for example ``trl``."""
-    recognized: str
-    """What it is, in words: "TRL output_dir, 20 files of completions"."""
-    files: tuple[str, ...] = ()
-    """Files that were read, in order."""
+    path: str  # the path as given
+    format: str  # name of the reader, for example ``trl``
+    recognized: str  # what it is, in words: "TRL output_dir, 20 files of completions"
+    files: tuple[str, ...] = ()  # files that were read, in order
     digests: tuple[str, ...] = field(default=(), metadata={"in_document": False})
     """The SHA-256 of each, where they were read elsewhere; empty where they are here."""
     kind: Literal["rollouts", "metrics"] = "rollouts"
     """What it holds: rollouts, with the trainer's metrics or without them, or metrics alone."""
-    num_rows: int = 0
-    """Rows that were used, each a rollout; of metrics alone rows of them."""
-    inferred: tuple[str, ...] = ()
-    """What the log does not state and the reader worked out, one sentence each, with how."""
+    num_rows: int = 0  # rows that were used, each a rollout; of metrics alone rows of them
+    inferred: tuple[str, ...] = ()  # what the log does not state and the reader worked out, one sentence each, with how
     missing: tuple[str, ...] = ()
     """What the log lacks and a command may need, one sentence each, with what to switch on."""
-    quarantined: Quarantine = Quarantine()
-    """Rows that were set aside."""
+    quarantined: Quarantine = Quarantine()  # rows that were set aside
     unfinished: str = ""
     """How an evaluation ended and how many of its samples there are, where it did not succeed: "was cancelled: ..."."""
 

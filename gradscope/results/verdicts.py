@@ -21,55 +21,39 @@ class Requirement:
 
     metric: str
     """A catalogue metric, ``pass@<k>``, or what the trainer logged; ``@`` and a selector of steps may follow."""
-    op: Operator
-    """How the value must compare with the limit."""
-    limit: float
-    """The limit."""
+    op: Operator  # how the value must compare with the limit
+    limit: float  # the limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A metric of this run beside the baseline's."""
 
-    baseline: Estimate
-    """The value when the baseline was written."""
-    change: Estimate
-    """This run minus the baseline."""
-    margin: float
-    """How much worse it may be."""
+    baseline: Estimate  # the value when the baseline was written
+    change: Estimate  # this run minus the baseline
+    margin: float  # how much worse it may be
     rule: BaselineRule
     """``interval``: fails when chance does not explain what is beyond the margin; ``value``: when the change is."""
-    num_paired: int
-    """Prompts that both runs have and that were paired; 0 where the two were compared as wholes."""
+    num_paired: int  # prompts that both runs have and that were paired; 0 where the two were compared as wholes
     p_value: float | None = None
     """How often chance alone would make a change as far beyond the margin, corrected by Holm's rule for all metrics
     that were compared; the metric fails at 0.05. None where that is not known, and under the rule ``value``."""
-    num_tests: int = 0
-    """Metrics that it is corrected for."""
+    num_tests: int = 0  # metrics that it is corrected for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """A requirement and what became of it."""
 
-    metric: str
-    """The requirement's metric."""
-    op: Operator
-    """The requirement's operator; against a baseline the one that its direction asks for."""
-    limit: float
-    """The requirement's limit; against a baseline its value with the margin, 0 where it has none."""
-    outcome: Outcome
-    """``unknown`` where the metric has no value; it never counts as a pass."""
-    estimate: Estimate
-    """The metric's value on this run."""
-    meaning: str
-    """What the outcome means, for people."""
-    next_step: str
-    """What to do about it; empty where it passed."""
-    change: Change | None = None
-    """Against a baseline: both numbers and the rule; None for a limit."""
-    allowed: bool = False
-    """Whether an unknown outcome of this metric was allowed and does not fail the check."""
+    metric: str  # the requirement's metric
+    op: Operator  # the requirement's operator; against a baseline the one that its direction asks for
+    limit: float  # the requirement's limit; against a baseline its value with the margin, 0 where it has none
+    outcome: Outcome  # ``unknown`` where the metric has no value; it never counts as a pass
+    estimate: Estimate  # the metric's value on this run
+    meaning: str  # what the outcome means, for people
+    next_step: str  # what to do about it; empty where it passed
+    change: Change | None = None  # against a baseline: both numbers and the rule; None for a limit
+    allowed: bool = False  # whether an unknown outcome of this metric was allowed and does not fail the check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -77,8 +61,7 @@ class CheckReport(Shown):
     """All requirements on one run."""
 
     source: Source
-    verdicts: tuple[Verdict, ...]
-    """One per requirement in the order given, then one per metric of the baseline."""
+    verdicts: tuple[Verdict, ...]  # one per requirement in the order given, then one per metric of the baseline
     outcome: Outcome
     """``fail`` if any failed, else ``unknown`` if any could not be decided without leave, else ``pass``."""
     findings: tuple[str, ...] = ()
@@ -91,22 +74,18 @@ class CheckReport(Shown):
 class BaselineMetric:
     """One metric of a run."""
 
-    estimate: Estimate
-    """Its value."""
+    estimate: Estimate  # its value
     prompts: Mapping[str, float] = field(default_factory=dict)
     """Digest of a prompt's id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
-    is_not_finite: bool = False
-    """Whether the trainer logged NaN or infinity; a baseline file does not hold this."""
+    is_not_finite: bool = False  # whether the trainer logged NaN or infinity; a baseline file does not hold this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
     """Metrics of one run."""
 
-    run: str
-    """The run they are of."""
-    metrics: Mapping[str, BaselineMetric]
-    """By name, selectors included, as requirements write them."""
+    run: str  # the run they are of
+    metrics: Mapping[str, BaselineMetric]  # by name, selectors included, as requirements write them
 
 
 ClaimVerdict = Literal["supported", "contradicted", "cannot_tell"]
@@ -117,27 +96,19 @@ NOT_SHOWN = "this run does not show it, by our measure"
 class ClaimRow:
     """One claim held against one run."""
 
-    name: str
-    """The claim's name: a word a topic, then the matrix or the part."""
-    source: str
-    """Who says so."""
-    claim: str
-    """What is said, in one sentence."""
-    metric: str
-    """What was measured, of which matrix or which groups."""
-    steps: tuple[int, ...]
-    """Steps that it was measured at; empty for the whole log."""
-    estimate: Estimate
-    """The number; undefined where this run does not have it."""
+    name: str  # the claim's name: a word a topic, then the matrix or the part
+    source: str  # who says so
+    claim: str  # what is said, in one sentence
+    metric: str  # what was measured, of which matrix or which groups
+    steps: tuple[int, ...]  # steps that it was measured at; empty for the whole log
+    estimate: Estimate  # the number; undefined where this run does not have it
     null: Estimate
     """What it is to be held against: its value by chance, or if the claim's cause were absent; undefined where there is
     no such number."""
     verdict: ClaimVerdict
     """``supported`` or ``contradicted`` where the whole interval says so, on this run; else ``cannot_tell``."""
-    why: str
-    """What the verdict rests on, in words."""
-    settle: str
-    """What would settle it."""
+    why: str  # what the verdict rests on, in words
+    settle: str  # what would settle it
     ours: bool
     """Whether the definition, or a bound in it, is gradscope's: a ``contradicted`` row then refutes no source."""
 
@@ -154,13 +125,8 @@ class ClaimsReport(Shown):
     """A run against claims."""
 
     source: Source
-    claims: tuple[ClaimRow, ...]
-    """One row a claim."""
-    steps: tuple[int, ...]
-    """Steps whose gradients were recomputed."""
-    skipped: Mapping[int, str]
-    """Steps that could not be, with the reason."""
-    engine: Mapping[str, object]
-    """How gradients were computed; empty where none were."""
-    findings: tuple[str, ...] = ()
-    """What the rows say, in sentences for people."""
+    claims: tuple[ClaimRow, ...]  # one row a claim
+    steps: tuple[int, ...]  # steps whose gradients were recomputed
+    skipped: Mapping[int, str]  # steps that could not be, with the reason
+    engine: Mapping[str, object]  # how gradients were computed; empty where none were
+    findings: tuple[str, ...] = ()  # what the rows say, in sentences for people

@@ -25,18 +25,15 @@ from gradscope.training.processes import shards_model
 from gradscope.writing import atomic_write
 
 MARKER = "gradscope_checkpoint.json"
-MEMORY = "gradscope_advantage.json"
-"""What an advantage formulation remembers of the steps before: its numbers."""
-MEMORY_ARRAYS = "gradscope_advantage.safetensors"
-"""The arrays among it, where there are some."""
+MEMORY = "gradscope_advantage.json"  # what an advantage formulation remembers of the steps before: its numbers
+MEMORY_ARRAYS = "gradscope_advantage.safetensors"  # the arrays among it, where there are some
 _SHARDED_ONLY = ("optimizer.bin", "pytorch_model_fsdp.bin")
 """What accelerate writes of a sharded model, both whole: the optimizer, and the weights once more."""
 _RESUME_ONLY = (
     *("optimizer.pt", *_SHARDED_ONLY, "scheduler.pt", "scaler.pt", "rng_state*.pth", "trainer_state.json"),
     *(MEMORY, MEMORY_ARRAYS),
 )
-_UNUSED = "training_args.bin"
-"""A pickle that nothing needs: the manifest holds the arguments as JSON."""
+_UNUSED = "training_args.bin"  # a pickle that nothing needs: the manifest holds the arguments as JSON
 
 
 def mark_complete(run: Path, num_updates: int) -> None:

@@ -14,8 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.plain_json import read_json
 
-EMBEDDED_MODEL = "embedded"
-"""The name of the packaged model."""
+EMBEDDED_MODEL = "embedded"  # the name of the packaged model
 TaskName = Literal["running-sums", "conflict", "starved", "bimodal", "steps", "gsm8k", "jsonl"]
 GraderName = Literal["plain", "math-verify"]
 LossType = Literal["dapo", "dr_grpo", "bnpo", "grpo"]
@@ -28,8 +27,7 @@ SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 REWARDS: tuple[str, ...] = get_args(RewardName)
 GRADERS: tuple[str, ...] = get_args(GraderName)
 DEFAULT_MAX_RESAMPLING = 4
-_WITHOUT_REASONING = ("starved", "steps")
-"""Tasks whose answer is the whole completion."""
+_WITHOUT_REASONING = ("starved", "steps")  # tasks whose answer is the whole completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,67 +38,49 @@ class TrainConfig:
     task, the launch or the disk is refused in ``run_checks``, before a run begins.
     """
 
-    output: str = "run"
-    """The run's folder; it must not exist."""
+    output: str = "run"  # the run's folder; it must not exist
     task: TaskName = "running-sums"
     """What is trained: the embedded task or a variant of it, GSM8K's own files, or a file of prompts and answers."""
-    data: str | None = None
-    """The file of prompts, for the tasks ``gsm8k`` and ``jsonl``."""
+    data: str | None = None  # the file of prompts, for the tasks ``gsm8k`` and ``jsonl``
     heldout_data: str | None = None
     """A file of held-out prompts; without it the last ``heldout_prompts`` of ``data`` are held out."""
     grader: GraderName = "plain"
     """How the final answers of ``gsm8k`` and ``jsonl`` are compared: as numbers or text, or as expressions."""
-    model: str = EMBEDDED_MODEL
-    """``embedded``, a Hugging Face model folder, or a hub id."""
+    model: str = EMBEDDED_MODEL  # ``embedded``, a Hugging Face model folder, or a hub id
     reward: RewardName = "outcome"
     """What is trained on: the task's own reward, or the probability of the true answer after the sampled reasoning."""
-    advantage: str = "grpo"
-    """The advantage formulation, by its name in the registry."""
-    group_size: int = 8
-    """Rollouts of a prompt, G."""
-    num_prompts: int = 16
-    """Prompts of a step."""
+    advantage: str = "grpo"  # the advantage formulation, by its name in the registry
+    group_size: int = 8  # rollouts of a prompt, G
+    num_prompts: int = 16  # prompts of a step
     sampling: Sampling = "fixed"
     """``dynamic`` replaces dead groups by other prompts' groups, ``reallocated`` moves rollouts of solved prompts to
     unsolved ones."""
-    max_resampling: int | None = None
-    """Under ``dynamic``, most rounds of replacing; null is 4."""
-    steps: int = 60
-    """Optimizer updates."""
+    max_resampling: int | None = None  # under ``dynamic``, most rounds of replacing; null is 4
+    steps: int = 60  # optimizer updates
     train_prompts: int | None = None
     """How many distinct prompts are trained on, in turn; null is 256 for made prompts and all rows of a file."""
-    seed: int = 0
-    """Seed of prompts, their order, initial adapter weights and sampling."""
-    learning_rate: float = 3e-4
-    """AdamW's learning rate, constant over the run."""
+    seed: int = 0  # seed of prompts, their order, initial adapter weights and sampling
+    learning_rate: float = 3e-4  # AdamW's learning rate, constant over the run
     critic_learning_rate: float = 1e-3
     """That of the head of ``token_critic`` and ``gae``, which has an AdamW of its own."""
-    max_grad_norm: float = 1.0
-    """Gradients are clipped to this norm; the logged norm is the one before."""
+    max_grad_norm: float = 1.0  # gradients are clipped to this norm; the logged norm is the one before
     match_grad_norm: float | None = None
     """Each gradient is scaled to this norm, up or down, so that runs differ in its direction alone; null does not."""
-    gradient_accumulation_steps: int = 1
-    """Parts in which a step's rollouts go through the model."""
+    gradient_accumulation_steps: int = 1  # parts in which a step's rollouts go through the model
     lora_rank: int | None = None
     """Rank of a LoRA adapter on all linear layers but the output layer; null trains all weights."""
-    lora_alpha: float | None = None
-    """LoRA's scale; null is twice the rank."""
-    temperature: float = 1.0
-    """Sampling temperature."""
+    lora_alpha: float | None = None  # LoRA's scale; null is twice the rank
+    temperature: float = 1.0  # sampling temperature
     max_completion_length: int | None = None
     """Most tokens of a completion; null is 27 for running sums and 256 for the others."""
-    beta: float = 0.0
-    """Weight of the KL penalty towards the weights before training."""
+    beta: float = 0.0  # weight of the KL penalty towards the weights before training
     loss_type: LossType = "dapo"
     """How TRL averages the loss over tokens; ``dapo``, TRL's own default, divides by the step's tokens."""
     checkpoint_every: int = 10
     """Weights are saved before the first update, after each so many updates, and after the last."""
-    heldout_prompts: int = 64
-    """Held-out prompts sampled before and after training; 0 for none."""
-    heldout_samples: int = 16
-    """Samples of each held-out prompt."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where it runs; ``auto`` takes a GPU where there is one."""
+    heldout_prompts: int = 64  # held-out prompts sampled before and after training; 0 for none
+    heldout_samples: int = 16  # samples of each held-out prompt
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # where it runs; ``auto`` takes a GPU where there is one
     vllm: dict[str, Any] | None = None
     """TRL's ``vllm_*`` arguments, by their names without that prefix; null samples by transformers."""
     dtype: Literal["float32", "bfloat16"] = "float32"

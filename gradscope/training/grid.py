@@ -38,8 +38,7 @@ from gradscope.training.train import is_finished
 # cannot interrupt one worker. Here the other cells go on, and a cell that failed keeps its exit code and its last
 # words.
 _PRELOADED = ["gradscope.training.run_training", "gradscope.training.train"]
-_PATIENCE = 20.0
-"""Seconds that an interrupted cell gets to end by itself."""
+_PATIENCE = 20.0  # seconds that an interrupted cell gets to end by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +47,7 @@ class _CellProcess:
 
     config: TrainConfig
     process: BaseProcess
-    talk: IO[bytes]
-    """What it says on stderr."""
+    talk: IO[bytes]  # what it says on stderr
 
     @property
     def has_ended(self) -> bool:
@@ -121,8 +119,7 @@ def _redirect(descriptor: int, path: str) -> None:
     os.close(target)
 
 
-_POLL = 0.3
-"""Seconds between two looks at the processes."""
+_POLL = 0.3  # seconds between two looks at the processes
 
 
 def make_cells(

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 from gradscope.errors import GradscopeError, UsageError
 from gradscope.machine.processes import num_processes, process_index, tell_own_error
 
-_PATIENCE = timedelta(days=7)
-"""How long processes wait for the main one, which samples the held-out prompts alone."""
+_PATIENCE = timedelta(days=7)  # how long processes wait for the main one, which samples the held-out prompts alone
 _FSDP = {"FSDP_VERSION": "2", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"}
 """What accelerate tells a process of FSDP, as a run needs it: FSDP2, and checkpoints that are whole."""
 SHARDED_LAUNCH = (
@@ -26,8 +25,7 @@ SHARDED_LAUNCH = (
     *("--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
 )
 """How a run is started that shards its model, before the number of processes."""
-_USAGE = 2
-"""The exit code of unusable input."""
+_USAGE = 2  # the exit code of unusable input
 
 Value = TypeVar("Value")
 

@@ -26,8 +26,7 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.processes import raise_once, shards_model
 from gradscope.training.tasks.task import Task
 
-_OF_STEPS = ("per_step", "per_token")
-"""Formulations of the rewards of single steps of a completion."""
+_OF_STEPS = ("per_step", "per_token")  # formulations of the rewards of single steps of a completion
 
 
 def check_settings(config: TrainConfig) -> None:

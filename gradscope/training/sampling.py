@@ -76,22 +76,17 @@ def _remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> l
 # TRL pads prompts on the left and completions on the right, to the longest of a call. Rounds are padded to the longest
 # of all, and what no kept row needs is cut off again, so that a batch of several calls looks like one of a single call.
 _PROMPT = ("prompt_ids", "prompt_mask")
-_TOTAL = "num_items_in_batch"
-"""TRL's number of tokens that are in the loss."""
+_TOTAL = "num_items_in_batch"  # TRL's number of tokens that are in the loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
     """Rollouts that were generated and scored."""
 
-    rows: Sequence[Mapping[str, Any]]
-    """The rows of TRL's dataset that they answer, [R]."""
-    output: dict[str, Any]
-    """What TRL's method returns for them."""
-    rewards: Mapping[str, Sequence[float]]
-    """Reward function -> rewards, [R]."""
-    trained: tuple[str, ...]
-    """The reward functions that are trained on; the others are only recorded."""
+    rows: Sequence[Mapping[str, Any]]  # the rows of TRL's dataset that they answer, [R]
+    output: dict[str, Any]  # what TRL's method returns for them
+    rewards: Mapping[str, Sequence[float]]  # reward function -> rewards, [R]
+    trained: tuple[str, ...]  # the reward functions that are trained on; the others are only recorded
 
     @property
     def totals(self) -> NDArray[np.float64]:
@@ -153,20 +148,16 @@ def _without_empty_columns(batch: Mapping[str, torch.Tensor]) -> dict[str, torch
     }
 
 
-Row = Mapping[str, Any]
-"""A row of TRL's dataset."""
-Sample = Callable[[Sequence[Row]], Scored]
-"""Samples and scores a completion of each row."""
+Row = Mapping[str, Any]  # a row of TRL's dataset
+Sample = Callable[[Sequence[Row]], Scored]  # samples and scores a completion of each row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StepBatch:
     """What a step trains on."""
 
-    scored: Scored
-    """Its rollouts, group by group."""
-    sizes: tuple[int, ...]
-    """Rollouts of each group, [N]."""
+    scored: Scored  # its rollouts, group by group
+    sizes: tuple[int, ...]  # rollouts of each group, [N]
     cost: Mapping[str, int] = field(default_factory=dict)
     """What was sampled for it, by the names of the run's metrics; empty where it is what was sampled."""
 

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from gradscope.training.grpo.policy import TrainedPolicy
     from gradscope.training.tasks.task import Task
 
-_FREE_ON_RESUME = ("output", "device")
-"""What a run may go on with differently; everything else decides its result."""
+_FREE_ON_RESUME = ("output", "device")  # what a run may go on with differently; everything else decides its result
 
 
 def train(config: TrainConfig, *, resume: bool = False, force: bool = False, progress: Progress = False) -> Path:

@@ -116,21 +116,23 @@ def check(
     settings, tables = _settings(config), options.parse_show("check", show)
     tracked, undecided = parse_metrics("--track", track), parse_metrics("--allow-unknown", allow_unknown)
     named = baseline or settings.baseline
-    alone = one_writer(named) if update_baseline and named and process_index() == 0 else nullcontext()
+    alone = one_writer(Path(named)) if update_baseline and named and process_index() == 0 else nullcontext()
     with alone, delivery(replace(out, as_json=out.as_json or form == "json"), judges=True) as result:
         with result.progress() as progress:
             report = check_run(
                 run,
-                requirements=tuple(require or ()) or settings.requirements,
-                track=tracked or (settings.track if named else ()),
-                allow_unknown=(*undecided, *settings.allow_unknown),
-                baseline=named,
+                replace(
+                    settings,
+                    requirements=tuple(require or ()) or settings.requirements,
+                    track=tracked or (settings.track if named else ()),
+                    allow_unknown=(*undecided, *settings.allow_unknown),
+                    baseline=named,
+                    rule=decide_by or settings.rule,
+                    success_threshold=success_threshold,
+                    reward=reward,
+                ),
                 update_baseline=update_baseline,
                 force=out.force,
-                rule=decide_by or settings.rule,
-                margins=settings.margins,
-                success_threshold=success_threshold,
-                reward=reward,
                 read=read,
                 engine=replace(engine, notice=result.notice),
                 progress=progress,

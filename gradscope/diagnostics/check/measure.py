@@ -22,6 +22,7 @@ from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues,
 from gradscope.diagnostics.check.requirements import (
     COMPARE,
     SELECTOR_HINT,
+    CheckSettings,
     parse_requirement,
     read_requirements,
     read_settings,
@@ -35,7 +36,7 @@ from gradscope.findings.degeneracy import conflict_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.machine.processes import process_index
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
-from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling, difference_of
+from gradscope.metrics.uncertainty.intervals import Resampling, difference_of
 from gradscope.metrics.uncertainty.paired import holm, rise_by_flips, rise_by_interval
 from gradscope.outside.limits import open_file
 from gradscope.outside.plain_json import read_json
@@ -70,18 +71,11 @@ __all__ = ["check_run", "parse_requirement", "read_requirements", "read_settings
 
 def check_run(
     path: str | Path,
+    settings: CheckSettings | None = None,
     *,
     requirements: Sequence[Requirement | str] = (),
-    track: Sequence[str] = (),
-    allow_unknown: Sequence[str] = (),
-    baseline: str | Path | None = None,
     update_baseline: bool = False,
     force: bool = False,
-    rule: BaselineRule = "interval",
-    margins: Mapping[str, float] | None = None,
-    success_threshold: float | None = None,
-    reward: str | None = None,
-    resampling: Resampling = RESAMPLING,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
     progress: Progress = False,
@@ -90,33 +84,28 @@ def check_run(
 
     Args:
         path: A run folder, a log, or a file of samples.
-        requirements: What is required: ``"frac_reward_zero_std@last20% <= 0.5"``, or the parsed form of it.
-        track: Metrics that are compared with the baseline without a limit of their own.
-        allow_unknown: Metrics that may be undecided without failing the check.
-        baseline: File of a good run's numbers; every required and tracked metric is compared with it.
-        update_baseline: Write this run's numbers into that file instead of comparing with it.
+        settings: What it is held against.
+        requirements: What is required, in place of the settings' requirements.
+        update_baseline: Write this run's numbers into the baseline instead of comparing with it.
         force: Replace the baseline that is there.
-        rule: What decides against the baseline: ``interval`` (whether chance explains the change) or ``value`` (the
-            change itself).
-        margins: Metric -> how much worse than the baseline it may be; 0 where it is not named.
-        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        reward: One reward function by name, for the metrics of groups; None: the trainer's scalar.
-        resampling: How often, and from which seed.
         read: How to read the run; None: recognize everything.
         engine: How to compute gradient metrics; None: the defaults.
         progress: True for a line on stderr, or a callback, told how far the copying of a URL is.
 
     Returns:
         One verdict a requirement, then one a metric of the baseline, then one on the rows that were set aside where any
-        were. A requirement's meaning says where the interval
-        holds the limit.
+        were. A requirement's meaning says where the interval holds the limit.
 
     Raises:
         UsageError: Nothing is required, or a baseline is to be updated and no file is named.
         OutputExistsError: The baseline to be updated is there and ``force`` is off, or it is none.
     """
+    settings = settings or CheckSettings()
+    track, baseline = settings.track, None if settings.baseline is None else Path(settings.baseline)
     progress = reporter(progress)
-    required = [parse_requirement(item) if isinstance(item, str) else item for item in requirements]
+    required = [
+        parse_requirement(item) if isinstance(item, str) else item for item in requirements or settings.requirements
+    ]
     if not required and not track:
         raise UsageError(
             "Nothing is required of the run.", hint="Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
@@ -124,28 +113,33 @@ def check_run(
     if baseline is None and (update_baseline or track):
         raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
     if baseline is not None and update_baseline and process_index() == 0:
-        refuse_other(Path(baseline), force=force)
-    before = None if baseline is None or update_baseline else read_baseline(Path(baseline))
+        refuse_other(baseline, force=force)
+    before = None if baseline is None or update_baseline else read_baseline(baseline)
     names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
     run = read_run(path, read, rewards_only=all(map(needs_only_rewards, names)), progress=progress, metrics_alone=True)
     values = MetricValues(
-        run=run, success_threshold=success_threshold, reward=reward, resampling=resampling, read=read, engine=engine
+        run=run,
+        success_threshold=settings.success_threshold,
+        reward=settings.reward,
+        resampling=settings.resampling,
+        read=read,
+        engine=engine or EngineOptions(),
     )
-    for name in (*names, *allow_unknown):
+    for name in (*names, *settings.allow_unknown):
         _check_name(name, values)
     measured = {name: values.value(name) for name in names}
     verdicts = [_verdict(item, measured[item.metric], run.source) for item in required]
     now = {name: _baseline_metric(value) for name, value in measured.items()}
     if before is not None:
         advice = {name: value.advice for name, value in measured.items()}
-        verdicts += baseline_verdicts(
-            before.metrics, now, advice=advice, margins=margins, rule=rule, path=run.source.path, resampling=resampling
-        )
+        verdicts += baseline_verdicts(before.metrics, now, settings, advice=advice, path=run.source.path)
     elif baseline is not None and process_index() == 0:
-        write_baseline(Baseline(run=run.source.path, metrics=now), Path(baseline), force=force)
+        write_baseline(Baseline(run=run.source.path, metrics=now), baseline, force=force)
     if _SET_ASIDE not in names:
         verdicts += _of_rows_set_aside(run.source)
-    verdicts = [replace(one, allowed=one.outcome == "unknown" and one.metric in allow_unknown) for one in verdicts]
+    verdicts = [
+        replace(one, allowed=one.outcome == "unknown" and one.metric in settings.allow_unknown) for one in verdicts
+    ]
     outcomes: list[Outcome] = [one.outcome for one in verdicts if not one.allowed]
     return CheckReport(
         source=run.source,
@@ -253,10 +247,8 @@ def _overall(outcomes: Sequence[Outcome]) -> Outcome:
 
 _SCHEMA = "gradscope/baseline"
 _SCHEMA_VERSION = 1
-MOST_PROMPTS = 5000
-"""With more prompts a baseline would not be small; metrics are then compared as wholes."""
-_START = 4096
-"""Bytes in which a baseline names its schema."""
+MOST_PROMPTS = 5000  # with more prompts a baseline would not be small; metrics are then compared as wholes
+_START = 4096  # bytes in which a baseline names its schema
 _LEAST_PAIRED = 5
 _LEAST_SHARE = 0.5
 """Pairs decide only where they are at least half of both sides: a few common prompts are another population."""
@@ -356,7 +348,7 @@ def _finite(value: Any) -> float:
 
 
 def _change_of(
-    before: BaselineMetric, after: BaselineMetric, *, resampling: Resampling = RESAMPLING
+    before: BaselineMetric, after: BaselineMetric, resampling: Resampling
 ) -> tuple[Estimate, NDArray[np.float64]]:
     """After minus before, paired by prompt where enough prompts are common."""
     common = sorted(before.prompts.keys() & after.prompts.keys())
@@ -373,8 +365,7 @@ def _change_of(
     return difference_of(before.estimate, after.estimate), np.zeros(0)
 
 
-FAMILY_RATE = 0.05
-"""How often a run that is no worse may fail, all metrics of a check together."""
+FAMILY_RATE = 0.05  # how often a run that is no worse may fail, all metrics of a check together
 _OPERATORS: dict[Direction, Operator] = {"lower": "<=", "higher": ">=", "neither": "=="}
 _NOT_HELD = Estimate.undefined_because("the baseline does not hold this metric")
 
@@ -399,20 +390,19 @@ class _Compared:
 def baseline_verdicts(
     before: Mapping[str, BaselineMetric],
     after: Mapping[str, BaselineMetric],
+    settings: CheckSettings | None = None,
     *,
-    margins: Mapping[str, float] | None = None,
     advice: Mapping[str, str] | None = None,
-    rule: BaselineRule = "interval",
     path: str,
-    resampling: Resampling = RESAMPLING,
 ) -> list[Verdict]:
     """One verdict a metric of this run; unknown where a side has no value, or under ``interval`` no interval."""
     # Worse is higher where lower is better, lower where higher is, and either where the catalogue names no better
     # side.
-    compared = []
+    settings, compared = settings or CheckSettings(), []
+    rule, resampling = settings.rule, settings.resampling
     for name, metric in after.items():
         old = before.get(name)
-        change, paired = _change_of(old or BaselineMetric(estimate=_NOT_HELD), metric, resampling=resampling)
+        change, paired = _change_of(old or BaselineMetric(estimate=_NOT_HELD), metric, resampling)
         compared.append(
             _Compared(
                 name=name,
@@ -420,7 +410,7 @@ def baseline_verdicts(
                 after=metric,
                 change=change,
                 paired=paired,
-                margin=(margins or {}).get(name, 0.0),
+                margin=settings.margins.get(name, 0.0),
                 advice=(advice or {}).get(name, ""),
             )
         )

@@ -22,6 +22,7 @@ from gradscope.diagnostics.check.requirements import Needed, Selector, aggregate
 from gradscope.diagnostics.degeneracy.group_rewards import group_rewards, group_table
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
+from gradscope.diagnostics.logged.tokens import gathered
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files, samples_of_run
 from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
@@ -113,8 +114,8 @@ class MetricValues:
     reward: str | None = None  # one reward function by name, for the metrics of groups
     resampling: Resampling = RESAMPLING  # how often, and from which seed
     read: ReadOptions | None = None  # how to read the run once more, for its gradients
-    engine: EngineOptions | None = None  # how to compute gradient metrics
-    cache: dict[str, Any] = field(default_factory=dict)  # command -> its result, or the error that it ended in
+    engine: EngineOptions = field(default_factory=EngineOptions)  # how to compute gradients
+    cache: dict[str, Any] = field(default_factory=dict)  # what was computed, or the error that it ended in
 
     def names(self) -> list[str]:
         """Every name that a requirement on this run may use: catalogue names, then what the trainer logged."""
@@ -214,7 +215,7 @@ class MetricValues:
         if self._is_logged_alone(metric):
             rows = {step: self.run.metrics.get(step, {}).get(metric) for step in self.run.every_step}
         elif _part_of_groups(metric) in _OF_EACH_STEP:
-            rows = {row.step: getattr(row, metric).value for row in self._degeneracy().by_step}
+            rows = {row.step: getattr(row, metric).value for row in self.degeneracy().by_step}
         elif _part_of_log(metric):
             rows = {step: estimate.value for step, estimate in self._log_course(metric).items()}
         elif entry is not None and entry.command == "replay":
@@ -235,7 +236,8 @@ class MetricValues:
             raise self.cache[command]
         return self.cache[command]
 
-    def _degeneracy(self) -> DegeneracyReport:
+    def degeneracy(self) -> DegeneracyReport:
+        """Groups without a gradient, over the whole log."""
         threshold, reward = self.success_threshold, self.reward
         report: DegeneracyReport = self._once(
             "degeneracy",
@@ -244,7 +246,7 @@ class MetricValues:
         return report
 
     def _of_groups(self, entry: Metric) -> MetricValue:
-        report = self._degeneracy()
+        report = self.degeneracy()
         return MetricValue(
             estimate=number_at(report, entry.path),
             subject=f"{entry.name} of {report.num_groups} groups" if self.run.groups else entry.name,
@@ -258,7 +260,7 @@ class MetricValues:
         )
 
     def _log_part(self, name: str) -> Any:
-        return self._once(name, lambda: PARTS[name](self.run, self.resampling))
+        return self._once(name, lambda: gathered(PARTS[name](), self.run, self.resampling))
 
     def _log_course(self, metric: str) -> dict[int, Estimate]:
         name = CATALOG[metric].path.rpartition(".")[2]
@@ -425,10 +427,8 @@ _TABLES: Mapping[str, str] = {
     "logprob_changes": "logprobs",
 }
 """Field of a report whose rows are tokens -> its table, as the report names what it lacks."""
-_KIND = TokenCell(entropy="top_fifth")
-"""The kind of token that a requirement means."""
-_CORRECTION = "tis"
-"""The correction that it means."""
+_KIND = TokenCell(entropy="top_fifth")  # the kind of token that a requirement means
+_CORRECTION = "tis"  # the correction that it means
 
 
 def is_of_tokens(entry: Metric) -> bool:

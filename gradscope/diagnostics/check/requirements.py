@@ -17,6 +17,7 @@ import numpy as np
 
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.outside.limits import read_whole
 from gradscope.outside.numerals import number_from
@@ -223,18 +224,30 @@ def _share(limit: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSettings:
-    """The table ``[tool.gradscope.check]`` of a configuration file."""
+    """What a run is held against: the table ``[tool.gradscope.check]`` of a file, its keys and what no file says.
 
-    requirements: tuple[Requirement, ...] = ()  # ``require``: what a run must hold
-    track: tuple[str, ...] = ()  # ``track``: metrics that are only compared with the baseline
-    allow_unknown: tuple[str, ...] = ()  # ``allow_unknown``: metrics that may be undecided
-    baseline: Path | None = None  # ``baseline``: the file, relative to the configuration
-    rule: BaselineRule = "interval"  # ``rule``: what decides against a baseline
+    >>> CheckSettings(requirements=["pass@4 >= 0.6"], track=["pass@8"], baseline="good.json").rule
+    'interval'
+    """
+
+    requirements: Sequence[Requirement | str] = ()
+    """``require``: ``"frac_reward_zero_std@last20% <= 0.5"``, or the parsed form of it."""
+    track: Sequence[str] = ()  # metrics that are compared with the baseline without a limit of their own
+    allow_unknown: Sequence[str] = ()  # metrics that may be undecided without failing the check
+    baseline: str | Path | None = None
+    """File of a good run's numbers, relative to the configuration; each metric named here is compared with it."""
+    rule: BaselineRule = "interval"
+    """What decides against it: ``interval`` (whether chance explains the change) or ``value`` (the change itself)."""
     margins: Mapping[str, float] = field(default_factory=dict)
-    """``margins``: how much worse each metric may be; 0 where it is not named."""
+    """Metric -> how much worse than the baseline it may be; 0 where it is not named."""
+    success_threshold: float | None = None
+    """A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1. No key of a file."""
+    reward: str | None = None
+    """One reward function by name, for the metrics of groups; None: the trainer's scalar. No key of a file."""
+    resampling: Resampling = RESAMPLING  # how often, and from which seed; no key of a file
 
 
-def read_requirements(path: str | Path) -> tuple[Requirement, ...]:
+def read_requirements(path: str | Path) -> Sequence[Requirement | str]:
     """``require = ["<metric> <op> <number>", ...]`` of a file that :func:`read_settings` reads."""
     return read_settings(path).requirements
 

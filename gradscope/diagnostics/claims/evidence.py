@@ -10,23 +10,22 @@ Shapes: R rollouts of a step, G rollouts of a group.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradscope.advantages.token import return_to_go
+from gradscope.diagnostics.check.metric_values import MetricValues
 from gradscope.diagnostics.degeneracy.group_rewards import chosen_threshold, group_rewards, group_table
-from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
 from gradscope.diagnostics.rank.rows import RankRequest, StepRows
-from gradscope.errors import GradscopeError, InputError
+from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.degeneracy import GroupTable
-from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling, bonferroni
+from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
@@ -35,8 +34,6 @@ from gradscope.results.row_kinds import RowKind
 from gradscope.results.update import WeightUpdate
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.rollouts.groups import RolloutGroup, sizes_of
-from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.rank.collected import Collected
@@ -160,8 +157,7 @@ def cannot_tell(reason: str, *, estimate: Estimate | None = None, steps: tuple[i
 ADVANTAGE = "dr_grpo"
 """Ranks are compared between group sizes under the reward minus the group's mean, which every reward has. Grpo's rows
 are its multiples within a group, so their ranks are the same."""
-MOST_TOKENS = 256
-"""Token rows of a group; of more, as many are drawn. Exact rows cost the square of their number."""
+MOST_TOKENS = 256  # token rows of a group; of more, as many are drawn. Exact rows cost the square of their number.
 _KINDS: tuple[RowKind, ...] = ("rollout", "token", "weight", "hidden", "logit")
 
 
@@ -181,23 +177,16 @@ class AtHand:
 
 
 @dataclass(slots=True, kw_only=True)
-class Evidence:
-    """A run, and what was computed of it so far."""
+class Evidence(MetricValues):
+    """A run, and what was computed of it so far: each metric by its name, and what claims look at beside."""
 
-    run: Run
     steps: tuple[int, ...]  # steps whose gradients are recomputed, ascending; none where none can be or none is wanted
     no_gradients: str = ""  # why there are no such steps, without the period
     samples: tuple[str, ...] = ()  # files of held-out samples, before and after; empty: those of the run folder
     advantage: str = ADVANTAGE  # the formulation under which ranks are measured
-    success_threshold: float | None = None
-    """A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1."""
-    read: ReadOptions | None = None  # how to read the run once more, for metrics of a user's claims
-    engine: EngineOptions = field(default_factory=EngineOptions)  # how to compute gradients
     progress: ProgressCallback = no_progress  # told about each step
-    resampling: Resampling = RESAMPLING  # how often, and from which seed
     at_hand: AtHand | None = None
     """What there is beside the log, and all there will be; None: what a claim asks for is computed."""
-    cache: dict[str, Any] = field(default_factory=dict)  # what was computed, or the error that it ended in
 
     @property
     def largest_group(self) -> int:
@@ -208,10 +197,7 @@ class Evidence:
         """Groups without a gradient, over the whole log."""
         if self.at_hand is not None and self.at_hand.degeneracy is not None:
             return self.at_hand.degeneracy
-        found: DegeneracyReport = self._once(
-            "degeneracy", lambda: degeneracy_of_run(self.run, success_threshold=self.success_threshold)
-        )
-        return found
+        return MetricValues.degeneracy(self)  # no super(): a dataclass with slots is another class than its body's
 
     def groups(self) -> GroupTable:
         """The groups as a table, whether their rewards are equal among it, and how many pass where that is known."""
@@ -311,16 +297,6 @@ class Evidence:
     def _may_compute(self) -> None:
         if self.at_hand is not None:
             raise NotAtHand
-
-    def _once(self, name: str, make: Callable[[], Any]) -> Any:
-        if name not in self.cache:
-            try:
-                self.cache[name] = make()
-            except GradscopeError as error:
-                self.cache[name] = error
-        if isinstance(self.cache[name], GradscopeError):
-            raise self.cache[name]
-        return self.cache[name]
 
 
 def _check_two(number: int) -> None:

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.rank.collected import Collected
     from gradscope.diagnostics.rank.formulations import BaselineGroup
 
-SPARSER = 0.02
-"""The least change of an index from 0 to 1 over training that is called growth."""
+SPARSER = 0.02  # the least change of an index from 0 to 1 over training that is called growth
 SAME_DIRECTION = 0.9
 """Cosines of expected updates from here on are the same direction, within 26 degrees; to climb takes one above 0."""
 SAME_BASELINE = 0.05
@@ -221,14 +220,12 @@ def _in_groups(rows: StepRows, function: Callable[[Array], Array]) -> Array:
     return values
 
 
-ABOUT_TWO = (1.5, 2.5)
-"""Ranks that are called "about 2"."""
+ABOUT_TWO = (1.5, 2.5)  # ranks that are called "about 2"
 SAME_RANK = 0.5
 """A change of the rank between the smallest and the largest group up to this is "whatever the group size"."""
 OF_CLASS_MEANS = 0.9
 """Rows that hold this share of their energy in the means of two classes are two rows for all that a rank can tell."""
-HIGHER_RANK = 0.05
-"""The least relative rise of a rank that is called higher."""
+HIGHER_RANK = 0.05  # the least relative rise of a rank that is called higher
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
 
 
@@ -410,8 +407,7 @@ def _ratio(point: _Point) -> str:
     return with_interval(_unrelated(point).ratio, ".2f")
 
 
-FEW_CHANGE = 0.3
-"""The largest share of changed parameters that arXiv 2505.11711 reports."""
+FEW_CHANGE = 0.3  # the largest share of changed parameters that arXiv 2505.11711 reports
 
 
 def avoids_principal_directions(evidence: Evidence) -> Judgement:

@@ -11,6 +11,7 @@ from typing import Any
 
 from gradscope.advantages.registry import named_formulation
 from gradscope.catalog.lookup import CATALOG
+from gradscope.diagnostics.check.requirements import read_toml, split_metric
 from gradscope.diagnostics.claims.evidence import (
     ADVANTAGE,
     Claim,
@@ -154,8 +155,6 @@ _EXAMPLE = "Write [[claims]] with name, source, claim, metric, settle and betwee
 
 def read_claims(path: str | Path) -> tuple[Claim, ...]:
     """The claims of a TOML file: tables ``[[claims]]`` with the texts of a claim and its range ``between``."""
-    from gradscope.diagnostics.check.requirements import read_toml
-
     file = Path(path)
     document = read_toml(file)
     tables = document.get("claims", [])
@@ -185,8 +184,6 @@ def _is_number(value: Any) -> bool:
 
 def _needs_gradients(metric: str, run: Run) -> bool:
     """Whether a metric is recomputed from weights; what the trainer logged goes before."""
-    from gradscope.diagnostics.check.requirements import split_metric
-
     name = split_metric(metric)[0]
     entry = CATALOG.get(name)
     logged = any(name in values for values in run.metrics.values())
@@ -194,18 +191,9 @@ def _needs_gradients(metric: str, run: Run) -> bool:
 
 
 def _judge(metric: str, low: float, high: float, evidence: Evidence) -> Judgement:
-    from gradscope.diagnostics.check.metric_values import MetricValues
-
     if not evidence.steps and _needs_gradients(metric, evidence.run):
         return cannot_tell(evidence.no_gradients)
-    values = MetricValues(
-        run=evidence.run,
-        success_threshold=evidence.success_threshold,
-        read=evidence.read,
-        resampling=evidence.resampling,
-        engine=evidence.engine,
-    )
-    found = values.value(metric)
+    found = evidence.value(metric)
     if found.estimate.undefined is not None:
         return cannot_tell(found.estimate.undefined)
     without = "" if found.estimate.interval else "; without an interval nobody can tell"

@@ -27,15 +27,12 @@ from gradscope.metrics.uncertainty.studentized import cluster_sums
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.say import percent, points, with_interval
 
-EXCESS = 0.01
-"""The least share of groups beyond the prediction that is called an excess."""
-PERSISTENT = 0.05
-"""The least excess of dead groups after a dead one that is called persistence."""
+EXCESS = 0.01  # the least share of groups beyond the prediction that is called an excess
+PERSISTENT = 0.05  # the least excess of dead groups after a dead one that is called persistence
 SAME_SHARE = 0.02
 """A share of all-fail groups as near as this to that of a power of one rate is that of the power; so is one within a
 quarter of the way from the power to a line."""
-_SHORTEST_CURVE = 3
-"""Sizes, of which one is in the middle."""
+_SHORTEST_CURVE = 3  # sizes, of which one is in the middle
 _FEW_RETURNING = 10
 """Prompts; of 8 whose pass rate rises to one the interval left out 0 in 6.5 % of simulated logs without persistence."""
 HARD = 0.25
@@ -236,8 +233,7 @@ def changes_as_predicted(evidence: Evidence) -> Judgement:
     )
 
 
-MOST = 0.5
-"""The share of the energy from which on some tokens have most of it."""
+MOST = 0.5  # the share of the energy from which on some tokens have most of it
 
 
 def holds_most(kind: TokenCell) -> Callable[[Evidence], Judgement]:

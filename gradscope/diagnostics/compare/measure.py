@@ -51,12 +51,9 @@ from gradscope.results.source import Source
 from gradscope.rollouts.places.fetch import fetched, names_of
 from gradscope.rollouts.read_options import ReadOptions
 
-FEWEST_PAIRS = 8
-"""Pairs from which sign flips can give a p-value below 0.01, so that more than one test can decide."""
-LEVEL = 0.05
-"""A corrected p-value up to this counts."""
-POWER = 0.8
-"""How often the least detectable difference would be decided."""
+FEWEST_PAIRS = 8  # pairs from which sign flips can give a p-value below 0.01, so that more than one test can decide
+LEVEL = 0.05  # a corrected p-value up to this counts
+POWER = 0.8  # how often the least detectable difference would be decided
 
 
 def judged(pairs: Sequence[ComparedPair]) -> tuple[ComparedPair, ...]:
@@ -102,8 +99,7 @@ def _least_detectable(pair: ComparedPair, num_tests: int) -> Estimate:
 
 
 EFFECTIVE_RANK, SIGNAL_TO_NOISE = "effective_rank", "signal_to_noise"
-Point = tuple[int, str, float]
-"""Step, metric, value."""
+Point = tuple[int, str, float]  # step, metric, value
 
 
 def _measure_gradients(
@@ -139,17 +135,14 @@ def _means(points: Sequence[Point]) -> dict[str, float]:
     return {name: float(np.mean([value for _, metric, value in points if metric == name])) for name in names}
 
 
-_WINDOWS = 20
-"""Points of a learning curve: single steps are too noisy to read."""
+_WINDOWS = 20  # points of a learning curve: single steps are too noisy to read
 _ONE_PAIR = "one pair does not tell how much pairs differ by chance"
 _NOT_COUNTED = "not every run of the cell has it"
 _OF_THE_REWARD = ("train_reward", "reward_drawdown", "mean_frac_reward_zero_std")
 _ALIKE = "all pairs differ by the same amount, which leaves no spread to judge it by"
 
-_Setting = str | int | float | bool | None
-"""A plain value of a manifest."""
-_Cell = tuple[str, tuple[tuple[str, _Setting], ...]]
-"""The formulation and the settings that vary, by name."""
+_Setting = str | int | float | bool | None  # a plain value of a manifest
+_Cell = tuple[str, tuple[tuple[str, _Setting], ...]]  # the formulation and the settings that vary, by name
 
 
 def compare_runs(

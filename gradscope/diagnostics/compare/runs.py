@@ -53,8 +53,7 @@ _NOT_SETTINGS_OF_TRAINERS = (
     *("seed", "data_seed", "report_to", "logging_steps", "save_steps", "save_strategy", "hub_model_id"),
 )
 """The same of other trainers, by the last part of their names."""
-UNKNOWN = "unknown"
-"""The formulation of a run that does not state it: no difference, whatever that of the other is."""
+UNKNOWN = "unknown"  # the formulation of a run that does not state it: no difference, whatever that of the other is
 OF_SAMPLES = "gradscope passk compares samples."
 _DRAWDOWN_PARTS = 10
 _COUNTED = {"num_rewarded", "num_incoherent"}

@@ -151,8 +151,7 @@ class _Unusable(Exception):
     """A step whose groups cannot be told; the message is the reason."""
 
 
-Sampled = tuple[int, int]
-"""Groups of a step that gave no gradient, and all that were sampled."""
+Sampled = tuple[int, int]  # groups of a step that gave no gradient, and all that were sampled
 Values = Mapping[str, float]
 
 _VERL = "training/filter_groups/"

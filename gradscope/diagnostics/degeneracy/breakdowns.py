@@ -286,8 +286,7 @@ def _resampling_factor(zero_std: Estimate) -> Estimate:
 
 Places = NDArray[np.int64]
 
-_FEW_KINDS = 64
-"""Kinds of groups up to which they are counted prompt by prompt."""
+_FEW_KINDS = 64  # kinds of groups up to which they are counted prompt by prompt
 
 
 def measure_advantage_mass(

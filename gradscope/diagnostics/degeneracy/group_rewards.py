@@ -43,12 +43,10 @@ def estimates_of(record: DegeneracyEstimates, kind: type) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in fields(kind) if hasattr(record, field.name)}
 
 
-TRAINER_REWARD = "reward"
-"""How reports call the trainer's own scalar."""
+TRAINER_REWARD = "reward"  # how reports call the trainer's own scalar
 
 
-_AT_ONCE = 1 << 20
-"""Rewards whose levels are looked for at once: NumPy copies them for it."""
+_AT_ONCE = 1 << 20  # rewards whose levels are looked for at once: NumPy copies them for it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +104,8 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
 
 
 By = Literal["step", "window"]
-KnownEstimates = dict[bytes, DegeneracyEstimates]
-"""A digest of some groups -> their estimates."""
-_STEPS_AT_ONCE = 1 << 13
-"""Steps whose groups are tables of their own at once."""
+KnownEstimates = dict[bytes, DegeneracyEstimates]  # a digest of some groups -> their estimates
+_STEPS_AT_ONCE = 1 << 13  # steps whose groups are tables of their own at once
 NUM_WINDOWS = 10
 """Windows that a course over time is cut into: few enough to read, and with more groups each than a step has."""
 

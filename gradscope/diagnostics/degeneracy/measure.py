@@ -253,8 +253,7 @@ def _overdispersion(table: GroupTable, options: EstimateOptions) -> Overdispersi
     )
 
 
-Notice = Callable[[str], None]
-"""Told in a sentence why a look at the log gave nothing."""
+Notice = Callable[[str], None]  # told in a sentence why a look at the log gave nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

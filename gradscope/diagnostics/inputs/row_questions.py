@@ -68,8 +68,7 @@ ROUNDING_FLOOR = 1e-6
 """Below this share of the score vectors' Frobenius norm a norm is rounding, of log-probabilities that float32 keeps to
 2e-7: it matches zero."""
 
-NEAR = 100.0
-"""So many tolerances off, a norm may still be the logged one in float32: the step's own rounding decides."""
+NEAR = 100.0  # so many tolerances off, a norm may still be the logged one in float32: the step's own rounding decides
 
 
 def meets_logged(norm: float, logged: float, floor: float = 0.0) -> bool:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.plan.objective import Objective
 
 _COPY_AGAIN = "Copy the checkpoint again."
-_SAME_POLICY_KL = 1e-6
-"""Largest mean KL that float32 makes of a policy and itself."""
+_SAME_POLICY_KL = 1e-6  # largest mean KL that float32 makes of a policy and itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,8 @@ from gradscope.diagnostics.logged.tokens import (
     GatheredMismatch,
     GatheredStaleness,
     first_logged,
-    gathered,
     logged_estimate,
     mean_as_logged,
-    policy_entropy,
-    sampler_mismatch,
-    staleness,
 )
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
@@ -29,20 +25,13 @@ from gradscope.results.logged import Generation, GenerationNumbers, LoggedPolicy
 from gradscope.rollouts.groups import RolloutGroup, Status
 from gradscope.rollouts.run import Run
 
-ENDED: tuple[Status, ...] = ("completed", "truncated")
-"""How a completion ends that did not fail."""
+ENDED: tuple[Status, ...] = ("completed", "truncated")  # how a completion ends that did not fail
 TRUNCATED = ("completions/clipped_ratio", "response_length/clip_ratio")
 """What trainers call the share of completions that were cut off."""
-_LONGEST = 1e9
-"""Thirty years in seconds: no time of a rollout."""
+_LONGEST = 1e9  # thirty years in seconds: no time of a rollout
 _NO_ENDS = "the log does not say which completions were cut off"
 _NO_TIMES = "rollouts were not timed"
 _ONE_TIMED = "no step has two timed rollouts"
-
-
-def generation(run: Run, resampling: Resampling) -> Generation:
-    """Truncation and time of the whole log and of each step."""
-    return gathered(GatheredGeneration(), run, resampling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +126,13 @@ def _slowest(times: Sequence[tuple[int, str, float]]) -> Estimate:
     return mean_of_steps(ratios, ratios).within(1.0, np.inf)
 
 
-PARTS: Mapping[str, Callable[[Run, Resampling], Any]] = {
-    "sampler": sampler_mismatch,
-    "entropy": policy_entropy,
-    "staleness": staleness,
-    "generation": generation,
+PARTS: Mapping[str, Callable[[], Gathered[Any]]] = {
+    "sampler": GatheredMismatch,
+    "entropy": GatheredEntropy,
+    "staleness": GatheredStaleness,
+    "generation": GatheredGeneration,
 }
-"""Part of :class:`LoggedPolicy` -> what makes it."""
+"""Part of :class:`LoggedPolicy` -> what takes in the rollouts for it."""
 
 _MISSING = {
     "sampler": "the log does not have the log-probabilities of both sampler and trainer",
@@ -160,21 +149,11 @@ _HINTS = {
 }
 
 
-def _logged_policy(run: Run, *, resampling: Resampling = RESAMPLING) -> LoggedPolicy:
-    """Sampler against trainer, entropy, staleness, truncation and time, as far as the log has them."""
-    return gathered(GatheredPolicy(), run, resampling)
-
-
 class GatheredPolicy:
     """All parts, which look at a step together."""
 
     def __init__(self) -> None:
-        self._parts: Mapping[str, Gathered[Any]] = {
-            "sampler": GatheredMismatch(),
-            "entropy": GatheredEntropy(),
-            "staleness": GatheredStaleness(),
-            "generation": GatheredGeneration(),
-        }
+        self._parts = {name: make() for name, make in PARTS.items()}
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""

@@ -92,8 +92,7 @@ def mean_as_logged(values: Mapping[int, float]) -> Estimate:
     return mean_of_steps(numbers, numbers)
 
 
-NO_ROLLOUTS = "the log holds metrics and no rollouts"
-"""Why what needs rollouts is undefined."""
+NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts is undefined
 
 
 def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
@@ -155,10 +154,8 @@ NOT_FINITE = "a log-probability that is missing, NaN or infinite"
 NO_LOGPROB = "a number that is no log-probability"
 PLACEHOLDERS = "zeros in place of log-probabilities"
 
-_HIGHEST = 0.25
-"""A log-probability is at most 0; kernels in bfloat16 round it to a little more."""
-_LOWEST = -1e4
-"""What a softmax in float32 can give; less is what masked logits leave."""
+_HIGHEST = 0.25  # a log-probability is at most 0; kernels in bfloat16 round it to a little more
+_LOWEST = -1e4  # what a softmax in float32 can give; less is what masked logits leave
 _NOTHING: _Columns = (np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
 
 
@@ -247,15 +244,8 @@ METRICS = (
 """What trainers call the mean entropy of a token, the first that is logged counts."""
 
 _ROUNDING = 0.01
-_GREATEST = 100.0
-"""The logarithm of any vocabulary is below."""
-_Row = tuple[float, int, str]
-"""Sum and number of the entropies of a sequence, and its prompt."""
-
-
-def policy_entropy(run: Run, resampling: Resampling) -> PolicyEntropy:
-    """The course of the entropy; without an interval at single steps where only the trainer's mean is known."""
-    return gathered(GatheredEntropy(), run, resampling)
+_GREATEST = 100.0  # the logarithm of any vocabulary is below
+_Row = tuple[float, int, str]  # sum and number of the entropies of a sequence, and its prompt
 
 
 class GatheredEntropy:
@@ -321,13 +311,7 @@ def _trend(by_step: Sequence[EntropyNumbers]) -> Estimate:
     return trend([step for step, _ in pairs], [value for _, value in pairs])
 
 
-NUM_WORST = 10
-"""Tokens that are named."""
-
-
-def sampler_mismatch(run: Run, resampling: Resampling) -> SamplerMismatch:
-    """All that both log-probabilities of a log say."""
-    return gathered(GatheredMismatch(), run, resampling)
+NUM_WORST = 10  # tokens that are named
 
 
 class GatheredMismatch:
@@ -412,11 +396,6 @@ _TokenAge = tuple[int, str, tuple[int, int]]
 """Step, prompt, and the versions that sampled a rollout's first and last token."""
 _Gap = tuple[float, int, str]
 """Sum of |log ratio|, number of tokens and prompt of a sequence that has both log-probabilities."""
-
-
-def staleness(run: Run, resampling: Resampling) -> Staleness:
-    """The lags of all rollouts that count in the loss and whose weights are known."""
-    return gathered(GatheredStaleness(), run, resampling)
 
 
 class GatheredStaleness:

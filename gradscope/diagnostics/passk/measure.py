@@ -54,8 +54,7 @@ from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, evalua
 from gradscope.rollouts.run import Run
 from gradscope.say import percent, with_interval
 
-_EQUAL = 1e-12
-"""Two estimates of one prompt closer than this are a tie: they are sums of the same fractions."""
+_EQUAL = 1e-12  # two estimates of one prompt closer than this are a tie: they are sums of the same fractions
 
 
 def compare_samples(first: Samples, second: Samples, ks: Sequence[int], *, resampling: Resampling) -> PassAtKComparison:
@@ -164,8 +163,7 @@ MOST_SHARPENING = 64
 8 that is often sampled, and not more, for each doubling takes twice the samples to rule out."""
 MARGIN = 0.05
 """Shares of prompts below this are taken for none at the largest k; the upper end of a 95 % interval has to be."""
-ONE_IN_A_HUNDRED = 0.01
-"""The false-positive rate of which every verdict says what it would do."""
+ONE_IN_A_HUNDRED = 0.01  # the false-positive rate of which every verdict says what it would do
 
 
 def judge_reach(
@@ -266,8 +264,7 @@ def _difference(row: PassAtKDifference) -> str:
     return f"{row.difference.value or 0.0:+.3f} [{low:+.3f}, {high:+.3f}] at k = {row.k}"
 
 
-USUAL_KS = (5, 10, 20, 50, 100)
-"""Budgets that papers report, beside the powers of two."""
+USUAL_KS = (5, 10, 20, 50, 100)  # budgets that papers report, beside the powers of two
 _NO_VERDICT = "the scores are neither 0/1 nor -1/1, and which of them pass is not known (--success-threshold)"
 
 

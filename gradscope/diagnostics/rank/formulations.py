@@ -336,10 +336,8 @@ def measure_interference(rows: StepRows, advantages: Sequence[str]) -> tuple[lis
 
 
 _SHRINKAGE = "shrinkage"
-_NOTHING = 1e-9
-"""A resample may hold no group with a gradient; its sum then counts as this share of the whole."""
-_MIN_LIVE = 10
-"""With fewer groups that have a gradient, resamples of the ratio's denominator say nothing."""
+_NOTHING = 1e-9  # a resample may hold no group with a gradient; its sum then counts as this share of the whole
+_MIN_LIVE = 10  # with fewer groups that have a gradient, resamples of the ratio's denominator say nothing
 _NO_NOISE = "leave_one_out has no gradient here, so there is nothing to compare with"
 
 

@@ -16,8 +16,7 @@ from gradscope.results.row_kinds import RowKind
 
 WHOLE_ROLLOUTS = ("rollout", "group")
 """Kinds of rows that are made of whole rollouts, and ask nothing of a step but held-out answers."""
-TOKEN_ROWS = ("token", "hidden", "logit")
-"""Kinds of rows that are tokens."""
+TOKEN_ROWS = ("token", "hidden", "logit")  # kinds of rows that are tokens
 _MEASURE = "Measure"
 
 

@@ -93,8 +93,7 @@ def step_rows(gram: StepGram, functions: FunctionRewards | None = None) -> StepR
     )
 
 
-WEIGHED = ("gram", "length")
-"""Scopes of formulations whose baseline is a weighted mean of the group's rewards."""
+WEIGHED = ("gram", "length")  # scopes of formulations whose baseline is a weighted mean of the group's rewards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,8 +270,7 @@ def write_gram(folder: Path, rows: StepRows) -> str:
     return name
 
 
-_GROUP_SIZES = (2, 4, 8)
-"""Group sizes looked at where none is asked for, as far as the logged groups are large enough."""
+_GROUP_SIZES = (2, 4, 8)  # group sizes looked at where none is asked for, as far as the logged groups are large enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -285,8 +285,7 @@ def _ratios(sums: Array) -> Array:
     return np.asarray(sums[..., :half] / sums[..., half:], dtype=np.float64)
 
 
-_SAME = 1e-6
-"""Ranks whose relative difference is below this differ by arithmetic."""
+_SAME = 1e-6  # ranks whose relative difference is below this differ by arithmetic
 
 _NOT_PAIRED = Estimate.undefined_because("no group has a rank at both sizes")
 _Ranks = dict[tuple[str | None, tuple[int, ...]], float]

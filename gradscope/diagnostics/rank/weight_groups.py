@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
 
 
-_SHUFFLES = 2
-"""Draws of the shuffled null a part; it is averaged over all parts of a step."""
-_DIGITS = 10
-"""Directions that agree to so many digits are one."""
+_SHUFFLES = 2  # draws of the shuffled null a part; it is averaged over all parts of a step
+_DIGITS = 10  # directions that agree to so many digits are one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +181,7 @@ def _asked(rows: StepRows, request: RankRequest, refused: dict[str, str]) -> lis
     return asked
 
 
-ALL_WEIGHTS = "all weights"
-"""The name of the mean over weights among the names of weights."""
+ALL_WEIGHTS = "all weights"  # the name of the mean over weights among the names of weights
 
 
 def weight_curve(

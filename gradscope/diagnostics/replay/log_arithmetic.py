@@ -128,8 +128,7 @@ def _is_zero(spreads: Array) -> NDArray[np.bool_]:
 _VERL_EPSILON = 1e-6
 _NEMO_EPSILON = 1e-6
 
-Formula = Callable[[Array], Array]
-"""From the rewards of a group, [G], to its advantages, [G]."""
+Formula = Callable[[Array], Array]  # from the rewards of a group, [G], to its advantages, [G]
 
 
 def _trainer_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> _TrlBatch:
@@ -215,11 +214,9 @@ _FORMULAS: Mapping[str, Callable[[TrainerSettings], tuple[str, Formula | Reason]
 LOG_TOLERANCE = 1e-5
 """Trainers compute rewards and advantages in float32: 1e-7 relative, a little more after a division by a small std."""
 
-_BEYOND_THE_LOG = ("run", "token", "gram")
-"""Scopes of formulations that need more than a log holds of a step."""
+_BEYOND_THE_LOG = ("run", "token", "gram")  # scopes of formulations that need more than a log holds of a step
 
-_UNITS = 4.0
-"""Units in the last place by which a float32 mean of a few equal numbers is off at most."""
+_UNITS = 4.0  # units in the last place by which a float32 mean of a few equal numbers is off at most
 _ROUNDED = "TRL's float32 mean of equal rewards is off in its last digit, and their deviation is not zero"
 
 Outcome = tuple[Quantity, float | None, float | None]

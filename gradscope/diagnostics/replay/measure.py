@@ -56,8 +56,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.trained.norms import TrainedNorms
 
 
-WELL_BEYOND = 3.0
-"""Half widths of the spread beyond which a norm in reduced precision is another one."""
+WELL_BEYOND = 3.0  # half widths of the spread beyond which a norm in reduced precision is another one
 _HALF_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Relative rounding of one number: another device's kernels may shift a norm by as much, whatever the order."""
 _NAME = "grad_norm"
@@ -203,8 +202,7 @@ def _sampled(mask: Sequence[bool] | None, length: int) -> np.ndarray:
     return np.ones(length, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
 
 
-_CARRIED = ("device", "dtype", "precision", "batch_tokens")
-"""Engine options that ``gradscope check`` has too."""
+_CARRIED = ("device", "dtype", "precision", "batch_tokens")  # engine options that ``gradscope check`` has too
 
 
 def equivalent_check(path: str | Path, steps: Sequence[int] | None, read: ReadOptions, engine: EngineOptions) -> str:

@@ -45,8 +45,7 @@ _NAMES: tuple[tuple[str, ...], ...] = (
 """Numbers that jump with an update that went wrong, each by its trainers' names without their prefix; the first that
 is logged decides which step stands out, for a gradient is there before a KL moves."""
 
-Courses = Mapping[str, Mapping[int, float]]
-"""Name -> step -> what was logged."""
+Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 
 
 def courses_of(run: Run) -> Courses:
@@ -138,8 +137,7 @@ class SpikeQuestion:
 
 MOST_REMOVED = 0.25
 """Share of the rollouts that is left out at most: a step of which more has to go is not made by a few."""
-MOST_TOKENS = 20
-"""Tokens that are listed."""
+MOST_TOKENS = 20  # tokens that are listed
 
 _Name = tuple[str, int]
 
@@ -331,8 +329,7 @@ def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str,
     return spike_findings(report)
 
 
-NGRAM = 4
-"""Length of the runs that are counted, as in the source: shorter ones repeat in any text."""
+NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text
 
 
 def repeated_ngrams(items: Sequence[Hashable], *, length: int = NGRAM) -> float | None:

@@ -48,8 +48,7 @@ from gradscope.gradients.processes import all_gather, connected_index, num_conne
 _KINDS: dict[str, Callable[..., GradientFactor]] = {
     kind.__name__: kind for kind in (OuterProduct, Scatter, Routed, Summed)
 }
-_ALIGNMENT = 16
-"""Bytes at whose multiples numbers begin, so that they can be looked at as any dtype where they lie."""
+_ALIGNMENT = 16  # bytes at whose multiples numbers begin, so that they can be looked at as any dtype where they lie
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +56,7 @@ class _Letter:
     """What one process's rows add to another's piece of a parameter."""
 
     shape: tuple[int, ...]
-    parts: tuple[Part, ...]
-    """Rows and their factors; empty where the process ran no rows."""
+    parts: tuple[Part, ...]  # rows and their factors; empty where the process ran no rows
 
 
 def _exchange_letters(letters: Sequence[_Letter], device: torch.device, head: PlainHead | None = None) -> list[_Letter]:
@@ -315,10 +313,8 @@ def _pieces_of_rows(prepared: PreparedStep, block: Mapping[str, nn.Parameter]) -
 class _OwnIds:
     """An output layer in slices: the ids whose rows of the weight this process has anyway."""
 
-    head: PlainHead
-    """The layer of these ids alone."""
-    bounds: list[tuple[int, int]]
-    """First and last-plus-one id of each process."""
+    head: PlainHead  # the layer of these ids alone
+    bounds: list[tuple[int, int]]  # first and last-plus-one id of each process
 
     @classmethod
     def of(cls, head: PlainHead) -> _OwnIds:

@@ -18,14 +18,11 @@ from gradscope.gradients.model.batches import pad_batch
 from gradscope.gradients.model.passes import add_gradients, completion_logprobs, gradients_on, row_buffers
 from gradscope.gradients.plan.rows import RowPlan
 
-SLICE_BYTES = 64 * 2**20
-"""Memory for the slice of all rows' gradients that exists at one time."""
+SLICE_BYTES = 64 * 2**20  # memory for the slice of all rows' gradients that exists at one time
 CUDA_SLICE_BYTES = 2**29
 """The same on a GPU, which is idle between slices; a float64 copy of as many bytes exists beside it. Not measured."""
-CAST_BYTES = 2 * 2**20
-"""Memory for the float64 copy of a part of it: on a CPU it should stay in the cache."""
-TILE = 128
-"""Rows of a tile of the Gram matrix; tiles above the diagonal are not computed."""
+CAST_BYTES = 2 * 2**20  # memory for the float64 copy of a part of it: on a CPU it should stay in the cache
+TILE = 128  # rows of a tile of the Gram matrix; tiles above the diagonal are not computed
 
 
 class GramAccumulator:
@@ -128,8 +125,7 @@ def _renumber(
     return [(rows, list(factors)) for rows, factors in renumbered], max(1, int(seen.numel())), width
 
 
-ROW_BYTES = 2**30
-"""Memory that ``loop`` may spend on rows; beyond it ``stream`` is chosen."""
+ROW_BYTES = 2**30  # memory that ``loop`` may spend on rows; beyond it ``stream`` is chosen
 
 
 def row_bytes(num_rows: int, trainable: Mapping[str, nn.Parameter]) -> int:

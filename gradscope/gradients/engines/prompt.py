@@ -50,8 +50,7 @@ _NEEDS = (
 )
 _HINT = "Use --engine stream."
 
-KeysAndValues = tuple[torch.Tensor, torch.Tensor]
-"""Of one decoder layer, [rows, heads, Q, width of a head] each."""
+KeysAndValues = tuple[torch.Tensor, torch.Tensor]  # of one decoder layer, [rows, heads, Q, width of a head] each
 
 
 def can_share(model: Any) -> bool:
@@ -177,18 +176,15 @@ def _gradient(leaf: torch.Tensor) -> torch.Tensor:
 
 MIN_SHARED = 0.1
 """Share of a plain pass that running each prompt once must save to be worth it: 0.04 was measured to save nothing."""
-MIN_PREFIX = 128
-"""Tokens that a prompt must have for it: a shorter one costs less than the bookkeeping."""
+MIN_PREFIX = 128  # tokens that a prompt must have for it: a shorter one costs less than the bookkeeping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PromptGroup:
     """Rows that share their prompt."""
 
-    rows: tuple[int, ...]
-    """Their indices among the step's rows, [R]."""
-    prompt_ids: tuple[int, ...]
-    """The prompt that they share."""
+    rows: tuple[int, ...]  # their indices among the step's rows, [R]
+    prompt_ids: tuple[int, ...]  # the prompt that they share
 
     @property
     def prefix_ids(self) -> tuple[int, ...]:

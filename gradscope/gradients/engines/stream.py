@@ -35,16 +35,14 @@ from gradscope.writing import naming
 #
 # The file has no name: the system removes it when it is closed, also after an error, Ctrl-C or a kill. It holds bare
 # numbers; where they are and what they were stays in memory.
-KEPT_BYTES = 2**28
-"""Memory for what waits, where nothing else is said."""
+KEPT_BYTES = 2**28  # memory for what waits, where nothing else is said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
     """A tensor in the file."""
 
-    offset: int
-    """Its first byte."""
+    offset: int  # its first byte
     shape: torch.Size
     dtype: torch.dtype
 

@@ -33,8 +33,7 @@ from gradscope.gradients.model.head import HeadTokens, PlainHead, Watch, plain_h
 #
 # A layer is left as it is where a second run would not be the first one: where it is given anything but numbers,
 # tensors without a gradient, and a cache, which is put back after each run.
-Run = Callable[[Callable[[], Any]], Any]
-"""Runs a layer and returns what it returns."""
+Run = Callable[[Callable[[], Any]], Any]  # runs a layer and returns what it returns
 
 
 @contextmanager

@@ -30,10 +30,8 @@ class GradientFactor(Protocol):
 class OuterProduct:
     """sum_t left_t right_t^T: a matrix that multiplies tokens (linear layers)."""
 
-    left: tuple[torch.Tensor, ...]
-    """The factor along the parameter's first dimension, per row, [B][T, O]."""
-    right: tuple[torch.Tensor, ...]
-    """The factor along its second dimension, per row, [B][T, I]."""
+    left: tuple[torch.Tensor, ...]  # the factor along the parameter's first dimension, per row, [B][T, O]
+    right: tuple[torch.Tensor, ...]  # the factor along its second dimension, per row, [B][T, I]
 
     @property
     def num_bytes(self) -> int:
@@ -51,12 +49,9 @@ class OuterProduct:
 class HeadProduct:
     """sum_t d_t a_t^T of an output layer, d_t formed anew for each slice of the vocabulary; for its bias a_t is 1."""
 
-    head: PlainHead
-    """The layer, which stays where it is."""
-    tokens: tuple[HeadTokens, ...]
-    """Its tokens per row, [B][T]."""
-    is_bias: bool = False
-    """Whether the parameter is the bias, [V], and not the weight, [V, H]."""
+    head: PlainHead  # the layer, which stays where it is
+    tokens: tuple[HeadTokens, ...]  # its tokens per row, [B][T]
+    is_bias: bool = False  # whether the parameter is the bias, [V], and not the weight, [V, H]
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
         """Add the gradients of ids ``start:start + len(out)`` to ``out``, [slice, H] or [slice, 1]."""
@@ -71,8 +66,7 @@ class HeadProduct:
 class Scatter:
     """sum over tokens with an id of the output gradient: a table that is looked up (embeddings)."""
 
-    ids: tuple[torch.Tensor, ...]
-    """The ids looked up, per row, [B][T]."""
+    ids: tuple[torch.Tensor, ...]  # the ids looked up, per row, [B][T]
     grads: tuple[torch.Tensor, ...]
     """The gradient of what was looked up, zero for an id that gets none, per row, [B][T, H]."""
 
@@ -94,12 +88,9 @@ class Scatter:
 class Routed:
     """sum over a row's (token, expert) pairs of left right^T, in the matrix of the expert: mixtures of experts."""
 
-    experts: tuple[torch.Tensor, ...]
-    """The expert of each pair, per row, [B][pairs]."""
-    left: tuple[torch.Tensor, ...]
-    """The factor along the expert's first dimension, per row, [B][pairs, O]."""
-    right: tuple[torch.Tensor, ...]
-    """The factor along its second dimension, per row, [B][pairs, I]."""
+    experts: tuple[torch.Tensor, ...]  # the expert of each pair, per row, [B][pairs]
+    left: tuple[torch.Tensor, ...]  # the factor along the expert's first dimension, per row, [B][pairs, O]
+    right: tuple[torch.Tensor, ...]  # the factor along its second dimension, per row, [B][pairs, I]
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
         """Add the matrices of experts ``start:start + len(out)`` to ``out``, [slice, O * I]."""
@@ -115,8 +106,7 @@ class Routed:
 class Summed:
     """A gradient small enough to be kept whole: biases, norm weights, routers."""
 
-    rows: torch.Tensor
-    """The gradient of each row, [B, O] or [B, O, I]."""
+    rows: torch.Tensor  # the gradient of each row, [B, O] or [B, O, I]
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
         """Add elements ``start:start + len(out)`` to ``out``, [slice, 1] or [slice, I]."""
@@ -170,8 +160,7 @@ Part = tuple[tuple[int, ...], list[GradientFactor]]
 # A :class:`Rule` says which modules it is for, whether it is exact for one :class:`ForwardCall` of such a module, and
 # what a :class:`LayerCall`, the same call once its output gradient has come, adds to each of the module's parameters.
 Spans = Sequence[tuple[int, int]]
-Verdict = bool | torch.Tensor
-"""Whether a rule fits: known at once, or a number on the device that is not waited for."""
+Verdict = bool | torch.Tensor  # whether a rule fits: known at once, or a number on the device that is not waited for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,16 +168,11 @@ class ForwardCall:
     """One call of a module during a forward pass, its gradient still to come."""
 
     module: nn.Module
-    input: torch.Tensor
-    """What it was given, [B, ...]; of experts and routers tokens alone, [B S, ...]."""
-    output: torch.Tensor
-    """What it returned, likewise."""
-    extra: tuple[torch.Tensor, ...] = ()
-    """What it was given beside its input."""
-    num_rows: int
-    """B."""
-    length: int
-    """S."""
+    input: torch.Tensor  # what it was given, [B, ...]; of experts and routers tokens alone, [B S, ...]
+    output: torch.Tensor  # what it returned, likewise
+    extra: tuple[torch.Tensor, ...] = ()  # what it was given beside its input
+    num_rows: int  # B
+    length: int  # S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,16 +180,11 @@ class LayerCall:
     """One call of a module during one forward pass."""
 
     module: nn.Module
-    input: torch.Tensor
-    """What it was given, [B, ...]; one row expanded to B where all share it."""
-    grad: torch.Tensor
-    """The gradient of what it returned, [B, ...]."""
-    extra: tuple[torch.Tensor, ...] = ()
-    """What it was given beside its input: an expert layer's routes."""
-    spans: Spans
-    """First and last-plus-one position of each row's tokens, [B]."""
-    length: int
-    """The padded length, S."""
+    input: torch.Tensor  # what it was given, [B, ...]; one row expanded to B where all share it
+    grad: torch.Tensor  # the gradient of what it returned, [B, ...]
+    extra: tuple[torch.Tensor, ...] = ()  # what it was given beside its input: an expert layer's routes
+    spans: Spans  # first and last-plus-one position of each row's tokens, [B]
+    length: int  # the padded length, S
 
     def tokens(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """A tensor's real tokens, row by row, [B, at most S, ...] to [B][T, ...].
@@ -236,8 +215,7 @@ class LayerCall:
 class Rule:
     """How the rows' gradients of one kind of layer come about."""
 
-    matches: Callable[[nn.Module], bool]
-    """Whether a module is of this kind."""
+    matches: Callable[[nn.Module], bool]  # whether a module is of this kind
     fits: Callable[[ForwardCall], Verdict]
     """Whether the rule is exact for one call of such a module; it may call the module again."""
     factors: Callable[[LayerCall], Mapping[str, GradientFactor]]

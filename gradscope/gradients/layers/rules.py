@@ -107,22 +107,14 @@ def _fits_adapter(call: ForwardCall) -> Verdict:
 class _Layer:
     """The numbers that one layer computes with."""
 
-    module: Any
-    """The layer, a ``lora.Linear`` or ``lora.Embedding``."""
-    names: tuple[str, str, str]
-    """Names of A, B and m below the layer; there is no m without DoRA."""
-    down: torch.Tensor
-    """A, [r, I]."""
-    up: torch.Tensor
-    """B, [O, r]."""
-    scale: torch.Tensor | float
-    """s, an embedding's own scale included."""
-    bias: torch.Tensor | float
-    """b, [O]; 0 without one."""
-    norm: torch.Tensor | None
-    """n, [O]; None without DoRA."""
-    gain: torch.Tensor | float
-    """m / n, [O]; 1 without DoRA."""
+    module: Any  # the layer, a ``lora.Linear`` or ``lora.Embedding``
+    names: tuple[str, str, str]  # names of A, B and m below the layer; there is no m without DoRA
+    down: torch.Tensor  # A, [r, I]
+    up: torch.Tensor  # B, [O, r]
+    scale: torch.Tensor | float  # s, an embedding's own scale included
+    bias: torch.Tensor | float  # b, [O]; 0 without one
+    norm: torch.Tensor | None  # n, [O]; None without DoRA
+    gain: torch.Tensor | float  # m / n, [O]; 1 without DoRA
 
     @classmethod
     def of(cls, module: nn.Module) -> _Layer:

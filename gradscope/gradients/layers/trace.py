@@ -117,14 +117,10 @@ class TracedCall:
     """One call of a module that a rule covers, with the graph of its output."""
 
     module: nn.Module
-    input: torch.Tensor
-    """What it was given, detached, [1, ...]; experts and routers are given tokens alone, [S, ...]."""
-    output: torch.Tensor
-    """What it returned, likewise."""
-    extra: tuple[torch.Tensor, ...] = ()
-    """What it was given beside its input: an expert layer's routes."""
-    version: int = 0
-    """How often the output was written to by the time of the call."""
+    input: torch.Tensor  # what it was given, detached, [1, ...]; experts and routers are given tokens alone, [S, ...]
+    output: torch.Tensor  # what it returned, likewise
+    extra: tuple[torch.Tensor, ...] = ()  # what it was given beside its input: an expert layer's routes
+    version: int = 0  # how often the output was written to by the time of the call
 
     @property
     def is_intact(self) -> bool:
@@ -153,14 +149,12 @@ class TracedCall:
 class ForwardTrace:
     """A forward pass whose graph is kept."""
 
-    length: int
-    """S."""
+    length: int  # S
     segments: list[list[TracedCall]]
     """Calls below the first decoder layer, in each of them, and above the last, [L + 2]."""
     cuts: list[torch.Tensor] = field(default_factory=list)
     """Hidden states [1, S, H] before each decoder layer and after the last, [L + 1]; all that joins the segments."""
-    start: int = 0
-    """Tokens of the prompt."""
+    start: int = 0  # tokens of the prompt
     logprobs: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     """Log-probabilities of the completion with their graph, [T]."""
 

@@ -18,12 +18,9 @@ from gradscope.rollouts.run import TrainerSettings
 class Frame:
     """The padded row that a trainer put a sequence into, for models that see the padding around it."""
 
-    prompt_width: int
-    """Tokens of the padded prompt; the padding comes first."""
-    completion_width: int
-    """Tokens of the padded completion; the padding comes last."""
-    padding_id: int
-    """The token that fills it."""
+    prompt_width: int  # tokens of the padded prompt; the padding comes first
+    completion_width: int  # tokens of the padded completion; the padding comes last
+    padding_id: int  # the token that fills it
 
     @property
     def width(self) -> int:
@@ -37,17 +34,13 @@ class TokenSequence:
 
     group_id: str
     sample: int
-    prompt_ids: tuple[int, ...]
-    """At least one token: the first completion token is predicted from it."""
-    completion_ids: tuple[int, ...]
-    """The sampled tokens, end-of-sequence included, [T]."""
-    mask: tuple[bool, ...]
-    """Which completion tokens count in the loss, [T]."""
+    prompt_ids: tuple[int, ...]  # at least one token: the first completion token is predicted from it
+    completion_ids: tuple[int, ...]  # the sampled tokens, end-of-sequence included, [T]
+    mask: tuple[bool, ...]  # which completion tokens count in the loss, [T]
     inferred: bool
     """Whether the completion's ids were re-tokenized from its text. A prompt's are not in doubt: the trainer made them
     from the same text with the same tokenizer."""
-    frame: Frame | None = None
-    """The trainer's padding; None where the model's output does not depend on it."""
+    frame: Frame | None = None  # the trainer's padding; None where the model's output does not depend on it
 
     @property
     def length(self) -> int:
@@ -67,8 +60,7 @@ class TokenSequence:
 
 PaddingSide = Literal["left", "right"]
 
-MAX_BATCH_TOKENS = 4096
-"""Padded tokens of one forward pass where nothing else is said; bounds activations."""
+MAX_BATCH_TOKENS = 4096  # padded tokens of one forward pass where nothing else is said; bounds activations
 BATCH_COST = 128
 """Padded tokens that take a CPU as long as another batch does; for a model of 13.5 M parameters 60 to 70 were seen."""
 LOGIT_BYTES = 2**29
@@ -79,19 +71,14 @@ LOGIT_BYTES = 2**29
 class PaddedBatch:
     """Some rows of a step, padded to one length."""
 
-    rows: tuple[int, ...]
-    """Their indices among the step's rows, [B]."""
-    input_ids: torch.Tensor
-    """Token ids, [B, S]."""
-    attention_mask: torch.Tensor
-    """1 where there is a token, [B, S]."""
+    rows: tuple[int, ...]  # their indices among the step's rows, [B]
+    input_ids: torch.Tensor  # token ids, [B, S]
+    attention_mask: torch.Tensor  # 1 where there is a token, [B, S]
     position_ids: torch.Tensor | None
     """Positions counted from the first real token, [B, S]; None where the rows stand in the trainer's padding and the
     model counts by itself, as it did in training."""
-    spans: tuple[tuple[int, int], ...]
-    """First and last-plus-one position of each row's tokens, [B]."""
-    num_completion: tuple[int, ...]
-    """T of each row, [B]."""
+    spans: tuple[tuple[int, int], ...]  # first and last-plus-one position of each row's tokens, [B]
+    num_completion: tuple[int, ...]  # T of each row, [B]
 
     @property
     def length(self) -> int:
@@ -180,10 +167,8 @@ def pad_batch(
 class TrainerPadding:
     """What decides the width of a padded row."""
 
-    num_processes: int = 1
-    """Each pads its own slice of the batch."""
-    multiple: int = 1
-    """Widths are rounded up to a multiple of it (``pad_to_multiple_of``)."""
+    num_processes: int = 1  # each pads its own slice of the batch
+    multiple: int = 1  # widths are rounded up to a multiple of it (``pad_to_multiple_of``)
 
     @classmethod
     def from_settings(cls, settings: TrainerSettings) -> TrainerPadding:

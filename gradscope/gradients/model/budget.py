@@ -21,10 +21,8 @@ from gradscope.progress import NoticeCallback, no_notice
 LAYER_VALUES = 34
 """Numbers that a layer's backward pass keeps, per token and unit of width: twice the 17 of Korthikanti et al. 2022
 (dropout masks in, attention scores out), for gated layers and the inputs that ``stream`` takes."""
-LOGIT_COPIES = 5
-"""Float32 copies of a token's logits that exist at one time, where they are formed whole."""
-MOST_CUDA_TOKENS = 65536
-"""The largest guess."""
+LOGIT_COPIES = 5  # Float32 copies of a token's logits that exist at one time, where they are formed whole
+MOST_CUDA_TOKENS = 65536  # the largest guess
 CPU_BYTES = 2**30
 """Memory for a batch's activations on a CPU, where larger batches are hardly faster and free memory is hard to tell."""
 
@@ -145,14 +143,10 @@ def _tokens_that_fit(
 class _Shape:
     """What decides how much a token takes."""
 
-    vocab_size: int
-    """V; 0 where the output layer is taken in slices."""
-    num_layers: int
-    """Decoder layers."""
-    width: int
-    """Of the hidden state."""
-    itemsize: int
-    """Bytes of a number."""
+    vocab_size: int  # V; 0 where the output layer is taken in slices
+    num_layers: int  # decoder layers
+    width: int  # of the hidden state
+    itemsize: int  # bytes of a number
 
     @property
     def activations(self) -> int:

@@ -31,8 +31,7 @@ _REFUSED = (
 """What transformers and PEFT raise where a configuration says what none can."""
 _FOREIGN = ("jinja2", "pyo3_runtime")
 """Modules whose errors are of nothing but a template, and of nothing but what tokenizers gives up on."""
-UNREADABLE = "weights_unreadable"
-"""The cause of an error over weights that are there and cannot be used."""
+UNREADABLE = "weights_unreadable"  # the cause of an error over weights that are there and cannot be used
 _SHOWN = 300
 
 
@@ -302,8 +301,7 @@ _RULES = {
     "use_rslora": FLAG.or_null(),
 }
 """Field -> what it is, where it is there."""
-_OF_LORA = {"r": whole_from_to(1, 1 << 16), "lora_alpha": _SIZE}
-"""Other kinds have a rank of 0 or null, and no scale."""
+_OF_LORA = {"r": whole_from_to(1, 1 << 16), "lora_alpha": _SIZE}  # other kinds have a rank of 0 or null, and no scale
 _SAVE_AGAIN = "Save the adapter again with save_pretrained()."
 
 

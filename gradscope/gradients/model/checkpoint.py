@@ -110,8 +110,7 @@ def _is_cached(name: str) -> bool:
     return True
 
 
-FloatName = Literal["float32", "bfloat16", "float16"]
-"""Dtypes that weights are trained in."""
+FloatName = Literal["float32", "bfloat16", "float16"]  # dtypes that weights are trained in
 
 _ADAPTER = "adapter_model.safetensors"
 _FACTOR = re.compile(r"\.(lora_(?:embedding_)?)([AB])((?:\.weight|\.bias)?)$")
@@ -364,10 +363,8 @@ _UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
 class Checkpoint:
     """One set of weights, its matrices read when they are asked for."""
 
-    num_updates: int
-    """How many optimizer updates it has had."""
-    matrices: dict[str, Callable[[], Array]]
-    """Tensor -> reads its matrix, [O, I]."""
+    num_updates: int  # how many optimizer updates it has had
+    matrices: dict[str, Callable[[], Array]]  # tensor -> reads its matrix, [O, I]
     factors: dict[str, Callable[[], tuple[Array, Array]]] = field(default_factory=dict)
     """Of an adapter: tensor -> reads A, [r, I], and B, [O, r]; the scale is in neither."""
 

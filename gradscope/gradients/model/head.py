@@ -39,8 +39,7 @@ from gradscope.gradients.processes import all_gather, true_in_all_processes
 # cotangents of a slice can be had for some tokens alone, and weight gradients need not be on.
 SLICE_BYTES = 2**24
 """Memory for one tensor of a slice's logits on a CPU, where the few that exist at one time should stay in the cache."""
-DEVICE_SLICE_BYTES = 2**28
-"""The same on a GPU, where small products leave it idle; not measured."""
+DEVICE_SLICE_BYTES = 2**28  # the same on a GPU, where small products leave it idle; not measured
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -48,12 +47,9 @@ class PlainHead:
     """A linear output layer, and what the model makes of its output z: cap tanh(scale z / cap), or scale z."""
 
     module: nn.Linear
-    scale: float
-    """What the output is multiplied by."""
-    cap: float | None
-    """What it is soft-capped at; None without one."""
-    temperature: float = 1.0
-    """What the logits are divided by."""
+    scale: float  # what the output is multiplied by
+    cap: float | None  # what it is soft-capped at; None without one
+    temperature: float = 1.0  # what the logits are divided by
 
     @property
     def vocab_size(self) -> int:
@@ -103,20 +99,13 @@ class PlainHead:
 class HeadTokens:
     """What is kept of tokens so that the gradient of each slice of their logits can be had again."""
 
-    hidden: torch.Tensor
-    """What the layer was given, [N, H]."""
-    ids: torch.Tensor
-    """The tokens, [N]."""
-    log_total: torch.Tensor
-    """Log-sum-exp of the logits over the temperature, [N]."""
-    rest: torch.Tensor
-    """1 - p of the token itself, [N]."""
-    entropy: torch.Tensor
-    """Entropy, [N]."""
-    weights: torch.Tensor
-    """What the log-probabilities are weighed by, [N]."""
-    entropy_weights: torch.Tensor | None = None
-    """What the entropies are weighed by, [N]; None: not at all."""
+    hidden: torch.Tensor  # what the layer was given, [N, H]
+    ids: torch.Tensor  # the tokens, [N]
+    log_total: torch.Tensor  # log-sum-exp of the logits over the temperature, [N]
+    rest: torch.Tensor  # 1 - p of the token itself, [N]
+    entropy: torch.Tensor  # entropy, [N]
+    weights: torch.Tensor  # what the log-probabilities are weighed by, [N]
+    entropy_weights: torch.Tensor | None = None  # what the entropies are weighed by, [N]; None: not at all
 
     def split(self, lengths: Sequence[int]) -> tuple[HeadTokens, ...]:
         """The tokens row by row."""
@@ -313,15 +302,12 @@ def _multiplies_wide(wide: torch.Tensor, weight: torch.Tensor) -> bool:
     return half and wide.device.type == "cuda" and torch.__version__ >= "2.8"
 
 
-_NUM_TOKENS = 3
-"""Tokens that the model is asked about."""
+_NUM_TOKENS = 3  # tokens that the model is asked about
 _TINY, _HUGE, _RANGE = 2.0**-20, 2.0**40, 300.0
 """Outputs that a soft cap does not touch, that it maps to the cap, and between which it is looked at."""
-_SAME = 1e-6
-"""Relative difference of a scaled and capped number that is rounding to float32."""
+_SAME = 1e-6  # relative difference of a scaled and capped number that is rounding to float32
 
-Tail = tuple[float, float | None]
-"""Scale and cap."""
+Tail = tuple[float, float | None]  # scale and cap
 _known: WeakKeyDictionary[nn.Module, tuple[ReferenceType[Any], Tail | None]] = WeakKeyDictionary()
 """Output layer -> the forward pass that was asked, and its answer."""
 
@@ -448,8 +434,7 @@ def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
 class _Found:
     """What slices give for a few tokens."""
 
-    values: tuple[torch.Tensor, torch.Tensor]
-    """Log-probabilities and entropies, [N] each."""
+    values: tuple[torch.Tensor, torch.Tensor]  # log-probabilities and entropies, [N] each
     grads: tuple[torch.Tensor, torch.Tensor]
     """The gradients of their weighed sum by the layer's output, [N, V], and by what it was given, [N, H]."""
 

@@ -24,10 +24,8 @@ from gradscope.gradients.model.sharding import end_of_pass, full_tensor
 class Past:
     """Tokens that ran before the batch and are the same for all of its rows."""
 
-    cache: Any
-    """Their keys and values, in the model's own kind of cache, expanded to B rows."""
-    length: int
-    """Q."""
+    cache: Any  # their keys and values, in the model's own kind of cache, expanded to B rows
+    length: int  # Q
 
 
 def completion_logprobs(
@@ -146,8 +144,7 @@ def _starts(batch: PaddedBatch) -> list[int]:
 # The engine is checked against this, and everything that needs a gradient rather than a Gram is computed by it.
 Weigh = Callable[[int, torch.Tensor], torch.Tensor]
 """From a position within the batch and its detached outputs, log-probabilities [T], to as many weights."""
-_PART = 2**20
-"""Elements that are copied into float64 at one time: a whole table of embeddings would take gigabytes."""
+_PART = 2**20  # elements that are copied into float64 at one time: a whole table of embeddings would take gigabytes
 
 
 @contextmanager

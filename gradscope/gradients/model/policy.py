@@ -35,11 +35,9 @@ from gradscope.rollouts.run import WeightsRef
 # What a model looks up: its tokens, under whatever PEFT put around their embedding, and its positions, if any.
 #
 # A model with rotary positions runs, and trains, beyond the ``max_position_embeddings`` of its configuration.
-_PROBE = 3
-"""Tokens enough to see what is counted up."""
+_PROBE = 3  # tokens enough to see what is counted up
 _AGAIN = "Name the tokenizer that the run was sampled with, by --model."
-_INSIDE = ("base_layer", "original_module")
-"""Where PEFT's wrappers keep what they wrap."""
+_INSIDE = ("base_layer", "original_module")  # where PEFT's wrappers keep what they wrap
 
 
 def token_embedding(model: Any) -> nn.Embedding:
@@ -117,14 +115,11 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 class MeasuredPolicy:
     """A model with the parameters that the trainer trained."""
 
-    model: Any
-    """The model in evaluation mode, with its adapter where it has one."""
-    tokenizer: Any
-    """Its tokenizer; None where none was found."""
+    model: Any  # the model in evaluation mode, with its adapter where it has one
+    tokenizer: Any  # its tokenizer; None where none was found
     trainable: Mapping[str, nn.Parameter]
     """Name -> parameter: everything for a full model, else the adapter's; tied parameters once."""
-    kind: Literal["full", "adapter"]
-    """What was trained."""
+    kind: Literal["full", "adapter"]  # what was trained
     device: torch.device
     dtype: torch.dtype
     """The coarsest dtype of its weights: PEFT keeps an adapter in float32 on a base in half precision."""
@@ -135,8 +130,7 @@ class MeasuredPolicy:
     padding_rows: tuple[int | None, ...] = ()
     """Tokens whose embedding may have got no gradient from being read, the likeliest first; None: none. TRL writes the
     tokenizer's padding token into the configuration of a model that is built already."""
-    source: str = ""
-    """The folder that the weights came from."""
+    source: str = ""  # the folder that the weights came from
     in_float32: Callable[[], MeasuredPolicy] | None = None
     """Loads the same numbers again in float32; None where the policy was not loaded."""
 

@@ -21,8 +21,7 @@ from torch.distributed.tensor import DTensor
 from gradscope.errors import MissingDependencyError, UsageError
 from gradscope.gradients.processes import all_gather, num_connected
 
-_SINCE = (5, 14, 1)
-"""The first transformers whose DistributedConfig knows ``fsdp_size``."""
+_SINCE = (5, 14, 1)  # the first transformers whose DistributedConfig knows ``fsdp_size``
 
 
 def own_device(kind: str) -> torch.device:

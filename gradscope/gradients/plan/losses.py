@@ -23,54 +23,35 @@ class LossParameters:
 
     importance_sampling_level: Literal["token", "sequence"] = "token"
     """Whether every token has its own importance ratio, or a completion one: the geometric mean of its tokens'."""
-    epsilon_low: float = 0.2
-    """The ratio is clipped below 1 - epsilon_low."""
+    epsilon_low: float = 0.2  # the ratio is clipped below 1 - epsilon_low
     epsilon_high: float = 0.2
     """The ratio is clipped above 1 + epsilon_high; ``cispo`` holds it below epsilon_high itself."""
-    delta: float | None = None
-    """A second, two-sided bound on the ratio; None without one."""
-    sapo_temperature_pos: float = 1.0
-    """Steepness of the soft gate where the advantage is positive."""
-    sapo_temperature_neg: float = 1.05
-    """The same where it is not."""
-    vespo_k_pos: float = 2.0
-    """Exponent of the sequence's ratio where the advantage is not negative."""
-    vespo_lambda_pos: float = 3.0
-    """Decay of the sequence's ratio there."""
-    vespo_k_neg: float = 3.0
-    """The exponent where it is negative."""
-    vespo_lambda_neg: float = 2.0
-    """The decay there."""
-    max_completion_length: int | None = None
-    """The trainer's limit on completions, which ``dr_grpo`` divides by."""
+    delta: float | None = None  # a second, two-sided bound on the ratio; None without one
+    sapo_temperature_pos: float = 1.0  # steepness of the soft gate where the advantage is positive
+    sapo_temperature_neg: float = 1.05  # the same where it is not
+    vespo_k_pos: float = 2.0  # exponent of the sequence's ratio where the advantage is not negative
+    vespo_lambda_pos: float = 3.0  # decay of the sequence's ratio there
+    vespo_k_neg: float = 3.0  # the exponent where it is negative
+    vespo_lambda_neg: float = 2.0  # the decay there
+    max_completion_length: int | None = None  # the trainer's limit on completions, which ``dr_grpo`` divides by
     loss_scale_factor: float | None = None
     """What a sum over tokens is divided by, where another trainer names it; None where none does."""
-    advantage_scale: float = 1.0
-    """What advantages are multiplied by, where another trainer's loss has such a factor."""
-    kl_type: str = "k3"
-    """How the KL divergence is estimated, a name of ``KL_TERMS``."""
+    advantage_scale: float = 1.0  # what advantages are multiplied by, where another trainer's loss has such a factor
+    kl_type: str = "k3"  # how the KL divergence is estimated, a name of ``KL_TERMS``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """What a loss makes of the tokens of one completion."""
 
-    logprobs: torch.Tensor
-    """Log pi of each token, [T]."""
-    log_ratio: torch.Tensor
-    """The same minus what it was where the batch was sampled, [T]."""
-    ratio: torch.Tensor
-    """The importance ratio by token, [T], or of the sequence, [1]."""
-    advantages: torch.Tensor
-    """Advantage of each token, [T]."""
-    counted: torch.Tensor
-    """1 where a token is in the loss, [T]."""
-    low: float
-    """The ratio is clipped below it."""
-    high: float
-    """The ratio is clipped above it."""
-    bound: float
-    """The second bound on the ratio."""
+    logprobs: torch.Tensor  # log pi of each token, [T]
+    log_ratio: torch.Tensor  # the same minus what it was where the batch was sampled, [T]
+    ratio: torch.Tensor  # the importance ratio by token, [T], or of the sequence, [1]
+    advantages: torch.Tensor  # advantage of each token, [T]
+    counted: torch.Tensor  # 1 where a token is in the loss, [T]
+    low: float  # the ratio is clipped below it
+    high: float  # the ratio is clipped above it
+    bound: float  # the second bound on the ratio
     correction: torch.Tensor | None
     """Ratio of the trainer to the engine that sampled, already clipped, [T] or [1]; None without a correction."""
     of: LossParameters
@@ -84,8 +65,7 @@ Average = Callable[[Sequence[int], LossParameters, int], list[float]]
 class Loss:
     """One loss."""
 
-    term: Callable[[Terms], torch.Tensor]
-    """What each token adds to the reward part, [T], before averaging."""
+    term: Callable[[Terms], torch.Tensor]  # what each token adds to the reward part, [T], before averaging
     average: Average
     """The weight of a token of each completion; sums over the update then have the scale of the logged norm."""
     by_micro_batch: bool = False
@@ -131,8 +111,7 @@ def _gamma_weighted(terms: Terms) -> torch.Tensor:
 
 
 # Terms of verl, prime-rl and NeMo-RL; :mod:`gradscope.gradients.plan.trainers` says which arguments ask for which.
-_LARGEST_LOG_RATIO = 20.0
-"""Log-ratios are held within it before they are exponentiated."""
+_LARGEST_LOG_RATIO = 20.0  # log-ratios are held within it before they are exponentiated
 
 
 def dual_clipped(terms: Terms) -> torch.Tensor:
@@ -250,12 +229,9 @@ Mode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_ma
 class SamplerCorrection:
     """Ratios of trainer to sampler, in TRL's ``vllm_importance_sampling_*``."""
 
-    mode: Mode = "sequence_mask"
-    """What is weighed, and what happens out of bounds."""
-    low: float | None = None
-    """The least ratio; None without one."""
-    high: float | None = 3.0
-    """The largest ratio; None without one."""
+    mode: Mode = "sequence_mask"  # what is weighed, and what happens out of bounds
+    low: float | None = None  # the least ratio; None without one
+    high: float | None = 3.0  # the largest ratio; None without one
     geometric: bool = False
     """Whether the ratio of a sequence is the geometric mean of its tokens' and not their product."""
 
@@ -355,14 +331,12 @@ _NO_CLIP = (-float("inf"), float("inf"), float("inf"))
 class Completion:
     """What the loss knows of one completion beside its log-probabilities."""
 
-    counted: torch.Tensor
-    """1 where a token is in the loss, [T]."""
+    counted: torch.Tensor  # 1 where a token is in the loss, [T]
     old: torch.Tensor | None = None
     """Log-probabilities under the weights that sampled the batch, [T]; None where these are the weights at hand."""
     sampler: torch.Tensor | None = None
     """Log-probabilities of the engine that sampled, [T], where the loss is corrected for it; NaN where not known."""
-    reference: torch.Tensor | None = None
-    """Log-probabilities under the reference policy, [T]; None without a KL term."""
+    reference: torch.Tensor | None = None  # log-probabilities under the reference policy, [T]; None without a KL term
 
     def to(self, like: torch.Tensor) -> Completion:
         """The same in the dtype and on the device of another tensor."""

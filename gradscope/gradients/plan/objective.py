@@ -150,44 +150,32 @@ _PARAMETERS = (
 class Objective(LossParameters):
     """The part of a trainer's settings that shapes the gradient."""
 
-    loss_type: str = "dapo"
-    """The loss, a name of ``LOSSES``."""
-    beta: float = 0.0
-    """Coefficient of the KL term."""
-    temperature: float = 1.0
-    """Logits are divided by it before the softmax."""
-    use_bias_correction_kl: bool = True
-    """Whether the KL term is multiplied by the importance ratio."""
+    loss_type: str = "dapo"  # the loss, a name of ``LOSSES``
+    beta: float = 0.0  # coefficient of the KL term
+    temperature: float = 1.0  # logits are divided by it before the softmax
+    use_bias_correction_kl: bool = True  # whether the KL term is multiplied by the importance ratio
     importance_ratio: bool = False
     """Whether the batch was reused, so that ratios to the sampled log-probabilities differ from 1."""
     correction: SamplerCorrection | None = None
     """How the loss is corrected for an engine of its own that sampled; None: it is not."""
-    needs_sampler: bool = False
-    """Whether the loss looks at the log-probabilities of an engine of its own that sampled."""
+    needs_sampler: bool = False  # whether the loss looks at the log-probabilities of an engine of its own that sampled
     off_policy_threshold: float | None = None
     """Completions of negative advantage that are further off policy leave the reward part; None: all stay."""
-    top_entropy_quantile: float = 1.0
-    """Share of the tokens, those of highest entropy, that keep their reward part."""
-    entropy_coef: float = 0.0
-    """Coefficient of the entropy bonus."""
+    top_entropy_quantile: float = 1.0  # share of the tokens, those of highest entropy, that keep their reward part
+    entropy_coef: float = 0.0  # coefficient of the entropy bonus
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """How the trainer rendered conversations, for prompts whose ids were not logged."""
-    mask_truncated: bool = False
-    """Whether truncated completions leave the loss."""
+    mask_truncated: bool = False  # whether truncated completions leave the loss
     declared: Loss | None = field(default=None, repr=False)
     """The loss of another trainer, whose name ``loss_type`` then is; None: TRL's of that name."""
     ratio_to_logged: bool = False
     """Whether the importance ratio is to log-probabilities that were logged, at every update."""
     kl_to_sampler: bool = False
     """Whether the KL term is to the engine that sampled, whose log-probabilities were logged."""
-    num_rows: int | None = None
-    """Rollouts of one optimizer step according to the settings; None where they do not tell."""
-    trl: TrlVersion = UNKNOWN_TRL
-    """TRL's version, as far as it is known."""
-    assumed: tuple[str, ...] = ()
-    """Settings that shape the gradient, were not known, and stand at TRL's default."""
-    cannot: Reason | None = None
-    """Why the trainer's gradient cannot be formed from these settings; None where it can."""
+    num_rows: int | None = None  # rollouts of one optimizer step according to the settings; None where they do not tell
+    trl: TrlVersion = UNKNOWN_TRL  # TRL's version, as far as it is known
+    assumed: tuple[str, ...] = ()  # settings that shape the gradient, were not known, and stand at TRL's default
+    cannot: Reason | None = None  # why the trainer's gradient cannot be formed from these settings; None where it can
 
     @classmethod
     def from_settings(cls, settings: TrainerSettings) -> Objective:

@@ -157,12 +157,9 @@ class PreparedStep:
 
     step: int
     groups: tuple[RolloutGroup, ...]
-    policy: MeasuredPolicy
-    """The weights that the step's update started from."""
-    plan: RowPlan
-    """The rows, with the reference's log-probabilities where the loss has a KL term."""
-    budget: TokenBudget
-    """Most padded tokens of a forward pass; what measuring learns about memory stays in it."""
+    policy: MeasuredPolicy  # the weights that the step's update started from
+    plan: RowPlan  # the rows, with the reference's log-probabilities where the loss has a KL term
+    budget: TokenBudget  # most padded tokens of a forward pass; what measuring learns about memory stays in it
 
     @property
     def rollouts(self) -> list[Rollout]:

@@ -22,8 +22,7 @@ from gradscope.gradients.plan.objective import Objective
 from gradscope.rollouts.groups import Rollout
 
 Channel = Literal["score", "kl", "logged", "entropy"]
-BESIDE: tuple[Channel, ...] = ("kl", "entropy")
-"""Channels of the loss that no advantage reaches."""
+BESIDE: tuple[Channel, ...] = ("kl", "entropy")  # channels of the loss that no advantage reaches
 _ENTROPY_ROUNDING = 1e-5
 """Entropies that differ by less, relative to the larger of them and 1, may be equal: float32 moves them by 1e-6."""
 
@@ -32,10 +31,8 @@ _ENTROPY_ROUNDING = 1e-5
 class Row:
     """One row of the gradient matrix."""
 
-    sequence: int
-    """Index of its sequence within the step."""
-    channel: Channel
-    """Which part of the loss it is."""
+    sequence: int  # index of its sequence within the step
+    channel: Channel  # which part of the loss it is
     given: torch.Tensor | None = field(default=None, compare=False, repr=False)
     """Weights of its sequence's outputs that stand in place of the channel's; None: those of the channel."""
 
@@ -48,31 +45,23 @@ class ForwardPasses:
     """Log-probabilities under the reference policy, for the KL term, [R][T]."""
     old: Sequence[torch.Tensor] | None = None
     """Log-probabilities under the weights that sampled a reused batch, where they were not logged, [R][T]."""
-    entropies: Sequence[torch.Tensor] | None = None
-    """Entropies at the policy itself, [R][T]."""
+    entropies: Sequence[torch.Tensor] | None = None  # entropies at the policy itself, [R][T]
 
 
-NO_PASSES = ForwardPasses()
-"""Where nothing but the policy's own log-probabilities counts."""
+NO_PASSES = ForwardPasses()  # where nothing but the policy's own log-probabilities counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPlan:
     """All rows of one step and how each weighs its tokens."""
 
-    sequences: tuple[TokenSequence, ...]
-    """The step's rollouts, [R]."""
-    rows: tuple[Row, ...]
-    """The rows, channel by channel, [N]."""
+    sequences: tuple[TokenSequence, ...]  # the step's rollouts, [R]
+    rows: tuple[Row, ...]  # the rows, channel by channel, [N]
     objective: Objective
-    completions: tuple[Completion, ...]
-    """What the loss knows of each completion, [R]."""
-    weights: tuple[torch.Tensor, ...]
-    """w_it of the reward part per sequence, zero where a token is masked, [R][T]."""
-    kl_weights: tuple[torch.Tensor, ...]
-    """The same of the KL term, beta included, [R][T]."""
-    entropy_weights: tuple[torch.Tensor, ...] | None
-    """The same of the tokens' entropies; None without a bonus, [R][T]."""
+    completions: tuple[Completion, ...]  # what the loss knows of each completion, [R]
+    weights: tuple[torch.Tensor, ...]  # w_it of the reward part per sequence, zero where a token is masked, [R][T]
+    kl_weights: tuple[torch.Tensor, ...]  # the same of the KL term, beta included, [R][T]
+    entropy_weights: tuple[torch.Tensor, ...] | None  # the same of the tokens' entropies; None without a bonus, [R][T]
     advantages: tuple[torch.Tensor | None, ...]
     """Logged advantage per token, per sequence; None where it was not logged, [R][T]."""
     num_ties: int = 0

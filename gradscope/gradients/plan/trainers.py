@@ -78,8 +78,7 @@ _VERL_TERMS = {
     "bypass_mode": dual_clipped,
 }
 """``policy_loss.loss_mode`` -> the term."""
-_ALWAYS_BY_SEQUENCE = ("gspo", "sapo")
-"""Terms that verl averages by sequence whatever ``loss_agg_mode`` says."""
+_ALWAYS_BY_SEQUENCE = ("gspo", "sapo")  # terms that verl averages by sequence whatever ``loss_agg_mode`` says
 _VERL_KL: Mapping[str, str] = {
     "kl": "k1",
     "k1": "k1",

@@ -33,12 +33,9 @@ class WeightSpectrum:
     """The singular values of one parameter's gradient."""
 
     tensor: str
-    shape: tuple[int, int]
-    """Its shape, (O, I)."""
-    singular_values: NDArray[np.float64]
-    """Descending, [min(O, I)]."""
-    entries: Mapping[str, Estimate]
-    """Sparsity of the sizes of its entries, by definition."""
+    shape: tuple[int, int]  # its shape, (O, I)
+    singular_values: NDArray[np.float64]  # descending, [min(O, I)]
+    entries: Mapping[str, Estimate]  # sparsity of the sizes of its entries, by definition
 
 
 def measure_weight_spectra(
@@ -103,10 +100,8 @@ class TensorNorm:
     """One parameter's part of the step's gradient."""
 
     tensor: str
-    num_entries: int
-    """Numbers in it."""
-    norm: float
-    """Norm of its gradient; NaN or infinite where that overflowed."""
+    num_entries: int  # numbers in it
+    norm: float  # norm of its gradient; NaN or infinite where that overflowed
 
 
 def measure_tensor_norms(
@@ -150,12 +145,9 @@ class MatrixSteps:
     """The first steps of the three optimizers on one matrix."""
 
     tensor: str
-    num_entries: int
-    """O I."""
-    products: Array
-    """Inner products of the steps at learning rate 1, in the order of :data:`OPTIMIZERS`, [3, 3]."""
-    singular_values: tuple[Array, ...]
-    """Of each step, descending, [3][min(O, I)]."""
+    num_entries: int  # O I
+    products: Array  # inner products of the steps at learning rate 1, in the order of :data:`OPTIMIZERS`, [3, 3]
+    singular_values: tuple[Array, ...]  # of each step, descending, [3][min(O, I)]
     num_moved: tuple[int, ...] | None
     """Entries whose bfloat16 rounding each step changes, at the size of Adam's; None without a learning rate, [3]."""
 

@@ -29,10 +29,8 @@ from gradscope.gradients.step.verify import require_agreement, tolerance_of
 from gradscope.metrics.gram.spectrum import Array, gaussian_cosines, rank_counts
 from gradscope.progress import ProgressCallback, no_progress
 
-_CHUNK_BYTES = 2**28
-"""Memory for the combinations of one tensor that are decomposed together."""
-_MANY_ROWS = 64
-"""A matrix of as many rows is its own average: one draw of the random null instead of two."""
+_CHUNK_BYTES = 2**28  # memory for the combinations of one tensor that are decomposed together
+_MANY_ROWS = 64  # a matrix of as many rows is its own average: one draw of the random null instead of two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +38,11 @@ class Combinations:
     """Sums of the gradients of one group's rollouts."""
 
     group_id: str
-    rollouts: tuple[int, ...]
-    """Its rollouts within the step, [G]."""
+    rollouts: tuple[int, ...]  # its rollouts within the step, [G]
     by_token: bool
     """Whether a second channel follows, the gradient with the logged advantage of every token: C is 2 or 1."""
-    factors: Array
-    """What multiplies each rollout's gradient, score vectors first, [V, C G]."""
-    has_null: NDArray[np.bool_]
-    """Which combinations are wanted beside unrelated rows of their norms, [V]."""
+    factors: Array  # what multiplies each rollout's gradient, score vectors first, [V, C G]
+    has_null: NDArray[np.bool_]  # which combinations are wanted beside unrelated rows of their norms, [V]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +51,10 @@ class GroupWeightRanks:
 
     group_id: str
     tensor: str
-    shape: tuple[int, int]
-    """Its shape, (O, I)."""
+    shape: tuple[int, int]  # its shape, (O, I)
     counts: Array
     """Effective rank, stable rank, participation ratio and energy of two directions; NaN for a zero matrix, [V, 4]."""
-    gaussian: Array
-    """The same of unrelated rows (of the smaller side) of the same norms; NaN where not wanted, [V, 4]."""
+    gaussian: Array  # the same of unrelated rows (of the smaller side) of the same norms; NaN where not wanted, [V, 4]
 
 
 def measure_group_weights(

@@ -41,16 +41,11 @@ _WITH_TEXT = "Give the held-out prompts as they were given to the trainer: as me
 class _HeldoutSequences:
     """The answers of the held-out prompts that are no prompts of the step."""
 
-    groups: tuple[RolloutGroup, ...]
-    """The prompts with their answers, as groups of the step, [M]."""
-    sequences: tuple[TokenSequence, ...]
-    """Their answers, prompt by prompt."""
-    owners: tuple[int, ...]
-    """Whose answer each is, from 0 to M - 1."""
-    shares: tuple[float, ...]
-    """Its share among the correct samples of its prompt."""
-    notes: tuple[str, ...]
-    """What was left out, and what may be inexact, in sentences."""
+    groups: tuple[RolloutGroup, ...]  # the prompts with their answers, as groups of the step, [M]
+    sequences: tuple[TokenSequence, ...]  # their answers, prompt by prompt
+    owners: tuple[int, ...]  # whose answer each is, from 0 to M - 1
+    shares: tuple[float, ...]  # its share among the correct samples of its prompt
+    notes: tuple[str, ...]  # what was left out, and what may be inexact, in sentences
 
 
 def _heldout_sequences(
@@ -206,17 +201,13 @@ class HeldoutGram:
     C_k is the mean gradient of the log-probability of those of prompt k.
     """
 
-    cross: Array
-    """Score vectors of the step's rollouts times C_k, [R, M]."""
-    norms: Array
-    """|C_k|, [M]."""
+    cross: Array  # score vectors of the step's rollouts times C_k, [R, M]
+    norms: Array  # |C_k|, [M]
     scales: Array | None
     """What makes the gradient of a rollout's log-probability of its score vector, 0 where the loss leaves it out, [R];
     None where the loss weighs the tokens of a rollout unequally."""
-    num_answers: int
-    """Distinct answers, H."""
-    notes: tuple[str, ...]
-    """What was left out, and what may be inexact, in sentences."""
+    num_answers: int  # distinct answers, H
+    notes: tuple[str, ...]  # what was left out, and what may be inexact, in sentences
 
 
 def measure_heldout_gram(

@@ -336,12 +336,10 @@ def _in_float32(policy: MeasuredPolicy) -> Iterator[MeasuredPolicy]:
 class _NonFinite:
     """The first number that is none."""
 
-    rollout: int
-    """Index of the rollout within the step."""
+    rollout: int  # index of the rollout within the step
     group_id: str
     sample: int
-    module: str
-    """The first module, in the order in which they ran, with such an output."""
+    module: str  # the first module, in the order in which they ran, with such an output
     token: int | None
     """The first token of the sequence, prompt included, at which it has one; None where its output is not by token."""
 

@@ -32,8 +32,7 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.writing import atomic_write, repeatable
 
-Chosen = Literal["loop", "stream", "prompt"]
-"""The engines."""
+Chosen = Literal["loop", "stream", "prompt"]  # the engines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,48 +40,30 @@ class StepGram:
     """All inner products of one step's gradient rows."""
 
     step: int
-    gram: Array
-    """Inner products of all rows, float64, [N, N]."""
-    rows: tuple[Row, ...]
-    """What each row is, channel by channel, [N]."""
-    group_ids: tuple[str, ...]
-    """Group of each rollout, [R]."""
-    samples: tuple[int, ...]
-    """Index of each rollout within its group, [R]."""
-    rewards: Array
-    """Scalar reward, NaN where it is missing, [R]."""
-    advantages: Array | None
-    """Logged scalar advantage, [R]; None where any rollout lacks one."""
-    logprobs: tuple[Array, ...]
-    """The policy's log-probability of each completion token, [R][T]."""
-    num_inferred_ids: int
-    """Rollouts whose token ids were re-tokenized from text."""
-    engine: Chosen
-    """How the rows were computed."""
-    dtype: str
-    """Arithmetic of the model."""
+    gram: Array  # inner products of all rows, float64, [N, N]
+    rows: tuple[Row, ...]  # what each row is, channel by channel, [N]
+    group_ids: tuple[str, ...]  # group of each rollout, [R]
+    samples: tuple[int, ...]  # index of each rollout within its group, [R]
+    rewards: Array  # scalar reward, NaN where it is missing, [R]
+    advantages: Array | None  # logged scalar advantage, [R]; None where any rollout lacks one
+    logprobs: tuple[Array, ...]  # the policy's log-probability of each completion token, [R][T]
+    num_inferred_ids: int  # rollouts whose token ids were re-tokenized from text
+    engine: Chosen  # how the rows were computed
+    dtype: str  # arithmetic of the model
     device: str
-    batch_tokens: int
-    """Most padded tokens of a forward pass of several rows; what fit, where memory ran out."""
-    num_parameters: int
-    """Trainable parameters, P."""
-    coverage: float
-    """Share of them that the Gram covers: 1.0, or there would be an error."""
-    slow_parameters: tuple[str, ...]
-    """Parameters without a layer rule, computed one backward pass a row."""
+    batch_tokens: int  # most padded tokens of a forward pass of several rows; what fit, where memory ran out
+    num_parameters: int  # trainable parameters, P
+    coverage: float  # share of them that the Gram covers: 1.0, or there would be an error
+    slow_parameters: tuple[str, ...]  # parameters without a layer rule, computed one backward pass a row
     verification: Verification
-    tf32: bool
-    """Whether float32 products could round to TF32."""
+    tf32: bool  # whether float32 products could round to TF32
     relative_row_error: float
     """Relative error of a row by arithmetic; times the Frobenius norm it is the noise floor of singular values."""
-    notes: tuple[str, ...]
-    """What a reader of the numbers should know, in sentences."""
-    trained: TrainedNorms | None = None
-    """Norms by the trainer's own arithmetic; None where the matrix holds all of it."""
+    notes: tuple[str, ...]  # what a reader of the numbers should know, in sentences
+    trained: TrainedNorms | None = None  # norms by the trainer's own arithmetic; None where the matrix holds all of it
     assumption: Assumption | None = None
     """How the model was trained, as far as the folder and the logged norm tell; None where nothing was in doubt."""
-    other_texts: tuple[int, ...] = ()
-    """Rows whose text is another one than their ids say."""
+    other_texts: tuple[int, ...] = ()  # rows whose text is another one than their ids say
 
     @property
     def precision(self) -> Literal["high", "reduced"]:
@@ -192,25 +173,18 @@ class StepGram:
 class StepNorm:
     """What a replay needs to know of a step's gradient."""
 
-    norm: float | None
-    """Of the gradient that the optimizer saw; None where no advantages were logged."""
-    floor: float
-    """Up to where a norm of this step is rounding."""
+    norm: float | None  # of the gradient that the optimizer saw; None where no advantages were logged
+    floor: float  # up to where a norm of this step is rounding
     frac_kl: float | None
     """Norm of the KL part over the norm of the whole; None without a KL term, and where the whole is zero."""
-    logprobs: tuple[Array, ...]
-    """The policy's log-probability of each completion token, [R][T]."""
-    num_inferred_ids: int
-    """Rollouts whose token ids were re-tokenized from text."""
-    described: Mapping[str, object]
-    """How it was computed, for the JSON document."""
+    logprobs: tuple[Array, ...]  # the policy's log-probability of each completion token, [R][T]
+    num_inferred_ids: int  # rollouts whose token ids were re-tokenized from text
+    described: Mapping[str, object]  # how it was computed, for the JSON document
     as_clipped: float | None = None
     """The same as PyTorch's clipping adds it up, in the dtype of the gradients: float32 is 2e-5 off on a table of 30 M
     numbers. None where it is not known."""
-    trained: TrainedNorms | None = None
-    """Norms by the trainer's own arithmetic; None where this one holds all of it."""
-    other_texts: tuple[int, ...] = ()
-    """Rows whose text is another one than their ids say."""
+    trained: TrainedNorms | None = None  # norms by the trainer's own arithmetic; None where this one holds all of it
+    other_texts: tuple[int, ...] = ()  # rows whose text is another one than their ids say
 
     @property
     def num_rollouts(self) -> int:

@@ -35,8 +35,7 @@ from gradscope.machine.memory import trim_heap
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Largest relative difference of squared norms by dtype. float32's is ten times below the smallest bug seen (a dropped
 norm, 2e-4); those of bfloat16 and float16 are 6 and 10 times their rounding unit, below which no bug could be seen."""
-_TF32_TOLERANCE = 1e-2
-"""TF32 has float16's 10 bits of mantissa."""
+_TF32_TOLERANCE = 1e-2  # TF32 has float16's 10 bits of mantissa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +44,11 @@ class Verification:
 
     error: float
     """Largest relative difference of w'Kw and the squared norm of the ordinary gradient of so weighted rows."""
-    tolerance: float
-    """The largest difference that passes."""
+    tolerance: float  # the largest difference that passes
     num_batches: int
     """Batches that were checked. With all of them goes a pair of rows of two batches where none holds the largest."""
     num_batches_total: int
-    dtype: str
-    """The arithmetic of both passes."""
+    dtype: str  # the arithmetic of both passes
 
     def describe(self) -> dict[str, float | str | bool]:
         """Its fields and ``passed``, for the JSON document."""

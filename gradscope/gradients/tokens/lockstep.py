@@ -124,8 +124,7 @@ def _coordinates(shared: dict[tuple[int, ...], torch.Tensor]) -> dict[tuple[int,
     return dict(zip(shared, parts, strict=True))
 
 
-LAYER_BYTES = 2**32
-"""Memory for the output gradients of one decoder layer over all rows."""
+LAYER_BYTES = 2**32  # memory for the output gradients of one decoder layer over all rows
 
 
 def lockstep_gram(

@@ -50,13 +50,11 @@ class _TokenVerification:
     row_error: float
     """Largest difference of an inner product of the recomputed rows, over the product of their norms; a row
     smaller than their root mean square counts as that."""
-    num_rows: int
-    """Rows that were recomputed, one plain backward pass each."""
+    num_rows: int  # rows that were recomputed, one plain backward pass each
     sum_error: float | None
     """Largest difference between inner products of the sums of each rollout's token rows and the rollouts' own Gram
     matrix, in units of the rows of undecided tokens; None where tokens were sampled or sketched."""
-    tolerance: float
-    """The largest difference that passes."""
+    tolerance: float  # the largest difference that passes
 
     def describe(self) -> dict[str, float | str | bool | None]:
         """Its fields and ``passed``, for the JSON document."""
@@ -137,16 +135,11 @@ def _largest_relative(differences: Array, norms: Array) -> float:
 class TokenGram:
     """The inner products of one group's token rows, without advantages."""
 
-    table: TokenTable
-    """The tokens and their weights, [N]."""
-    gram: Array
-    """Inner products of grad log pi(token), float64, [N, N]."""
-    num_columns: int
-    """P; of a signal d or V."""
-    slow_parameters: tuple[str, ...] = ()
-    """Parameters without a layer rule, computed one backward pass a row."""
-    verification: _TokenVerification | None = None
-    """None of a signal, whose rows are one backward pass anyway."""
+    table: TokenTable  # the tokens and their weights, [N]
+    gram: Array  # inner products of grad log pi(token), float64, [N, N]
+    num_columns: int  # P; of a signal d or V
+    slow_parameters: tuple[str, ...] = ()  # parameters without a layer rule, computed one backward pass a row
+    verification: _TokenVerification | None = None  # None of a signal, whose rows are one backward pass anyway
     num_buckets: int | None = None
     """Numbers kept of each row where inner products are those of sketches; None where they are exact."""
 
@@ -225,20 +218,16 @@ class RolloutTokens:
 
     group_id: str
     sample: int
-    texts: tuple[str, ...]
-    """Each token alone as text, [T]; its id where there is no tokenizer."""
+    texts: tuple[str, ...]  # each token alone as text, [T]; its id where there is no tokenizer
     is_seen: NDArray[np.bool_]
     """Which tokens were measured: not those that the loss masks, nor those that were not drawn, [T]."""
     weights: Array
     """What multiplies grad log pi in the loss: negative where the update makes the token more likely, [T]."""
-    norms: Array
-    """Norm of each token's gradient, 0 where it was not measured, [T]."""
+    norms: Array  # norm of each token's gradient, 0 where it was not measured, [T]
     shares: Array | None
     """Part of the rollout's gradient along that gradient's own direction, [T]; None where tokens were not drawn."""
-    entropies: Array
-    """Entropy of the policy where the token was sampled, in nats, [T]."""
-    logprobs: Array
-    """Log pi of the policy, [T]."""
+    entropies: Array  # entropy of the policy where the token was sampled, in nats, [T]
+    logprobs: Array  # log pi of the policy, [T]
 
 
 def measure_rollout_tokens(
@@ -329,12 +318,9 @@ class StepSignals:
 
     tokens: tuple[TokenGram, ...]
     """One a group; none for a group of which no token counts. Rows are d log pi(token) / d signal."""
-    score_gram: Array
-    """Inner products of the rollouts' rows without advantages, [R, R]."""
-    logged_gram: Array | None
-    """The same with the logged advantage of every token; None where none were logged, [R, R]."""
-    num_columns: int
-    """d or V."""
+    score_gram: Array  # inner products of the rollouts' rows without advantages, [R, R]
+    logged_gram: Array | None  # the same with the logged advantage of every token; None where none were logged, [R, R]
+    num_columns: int  # d or V
 
 
 def measure_signals(

@@ -22,8 +22,7 @@ from gradscope.gradients.plan.rows import Channel, Row, RowPlan
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.metrics.gram.spectrum import Array
 
-CHUNK = 32
-"""Tokens that share a forward pass; each pays for the positions up to the chunk's last."""
+CHUNK = 32  # tokens that share a forward pass; each pays for the positions up to the chunk's last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,21 +30,17 @@ class TokenRow:
     """One row: the gradient of the log-probability of one sampled token."""
 
     sequence: int
-    position: int
-    """Its place in the completion, from 0."""
+    position: int  # its place in the completion, from 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """Rows of one sequence that go down one graph."""
 
-    rows: tuple[int, ...]
-    """Their indices among all rows, [C]."""
-    positions: tuple[int, ...]
-    """Their places in the completion, ascending, [C]."""
+    rows: tuple[int, ...]  # their indices among all rows, [C]
+    positions: tuple[int, ...]  # their places in the completion, ascending, [C]
     sequence: int
-    prefix: TokenSequence
-    """The sequence up to the last of them."""
+    prefix: TokenSequence  # the sequence up to the last of them
 
 
 def _sample_tokens(candidates: Sequence[TokenRow], most: int, seed: int | Sequence[int]) -> tuple[TokenRow, ...]:
@@ -114,15 +109,12 @@ class TokenTable:
 
     step: int
     group_id: str
-    rows: tuple[TokenRow, ...]
-    """The tokens, [N]."""
-    score_weights: Array
-    """The trainer's weight of each token, importance ratio included and advantage not, [N]."""
+    rows: tuple[TokenRow, ...]  # the tokens, [N]
+    score_weights: Array  # the trainer's weight of each token, importance ratio included and advantage not, [N]
     logged_weights: Array | None
     """The whole weight of each token in the reward part of the gradient that the optimizer saw: per-token advantages,
     ratio and clip included, [N]; None where no advantages were logged."""
-    num_tokens: int
-    """Tokens of the group that count in the loss; more than N where they were sampled."""
+    num_tokens: int  # tokens of the group that count in the loss; more than N where they were sampled
 
     @property
     def rollouts(self) -> NDArray[np.intp]:

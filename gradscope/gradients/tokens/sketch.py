@@ -27,8 +27,7 @@ from gradscope.gradients.tokens.rows import Chunk, token_loop_rows
 # participation ratio. No eigenvalue is off by more than that norm.
 #
 # Source: Charikar, Chen and Farach-Colton, "Finding Frequent Items in Data Streams" (ICALP 2002).
-SLICE_BYTES = 64 * 2**20
-"""Memory for the slice of some rows' gradients that exists at one time."""
+SLICE_BYTES = 64 * 2**20  # memory for the slice of some rows' gradients that exists at one time
 
 
 class Sketch:

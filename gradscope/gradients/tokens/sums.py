@@ -37,31 +37,22 @@ Index = NDArray[np.int64]
 class CountedTokens:
     """The tokens, rollout after rollout."""
 
-    rollouts: Index
-    """Which rollout of the step each is of, [N]."""
-    groups: Index
-    """Which group, from 0 to J - 1, [N]."""
-    positions: Index
-    """Its place in its completion, from 0, [N]."""
+    rollouts: Index  # which rollout of the step each is of, [N]
+    groups: Index  # which group, from 0 to J - 1, [N]
+    positions: Index  # its place in its completion, from 0, [N]
     turns: Index
     """Its turn, from 0: a turn is a stretch of sampled tokens, and ends where a tool or an environment writes, [N]."""
-    logprobs: Array
-    """Log pi of the policy, [N]."""
-    entropies: Array
-    """The policy's entropy where it was sampled, in nats, [N]."""
+    logprobs: Array  # log pi of the policy, [N]
+    entropies: Array  # the policy's entropy where it was sampled, in nats, [N]
     sampler: Array | None
     """The sampler's log-probability, the policy's own where it is not a number, [N]; None unless every rollout has
     them."""
-    reference: Array | None
-    """Log pi of the reference policy, [N]; None without a KL term."""
-    advantages: Array
-    """[N]."""
-    weights: Array
-    """What multiplies grad log pi in the reward part of the gradient that the optimizer saw, [N]."""
+    reference: Array | None  # log pi of the reference policy, [N]; None without a KL term
+    advantages: Array  # [N]
+    weights: Array  # what multiplies grad log pi in the reward part of the gradient that the optimizer saw, [N]
     plain: Array
     """The same at ratio 1: without importance ratio, clip and correction, as if the policy itself had sampled, [N]."""
-    lengths: tuple[int, ...]
-    """Completion tokens of every rollout, those that do not count among them, [R]."""
+    lengths: tuple[int, ...]  # completion tokens of every rollout, those that do not count among them, [R]
 
     @property
     def num_groups(self) -> int:
@@ -261,12 +252,9 @@ def _by_group(
         total.add_rows(buffers.pop(0))
 
 
-UNCORRECTED = "none"
-"""Where every token keeps its own weight, as if the policy itself had sampled."""
-UNBIASED = "sequence_ratio"
-"""Whose expectation under the sampler is the gradient on policy."""
-_TRL_BOUND = 3.0
-"""TRL's ``vllm_importance_sampling_clip_max``."""
+UNCORRECTED = "none"  # where every token keeps its own weight, as if the policy itself had sampled
+UNBIASED = "sequence_ratio"  # whose expectation under the sampler is the gradient on policy
+_TRL_BOUND = 3.0  # TRL's ``vllm_importance_sampling_clip_max``
 
 CORRECTIONS: Mapping[str, SamplerCorrection | None] = {
     UNCORRECTED: None,

@@ -33,10 +33,8 @@ from gradscope.gradients.trained.norms import tensor_squares
 class Assumption:
     """One way in which a model may have been trained."""
 
-    padding_row: int | None
-    """The token whose embedding got no gradient from being read; None: every token's did."""
-    frozen: frozenset[str] = frozenset()
-    """Parameters that were not trained."""
+    padding_row: int | None  # the token whose embedding got no gradient from being read; None: every token's did
+    frozen: frozenset[str] = frozenset()  # parameters that were not trained
 
     @classmethod
     def of(cls, policy: MeasuredPolicy) -> Assumption:
@@ -108,8 +106,7 @@ def _padding_rows(prepared: PreparedStep) -> Sequence[int | None]:
 # From 1.13 on TRL asks a model for its last hidden state only, multiplies it by the output embedding, scales and caps
 # it by a few numbers of the configuration, and takes log-probabilities from that. What a model does beyond, as BERT's
 # family does in its prediction head, was no part of such a training.
-_SAME = 1e-3
-"""Relative difference of logits that is rounding."""
+_SAME = 1e-3  # relative difference of logits that is rounding
 
 
 def is_own_output(model: Any, sequence: TokenSequence) -> bool:

@@ -91,30 +91,24 @@ def _router_losses(model: Any, losses: list[torch.Tensor]) -> Iterator[None]:
         yield
 
 
-NUM_ORDERS = 6
-"""Random orders that the passes run in; their standard deviation is then known to a third."""
+NUM_ORDERS = 6  # random orders that the passes run in; their standard deviation is then known to a third
 _NUDGE = 2.0**-21
 """What another order of float32 sums changes in a loss, relative, and in a log-probability or an entropy, relative to
 the larger of it and 1: now and then it moves a number across a tie."""
 _TOLD = ("reference", "old", "entropies")
-_LARGEST_SCALE = 2.0**16
-"""Where float16's gradients are scaled from; PyTorch's own scaler begins there."""
+_LARGEST_SCALE = 2.0**16  # where float16's gradients are scaled from; PyTorch's own scaler begins there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerArithmetic:
     """How a trainer computed, beside the loss itself."""
 
-    autocast: torch.dtype | None = None
-    """The dtype of its products; None: that of the weights."""
-    micro_batch: int | None = None
-    """Rollouts of one forward and backward pass; None: all of the step."""
+    autocast: torch.dtype | None = None  # the dtype of its products; None: that of the weights
+    micro_batch: int | None = None  # rollouts of one forward and backward pass; None: all of the step
     fused_head: bool = True
     """Whether the output layer's gradients are products in float32 (TRL's fused head) or in the dtype of the others."""
-    float32_head: bool = False
-    """Whether the fused head's logits are in float32 (``cast_lm_head_to_fp32``)."""
-    router_coefficient: float = 0.0
-    """What the router's load-balancing term is multiplied with."""
+    float32_head: bool = False  # whether the fused head's logits are in float32 (``cast_lm_head_to_fp32``)
+    router_coefficient: float = 0.0  # what the router's load-balancing term is multiplied with
 
     @classmethod
     def from_settings(cls, settings: TrainerSettings, model: object) -> TrainerArithmetic:
@@ -145,17 +139,13 @@ class TrainerArithmetic:
 class TrainedNorms:
     """Norms of one step's gradient as the trainer could have computed it."""
 
-    dtype: str
-    """The dtype of the products."""
-    norms: tuple[float, ...]
-    """One for each order of the rollouts."""
+    dtype: str  # the dtype of the products
+    norms: tuple[float, ...]  # one for each order of the rollouts
     resolution: float
     """Relative distance of two neighbouring norms: gradients in bfloat16 have their norm in bfloat16. In float32 the
     rounding of the sum of squares where that is more: 2e-5 of a table of 30 M numbers, and otherwise elsewhere."""
-    router_norm: float | None
-    """Norm of the router's part, in the first order; None where the loss has none."""
-    num_ties: int = 0
-    """Tokens that the orders mask or leave, as their entropies are rounded."""
+    router_norm: float | None  # norm of the router's part, in the first order; None where the loss has none
+    num_ties: int = 0  # tokens that the orders mask or leave, as their entropies are rounded
 
     @property
     def mean(self) -> float:

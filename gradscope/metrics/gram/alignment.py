@@ -20,8 +20,7 @@ from gradscope.metrics.gram.spectrum import Array, checked_gram
 from gradscope.metrics.outcomes.groups import frac_draws_all
 from gradscope.metrics.uncertainty.intervals import NORMAL
 
-MIN_GROUPS = 3
-"""Fewer groups have no jackknife worth the name."""
+MIN_GROUPS = 3  # fewer groups have no jackknife worth the name
 _NO_SIGNAL = "its mean over groups is not above its own noise at this step, so it has no direction"
 _NO_LIMIT = "the signal may be zero, so no number of groups is too large"
 _ONE_GROUP = "it rests on a single group of this step"
@@ -61,12 +60,9 @@ def pass_at_k_weights(rewards: ArrayLike, k: int) -> Array:
 class ExpectedUpdates:
     """Unbiased inner products of the expected updates of several formulations."""
 
-    cross: Array
-    """Sum over j != k of S_j . S'_k, all and with each group left out, [1 + J, F, F]."""
-    own: Array
-    """Sum over j of |S_j|^2, likewise, [1 + J, F]."""
-    num_groups: int
-    """J."""
+    cross: Array  # sum over j != k of S_j . S'_k, all and with each group left out, [1 + J, F, F].
+    own: Array  # sum over j of |S_j|^2, likewise, [1 + J, F]
+    num_groups: int  # J
 
     def cosine(self, first: int, second: int) -> Estimate:
         """Cosine of two expected updates, E u . E v / (|E u| |E v|), jackknifed over groups.

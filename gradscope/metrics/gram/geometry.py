@@ -16,10 +16,8 @@ from numpy.typing import ArrayLike
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array, checked_gram
 
-_COLLINEAR = 1e-10
-"""Two class means whose Gram of unit vectors has a smaller eigenvalue than this are one direction."""
-_NOTHING = 1e-6
-"""A share of the rows' energy up to this is arithmetic: Gram matrices come from models in float32."""
+_COLLINEAR = 1e-10  # two class means whose Gram of unit vectors has a smaller eigenvalue than this are one direction
+_NOTHING = 1e-6  # a share of the rows' energy up to this is arithmetic: Gram matrices come from models in float32
 CHANNELS = ("shared_directions", "shared_energy", "shared_sum", "shared_kept", "residual_kept")
 """What :func:`channels` says, in its order."""
 

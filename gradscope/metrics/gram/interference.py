@@ -34,10 +34,8 @@ HANGS_ON_ONE = "it hangs on a single group of this step"
 class _Effects(ABC):
     """How gradients of prompts change correct answers of prompts; rows are who pulls, columns who is pulled."""
 
-    effect: Array
-    """e_jk per unit of step, [J, J] or [J, M]; 0 for one without a correct answer."""
-    cosine: Array
-    """That over |S_j| |C_k|; 0 where either is zero."""
+    effect: Array  # e_jk per unit of step, [J, J] or [J, M]; 0 for one without a correct answer
+    cosine: Array  # that over |S_j| |C_k|; 0 where either is zero
 
     def frac_hurt(self) -> Estimate:
         """Share of pairs of different prompts of which the first lowers the correct answers of the second.
@@ -62,10 +60,8 @@ class _Effects(ABC):
 class PromptEffects(_Effects):
     """How the gradient of each prompt changes the correct answers of each."""
 
-    pulls: NDArray[np.bool_]
-    """Whether a prompt has a gradient, [J]."""
-    is_solved: NDArray[np.bool_]
-    """Whether it has a correct answer, [J]."""
+    pulls: NDArray[np.bool_]  # whether a prompt has a gradient, [J]
+    is_solved: NDArray[np.bool_]  # whether it has a correct answer, [J]
 
     def transfer(self) -> Estimate:
         """What all other prompts do to a prompt's correct answers over what it does for itself, in the sum.
@@ -165,16 +161,11 @@ def _too_few(num: int) -> Estimate:
 class HeldoutEffects(_Effects):
     """How the gradient of each of J groups that have one changes the correct answers of each held-out prompt."""
 
-    norms: tuple[float, float]
-    """Mean |S_j| and mean |C_k|."""
-    own: Array | None
-    """S_i . D_j, [J, J]; 0 for a group j without a correct answer. None where it is not known."""
-    unknown: str
-    """Why it is not known."""
-    is_solved: NDArray[np.bool_]
-    """Whether a group has a correct answer that it was trained on, [J]."""
-    pulls: NDArray[np.bool_]
-    """Which groups of the step have a gradient; J of them do."""
+    norms: tuple[float, float]  # mean |S_j| and mean |C_k|
+    own: Array | None  # S_i . D_j, [J, J]; 0 for a group j without a correct answer. None where it is not known.
+    unknown: str  # why it is not known
+    is_solved: NDArray[np.bool_]  # whether a group has a correct answer that it was trained on, [J]
+    pulls: NDArray[np.bool_]  # which groups of the step have a gradient; J of them do
 
     def transfer(self) -> Estimate:
         """What the step does to a held-out prompt's correct answers over what it does to those that it was trained on.

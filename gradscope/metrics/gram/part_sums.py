@@ -29,8 +29,7 @@ from gradscope.metrics.gram.alignment import MIN_GROUPS
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.intervals import student_quantile
 
-_LEAST = 1e-200
-"""Norms and squares below are zero: their ratios would leave floating point."""
+_LEAST = 1e-200  # norms and squares below are zero: their ratios would leave floating point
 NO_LENGTH = "one of the two sums is zero, and has no direction"
 
 
@@ -38,20 +37,15 @@ NO_LENGTH = "one of the two sums is zero, and has no direction"
 class OpenScale:
     """Where a number has no ends: the way there and back."""
 
-    there: Callable[[Array], Array]
-    """From the number, elementwise."""
-    back: Callable[[float], float]
-    """To it."""
+    there: Callable[[Array], Array]  # from the number, elementwise
+    back: Callable[[float], float]  # to it
 
 
-SHARE = OpenScale(lambda share: np.asarray(logit(share)), lambda value: float(expit(value)))
-"""From 0 to 1."""
-COSINE = OpenScale(lambda cosine: np.asarray(np.arctanh(cosine)), math.tanh)
-"""From -1 to 1."""
+SHARE = OpenScale(lambda share: np.asarray(logit(share)), lambda value: float(expit(value)))  # from 0 to 1
+COSINE = OpenScale(lambda cosine: np.asarray(np.arctanh(cosine)), math.tanh)  # from -1 to 1
 POSITIVE = OpenScale(lambda ratio: np.asarray(np.log(ratio)), lambda value: math.exp(min(max(value, -700.0), 700.0)))
 """From 0 on."""
-ANY = OpenScale(lambda number: number, float)
-"""Any number."""
+ANY = OpenScale(lambda number: number, float)  # any number
 
 
 def products_without(gram: ArrayLike) -> Array:
@@ -199,20 +193,16 @@ def _jackknifed(above: Array, below: Array, scale: OpenScale) -> Estimate:
     return jackknifed_on(above / below, scale)
 
 
-LARGEST = 1e30
-"""Weights from here on would leave single precision in a gradient."""
+LARGEST = 1e30  # weights from here on would leave single precision in a gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightEstimates:
     """Some weights f of M units."""
 
-    kept: Estimate
-    """Share of the units with f > 0."""
-    ess: Estimate
-    """(sum of f)^2 / (M sum of f^2)."""
-    chi2: Estimate
-    """Mean of f^2 - 1."""
+    kept: Estimate  # share of the units with f > 0
+    ess: Estimate  # (sum of f)^2 / (M sum of f^2)
+    chi2: Estimate  # mean of f^2 - 1
 
 
 def weight_estimates(weights: ArrayLike, groups: ArrayLike) -> WeightEstimates:

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import Array
 
-SMALL = 0.01
-"""A row below this share of the largest row norm is small."""
+SMALL = 0.01  # a row below this share of the largest row norm is small
 
 _ALL_ZERO = "every row is zero"
 

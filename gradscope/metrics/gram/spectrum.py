@@ -231,8 +231,7 @@ def _count(singular_values: ArrayLike, count: Callable[[Array], ArrayLike]) -> E
     return Estimate.exact(float(np.asarray(count(values[::-1] / values[-1]))), num_units=len(values))
 
 
-NULLS = ("unweighted", "shuffled", "signs", "gaussian")
-"""The names of the null models, in the order of tables."""
+NULLS = ("unweighted", "shuffled", "signs", "gaussian")  # the names of the null models, in the order of tables
 
 
 def num_draws(num_rows: int) -> int:

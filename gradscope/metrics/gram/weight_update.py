@@ -15,8 +15,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import Array, checked_gram, energy_rank
 
 _NO_UPDATE = "the weights did not change"
-PRINCIPAL_SHARE = 0.5
-"""The principal subspace of W_0 holds this share of its energy."""
+PRINCIPAL_SHARE = 0.5  # the principal subspace of W_0 holds this share of its energy
 
 
 def principal_overlap(initial: ArrayLike, update: ArrayLike) -> tuple[Estimate, Estimate]:
@@ -87,12 +86,9 @@ _NO_FRAME = "one of the two matrices is zero, so it has no principal directions"
 class SingularFrame:
     """The singular value decomposition of a matrix."""
 
-    left: Array
-    """Left singular vectors, [O, m]."""
-    values: Array
-    """Singular values, descending, [m]."""
-    right: Array
-    """Right singular vectors, [m, I]."""
+    left: Array  # left singular vectors, [O, m]
+    values: Array  # singular values, descending, [m]
+    right: Array  # right singular vectors, [m, I]
 
 
 def frame_of(matrix: ArrayLike) -> SingularFrame:

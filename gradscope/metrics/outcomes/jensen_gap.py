@@ -9,7 +9,8 @@ their number of groups.
 No gap is below 0 (Jensen), so value and interval are not either. At few groups the prediction at their mean is too
 high, and most of what tells a gap is in rare groups that a short log may not have: the interval has that bias taken
 out, the skewness of the groups put in on the side that it lengthens, and one more group, half a weight, that is as
-likely to have any number of passes. ``benchmarks/referee/gap_coverage.py`` measures what it covers.
+likely to have any number of passes. ``docs/research/validation_coverage_of_the_gap.csv`` says
+what it covers.
 """
 
 from __future__ import annotations

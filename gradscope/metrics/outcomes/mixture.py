@@ -15,7 +15,7 @@ the mean of g over the log an estimate from above; with its standard error it is
 program takes the one with the smallest bound, and the one below in the same way. Its dual is the largest share that a
 distribution can have whose expected counts lie within a band around the observed ones; g does without the band's price
 for covering all counts at once. g is chosen on the counts that the NPMLE expects: chosen on the observed ones it would
-follow their noise, and the bound would hold too rarely (``benchmarks/referee/forecasts.py``).
+follow their noise, and the bound would hold too rarely (``docs/research``).
 
 Written here: scipy has no NPMLE, and its betabinom and binom are in scipy.stats, whose import would make `gradscope
 degeneracy` a third slower (0.35 s of 1.1 s); the formulas are theirs, from scipy.special.

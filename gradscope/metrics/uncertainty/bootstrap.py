@@ -5,12 +5,12 @@ Legend: J units, m columns, q statistics.
 The studentized bootstrap is the rule, for a share never wider than Wilson's interval, which holds for any units in
 [0, 1]. Where resampling cannot work it is not used: with fewer than 10 units a mean gets
 Student's t and a share Wilson's interval; so does a share that fewer than 6 units move, and one whose units are all 0
-or 1. ``benchmarks/coverage.py`` measures what these intervals cover.
+or 1. ``docs/research/degeneracy_intervals.csv`` says what these intervals cover.
 
 Wilson's interval takes the worst case for certain: units at both ends. Ranks of the groups of a step lie close
 together, and with fewer than ten groups that worst case is several times as wide as what they show. For measurements
 in a known range Student's interval is taken on the logit of the mean's place in its range, which follows the skewness
-near both ends and cannot leave the range. ``benchmarks/referee/few_groups.py`` measures what it covers.
+near both ends and cannot leave the range. ``docs/research/validation_intervals_of_the_mean.csv`` says what it covers.
 
 Written here, for ``scipy.stats.bootstrap`` has no studentized interval, no clusters, and calls the statistic in a loop.
 """

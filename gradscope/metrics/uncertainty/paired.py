@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv, expit, logit, nctdtrinc, ndtri, stdtr, stdtrit
+from scipy.special import expit, logit, nctdtrinc, ndtri, stdtr, stdtrit
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import student_quantile
@@ -133,35 +133,6 @@ def sign_flip_p_value(
     return float((sums >= seen - _EQUAL * len(numbers)).mean())
 
 
-def equivalence_p_value(differences: ArrayLike, margin: float) -> float | None:
-    """p-value of two one-sided tests (Schuirmann 1987) that the mean difference lies within a margin of zero.
-
-    Each is the test of sign flips, of the differences as seen from one end of the margin: it assumes that differences
-    are as likely above their center as below it. Failing to reject zero is no evidence of equality; this is.
-    Rare collapses deceive it: ten pairs of which each collapses with probability 1/10, so that the mean is at an end of
-    a margin of one standard deviation, are called equivalent 36 times in 100 (normal differences: 5).
-
-    Args:
-        differences: Second minus first, [n].
-        margin: Differences up to this, either way, are called none; above zero, fixed before the differences are seen.
-
-    Returns:
-        The larger of the two p-values; None without pairs.
-
-    Raises:
-        ValueError: The margin is not above zero.
-
-    Example:
-        >>> equivalence_p_value([0.1, -0.1, 0.2, 0.0, -0.1], 1.0), equivalence_p_value([0.1, -0.1, 0.2, 0.0, -0.1], 0.1)
-        (0.03125, 0.1875)
-    """
-    if not margin > 0:
-        raise ValueError(f"a margin of equivalence is above zero, got {margin:g}")
-    numbers = np.asarray(differences, dtype=np.float64)
-    from_ends = [sign_flip_p_value(margin + side * numbers, alternative="greater") for side in (1.0, -1.0)]
-    return None if None in from_ends else max(p for p in from_ends if p is not None)
-
-
 def least_detectable_mean(num_pairs: int, level: float, power: float) -> float:
     """The mean difference, in standard deviations, that sign flips find with some power where differences are normal.
 
@@ -183,47 +154,6 @@ def least_detectable_mean(num_pairs: int, level: float, power: float) -> float:
     free = num_pairs - 1
     by_t = float(nctdtrinc(free, 1 - power, float(stdtrit(free, 1 - level / 2)))) / math.sqrt(num_pairs)
     return by_t if 4 / 2**num_pairs <= level else max(by_t, float(ndtri(power ** (1 / num_pairs))))
-
-
-def least_margin(num_pairs: int, level: float, power: float) -> float:
-    """The margin, in standard deviations, within which equal means are shown equivalent with some power.
-
-    That of two one-sided t tests, each of which may miss half of what the power leaves.
-
-    Args:
-        num_pairs: n, at least 2.
-        level: Of each one-sided test, corrected.
-        power: Chance to show it where the true difference is zero and differences are normal.
-
-    Returns:
-        The margin over the standard deviation of a pair.
-
-    Example:
-        >>> round(least_margin(20, 0.05, 0.8), 2)
-        0.68
-    """
-    return least_detectable_mean(num_pairs, 2 * level, (1 + power) / 2)
-
-
-def least_detectable_share(num_pairs: int, level: float, power: float) -> float | None:
-    """The share of pairs that change, all one way, which sign flips find with some power.
-
-    For outcomes of yes and no: pairs that agree say nothing, and k that change the same way have p = 2 / 2^k.
-
-    Args:
-        num_pairs: n.
-        level: Of the two-sided test, corrected.
-        power: Chance to find it.
-
-    Returns:
-        The share; None where even n changes do not reach the level.
-
-    Example:
-        >>> round(least_detectable_share(20, 0.05, 0.8), 2), least_detectable_share(4, 0.05, 0.8)
-        (0.37, None)
-    """
-    fewest = math.ceil(1 - math.log2(level))
-    return float(betaincinv(fewest, num_pairs - fewest + 1, power)) if fewest <= num_pairs else None
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

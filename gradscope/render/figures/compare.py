@@ -14,14 +14,11 @@ from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
 _TITLES = {"reward": "mean reward", "frac_reward_zero_std": "degenerate groups"}
 _MOST_CURVES = len(SERIES)
-_MOST_PAIRS = 12
-"""Pairs of one metric that a reader can take in."""
+_MOST_PAIRS = 12  # pairs of one metric that a reader can take in
 _COST = "kilotokens_per_step"
 """Not a share of anything: on the axis that all panels have in common it would leave no room for the others."""
-_ROW = 0.25
-"""Inches of one pair."""
-_GAP = 0.5
-"""Inches between the panels of two metrics."""
+_ROW = 0.25  # inches of one pair
+_GAP = 0.5  # inches between the panels of two metrics
 
 
 def draw_comparison(comparison: Comparison) -> dict[str, Figure]:

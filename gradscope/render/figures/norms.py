@@ -12,8 +12,7 @@ from gradscope.catalog.lookup import metric
 from gradscope.render.figures.style import BLUE, MUTED, ORANGE, RED, label_lines, new_figure, power_of_ten, tick_steps
 from gradscope.results.norms import ReplayReport, SpikeReport
 
-_FLOOR = 1e-16
-"""Where an error of exactly zero is drawn on a logarithmic axis."""
+_FLOOR = 1e-16  # where an error of exactly zero is drawn on a logarithmic axis
 
 
 def draw_replay(report: ReplayReport) -> dict[str, Figure]:

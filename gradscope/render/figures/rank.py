@@ -38,10 +38,8 @@ from gradscope.render.views.rank import merge_same
 from gradscope.results.rank import FormulationUpdate, GroupShare, RankCurvePoint, RankReport, WeightRankPoint
 from gradscope.results.tokens import GradientSparsity
 
-_MOST_ROWS = 24
-"""Advantages beside each other; of more those of the lowest and the highest ranks are shown."""
-_ALIKE = 0.9
-"""Cosine from which two updates count as one direction."""
+_MOST_ROWS = 24  # advantages beside each other; of more those of the lowest and the highest ranks are shown
+_ALIKE = 0.9  # cosine from which two updates count as one direction
 
 
 def draw_rank(report: RankReport) -> dict[str, Figure]:

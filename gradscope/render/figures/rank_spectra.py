@@ -38,8 +38,7 @@ from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport
 from gradscope.results.tokens import GradientSparsity
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
-_LEAST_SHARE = 1e-4
-"""Smaller shares of the sum change no effective rank and are not drawn."""
+_LEAST_SHARE = 1e-4  # smaller shares of the sum change no effective rank and are not drawn
 STYLES: dict[str, tuple[str, str, Any, str]] = {
     "unweighted": ("scores", ORANGE, "--", "s"),
     "shuffled": ("shuffled", GREEN, "-.", "^"),
@@ -243,10 +242,8 @@ def _line(
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)$")
 _LETTER, _PAGE = 8.0, 7.2
 """Points of a letter in a figure of so many inches; a wider one is shown smaller, so its letters are larger."""
-_FAINTEST = 0.07
-"""Opacity of the lowest cell."""
-OUTSIDE = "outside"
-"""The row of weights that belong to no layer, such as the embedding."""
+_FAINTEST = 0.07  # opacity of the lowest cell
+OUTSIDE = "outside"  # the row of weights that belong to no layer, such as the embedding
 
 
 def draw_layers(report: RankReport) -> dict[str, Figure]:

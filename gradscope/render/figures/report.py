@@ -29,11 +29,9 @@ from gradscope.results.report import Chart, ReportSection, RunIndex, RunReport, 
 
 COLORS = {"all_fail": SLATE, "all_pass": PALE, "tied": FAINT, "logged": MUTED, "recomputed": BLUE}
 """What has one color in every picture of it: those of `gradscope degeneracy` and `gradscope replay`."""
-_ON_COLOR = {"all_pass": BLUE, "tied": MUTED}
-"""Labels beside a pale area."""
+_ON_COLOR = {"all_pass": BLUE, "tied": MUTED}  # labels beside a pale area
 _LAYERS = (BLUE, PALE, FAINT)
-_BAR = 0.24
-"""Inches of a horizontal bar."""
+_BAR = 0.24  # inches of a horizontal bar
 
 
 def draw_report(report: RunReport) -> dict[str, Figure]:

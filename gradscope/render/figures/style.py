@@ -72,14 +72,10 @@ _STYLE: dict[str, Any] = {
     "ytick.labelsize": 8.5,
 }
 
-_SCREEN_DPI = 100
-"""Dots per inch in a notebook: its column is about as wide as a figure then."""
-_HEAD = 0.72
-"""Inches above the axes for the title and one line of subtitle."""
-_LINE = 0.165
-"""Inches of a further line of subtitle, or of the panels' own titles."""
-_CHARACTER = 0.064
-"""Inches of an average character of the subtitle."""
+_SCREEN_DPI = 100  # dots per inch in a notebook: its column is about as wide as a figure then
+_HEAD = 0.72  # inches above the axes for the title and one line of subtitle
+_LINE = 0.165  # inches of a further line of subtitle, or of the panels' own titles
+_CHARACTER = 0.064  # inches of an average character of the subtitle
 _TITLE_LINE, _TITLE_CHARACTER = 0.21, 0.104
 """Inches of a further line of the title, and of its average character."""
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

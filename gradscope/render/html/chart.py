@@ -22,10 +22,8 @@ from gradscope.results.report import Chart, Series
 from gradscope.say import non_finite_word
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-_LEAST = 1e-300
-"""Numbers nearer than that are drawn as one: what lies between them has no digits left for ticks."""
-_MOST = 1e306
-"""Steps wider than that have no rounder one above that is finite."""
+_LEAST = 1e-300  # numbers nearer than that are drawn as one: what lies between them has no digits left for ticks
+_MOST = 1e306  # steps wider than that have no rounder one above that is finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +101,7 @@ def place(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-MOST_PLACES = 160
-"""Points of a line: five pixels each on a page of full width."""
+MOST_PLACES = 160  # points of a line: five pixels each on a page of full width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,12 +157,10 @@ def point_of(values: Sequence[float | None]) -> Point | None:
 
 
 _WIDTH, _RIGHT = 760.0, 72.0
-_LETTER = 11.0
-"""Width of a letter where the style sheet prints text largest, on a phone."""
+_LETTER = 11.0  # width of a letter where the style sheet prints text largest, on a phone
 _ROW, _BAR = 23.0, 14.0
 _MOST_CHARACTERS = 24
-_AXIS = 22.0
-"""Height of the axis's name below the bars."""
+_AXIS = 22.0  # height of the axis's name below the bars
 
 
 def draw_bars(chart: Chart, head: Markup, described: Markup) -> Markup:

@@ -175,8 +175,7 @@ def token_texts_of(report: RunReport) -> dict[tuple[str, int], str]:
     return {key: shown[title] for key in rollouts if (title := f"{key[0]} #{key[1]}") in shown}
 
 
-MOST_FINDINGS = 4
-"""Beside its first sentence three are read; the others fold."""
+MOST_FINDINGS = 4  # beside its first sentence three are read; the others fold
 
 
 def shows_something(chart: Chart) -> bool:
@@ -186,8 +185,7 @@ def shows_something(chart: Chart) -> bool:
 
 
 _DEAD = ("all fail", "all pass", "tied")
-_NOTHING = 1e-9
-"""A smaller part of the most is rounding."""
+_NOTHING = 1e-9  # a smaller part of the most is rounding
 
 
 def to_read_of(groups: Sequence[ReadGroup]) -> list[tuple[str, ReadGroup]]:
@@ -257,8 +255,7 @@ def rollout_line(rollout: ReadRollout) -> str:
     return " · ".join(parts)
 
 
-NUM_SHADES = 8
-"""Strengths that the style sheet tells apart, classes ``h1`` to ``h8``; ``h0`` is no gradient."""
+NUM_SHADES = 8  # strengths that the style sheet tells apart, classes ``h1`` to ``h8``; ``h0`` is no gradient
 
 
 def shade_of(token: ShadedToken) -> str:

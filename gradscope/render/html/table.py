@@ -12,10 +12,8 @@ from gradscope.render.html.chart import point_of
 from gradscope.render.words import Footnotes, format_estimate, format_number
 from gradscope.results.report import Cell, ReportColumn, ReportTable
 
-MOST_ROWS = 100
-"""Rows of a table over steps; the JSON document has all of them."""
-_LONG = 30
-"""A longer text gets a wide cell, so that it does not stand as a column of single words."""
+MOST_ROWS = 100  # rows of a table over steps; the JSON document has all of them
+_LONG = 30  # a longer text gets a wide cell, so that it does not stand as a column of single words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

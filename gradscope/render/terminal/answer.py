@@ -16,10 +16,8 @@ from gradscope.render.words import QUIET, STYLES, Footnotes, Tone, cell
 Blocks = Iterator[RenderableType]
 Views = Mapping[str, Callable[[Footnotes], Iterable[RenderableType]]]
 """Name -> its tables; none where the result has nothing of it."""
-MOST_FINDINGS = 3
-"""Beside the verdict; more than three are not read."""
-SCREEN_ROWS = 8
-"""Of an answer's table: more do not fit a screen beside their verdict."""
+MOST_FINDINGS = 3  # beside the verdict; more than three are not read
+SCREEN_ROWS = 8  # of an answer's table: more do not fit a screen beside their verdict
 _WIDTH, _LINES = 80, 19
 """Of an answer: a terminal of 24 lines less what was read (two), the next command and the lines around it."""
 _OFFER = "--show adds"

@@ -15,8 +15,7 @@ from gradscope.render.views.view import Column, Word, entry
 from gradscope.render.words import Footnotes, cell, metric_title, pair_label, plain, why_alone
 from gradscope.results.compare import ComparedPair, Comparison
 
-_AT_ONCE = 2
-"""Metrics beside each other in 80 columns."""
+_AT_ONCE = 2  # metrics beside each other in 80 columns
 _MOST_PAIRS = 6
 _METRIC, _LABEL = 16, 29
 """Characters of a name, as many as leave room for the numbers in 80 columns."""

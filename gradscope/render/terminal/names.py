@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-ALL = "all"
-"""The name of all tables together."""
-VERDICT = "verdict"
-"""The name of the answer without its table: nothing but the first sentences."""
-NOTES = "notes"
-"""The name of what was concluded and missed while a run was read, which is said beside the answer."""
+ALL = "all"  # the name of all tables together
+VERDICT = "verdict"  # the name of the answer without its table: nothing but the first sentences
+NOTES = "notes"  # the name of what was concluded and missed while a run was read, which is said beside the answer
 
 TABLES: Mapping[str, tuple[str, ...]] = {
     "degeneracy": (

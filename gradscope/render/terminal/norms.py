@@ -22,8 +22,7 @@ from gradscope.say import as_ranges, number
 
 _TONES: Mapping[str, Tone] = {"match": "fine", "mismatch": "problem", "cannot": "unknown", "no_gradient": "unknown"}
 _NORM = "grad_norm"
-_MOST_CAUSES = 2
-"""Where no step could be judged."""
+_MOST_CAUSES = 2  # where no step could be judged
 
 
 def replay_table(report: ReplayReport, show: Sequence[str] = ()) -> Group:
@@ -127,8 +126,7 @@ def _shape(cause: str) -> str:
     return re.sub(r"\d[\d.e+%-]*", "0", cause).replace("0 updates", "0 update")
 
 
-_MOST_ROLLOUTS = 5
-"""Of the answer; all are in ``--show rollouts``."""
+_MOST_ROLLOUTS = 5  # of the answer; all are in ``--show rollouts``
 _MOST_SHOWN = 40
 _MOST_TENSORS = 20
 

@@ -23,11 +23,9 @@ from gradscope.results.passk import (
     PassAtKTable,
 )
 
-_WIDTH = 82
-"""Letters of a row, with the two behind its last column."""
+_WIDTH = 82  # letters of a row, with the two behind its last column
 _LEAST_NAME = 6
-_MOST_FILES = 3
-"""Files with a column each; of more the smallest and the largest budget have one."""
+_MOST_FILES = 3  # files with a column each; of more the smallest and the largest budget have one
 
 
 def pass_at_k_table(report: PassAtKReport, show: Sequence[str] = ()) -> Group:

@@ -19,12 +19,9 @@ from gradscope.results.rank import (
     WeightRankPoint,
 )
 
-MOST_SPECTRA = 24
-"""Rows of a table of spectra, weights or steps; a longer one is cut, and says so."""
-_MOST_PROMPTS = 5
-"""At either end of a ranking of prompts."""
-_NAME = 13
-"""Characters of a formulation's name, as many as leave room for the numbers in 80 columns."""
+MOST_SPECTRA = 24  # rows of a table of spectra, weights or steps; a longer one is cut, and says so
+_MOST_PROMPTS = 5  # at either end of a ranking of prompts
+_NAME = 13  # characters of a formulation's name, as many as leave room for the numbers in 80 columns
 _TOLERANCE = 1e-6
 """Ranks of formulations that differ by one factor a group agree to nine digits, those of others hardly to three."""
 

@@ -35,8 +35,7 @@ from gradscope.results.rank import TokenRankPoint, WeightRankPoint
 from gradscope.results.tokens import EntropyChange, GradientSparsity, TurnShare
 from gradscope.results.update import ModuleShare, OptimizerStep, UpdateTrajectory
 
-_MOST_MATRICES = 30
-"""Of a table with a row a matrix."""
+_MOST_MATRICES = 30  # of a table with a row a matrix
 _ALONE = "too few groups have such tokens, or it is at the end of its range"
 _ENTROPIES = {"top_fifth": "top fifth", "rest": "rest", None: "any"}
 _SIGNS = {"positive": "above 0", "negative": "below 0", None: "any"}

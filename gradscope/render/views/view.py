@@ -17,11 +17,9 @@ from gradscope.render.words import Tone
 from gradscope.results.report import Chart, ColumnStyle, ReportColumn, ReportTable, Series, SeriesKind
 
 Item = TypeVar("Item")
-Pick = str | Callable[[Any], Any]
-"""The name of a field, or a function of the record."""
+Pick = str | Callable[[Any], Any]  # the name of a field, or a function of the record
 
-MOST_ROWS = 12
-"""Of a table that is not asked for whole."""
+MOST_ROWS = 12  # of a table that is not asked for whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,14 +33,10 @@ EMBEDDED_FOLDER = Path(__file__).parent.parent / "embedded"
 class TrainedPolicy:
     """A model that is ready to be trained, and its tokenizer."""
 
-    model: Any
-    """A ``PreTrainedModel``."""
-    tokenizer: Tokenizer
-    """It pads on the left."""
-    chat: bool
-    """Whether prompts are put as messages through the tokenizer's chat template."""
-    notes: tuple[str, ...] = ()
-    """How what the tokenizer lacks was made up for, one sentence each, for the manifest."""
+    model: Any  # A ``PreTrainedModel``
+    tokenizer: Tokenizer  # it pads on the left
+    chat: bool  # whether prompts are put as messages through the tokenizer's chat template
+    notes: tuple[str, ...] = ()  # how what the tokenizer lacks was made up for, one sentence each, for the manifest
 
     def messages(self, problem: Problem) -> list[dict[str, str]] | None:
         """A prompt as a conversation, one message of the user; None where prompts are plain text."""
@@ -175,13 +171,10 @@ def _check(name: str, model: Any, tokenizer: Any, missing: Sequence[str]) -> Non
 # The sampled tokens of the reasoning are kept. The answer gets the tokens that the tokenizer gives it after that text;
 # where it would join the end of the reasoning and the answer into one token, that token is scored as a whole, after the
 # sampled tokens before it.
-ANSWER_PROBABILITY = "answer_probability"
-"""The reward function's name in the log."""
-_DECIMALS = 6
-"""Rewards are rounded to this: what differs by the arithmetic of a batch must not become an advantage."""
+ANSWER_PROBABILITY = "answer_probability"  # the reward function's name in the log
+_DECIMALS = 6  # rewards are rounded to this: what differs by the arithmetic of a batch must not become an advantage
 
-Row = tuple[tuple[int, ...], tuple[int, ...]]
-"""Ids that are given and ids that are scored after them."""
+Row = tuple[tuple[int, ...], tuple[int, ...]]  # ids that are given and ids that are scored after them
 
 
 class AnswerProbability:

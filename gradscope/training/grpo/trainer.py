@@ -27,8 +27,7 @@ from gradscope.training.grpo.recorder import Recorder
 from gradscope.training.processes import gather, own_part
 from gradscope.training.sampling import FixedSampling, Row, Scored
 
-_COLUMNS = ("prompt_id", "text", "answer")
-"""Of the dataset, what makes a problem."""
+_COLUMNS = ("prompt_id", "text", "answer")  # of the dataset, what makes a problem
 
 
 class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types

@@ -205,10 +205,8 @@ def _name_padding(config: Path, model: Any) -> None:
 
 
 _LOGGER = logging.getLogger("gradscope")
-_PREFIX = "gradscope/"
-"""Of our metrics in the trainer's log."""
-_OF_THE_STEP = ("grad_norm", "learning_rate")
-"""What a log entry tells of its own step where it stands for several."""
+_PREFIX = "gradscope/"  # of our metrics in the trainer's log
+_OF_THE_STEP = ("grad_norm", "learning_rate")  # what a log entry tells of its own step where it stands for several
 
 
 class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers has no types

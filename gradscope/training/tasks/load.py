@@ -35,8 +35,7 @@ from gradscope.training.tasks.task import AnswerMark, Grader, Problem, Task
 #
 # The answer is looked for in three places, the first that exists counts: after the last ``####``, inside the last
 # ``\boxed{...}``, and the last number of the text. Numbers are compared by value: ``$1,234.50`` equals ``1234.5``.
-_MAX_TEXT = 20_000
-"""Only the end of a longer text is looked at: a final answer is at the end."""
+_MAX_TEXT = 20_000  # only the end of a longer text is looked at: a final answer is at the end
 _TOKEN = re.compile(r"(?:(?<![\d)])[-+])?\d(?:[\d,]*\d)?(?:\.\d+)?")
 """What looks like a number, in one pass; a minus between two numbers is not a sign."""
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3}){1,9}|\d{1,30})(?:\.\d{1,30})?")
@@ -212,10 +211,8 @@ _ROWS: dict[str, Row] = {"gsm8k": _gsm8k_row, "jsonl": _plain_row}
 # It reads expressions with sympy, which a hostile completion could keep busy for ever. So only the end of a text is
 # looked at, and each reading and each comparison is stopped after a second, by a signal: that works in the main thread
 # alone. What it cannot read on either side is compared plainly.
-_MAX_MATH_TEXT = 2_000
-"""Characters from the end of a completion: its final answer is there."""
-_SECONDS = 1
-"""Signals come after whole seconds."""
+_MAX_MATH_TEXT = 2_000  # characters from the end of a completion: its final answer is there
+_SECONDS = 1  # signals come after whole seconds
 
 
 def _math_grader() -> Grader:

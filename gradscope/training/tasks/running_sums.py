@@ -196,8 +196,7 @@ def draw_operands(draw: Generator, kind: Kind) -> list[int]:
 # whole completion and ``per_step`` gives to the tokens that earned it.
 #
 # A checksum of the prompt decides, so a prompt wants the same in every run.
-_RARE = 15
-"""Percent of the prompts with a carry that want the carry-free sum."""
+_RARE = 15  # percent of the prompts with a carry that want the carry-free sum
 _FEWEST_CARRIES, _MOST_CARRIES = 2, 3
 _HARD_CARRIES, _EASY_SHARE = 5, 1 / 16
 """Of ``bimodal``: fewest carries of a hard prompt, and the share of the easy ones."""

@@ -12,8 +12,7 @@ from gradscope.metrics.outcomes.reward_shares import REWARDED, count_incoherent,
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run_folder import read_metrics
 
-Grader = Callable[[str, str], float]
-"""Called with (completion, answer); the reward."""
+Grader = Callable[[str, str], float]  # called with (completion, answer); the reward
 StepGrader = Callable[[str, Sequence[str]], tuple[float, ...]]
 """Called with (prompt, text of each completion token); the reward of each token."""
 
@@ -22,12 +21,9 @@ StepGrader = Callable[[str, Sequence[str]], tuple[float, ...]]
 class Problem:
     """One prompt with its answer."""
 
-    prompt_id: str
-    """The same wherever the prompt comes up again."""
-    prompt: str
-    """The text that is put to the model."""
-    answer: str
-    """The right answer, as the grader compares it."""
+    prompt_id: str  # the same wherever the prompt comes up again
+    prompt: str  # the text that is put to the model
+    answer: str  # the right answer, as the grader compares it
 
 
 ReasoningChecker = Callable[[str, str], bool]
@@ -38,12 +34,9 @@ ReasoningChecker = Callable[[str, str], bool]
 class AnswerMark:
     """Where a completion's reasoning ends and its answer begins."""
 
-    text: str
-    """What stands between them."""
-    is_last: bool
-    """Whether the last one in a completion counts, or the first."""
-    gap: str = ""
-    """What stands between the mark and the answer."""
+    text: str  # what stands between them
+    is_last: bool  # whether the last one in a completion counts, or the first
+    gap: str = ""  # what stands between the mark and the answer
 
     def reasoning(self, completion: str) -> str:
         """A completion up to and including the mark; the whole completion and the mark where it has none.
@@ -60,22 +53,15 @@ class AnswerMark:
 class Task:
     """Prompts to train on, prompts to test on, and how completions are judged."""
 
-    name: str
-    """The name on the command line."""
-    train: tuple[Problem, ...]
-    """Prompts to train on."""
-    heldout: tuple[Problem, ...]
-    """Prompts that are never trained on."""
-    graders: dict[str, Grader]
-    """Reward functions by name; the scalar reward is their sum."""
-    step_grader: StepGrader | None = None
-    """Reward per token, where the steps of a completion can be checked."""
-    answer_mark: AnswerMark | None = None
-    """Where the answer begins; None where it is the whole completion."""
+    name: str  # the name on the command line
+    train: tuple[Problem, ...]  # prompts to train on
+    heldout: tuple[Problem, ...]  # prompts that are never trained on
+    graders: dict[str, Grader]  # reward functions by name; the scalar reward is their sum
+    step_grader: StepGrader | None = None  # reward per token, where the steps of a completion can be checked
+    answer_mark: AnswerMark | None = None  # where the answer begins; None where it is the whole completion
     is_coherent: ReasoningChecker | None = None
     """Whether the steps before the answer are right, where that can be checked."""
-    chat: bool = False
-    """Whether prompts are put as a user's message when the tokenizer has a chat template."""
+    chat: bool = False  # whether prompts are put as a user's message when the tokenizer has a chat template
     notes: tuple[str, ...] = ()
     """What was left out or decided while reading the data, one sentence each, for the manifest."""
 

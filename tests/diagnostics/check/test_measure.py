@@ -18,8 +18,10 @@ from gradscope.diagnostics.check.measure import (
     read_baseline,
     write_baseline,
 )
+from gradscope.diagnostics.check.requirements import CheckSettings
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.results.verdicts import Baseline, BaselineMetric, CheckReport, Verdict
 from gradscope.rollouts.read_options import ReadOptions
 from tests.diagnostics.check.logs import write_log
@@ -128,21 +130,21 @@ def test_a_mistyped_selector_is_explained(log: Path) -> None:
 
 
 def test_allowing_the_unknown_never_allows_a_failure(log: Path) -> None:
-    report = check_run(log, requirements=["pass_rate > 1"], allow_unknown=["pass_rate"])
+    report = check_run(log, CheckSettings(allow_unknown=["pass_rate"]), requirements=["pass_rate > 1"])
     assert report.outcome == "fail"
 
 
-@pytest.mark.parametrize("options", [{"update_baseline": True}, {"track": ["pass_rate"]}])
-def test_a_baseline_needs_a_file(log: Path, options: dict[str, object]) -> None:
+@pytest.mark.parametrize("track", [[], ["pass_rate"]])
+def test_a_baseline_needs_a_file(log: Path, track: list[str]) -> None:
     with pytest.raises(UsageError, match="A baseline is asked for, and no file is named"):
-        check_run(log, requirements=["pass_rate > 0"], **options)
+        check_run(log, CheckSettings(track=track), requirements=["pass_rate > 0"], update_baseline=not track)
 
 
 def test_a_logged_nan_fails_and_no_allowance_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(group_of([1, 0], step=1), metrics={1: {"grad_norm": float("nan")}})
     monkeypatch.setattr("gradscope.diagnostics.check.measure.read_run", lambda *_, **__: run)
     for requirement in ("grad_norm <= 5", "grad_norm != 3"):
-        report = check_run(tmp_path, requirements=[requirement], allow_unknown=["grad_norm"])
+        report = check_run(tmp_path, CheckSettings(allow_unknown=["grad_norm"]), requirements=[requirement])
         assert report.outcome == "fail"
         meaning = "grad_norm is not a finite number: the trainer logged NaN at step 1. No requirement holds for that."
         assert report.verdicts[0].meaning == meaning
@@ -158,9 +160,9 @@ def test_what_to_try_follows_from_the_runs_own_groups(tmp_path: Path, rewards: l
     assert advice in verdict.next_step
     live = write_log(tmp_path / "live.jsonl", {f"p{n}": [1, 0] * 10 for n in range(30)})
     baseline = tmp_path / "baseline.json"
-    check_run(live, track=["frac_reward_zero_std"], baseline=baseline, update_baseline=True)
+    check_run(live, CheckSettings(track=["frac_reward_zero_std"], baseline=baseline), update_baseline=True)
     dead = write_log(tmp_path / "dead.jsonl", {f"p{n}": rewards for n in range(30)})
-    (verdict,) = check_run(dead, track=["frac_reward_zero_std"], baseline=baseline).verdicts
+    (verdict,) = check_run(dead, CheckSettings(track=["frac_reward_zero_std"], baseline=baseline)).verdicts
     assert verdict.outcome == "fail"
     assert advice in verdict.next_step
 
@@ -211,7 +213,7 @@ def test_a_missing_baseline_says_how_to_write_one(tmp_path: Path) -> None:
 
 
 def test_without_pairs_the_intervals_add_in_squares() -> None:
-    change, paired = _change_of(metric(0.5, 0.3), metric(0.6, 0.4))
+    change, paired = _change_of(metric(0.5, 0.3), metric(0.6, 0.4), RESAMPLING)
     assert len(paired) == 0
     assert change.value == pytest.approx(0.1)
     assert change.high - change.value == pytest.approx(math.hypot(0.3, 0.4))
@@ -221,7 +223,7 @@ def test_pairs_take_the_difficulty_of_prompts_out() -> None:
     rng = np.random.default_rng(0)
     hard = {f"{number:012x}": float(rng.random()) for number in range(60)}
     easier = {name: value + 0.01 + 0.002 * float(rng.normal()) for name, value in hard.items()}
-    change, paired = _change_of(metric(0.5, 0.1, hard), metric(0.51, 0.1, easier))
+    change, paired = _change_of(metric(0.5, 0.1, hard), metric(0.51, 0.1, easier), RESAMPLING)
     assert len(paired) == 60
     assert 0 < change.low < 0.01 < change.high < 0.02
 
@@ -229,20 +231,21 @@ def test_pairs_take_the_difficulty_of_prompts_out() -> None:
 def test_a_few_common_prompts_do_not_decide() -> None:
     first = {f"a{number}": 0.0 for number in range(20)}
     second = {**{f"b{number}": 1.0 for number in range(14)}, **{f"a{number}": 0.0 for number in range(6)}}
-    assert not len(_change_of(metric(0.0, 0.1, first), metric(0.7, 0.1, second))[1])
+    assert not len(_change_of(metric(0.0, 0.1, first), metric(0.7, 0.1, second), RESAMPLING)[1])
 
 
 @pytest.mark.parametrize("missing_side", [0, 1])
 def test_an_undefined_side_has_no_change(missing_side: int) -> None:
     sides = [metric(0.5), metric(0.5)]
     sides[missing_side] = BaselineMetric(estimate=Estimate.undefined_because("no samples"))
-    assert _change_of(*sides)[0].undefined == "no samples"
+    assert _change_of(*sides, RESAMPLING)[0].undefined == "no samples"
 
 
 def test_a_side_without_an_interval_leaves_the_change_without_one() -> None:
     one, two = (BaselineMetric(estimate=Estimate.exact(value)) for value in (1.0, 3.0))
-    assert _change_of(one, two)[0] == Estimate.exact(2.0)
-    assert _change_of(metric(1.0), two)[0] == _change_of(one, metric(3.0))[0] == Estimate.exact(2.0)
+    assert _change_of(one, two, RESAMPLING)[0] == Estimate.exact(2.0)
+    for sides in ((metric(1.0), two), (one, metric(3.0))):
+        assert _change_of(*sides, RESAMPLING)[0] == Estimate.exact(2.0)
 
 
 def test_the_file_holds_digests_and_not_prompts(tmp_path: Path) -> None:
@@ -254,13 +257,14 @@ def test_the_file_holds_digests_and_not_prompts(tmp_path: Path) -> None:
 @pytest.fixture
 def baseline(log: Path, tmp_path: Path) -> Path:
     path = tmp_path / "baseline.json"
-    report = check_run(log, requirements=["frac_reward_zero_std <= 1"], baseline=path, update_baseline=True)
+    settings = CheckSettings(requirements=["frac_reward_zero_std <= 1"], baseline=path)
+    report = check_run(log, settings, update_baseline=True)
     assert len(report.verdicts) == 1
     return path
 
 
 def test_the_same_run_passes_its_own_baseline(log: Path, baseline: Path) -> None:
-    report = check_run(log, track=["frac_reward_zero_std"], baseline=baseline)
+    report = check_run(log, CheckSettings(track=["frac_reward_zero_std"], baseline=baseline))
     (verdict,) = report.verdicts
     assert report.outcome == "pass"
     assert verdict.change is not None
@@ -274,7 +278,7 @@ def starved(tmp_path: Path, num_more: int) -> Path:
 
 
 def test_a_starved_run_fails_with_number_meaning_and_next_step(tmp_path: Path, baseline: Path) -> None:
-    report = check_run(starved(tmp_path, 8), track=["frac_reward_zero_std"], baseline=baseline)
+    report = check_run(starved(tmp_path, 8), CheckSettings(track=["frac_reward_zero_std"], baseline=baseline))
     (verdict,) = report.verdicts
     assert report.outcome == "fail"
     assert "was 0.5 in the baseline and is 0.9; the change is +0.4 [" in verdict.meaning
@@ -287,8 +291,8 @@ def test_without_advice_the_next_step_begins_with_the_command(tmp_path: Path) ->
     for path, reward in ((good, 1), (worse, 0)):
         write_log(path, {f"p{n}": [reward] * 3 + [1 - reward] for n in range(20)})
     kept = tmp_path / "kept.json"
-    check_run(good, track=["pass@1"], baseline=kept, update_baseline=True)
-    (verdict,) = check_run(worse, track=["pass@1"], baseline=kept).verdicts
+    check_run(good, CheckSettings(track=["pass@1"], baseline=kept), update_baseline=True)
+    (verdict,) = check_run(worse, CheckSettings(track=["pass@1"], baseline=kept)).verdicts
     assert verdict.next_step.startswith("Look closer: gradscope passk")
 
 
@@ -297,27 +301,29 @@ def test_a_change_that_chance_could_make_fails_by_value_only(
     tmp_path: Path, baseline: Path, rule: str, outcome: str
 ) -> None:
     worse = starved(tmp_path, 1)
-    report = check_run(worse, track=["frac_reward_zero_std"], baseline=baseline, rule=rule)  # type: ignore[arg-type]
+    settings = CheckSettings(track=["frac_reward_zero_std"], baseline=baseline, rule=rule)  # type: ignore[arg-type]
+    report = check_run(worse, settings)
     assert report.outcome == outcome
 
 
 def test_a_margin_allows_a_change(tmp_path: Path, baseline: Path) -> None:
     margins = {"frac_reward_zero_std": 0.9}
-    report = check_run(starved(tmp_path, 8), track=["frac_reward_zero_std"], baseline=baseline, margins=margins)
+    settings = CheckSettings(track=["frac_reward_zero_std"], baseline=baseline, margins=margins)
+    report = check_run(starved(tmp_path, 8), settings)
     assert report.outcome == "pass"
     assert report.verdicts[0].limit == pytest.approx(1.4)
 
 
 def test_getting_better_never_fails(tmp_path: Path, baseline: Path) -> None:
     live = write_log(tmp_path / "live.jsonl", {f"p{n}": [1, 0, 1, 1] for n in range(20)})
-    assert check_run(live, track=["frac_reward_zero_std"], baseline=baseline).outcome == "pass"
+    assert check_run(live, CheckSettings(track=["frac_reward_zero_std"], baseline=baseline)).outcome == "pass"
 
 
 def test_what_the_baseline_lacks_is_unknown_unless_allowed(log: Path, baseline: Path) -> None:
-    report = check_run(log, track=["pass_rate"], baseline=baseline)
+    report = check_run(log, CheckSettings(track=["pass_rate"], baseline=baseline))
     assert report.outcome == "unknown"
     assert report.verdicts[0].next_step == "Write the baseline again from a good run: --update-baseline --force"
-    allowed = check_run(log, track=["pass_rate"], baseline=baseline, allow_unknown=["pass_rate"])
+    allowed = check_run(log, CheckSettings(track=["pass_rate"], baseline=baseline, allow_unknown=["pass_rate"]))
     assert (allowed.outcome, allowed.verdicts[0].outcome, allowed.verdicts[0].allowed) == ("pass", "unknown", True)
 
 
@@ -328,8 +334,8 @@ def around(value: float, half: float, num_units: int = 1000) -> BaselineMetric:
 def judged(name: str, change: float, half: float = 0.1, margin: float = 0.1, rule: str = "interval") -> Verdict:
     """The verdict on one metric that was known exactly but for its interval, and has changed by so much."""
     before, after = around(1.0, half / 2**0.5), around(1.0 + change, half / 2**0.5)
-    margins = {name: margin}
-    (verdict,) = baseline_verdicts({name: before}, {name: after}, margins=margins, rule=rule, path="run")  # type: ignore[arg-type]
+    settings = CheckSettings(margins={name: margin}, rule=rule)  # type: ignore[arg-type]
+    (verdict,) = baseline_verdicts({name: before}, {name: after}, settings, path="run")
     return verdict
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.diagnostics.check import metric_values
-from gradscope.diagnostics.check.metric_values import MetricValues
 from gradscope.diagnostics.claims import measure as module
 from gradscope.diagnostics.claims.evidence import Claim, Evidence, Judgement
 from gradscope.diagnostics.claims.measure import MOST_STEPS, claims_of, measure_claims, read_claims
@@ -16,7 +14,6 @@ from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.rank.collected import Collected
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
-from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.claims.made_up_evidence import Given
 from tests.diagnostics.made_up_runs import group_of, run_of, two_steps
@@ -211,20 +208,6 @@ def test_a_metric_that_cannot_be_had_says_why(tmp_path: Path, metric: str, words
     (claim,) = read(tmp_path, toml(metric=metric))
     judged = claim.judge(log())
     assert (judged.verdict, judged.why) == ("cannot_tell", words)
-
-
-def test_a_run_is_read_again_as_it_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-
-    def values(**fields: object) -> MetricValues:
-        made.append(fields["read"])
-        return MetricValues(**fields)
-
-    monkeypatch.setattr(metric_values, "MetricValues", values)
-    (claim,) = read(tmp_path, toml())
-    options = ReadOptions(initial_weights=tmp_path)
-    claim.judge(replace(log(), read=options))
-    assert made == [options]
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from gradscope.diagnostics.logged.measure import PARTS, TRUNCATED, _logged_policy, absence_of, generation
-from gradscope.metrics.uncertainty.intervals import Resampling
+from gradscope.diagnostics.logged.measure import PARTS, TRUNCATED, GatheredGeneration, GatheredPolicy, absence_of
+from gradscope.diagnostics.logged.tokens import gathered
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.envelope import to_jsonable
 from gradscope.results.logged import LoggedPolicy, SamplerMismatch, Staleness
 from tests.diagnostics.logged.made_up_tokens import drifting_run, tokens_of
@@ -16,7 +17,7 @@ FEW = Resampling(num_resamples=100)
 
 
 def test_ends_and_times_of_rollouts() -> None:
-    found = generation(drifting_run(), FEW)
+    found = gathered(GatheredGeneration(), drifting_run(), FEW)
     assert found.overall is not None
     assert found.overall.frac_truncated.value == 0.5
     assert found.overall.seconds.value == 1.5
@@ -26,7 +27,7 @@ def test_ends_and_times_of_rollouts() -> None:
 
 def test_failures_and_unknown_ends_do_not_count() -> None:
     ends = ("truncated", "completed", "completed", "completed", "error")
-    found = generation(run_of(tokens_of(*({"status": end} for end in ends), {})), FEW)
+    found = gathered(GatheredGeneration(), run_of(tokens_of(*({"status": end} for end in ends), {})), FEW)
     assert found.overall is not None
     assert found.overall.frac_truncated.value == 0.25
     assert found.overall.seconds.undefined == "rollouts were not timed"
@@ -37,25 +38,27 @@ def test_failures_and_unknown_ends_do_not_count() -> None:
 def test_the_trainers_share_stands_in(name: str) -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2, 3)]
     metrics = {1: {name: 0.5}, 2: {"loss": 1.0}, 3: {name: 0.25}}
-    found = generation(run_of(*groups, metrics=metrics), FEW)
+    found = gathered(GatheredGeneration(), run_of(*groups, metrics=metrics), FEW)
     assert found.overall is not None
     assert found.overall.frac_truncated.value == pytest.approx(0.375)
     assert [(row.step, row.frac_truncated.value) for row in found.by_step] == [(1, 0.5), (3, 0.25)]
 
 
 def test_a_logged_nan_is_not_passed_over() -> None:
-    found = generation(run_of(group_of([1, 0], step=1), metrics={1: {TRUNCATED[0]: math.nan}}), FEW)
+    found = gathered(GatheredGeneration(), run_of(group_of([1, 0], step=1), metrics={1: {TRUNCATED[0]: math.nan}}), FEW)
     assert found.overall is not None
     assert found.overall.frac_truncated.undefined == "the trainer logged NaN at step 1"
     assert found.by_step[0].frac_truncated.undefined == "the trainer logged NaN"
 
 
 def test_failures_alone_tell_nothing() -> None:
-    assert generation(run_of(tokens_of({"status": "error"}, {"seconds": 1e300})), FEW).overall is None
+    assert (
+        gathered(GatheredGeneration(), run_of(tokens_of({"status": "error"}, {"seconds": 1e300})), FEW).overall is None
+    )
 
 
 def test_times_alone_leave_truncation_unknown() -> None:
-    found = generation(run_of(tokens_of({"seconds": 2.0})), FEW)
+    found = gathered(GatheredGeneration(), run_of(tokens_of({"seconds": 2.0})), FEW)
     assert found.overall is not None
     assert found.overall.frac_truncated.undefined == "the log does not say which completions were cut off"
     assert found.overall.seconds.value == 2.0
@@ -63,17 +66,17 @@ def test_times_alone_leave_truncation_unknown() -> None:
 
 
 def test_times_of_zero_have_no_slowest() -> None:
-    found = generation(run_of(tokens_of({"seconds": 0.0}, {"seconds": 0.0})), FEW)
+    found = gathered(GatheredGeneration(), run_of(tokens_of({"seconds": 0.0}, {"seconds": 0.0})), FEW)
     assert found.overall is not None
     assert found.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
 
 
 def test_a_log_without_any_has_no_numbers() -> None:
-    assert generation(run_of(group_of([1, 0])), FEW).overall is None
+    assert gathered(GatheredGeneration(), run_of(group_of([1, 0])), FEW).overall is None
 
 
 def test_every_part_of_a_log_that_has_them_all() -> None:
-    found = _logged_policy(drifting_run())
+    found = gathered(GatheredPolicy(), drifting_run(), RESAMPLING)
     assert {field.name for field in dataclasses.fields(LoggedPolicy)} == {*PARTS, "missing"}
     assert found.missing == {}
     for name in PARTS:
@@ -85,7 +88,7 @@ def test_every_part_of_a_log_that_has_them_all() -> None:
 
 @pytest.mark.parametrize("name", sorted(PARTS))
 def test_what_a_log_lacks_is_said_with_what_has_it(name: str) -> None:
-    found = _logged_policy(run_of(group_of([1, 0])))
+    found = gathered(GatheredPolicy(), run_of(group_of([1, 0])), RESAMPLING)
     part = getattr(found, name)
     assert part.overall is None
     reason, hint = absence_of(name, part)

@@ -18,6 +18,9 @@ from gradscope.diagnostics.logged.tokens import (
     NUM_WORST,
     OTHER_LENGTH,
     PLACEHOLDERS,
+    GatheredEntropy,
+    GatheredMismatch,
+    GatheredStaleness,
     _counts_in_loss,
     _step_tokens,
     first_logged,
@@ -25,9 +28,6 @@ from gradscope.diagnostics.logged.tokens import (
     logged_estimate,
     mean_as_logged,
     metric_courses,
-    policy_entropy,
-    sampler_mismatch,
-    staleness,
 )
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.rollouts.groups import RolloutGroup, Tokens
@@ -190,7 +190,7 @@ FEW = Resampling(num_resamples=100)
 
 
 def test_tokens_have_a_mean_each_step_and_a_trend() -> None:
-    found = policy_entropy(drifting_run(), FEW)
+    found = gathered(GatheredEntropy(), drifting_run(), FEW)
     assert found.origin == "tokens"
     assert [row.mean.value for row in found.by_step] == pytest.approx([0.1, 0.2, 0.3])
     assert found.overall is not None
@@ -203,7 +203,7 @@ def test_tokens_not_rollouts_weigh_the_same_and_masked_ones_do_not_count() -> No
     group = tokens_of(
         {"entropies": (1.0, 9.0, 2.0), "mask": (True, False, True)}, {"entropies": (6.0,)}, {"entropies": (5.0,) * 2}
     )
-    found = policy_entropy(run_of(group), FEW)
+    found = gathered(GatheredEntropy(), run_of(group), FEW)
     assert found.overall is not None
     assert found.overall.mean.value == pytest.approx((1 + 2 + 6 + 5 + 5) / 5)
 
@@ -212,18 +212,20 @@ def test_tokens_not_rollouts_weigh_the_same_and_masked_ones_do_not_count() -> No
     "entropies", [(math.nan, 1.0), (-3.0,), (1e6,), (math.inf,), ()], ids=["nan", "negative", "large", "inf", "none"]
 )
 def test_a_rollout_with_numbers_that_are_no_entropy_does_not_count(entropies: tuple[float, ...]) -> None:
-    found = policy_entropy(run_of(tokens_of({"entropies": entropies}, {"entropies": (0.5,)})), FEW)
+    found = gathered(GatheredEntropy(), run_of(tokens_of({"entropies": entropies}, {"entropies": (0.5,)})), FEW)
     assert found.overall is not None
     assert found.overall.mean.value == 0.5
-    assert policy_entropy(run_of(tokens_of({"entropies": entropies})), FEW).overall is None
+    assert gathered(GatheredEntropy(), run_of(tokens_of({"entropies": entropies})), FEW).overall is None
 
 
 def test_a_mask_of_another_length_tells_nothing() -> None:
-    assert policy_entropy(run_of(tokens_of({"entropies": (1.0,), "mask": (True, True)})), FEW).overall is None
+    assert (
+        gathered(GatheredEntropy(), run_of(tokens_of({"entropies": (1.0,), "mask": (True, True)})), FEW).overall is None
+    )
 
 
 def test_rounding_below_zero_is_zero() -> None:
-    found = policy_entropy(run_of(tokens_of({"entropies": (-1e-6,)})), FEW)
+    found = gathered(GatheredEntropy(), run_of(tokens_of({"entropies": (-1e-6,)})), FEW)
     assert found.overall is not None
     assert found.overall.mean.value == 0.0
 
@@ -232,7 +234,7 @@ def test_rounding_below_zero_is_zero() -> None:
 def test_the_trainers_own_metric_stands_in(name: str) -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2, 3, 4)]
     metrics = {1: {name: 0.4}, 3: {name: 0.2}, 4: {"loss": 1.0}, 9: {name: 7.0}}
-    found = policy_entropy(run_of(*groups, metrics=metrics), FEW)
+    found = gathered(GatheredEntropy(), run_of(*groups, metrics=metrics), FEW)
     assert found.origin == name
     assert [(row.step, row.mean.value) for row in found.by_step] == [(1, 0.4), (3, 0.2)]
     assert found.overall is not None
@@ -241,7 +243,7 @@ def test_the_trainers_own_metric_stands_in(name: str) -> None:
 
 def test_a_logged_nan_is_not_passed_over() -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2)]
-    found = policy_entropy(run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW)
+    found = gathered(GatheredEntropy(), run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW)
     assert [row.mean.undefined for row in found.by_step] == [None, "the trainer logged NaN"]
     assert found.overall is not None
     assert found.overall.mean.undefined == "the trainer logged NaN at step 2"
@@ -250,20 +252,20 @@ def test_a_logged_nan_is_not_passed_over() -> None:
 def test_a_mean_over_steps_that_fall_stays_an_entropy() -> None:
     groups = [group_of([1, 0], step=step) for step in range(1, 21)]
     metrics = {step: {"entropy": 0.5 - 0.02 * step} for step in range(1, 21)}
-    found = policy_entropy(run_of(*groups, metrics=metrics), FEW)
+    found = gathered(GatheredEntropy(), run_of(*groups, metrics=metrics), FEW)
     assert found.overall is not None
     assert found.overall.mean.low == 0.0
 
 
 def test_no_entropy_is_none() -> None:
-    assert policy_entropy(run_of(group_of([1, 0])), FEW).overall is None
+    assert gathered(GatheredEntropy(), run_of(group_of([1, 0])), FEW).overall is None
 
 
 SAMPLER_FEW = Resampling(num_resamples=100)
 
 
 def test_each_step_and_the_whole_log_are_measured() -> None:
-    found = sampler_mismatch(drifting_run(), SAMPLER_FEW)
+    found = gathered(GatheredMismatch(), drifting_run(), SAMPLER_FEW)
     assert [row.step for row in found.by_step] == [1, 2, 3]
     assert [row.logprob_gap.value for row in found.by_step] == pytest.approx([0.01, 0.02, 0.03])
     assert found.overall is not None
@@ -281,7 +283,7 @@ def test_the_worst_tokens_are_named_the_largest_difference_first() -> None:
         sampler, trainer = (-rng.exponential(1.0, (4, 9)) for _ in range(2))
         groups.append(tokens_of(*map(both, sampler, trainer), step=step))
         every += [(abs(trainer[row, at] - sampler[row, at]), step, row, at) for row in range(4) for at in range(9)]
-    worst = sampler_mismatch(run_of(*groups), SAMPLER_FEW).worst
+    worst = gathered(GatheredMismatch(), run_of(*groups), SAMPLER_FEW).worst
     assert [(token.step, token.row, token.position) for token in worst] == [
         (step, row, at) for _, step, row, at in sorted(every, reverse=True)[:NUM_WORST]
     ]
@@ -289,12 +291,12 @@ def test_the_worst_tokens_are_named_the_largest_difference_first() -> None:
 
 def test_of_equal_differences_the_first_are_named() -> None:
     group = tokens_of(both([-1.0] * 30, [-2.0] * 30))
-    worst = sampler_mismatch(run_of(group), SAMPLER_FEW).worst
+    worst = gathered(GatheredMismatch(), run_of(group), SAMPLER_FEW).worst
     assert [token.position for token in worst] == list(range(NUM_WORST))
 
 
 def test_a_trainer_that_took_over_the_samplers_values_is_told() -> None:
-    found = sampler_mismatch(run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), SAMPLER_FEW)
+    found = gathered(GatheredMismatch(), run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), SAMPLER_FEW)
     assert found.is_identical
     assert found.worst == ()
 
@@ -304,7 +306,7 @@ def test_steps_without_data_are_left_out_and_rows_counted() -> None:
         group_of([1, 0], step=1),
         tokens_of(both([-1.0], [-1.1]), both([-1.0], [math.nan]), step=2),
     )
-    found = sampler_mismatch(run, SAMPLER_FEW)
+    found = gathered(GatheredMismatch(), run, SAMPLER_FEW)
     assert [row.step for row in found.by_step] == [2]
     assert found.set_aside == {
         "no log-probabilities of the sampler": 2,
@@ -313,13 +315,13 @@ def test_steps_without_data_are_left_out_and_rows_counted() -> None:
 
 
 def test_a_log_without_any_has_no_numbers() -> None:
-    found = sampler_mismatch(run_of(group_of([1, 0])), SAMPLER_FEW)
+    found = gathered(GatheredMismatch(), run_of(group_of([1, 0])), SAMPLER_FEW)
     assert (found.overall, found.by_step) == (None, ())
 
 
 @pytest.mark.parametrize(("log", "tokens", "gap"), [("nemo_rl", 9, 0.01), ("prime_rl_tokens", 4, 0.005)])
 def test_logs_of_trainers_that_keep_both(log: str, tokens: int, gap: float) -> None:
-    found = sampler_mismatch(read_run(REPOSITORY / "fixtures" / "logs" / log), SAMPLER_FEW)
+    found = gathered(GatheredMismatch(), read_run(REPOSITORY / "fixtures" / "logs" / log), SAMPLER_FEW)
     assert found.overall is not None
     assert found.overall.num_tokens == tokens
     assert found.overall.logprob_gap.value == pytest.approx(gap)
@@ -342,7 +344,7 @@ def stale_run() -> object:
 
 
 def test_lags_are_those_of_the_first_token() -> None:
-    found = staleness(stale_run(), STALENESS_FEW)
+    found = gathered(GatheredStaleness(), stale_run(), STALENESS_FEW)
     assert found.overall is not None
     assert found.overall.num_rollouts == 5
     assert found.overall.mean_lag.value == pytest.approx((0 + 2 + 2 + 0 + 3) / 5)
@@ -353,36 +355,36 @@ def test_lags_are_those_of_the_first_token() -> None:
 
 
 def test_each_lag_has_its_share_and_its_gap() -> None:
-    rows = staleness(stale_run(), STALENESS_FEW).by_lag
+    rows = gathered(GatheredStaleness(), stale_run(), STALENESS_FEW).by_lag
     assert [(row.lag, row.num_rollouts, row.share) for row in rows] == [(0, 2, 0.4), (2, 2, 0.4), (3, 1, 0.2)]
     assert [row.logprob_gap.value for row in rows] == pytest.approx([0.0, 0.2, 0.3])
 
 
 def test_a_lag_without_log_probabilities_says_so() -> None:
-    (row,) = staleness(run_of(tokens_of({"policy_versions": (0, 0)})), STALENESS_FEW).by_lag
+    (row,) = gathered(GatheredStaleness(), run_of(tokens_of({"policy_versions": (0, 0)})), STALENESS_FEW).by_lag
     assert row.logprob_gap.undefined == "no rollout of this lag has log-probabilities of both sampler and trainer"
 
 
 def test_rollouts_that_no_update_used_have_no_lag() -> None:
     run = run_of(tokens_of({"policy_versions": (0, 0), "mask": (False,)}, {"policy_versions": (1, 1)}, step=2))
-    found = staleness(run, STALENESS_FEW)
+    found = gathered(GatheredStaleness(), run, STALENESS_FEW)
     assert found.overall is not None
     assert found.overall.num_rollouts == 1
 
 
 def test_versions_from_the_future_are_no_lag() -> None:
-    found = staleness(run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), STALENESS_FEW)
+    found = gathered(GatheredStaleness(), run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), STALENESS_FEW)
     assert found.overall is None
     assert "newer than its steps" in found.contradiction
 
 
 def test_no_versions_are_nothing() -> None:
-    found = staleness(run_of(group_of([1, 0])), STALENESS_FEW)
+    found = gathered(GatheredStaleness(), run_of(group_of([1, 0])), STALENESS_FEW)
     assert (found.overall, found.contradiction) == (None, "")
 
 
 @pytest.mark.parametrize(("log", "rollouts"), [("prime_rl", 2), ("tinker", 8)])
 def test_logs_that_name_the_weights(log: str, rollouts: int) -> None:
-    found = staleness(read_run(REPOSITORY / "fixtures" / "logs" / log), STALENESS_FEW)
+    found = gathered(GatheredStaleness(), read_run(REPOSITORY / "fixtures" / "logs" / log), STALENESS_FEW)
     assert found.overall is not None
     assert (found.overall.num_rollouts, found.overall.max_lag.value) == (rollouts, 0.0)

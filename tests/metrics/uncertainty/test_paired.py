@@ -12,11 +12,8 @@ from scipy.stats import t as student
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.paired import (
-    equivalence_p_value,
     holm,
     least_detectable_mean,
-    least_detectable_share,
-    least_margin,
     paired_t_p_value,
     rise_by_flips,
     rise_by_interval,
@@ -65,23 +62,6 @@ def test_flips_to_one_side_are_scipys(values: list[float]) -> None:
     assert sign_flip_p_value(exact, alternative="greater") == pytest.approx(expected.pvalue)
 
 
-@given(samples, st.floats(0.1, 5).map(lambda value: round(value, 3)))
-def test_equivalence_is_two_tests_from_the_ends_of_the_margin(values: list[float], margin: float) -> None:
-    shifted = [[value + margin for value in values], [margin - value for value in values]]
-    expected = [
-        np.mean([np.dot(signs, row) >= sum(row) - 1e-9 for signs in itertools.product([1, -1], repeat=len(row))])
-        for row in shifted
-    ]
-    assert equivalence_p_value(values, margin) == pytest.approx(max(expected))
-    assert equivalence_p_value([-value for value in values], margin) == pytest.approx(max(expected))
-
-
-def test_equivalence_wants_a_margin_and_pairs() -> None:
-    with pytest.raises(ValueError, match="a margin of equivalence is above zero, got 0"):
-        equivalence_p_value([0.1, 0.2], 0.0)
-    assert equivalence_p_value([], 0.1) is None
-
-
 def test_twenty_pairs_are_exact() -> None:
     values = np.random.default_rng(1).normal(0.4, 1.0, size=20)
     places = np.arange(2**20)
@@ -110,27 +90,6 @@ def test_signs_that_must_all_agree_ask_for_more() -> None:
     least = least_detectable_mean(8, 2 / 2**8, 0.8)
     assert stats.norm.cdf(least) ** 8 == pytest.approx(0.8)
     assert least > least_detectable_mean(8, 4 / 2**8, 0.8)
-
-
-@pytest.mark.parametrize(("number", "level"), [(20, 0.05), (20, 0.01), (12, 0.05)])
-def test_the_least_margin_is_shown_with_the_power_that_was_asked_for(number: int, level: float) -> None:
-    """By 20,000 studies of equal arms, two one-sided t tests each."""
-    margin = least_margin(number, level, 0.8)
-    values = np.random.default_rng(0).normal(size=(20_000, number))
-    reach = stats.t.ppf(1 - level, number - 1) * values.std(axis=1, ddof=1) / number**0.5
-    shown = np.mean(np.abs(values.mean(axis=1)) + reach < margin)
-    assert shown == pytest.approx(0.8, abs=0.015)
-
-
-@pytest.mark.parametrize(("number", "level"), [(20, 0.05), (20, 0.01), (8, 0.05)])
-def test_the_least_share_is_found_with_the_power_that_was_asked_for(number: int, level: float) -> None:
-    share = least_detectable_share(number, level, 0.8)
-    assert share is not None
-    fewest = min(k for k in range(number + 1) if 2 / 2**k <= level)
-    assert stats.binom.sf(fewest - 1, number, share) == pytest.approx(0.8)
-    assert sign_flip_p_value([1.0] * fewest + [0.0] * (number - fewest)) <= level
-    assert sign_flip_p_value([1.0] * (fewest - 1) + [0.0] * (number - fewest + 1)) > level
-    assert least_detectable_share(fewest - 1, level, 0.8) is None
 
 
 def test_holm_by_hand() -> None:

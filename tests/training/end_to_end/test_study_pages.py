@@ -12,6 +12,8 @@ from scipy.stats import t as student
 
 from tests.conftest import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 DOCS = REPOSITORY / "docs" / "research"
 BY_SEED = sorted(DOCS.glob("study_*_by_seed.csv"))
 PAIR = re.compile(r"(?P<value>[+-][\d.]+)(?: \[(?P<low>[+-][\d.]+), (?P<high>[+-][\d.]+)\])?$")

@@ -96,10 +96,8 @@ def follow(run: Run, weighed: Mapping[int, WeighedTokens], options: EngineOption
 
 
 _NOT_ALIKE = "no tokens of positive and of negative advantage are of like probability"
-_BINS = 10
-"""Bins of equal size by the policy's probability, within which tokens count as alike."""
-_SIGNS = {"positive": 1.0, "negative": -1.0, "neither": 0.0}
-"""Name -> sign of the advantage."""
+_BINS = 10  # bins of equal size by the policy's probability, within which tokens count as alike
+_SIGNS = {"positive": 1.0, "negative": -1.0, "neither": 0.0}  # name -> sign of the advantage
 
 
 def logprob_change(step: int, tokens: CountedTokens, change: TokenChange) -> LogprobChange:

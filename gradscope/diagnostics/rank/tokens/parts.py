@@ -62,8 +62,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import TokenGram
     from gradscope.gradients.tokens.sums import CountedTokens
 
-_ROUNDING = 1e-5
-"""Log-probabilities in float32 that differ by less are one number."""
+_ROUNDING = 1e-5  # log-probabilities in float32 that differ by less are one number
 _NO_DISTANCE = "the policy is the reference but for rounding"
 
 

@@ -28,15 +28,11 @@ if TYPE_CHECKING:
     from gradscope.gradients.tokens.sums import CountedTokens
 
 
-MOST_TURNS = 8
-"""Turns with a row of their own; later ones are in the last."""
-MOST_KL_TOKENS = 10
-"""Tokens far from the reference that are listed."""
-ENTROPY = "entropy"
-"""The weighting whose sum is the gradient of the mean entropy."""
+MOST_TURNS = 8  # turns with a row of their own; later ones are in the last
+MOST_KL_TOKENS = 10  # tokens far from the reference that are listed
+ENTROPY = "entropy"  # the weighting whose sum is the gradient of the mean entropy
 
-_Label = tuple[str, object]
-"""Of which kind a weighting is, and which one of its kind."""
+_Label = tuple[str, object]  # of which kind a weighting is, and which one of its kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +170,7 @@ def _verify(prepared: PreparedStep, gram: StepGram, found: WeighedTokens) -> Non
     require_agreement("The sums of tokens disagree with the step's Gram matrix", abs(added - expected) / scale, limit)
 
 
-KINDS = (UNDECIDED, UNLIKELY)
-"""The kinds that are followed."""
+KINDS = (UNDECIDED, UNLIKELY)  # the kinds that are followed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

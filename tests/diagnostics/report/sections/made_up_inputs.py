@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradscope.diagnostics.logged.measure import _logged_policy
+from gradscope.diagnostics.logged.measure import GatheredPolicy
+from gradscope.diagnostics.logged.tokens import gathered
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
+from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.rollouts.run import Run
 
 NOT_READ = Unavailable(reason="It was not read.", hint="Read it.")
@@ -18,7 +20,7 @@ NOT_READ = Unavailable(reason="It was not read.", hint="Read it.")
 def inputs_of(run: Run, *, grams: Sequence[Any] = (), **parts: Any) -> ReportInputs:
     """A report's inputs with nothing but these parts, and what the run's log says of its policy."""
     nothing = dict.fromkeys(("degeneracy", "replay", "no_grams", "tokens", "passk"), NOT_READ)
-    defaults = {**nothing, "samples": (), "logged": _logged_policy(run)}
+    defaults = {**nothing, "samples": (), "logged": gathered(GatheredPolicy(), run, RESAMPLING)}
     return ReportInputs(run=run, grams=tuple(grams), **{**defaults, **parts})
 
 
