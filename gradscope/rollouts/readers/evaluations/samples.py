@@ -1,4 +1,8 @@
-"""Sample files for pass@k: n samples a prompt, as rows, lists, counts or one policy a key; a group a prompt, step 0."""
+"""Sample files for pass@k: n samples a prompt, as rows, lists, counts or one policy a key; a group a prompt.
+
+A file whose rows name their step is a log with a row a group: the samples of a prompt at two steps are two groups.
+Others have step 0 throughout.
+"""
 
 from __future__ import annotations
 
@@ -275,11 +279,17 @@ def _records(
     request: ReadRequest, quarantine: QuarantineLog, shapes: Counter[str], identities: Counter[str]
 ) -> Iterator[Record]:
     columns = request.columns
+    named = columns_in(peek(request.path))
+    step_key = columns.step or next((name for name in USUAL["step"] if name in named), None)
     left = largest = most(MOST_SAMPLES)
     lines = quarantine.of_lines()
     for file in expand(request.path):
         for location, row in read_rows(file, lines):
             has_samples = False
+            step = 0 if step_key is None else whole_number(row.get(step_key))
+            if step is None:
+                lines.add("the step is not a whole number", location)
+                continue
             for part in prompt_rows(row, columns):
                 has_samples = True
                 samples = samples_of(part, columns)
@@ -296,6 +306,7 @@ def _records(
                         part,
                         samples,
                         location,
+                        step,
                         columns,
                         quarantine,
                         identities,
@@ -311,6 +322,7 @@ def _expand(
     row: Mapping[str, Any],
     samples: PromptSamples,
     location: str,
+    step: int,
     columns: ColumnNames,
     quarantine: QuarantineLog,
     identities: Counter[str],
@@ -331,7 +343,7 @@ def _expand(
         for _ in range(count if isinstance(reward, str) else 0):
             quarantine.add(str(reward), location)
         yield Record(
-            step=0,
+            step=step,
             group=prompt_id if policy is None else f"{policy}/{prompt_id}",
             prompt_id=prompt_id,
             prompt=text_of(prompt),

@@ -326,3 +326,23 @@ def test_a_list_beside_one_response_is_none_of_samples_even_if_it_is_named(name:
         "the list of rewards stands beside one response, whose parts or tokens it then holds"
     )
     assert shape({**row, "responses": ["a", "b"]}, "score").rewards == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_rows_that_name_their_step_are_groups_of_it(tmp_path: Path, nested: bool) -> None:
+    rewards = [[1, 0], [1, 1], [0, 0], [0, 1]]
+    rows: list[dict[str, Any]] = [
+        {"global_step": at // 2 + 1, "prompt": "q", "completions": ["a", "b"], "rewards": values}
+        if not nested
+        else {"global_step": at // 2 + 1, "prompt": "q", "samples": [{"text": "a", "reward": one} for one in values]}
+        for at, values in enumerate(rewards)
+    ]
+    rows = [{**row, "prompt": f"q{at % 2}"} for at, row in enumerate(rows)]
+    run = read(tmp_path, *rows, {**rows[0], "global_step": "first"})
+    assert [(group.step, [rollout.reward for rollout in group.rollouts]) for group in run.groups] == [
+        (1, [1, 0]),
+        (1, [1, 1]),
+        (2, [0, 0]),
+        (2, [0, 1]),
+    ]
+    assert [one.reason for one in run.source.quarantined.reasons] == ["the step is not a whole number"]
