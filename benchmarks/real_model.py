@@ -33,11 +33,12 @@ TRAINING = (
     *("--task", "jsonl", "--checkpoint-every", "4"),
 )
 """A completion that answers takes 4 to 24 tokens."""
+_HALVED = ("--gradient-accumulation-steps", "2")  # 64 rows of a batch take 12 GB
 RUNS = {
     "full": ("--steps", "16", "--heldout-prompts", "200", "--heldout-samples", "64", "--learning-rate", "1e-5"),
     "lora": ("--steps", "4", "--heldout-prompts", "0", "--lora-rank", "8", "--learning-rate", "1e-4"),
     "bfloat16": ("--steps", "4", "--heldout-prompts", "0", "--dtype", "bfloat16", "--learning-rate", "1e-5"),
-    "wide": ("--steps", "1", "--heldout-prompts", "0", "--group-size", "64", "--num-prompts", "2"),
+    "wide": ("--steps", "1", "--heldout-prompts", "0", "--group-size", "64", "--num-prompts", "2", *_HALVED),
     "multiples": ("--steps", "2", "--heldout-prompts", "0", "--checkpoint-every", "1", "--max-completion-length", "32"),
 }
 """``wide`` has groups of 64, ``multiples`` completions whose steps can be graded (:func:`grade_multiples`)."""
