@@ -33,7 +33,7 @@ def test_every_kind_is_answered(cli: Cli, tmp_path: Path, name: str) -> None:
     result = result_of(done.out)
     assert (done.code, result["source"]["kind"]) == (0, "metrics")
     known = result["frac_reward_zero_std"]["value"] is not None
-    assert known == (name not in ("console_verl.log", "console_slime.log", "verl_file.jsonl"))
+    assert known == (name not in ("console_verl.log", "console_slime.log", "console_prime_rl.log", "verl_file.jsonl"))
     assert all(row["frac_reward_zero_std"]["low"] is None for row in result["by_step"])
     assert result["jensen_gap"]["undefined"] == "the log holds metrics and no rollouts"
     shown = cli("degeneracy", *chosen)
