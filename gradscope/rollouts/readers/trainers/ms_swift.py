@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, group_name
+from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RolloutGroup
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
@@ -27,7 +26,6 @@ from gradscope.rollouts.readers.parsing.cells import (
     digest,
     finite_or_none,
     is_number,
-    text_of,
     usable_reward,
     whole_number,
 )
@@ -40,7 +38,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     counted,
     hidden_by,
 )
-from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups
+from gradscope.rollouts.readers.parsing.records import assemble_groups
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.reduction.columns import numbers_of
@@ -48,7 +46,13 @@ from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, read_back
 from gradscope.rollouts.readers.reduction.spans import StepSpans
 from gradscope.rollouts.readers.trl.files import RowPrompts, text_id
-from gradscope.rollouts.readers.trl.groups import Block, group_size, prompts_of_groups, scalar_rewards
+from gradscope.rollouts.readers.trl.groups import (
+    Block,
+    group_size,
+    groups_with_rows,
+    scalar_rewards,
+    table_of_blocks,
+)
 from gradscope.rollouts.run import Run, TrainerSettings
 
 _KEYS = ("step", "prompt", "completion", "advantages")
@@ -62,8 +66,6 @@ _NUM_PEEKED = 50
 class _Line:
     """The rollouts of one log call at one step."""
 
-    path: Path
-    """Its file."""
     location: str
     """``file:line``."""
     step: int
@@ -81,25 +83,6 @@ class _Line:
         return {name: self.columns[name] for name in (*self.before_advantages, "advantages") if name != "step"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:
-    """What is left of a line without its texts."""
-
-    location: str
-    """``file:line``."""
-    step: int
-    """Its step."""
-    block: Block
-    """What its rows are cut into groups by, and their scalar rewards."""
-    rewards: Mapping[str, NDArray[np.float64]]
-    """Reward function -> its rewards, NaN where it gave no finite number, [N] each."""
-
-    @property
-    def is_known(self) -> NDArray[np.bool_]:
-        """Whether a reward is a finite number, [N]."""
-        return np.isfinite(self.block.rewards)
-
-
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path is a ``completions.jsonl`` whose values are lists."""
     rows = (row for file in _files(request.path)[:1] for _, row in read_jsonl(file, QuarantineLog()))
@@ -113,13 +96,13 @@ def _read(request: ReadRequest) -> Run:
     settings = read_trainer_settings(request.run_config)
     weights: Mapping[str, float] | None = None
     inferred: tuple[str, ...] = ()
-    batches: list[_Batch] = []
+    batches: list[Block] = []
     repeats = 0
     before: dict[str, Sequence[Any]] | None = None
     lines, spans = quarantine.of_lines(), StepSpans()
     for number, file in enumerate(files):
         for row in placed_rows(file, lines):
-            for line in _lines_in(file, f"{file}:{row.number}", row.cells, lines):
+            for line in _lines_in(f"{file}:{row.number}", row.cells, lines):
                 if weights is None:
                     weights, inferred = _weights(line, settings)
                 content = line.content()
@@ -132,15 +115,22 @@ def _read(request: ReadRequest) -> Run:
                 spans.add(number, row.number - 1, (), [Span(step=line.step, start=row.start, end=row.end, line=0)])
     if weights is None:
         raise InputError(f"{request.path} has no line of completions.", hint="Train with --log_completions true.")
-    size, cut = group_size([batch.block for batch in batches], settings)
+    size, cut = group_size(batches, settings)
     for batch in batches:
         _set_aside(batch, quarantine)
     batches.sort(key=lambda batch: batch.step)
-    table = _table(batches, size)
-    functions, first_groups = weights, _first_groups(batches, size)
+    table, counted_lines = table_of_blocks(batches, size), {(batch.location, batch.step) for batch in batches}
 
     def groups_of(rows: Iterable[FileRow], step: int | None) -> Sequence[RolloutGroup]:
-        return build_groups(_records(rows, first_groups, size, functions, step), QuarantineLog())
+        of_step: dict[int, list[Mapping[str, Any]]] = {}
+        nobody = QuarantineLog().of_lines()
+        for line in (line for file, (location, row) in rows for line in _lines_in(location, row, nobody)):
+            if (line.location, line.step) in counted_lines and step in (None, line.step):
+                cells = (
+                    dict(zip(line.columns, of_row, strict=True)) for of_row in zip(*line.columns.values(), strict=True)
+                )
+                of_step.setdefault(line.step, []).extend(cells)
+        return [group for step, rows in of_step.items() for group in groups_with_rows(table, step, rows, {})]
 
     on_disk = None if request.rewards_only else read_back(spans, files, read_jsonl, groups_of)
     return assemble_groups(
@@ -162,7 +152,7 @@ def _files(path: Path) -> tuple[Path, ...]:
     return files_like(path, "completions.jsonl")
 
 
-def _lines_in(path: Path, location: str, row: Mapping[str, Any], quarantine: LinesLog) -> Iterator[_Line]:
+def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> Iterator[_Line]:
     """The log calls of a row, step by step: one line may hold the rollouts of several steps."""
     lists = {name: value for name, value in row.items() if isinstance(value, list)}
     size = len(lists.get("step", ()))
@@ -181,7 +171,7 @@ def _lines_in(path: Path, location: str, row: Mapping[str, Any], quarantine: Lin
         if len(different) > 1:
             chosen = [at for at in range(size) if steps[at] == step]
             part = {name: [cells[at] for at in chosen] for name, cells in columns.items()}
-        yield _Line(path=path, location=location, step=step, columns=part)
+        yield _Line(location=location, step=step, columns=part)
 
 
 def _steps(cells: Sequence[Any]) -> list[int | None]:
@@ -226,21 +216,17 @@ def _holds_numbers(cells: Sequence[Any]) -> bool:
     return all(cell is None or is_number(cell) for cell in cells) and any(map(is_number, cells))
 
 
-def _batch_of(line: _Line, weights: Mapping[str, float]) -> _Batch:
-    rewards = _rewards(line, weights)
-    block = Block(
-        path=line.path,
-        prompts=_prompts(line.columns["prompt"]),
-        rewards=scalar_rewards(rewards, weights),
-        advantages=numbers_of(line.columns["advantages"]),
-        logged_share=None,
-    )
-    return _Batch(location=line.location, step=line.step, block=block, rewards=rewards)
-
-
-def _rewards(line: _Line, names: Iterable[str]) -> dict[str, NDArray[np.float64]]:
+def _batch_of(line: _Line, weights: Mapping[str, float]) -> Block:
     absent = (None,) * len(line.columns["step"])
-    return {name: numbers_of(line.columns.get(name, absent)) for name in names}
+    functions = {name: numbers_of(line.columns.get(name, absent)) for name in weights}
+    return Block(
+        location=line.location,
+        step=line.step,
+        prompts=_prompts(line.columns["prompt"]),
+        rewards=scalar_rewards(functions, weights),
+        functions=functions,
+        advantages=numbers_of(line.columns["advantages"]),
+    )
 
 
 def _prompts(prompts: Sequence[Any]) -> RowPrompts:
@@ -250,74 +236,10 @@ def _prompts(prompts: Sequence[Any]) -> RowPrompts:
     return RowPrompts.of(list(numbers), np.fromiter(map(numbers.__getitem__, prompts), np.int64), text_id)
 
 
-def _set_aside(batch: _Batch, quarantine: QuarantineLog) -> None:
+def _set_aside(batch: Block, quarantine: QuarantineLog) -> None:
     """Count the rows to which no reward function applies, or whose sum is too large; they stay in their groups."""
-    lacks = np.all([np.isnan(values) for values in batch.rewards.values()], axis=0)
-    for at in np.flatnonzero(~batch.is_known).tolist():
-        usable_reward(ABSENT if lacks[at] else math.inf, batch.location, quarantine)
-
-
-def _table(batches: Sequence[_Batch], size: int) -> RewardTable:
-    """The table of batches by step, each of whole groups of a size."""
-    step = np.repeat([batch.step for batch in batches], [len(batch.block.prompts) // size for batch in batches])
-    within = np.arange(len(step)) - np.searchsorted(step, step)
-    prompts, of_group = prompts_of_groups([batch.block.prompts for batch in batches], size)
-    blocks = [batch.block for batch in batches]
-    texts = dict(
-        pair for block in reversed(blocks) for pair in zip(block.prompts.ids, block.prompts.texts, strict=True)
-    )
-    advantage = np.concatenate([block.advantages for block in blocks])
-    return RewardTable(
-        step=step.astype(np.int64),
-        names=tuple(map(group_name, step.tolist(), map(str, within.tolist()))),
-        prompt=of_group,
-        prompts=prompts,
-        size=np.full(len(step), size, dtype=np.int64),
-        reward=np.concatenate([np.where(batch.is_known, batch.block.rewards, math.nan) for batch in batches]),
-        rewards={name: np.concatenate([batch.rewards[name] for batch in batches]) for name in batches[0].rewards},
-        advantage=None if np.isnan(advantage).all() else advantage,
-        prompt_texts=tuple(texts[name] for name in prompts) if any(texts.values()) else None,
-    )
-
-
-def _first_groups(batches: Iterable[_Batch], size: int) -> dict[tuple[str, int], int]:
-    """``file:line`` and step of each batch -> how many groups of its step come before it."""
-    first_groups: dict[tuple[str, int], int] = {}
-    num_groups: dict[int, int] = {}
-    for batch in batches:
-        first = first_groups[batch.location, batch.step] = num_groups.get(batch.step, 0)
-        num_groups[batch.step] = first + len(batch.block.prompts) // size
-    return first_groups
-
-
-def _records(
-    rows: Iterable[FileRow],
-    first_groups: Mapping[tuple[str, int], int],
-    size: int,
-    weights: Mapping[str, float],
-    step: int | None,
-) -> Iterator[Record]:
-    """The rollouts of the batches in some rows, which were read before; of one step or of all."""
-    nobody = QuarantineLog().of_lines()
-    lines = (line for file, (location, row) in rows for line in _lines_in(file, location, row, nobody))
-    for line in lines:
-        first = first_groups.get((line.location, line.step))
-        if first is None or step not in (None, line.step):
-            continue
-        rewards = _rewards(line, weights)
-        totals = scalar_rewards(rewards, weights)
-        for at, total in enumerate(totals.tolist()):
-            cells = {name: values[at] for name, values in line.columns.items()}
-            yield Record(
-                step=line.step,
-                group=str(first + at // size),
-                prompt_id=digest(cells["prompt"]),
-                prompt=text_of(cells["prompt"]),
-                completion=text_of(cells["completion"]),
-                reward=finite_or_none(total),
-                rewards={name: finite_or_none(values[at].item()) for name, values in rewards.items()},
-                advantage=finite_or_none(cells["advantages"]),
-            )
+    for at in np.flatnonzero(~np.isfinite(batch.rewards)).tolist():
+        usable_reward(ABSENT if np.isnan(batch.rewards[at]) else math.inf, batch.location, quarantine)
 
 
 FORMAT = Format(

@@ -1,4 +1,4 @@
-"""What TRL's log does not say of its rows: how many make a group, and what the rewards of functions add up to.
+"""What TRL's and ms-swift's logs do not say of their rows: how many make a group, and what their rewards add up to.
 
 Rows come in blocks of G. Grouping by the prompt's text would merge two groups of one prompt, so blocks are cut by
 position. The scalar reward is the weighted sum of those of the functions. Shapes: N rows of a step, G rollouts of a
@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
+from gradscope.rollouts.groups import UNKNOWN, RewardTable, Rollout, RolloutGroup, group_name
+from gradscope.rollouts.readers.parsing.cells import logged_number, parse_messages, text_of, token_ids
 from gradscope.rollouts.readers.trl.files import RowPrompts, StepFile, TrlState
 from gradscope.rollouts.run import TrainerSettings
 
@@ -32,24 +33,31 @@ _SHARE_TOLERANCE = 1e-6
 _HOW = "greatest common divisor of the runs of equal prompts"
 _FIT_TOLERANCE = 1e-5
 """Largest residual of fitted weights, relative to the largest logged reward: the log is float32."""
+_MASKS = ("completion_mask", "env_mask", "tool_mask")
 _MAX_CONDITION = 1e4
 """Beyond this the steps do not tell the reward functions apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The rows of one step, as far as cutting needs them."""
+    """The rows of one step without their texts, as columns of numbers, [N] each."""
 
-    path: Path
-    """Their file."""
+    location: str
+    """Their file, or their place in it."""
+    step: int
+    """The step."""
     prompts: RowPrompts
     """The prompts of its rows."""
-    rewards: NDArray[np.float64]
-    """Scalar rewards; NaN where there is none."""
-    advantages: NDArray[np.float64]
+    rewards: Floats
+    """Scalar rewards; not finite where there is none."""
+    functions: Mapping[str, Floats]
+    """Reward function -> its rewards, NaN where it gave none."""
+    advantages: Floats
     """Logged advantages; likewise."""
-    logged_share: float | None
+    logged_share: float | None = None
     """The trainer's ``frac_reward_zero_std``, where it was logged for this step alone."""
+    num_tokens: NDArray[np.int64] | None = None
+    """Tokens of completions, -1 where they were not logged; None where the log has none."""
 
 
 def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, tuple[str, ...]]:
@@ -70,8 +78,8 @@ def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int,
         misfit = next((block for block in blocks if not _is_cut_by(block, num_generations)), None)
         if misfit is not None:
             raise InputError(
-                f"{settings.origin} gives num_generations {num_generations!r}, but the rows of {misfit.path} are not "
-                "blocks of that many rollouts of one prompt.",
+                f"{settings.origin} gives num_generations {num_generations!r}, but the rows of {misfit.location} are "
+                "not blocks of that many rollouts of one prompt.",
                 hint="Check that the arguments belong to this run.",
             )
         return int(num_generations), ()
@@ -98,14 +106,91 @@ def uncut(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, ...]
     return wrong if len(wrong) < len(blocks) else ()
 
 
-def prompts_of_groups(blocks: Sequence[RowPrompts], size: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Ids of prompts, each once, and the place of each group's, of blocks cut into groups of so many rows."""
-    numbers: dict[str, int] = {}
-    places = [
-        np.array([numbers.setdefault(prompt, len(numbers)) for prompt in block.ids])[block.of_row[::size]]
-        for block in blocks
-    ]
-    return tuple(numbers), np.concatenate(places)
+def table_of_blocks(blocks: Sequence[Block], size: int) -> RewardTable:
+    """The table of blocks by step, at least one, each of whole groups of a size."""
+    step = np.repeat([block.step for block in blocks], [len(block.prompts) // size for block in blocks])
+    within = np.arange(len(step)) - np.searchsorted(step, step)
+    pairs = (zip(block.prompts.ids, block.prompts.texts, strict=True) for block in blocks)
+    texts: dict[str, str] = {}
+    for name, text in (pair for some in pairs for pair in some):
+        texts.setdefault(name, text)
+    numbers = {name: number for number, name in enumerate(texts)}
+    prompts = [np.array([numbers[name] for name in one.prompts.ids])[one.prompts.of_row[::size]] for one in blocks]
+    reward, advantage = (np.concatenate([getattr(one, name) for one in blocks]) for name in ("rewards", "advantages"))
+    lengths = np.concatenate(
+        [np.full(len(one.prompts), UNKNOWN) if (n := one.num_tokens) is None else n for one in blocks]
+    )
+    return RewardTable(
+        step=step.astype(np.int64),
+        names=tuple(map(group_name, step.tolist(), map(str, within.tolist()))),
+        prompt=np.concatenate(prompts),
+        prompts=tuple(texts),
+        size=np.full(len(step), size, dtype=np.int64),
+        reward=np.where(np.isfinite(reward), reward, math.nan),
+        rewards={name: np.concatenate([one.functions[name] for one in blocks]) for name in blocks[0].functions},
+        advantage=None if np.isnan(advantage).all() else advantage,
+        prompt_texts=tuple(texts.values()) if any(texts.values()) else None,
+        num_tokens=lengths if np.any(lengths != UNKNOWN) else None,
+    )
+
+
+def groups_with_rows(
+    table: RewardTable, step: int, rows: Sequence[Mapping[str, Any]], ids: Mapping[int, tuple[int, ...]]
+) -> list[RolloutGroup]:
+    """The groups of a step with all that its rows hold, and the ids of completions from elsewhere by the row."""
+    groups = []
+    first = int(np.searchsorted(table.step, step))
+    for place in range(first, int(np.searchsorted(table.step, step, side="right"))):
+        start, size = int(table.starts[place] - table.starts[first]), int(table.size[place])
+        group_id, of_group = table.ids()[place], slice(table.starts[place], table.starts[place] + size)
+        rewards = _known(table.reward[of_group])
+        advantages = _known(np.full(size, math.nan) if table.advantage is None else table.advantage[of_group])
+        functions = {name: _known(values[of_group]) for name, values in table.rewards.items()}
+        rollouts = tuple(
+            Rollout(
+                group_id=group_id,
+                sample=sample,
+                row=start + sample,
+                prompt=text_of(row["prompt"]),
+                completion=text_of(row["completion"]),
+                messages=parse_messages(row["prompt"]),
+                prompt_ids=token_ids(row.get("prompt_ids")),
+                completion_ids=ids.get(start + sample) or token_ids(row.get("completion_ids")),
+                mask=_logged_mask(row),
+                logprobs=_logged_logprobs(row, "sampling_logprobs"),
+                trainer_logprobs=_logged_logprobs(row, "old_per_token_logps"),
+                reward=rewards[sample],
+                rewards={name: values[sample] for name, values in functions.items()},
+                advantage=advantages[sample],
+            )
+            for sample, row in enumerate(rows[start : start + size])
+        )
+        prompt = table.prompts[table.prompt[place]]
+        groups += [RolloutGroup(step=step, group_id=group_id, prompt_id=prompt, rollouts=rollouts)] if rollouts else []
+    return groups
+
+
+def _known(numbers: np.ndarray) -> list[float | None]:
+    return [None if math.isnan(number) else number for number in numbers.tolist()]
+
+
+def _logged_mask(row: Mapping[str, Any]) -> tuple[bool, ...] | None:
+    """Which completion tokens the policy sampled, under any of the names that trainers have for it; None: all."""
+    for column in _MASKS:
+        mask = row.get(column)
+        if isinstance(mask, list) and all(type(part) in (int, bool) and part in (0, 1) for part in mask):
+            return tuple(bool(part) for part in mask)
+    return None
+
+
+def _logged_logprobs(row: Mapping[str, Any], column: str) -> tuple[float, ...] | None:
+    """Log-probabilities of the sampler or the trainer, logged by a reward function; NaN where it gave none."""
+    values = row.get(column)
+    if not isinstance(values, list):
+        return None
+    numbers = [math.nan if value is None else logged_number(value) for value in values]
+    known = tuple(number for number in numbers if number is not None)
+    return known if len(known) == len(numbers) else None
 
 
 def _is_cut_by(block: Block, size: Any) -> bool:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,9 +18,9 @@ from gradscope.errors import InputError
 from gradscope.machine.threads import in_threads
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
-from gradscope.rollouts.groups import UNKNOWN, GroupsOfTable, GroupsOnDisk, RewardTable, Rollout, RolloutGroup, num_used
+from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, num_used
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.parsing.cells import finite_or_none, logged_number, parse_messages, text_of, token_ids
+from gradscope.rollouts.readers.parsing.cells import finite_or_none
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, counted
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_ids, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import read_parquet
@@ -41,9 +40,10 @@ from gradscope.rollouts.readers.trl.files import (
 from gradscope.rollouts.readers.trl.groups import (
     Block,
     group_size,
-    prompts_of_groups,
+    groups_with_rows,
     reward_weights,
     scalar_rewards,
+    table_of_blocks,
     uncut,
 )
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
@@ -57,7 +57,6 @@ VERSION = "trl_version"
 """The setting that holds it."""
 TRAINER = "trl_trainer"
 """The setting that holds the name of the trainer, such as ``GRPO``."""
-_MASKS = ("completion_mask", "env_mask", "tool_mask")
 SideIds = Mapping[tuple[int, int], tuple[int, ...]]
 
 
@@ -91,7 +90,8 @@ def _read(request: ReadRequest) -> Run:
             hint="Log at steps without an evaluation: set logging_steps so that it does not always meet eval_steps.",
         )
     functions = reward_weights(training, state, settings)
-    blocks = [_block(file, functions.weights, state) for file in training]
+    side_ids = _side_ids(request, training)
+    blocks = [_block(file, functions.weights, state, side_ids) for file in training]
     for place in reversed(uncut(blocks, settings)):
         quarantine.lose(
             InputError(
@@ -102,12 +102,12 @@ def _read(request: ReadRequest) -> Run:
         )
         del blocks[place]
     size, cut = group_size(blocks, settings)
-    side_ids = _side_ids(request, training)
-    table = _table(training, size, functions.weights, side_ids)
+    table = table_of_blocks(blocks, size)
     _set_aside(training, blocks, functions.weights, quarantine)
 
     def at(step: int) -> list[RolloutGroup]:
-        return _groups([file for file in training if file.step == step], size, table, side_ids)
+        rows = [row for file in training if file.step == step for row in read_parquet(file.path).to_pylist()]
+        return groups_with_rows(table, step, rows, {row: ids for (of, row), ids in side_ids.items() if of == step})
 
     groups = GroupsOfTable(table) if request.rewards_only else GroupsOnDisk(table, at)
     damaged_weights: dict[int, str] = {}
@@ -158,14 +158,18 @@ def _readable(paths: Sequence[Path], state: TrlState, quarantine: QuarantineLog)
     return files
 
 
-def _block(file: StepFile, weights: Mapping[str, float], state: TrlState) -> Block:
+def _block(file: StepFile, weights: Mapping[str, float], state: TrlState, side_ids: SideIds) -> Block:
     share = state.metrics.get(file.step, {}).get("frac_reward_zero_std")
+    functions = {name: file.numbers_of(name) for name in weights}
     return Block(
-        path=file.path,
+        location=str(file.path),
+        step=file.step,
         prompts=file.prompts,
-        rewards=scalar_rewards({name: file.numbers_of(name) for name in weights}, weights),
+        rewards=scalar_rewards(functions, weights),
+        functions=functions,
         advantages=file.numbers["advantage"],
         logged_share=finite_or_none(share) if state.window(file.step) == 1 else None,
+        num_tokens=_num_tokens(file, side_ids),
     )
 
 
@@ -181,28 +185,6 @@ def _side_ids(request: ReadRequest, files: Sequence[StepFile]) -> SideIds:
     return side_ids
 
 
-def _table(files: Sequence[StepFile], size: int, weights: Mapping[str, float], side_ids: SideIds) -> RewardTable:
-    """The table of some files, at least one, whose rows are cut into groups of a size."""
-    totals = [scalar_rewards({name: file.numbers_of(name) for name in weights}, weights) for file in files]
-    starts = [np.arange(0, file.size, size) for file in files]
-    prompts, of_group = prompts_of_groups([file.prompts for file in files], size)
-    lengths = np.concatenate([_num_tokens(file, side_ids) for file in files])
-    advantage = np.concatenate([file.numbers["advantage"] for file in files])
-    texts = dict(pair for file in reversed(files) for pair in zip(file.prompts.ids, file.prompts.texts, strict=True))
-    return RewardTable(
-        step=np.concatenate([np.full(len(at), file.step) for file, at in zip(files, starts, strict=True)]),
-        names=tuple(f"{file.step}:{at}" for file in files for at in range(-(-file.size // size))),
-        prompt=of_group,
-        prompts=prompts,
-        size=np.concatenate([np.diff(at, append=file.size) for file, at in zip(files, starts, strict=True)]),
-        reward=np.concatenate(totals),
-        rewards={name: np.concatenate([file.numbers_of(name) for file in files]) for name in weights},
-        advantage=None if np.isnan(advantage).all() else advantage,
-        prompt_texts=tuple(texts[name] for name in prompts),
-        num_tokens=lengths if np.any(lengths != UNKNOWN) else None,
-    )
-
-
 def _num_tokens(file: StepFile, side_ids: SideIds) -> np.ndarray:
     lengths = [len(side_ids.get((file.step, at), ())) for at in range(file.size)] if side_ids else 0
     return np.where(lengths, lengths, file.num_tokens)
@@ -214,89 +196,9 @@ def _set_aside(
     """Count rows without a reward, else those whose advantage is no finite number; they stay in their groups."""
     why = SHARED_NAME if any(map(math.isnan, weights.values())) else NO_REWARD
     for file, block in zip(files, blocks, strict=True):
-        lacks = np.isnan(block.rewards)
+        lacks = ~np.isfinite(block.rewards)
         for at in np.flatnonzero(lacks | file.is_broken).tolist():
             quarantine.add(why if lacks[at] else BROKEN_ADVANTAGE, f"{file.path}:{at + 1}")
-
-
-def _groups(files: Sequence[StepFile], size: int, table: RewardTable, side_ids: SideIds) -> list[RolloutGroup]:
-    """The groups of a step with all that its files hold."""
-    groups: list[RolloutGroup] = []
-    before = int(np.searchsorted(table.step, files[0].step))
-    for file in files:
-        rows = read_parquet(file.path).to_pylist()
-        for first in range(0, file.size, size):
-            place = before + len(groups)
-            start, end = int(table.starts[place]), int(table.starts[place] + table.size[place])
-            totals = _known(table.reward[start:end])
-            columns = {name: _known(values[start:end]) for name, values in table.rewards.items()}
-            rollouts = tuple(
-                _rollout(
-                    row,
-                    table.names[place],
-                    sample,
-                    first + sample,
-                    {name: values[sample] for name, values in columns.items()},
-                    totals[sample],
-                    side_ids.get((file.step, first + sample)) or token_ids(row.get("completion_ids")),
-                )
-                for sample, row in enumerate(rows[first : first + len(totals)])
-            )
-            prompt = table.prompts[table.prompt[place]]
-            groups.append(
-                RolloutGroup(step=file.step, group_id=table.names[place], prompt_id=prompt, rollouts=rollouts)
-            )
-    return groups
-
-
-def _known(numbers: np.ndarray) -> list[float | None]:
-    return [None if math.isnan(number) else number for number in numbers.tolist()]
-
-
-def _rollout(
-    row: Mapping[str, Any],
-    group_id: str,
-    sample: int,
-    at: int,
-    rewards: Mapping[str, float | None],
-    reward: float | None,
-    ids: tuple[int, ...] | None,
-) -> Rollout:
-    return Rollout(
-        group_id=group_id,
-        sample=sample,
-        row=at,
-        prompt=text_of(row["prompt"]),
-        completion=text_of(row["completion"]),
-        messages=parse_messages(row["prompt"]),
-        prompt_ids=token_ids(row.get("prompt_ids")),
-        completion_ids=ids,
-        mask=_logged_mask(row),
-        logprobs=_logged_logprobs(row, "sampling_logprobs"),
-        trainer_logprobs=_logged_logprobs(row, "old_per_token_logps"),
-        reward=reward,
-        rewards=rewards,
-        advantage=finite_or_none(row["advantage"]),
-    )
-
-
-def _logged_mask(row: Mapping[str, Any]) -> tuple[bool, ...] | None:
-    """Which completion tokens the policy sampled, under any of the names that trainers have for it; None: all."""
-    for column in _MASKS:
-        mask = row.get(column)
-        if isinstance(mask, list) and all(type(part) in (int, bool) and part in (0, 1) for part in mask):
-            return tuple(bool(part) for part in mask)
-    return None
-
-
-def _logged_logprobs(row: Mapping[str, Any], column: str) -> tuple[float, ...] | None:
-    """Log-probabilities of the sampler or the trainer, logged by a reward function; NaN where it gave none."""
-    values = row.get(column)
-    if not isinstance(values, list):
-        return None
-    numbers = [math.nan if value is None else logged_number(value) for value in values]
-    known = tuple(number for number in numbers if number is not None)
-    return known if len(known) == len(numbers) else None
 
 
 def _left_out(training: Sequence[StepFile], evaluation: Sequence[StepFile]) -> list[str]:
