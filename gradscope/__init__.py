@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from gradscope.training.train import train
 
 __all__ = [
-    "ColumnNames",
     "CheckSettings",
+    "ColumnNames",
     "EngineOptions",
     "RankOptions",
     "ReadOptions",
