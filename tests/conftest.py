@@ -19,8 +19,7 @@ from tests.places import cache, memory, web
 __all__ = ["cache", "memory", "web"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-TRAINED = {"short_run", "tiny_run"}
-"""Fixtures that train; a test that asks for one is slow."""
+TRAINED = {"short_run", "tiny_run"}  # fixtures that train; a test that asks for one is slow
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -105,8 +105,7 @@ from tests.diagnostics.made_up_runs import samples as samples_of
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 
-DIFFERENCES = {"difference"}
-"""Differences of two metrics of the catalogue are no metric of their own."""
+DIFFERENCES = {"difference"}  # differences of two metrics of the catalogue are no metric of their own
 
 
 NULLS = {"gaussian", "principal_null", "spectrum_drift_null", "principal_angle_null"}
