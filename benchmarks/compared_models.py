@@ -20,8 +20,7 @@ from oracle import Gram, Sampled, largest_difference, ragged, score_gram
 from tiny_models import FIRST_TEXT, SPECIAL
 
 TOLERANCE = 1e-5
-ROUNDING = 3
-"""How many times what float32 itself changes counts as arithmetic."""
+ROUNDING = 3  # how many times what float32 itself changes counts as arithmetic
 OUTCOMES = (
     "exact",
     "exact but for the padding's place",
@@ -37,32 +36,22 @@ OUTCOMES = (
 class Outcome:
     """What came out for one model."""
 
-    name: str
-    """What is looked at."""
-    model: str
-    """Its class, or the model that an adapter is put on."""
-    kind: str = "exact"
-    """One of ``OUTCOMES``."""
-    reason: str = ""
-    """Why it is not exact, or what else there is to know."""
-    error: float | None = None
-    """Largest difference of an entry of the Gram matrix, in units of its rows' norms."""
-    arithmetic: str = ""
-    """Of the package's pass and of the oracle's."""
-    num_slow: int = 0
-    """Parameters without a layer rule: one backward a row."""
-    trained: str = ""
-    """What became of three steps of TRL."""
+    name: str  # what is looked at
+    model: str  # its class, or the model that an adapter is put on
+    kind: str = "exact"  # one of ``OUTCOMES``
+    reason: str = ""  # why it is not exact, or what else there is to know
+    error: float | None = None  # largest difference of an entry of the Gram matrix, in units of its rows' norms
+    arithmetic: str = ""  # of the package's pass and of the oracle's
+    num_slow: int = 0  # parameters without a layer rule: one backward a row
+    trained: str = ""  # what became of three steps of TRL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """One row of a table, not looked at yet."""
 
-    name: str
-    """What is looked at."""
-    model: str
-    """Its class, or the model that an adapter is put on."""
+    name: str  # what is looked at
+    model: str  # its class, or the model that an adapter is put on
     save: Callable[[Path], Any]
     """Makes it in memory and saves it below a folder: as ``model``, or as ``base`` and ``adapter``."""
 

@@ -27,40 +27,29 @@ GROUP, PROMPT = 8, 64
 class Row:
     """A row of the table."""
 
-    seconds: Sequence[float] = ()
-    """Of each run."""
-    plain: float | None = None
-    """The plain pass's seconds."""
-    floor: float | None = None
-    """Seconds of the matrix products alone."""
-    peak: float | None = None
-    """Bytes above the model."""
-    note: str = ""
-    """Whatever else is to say."""
-    name: str = ""
-    """Of the row, where a case has several."""
+    seconds: Sequence[float] = ()  # of each run
+    plain: float | None = None  # the plain pass's seconds
+    floor: float | None = None  # seconds of the matrix products alone
+    peak: float | None = None  # bytes above the model
+    note: str = ""  # whatever else is to say
+    name: str = ""  # of the row, where a case has several
 
 
 @dataclass(frozen=True)
 class Case:
     """Something to measure."""
 
-    name: str
-    """What."""
-    run: Callable[[], Iterable[Row]]
-    """Measures it."""
+    name: str  # what
+    run: Callable[[], Iterable[Row]]  # measures it
 
 
 @dataclass(frozen=True)
 class Section:
     """Cases that answer one question."""
 
-    name: str
-    """What it is called."""
-    share: float
-    """Its share of the time."""
-    cases: Callable[[Setting], Iterable[Case]]
-    """From where it runs to what it runs, the most valuable first."""
+    name: str  # what it is called
+    share: float  # its share of the time
+    cases: Callable[[Setting], Iterable[Case]]  # from where it runs to what it runs, the most valuable first
 
 
 class Table:
@@ -125,12 +114,9 @@ def at_most(seconds: float) -> Iterator[None]:
 class Setting:
     """Where everything runs, and the model at hand."""
 
-    device: Any
-    """The card."""
-    dry: bool
-    """Whether sizes are tiny."""
-    rates: dict[str, float] = field(default_factory=dict)
-    """Products in FLOP/s by dtype, as measured."""
+    device: Any  # the card
+    dry: bool  # whether sizes are tiny
+    rates: dict[str, float] = field(default_factory=dict)  # products in FLOP/s by dtype, as measured
     _made: tuple[Any, Any] | None = None
 
     @property

@@ -32,8 +32,7 @@ from workload import (
 
 NUM_PAIRS = 5
 ENGINES = ("loop", "stream", "prompt")
-BY_ROW = "stream, --batch-tokens 256"
-"""A row of T = 256 a batch: less memory."""
+BY_ROW = "stream, --batch-tokens 256"  # a row of T = 256 a batch: less memory
 
 
 def main() -> None:

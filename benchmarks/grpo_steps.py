@@ -15,8 +15,7 @@ import numpy as np
 from tiny_models import EOS, FIRST_TEXT, PAD, SPECIAL, VOCAB
 
 STEPS = 3
-LIMIT = 8
-"""Most tokens of a completion."""
+LIMIT = 8  # most tokens of a completion
 
 
 def replayed_steps(folder: Path, model: Any) -> str:

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (74_760, 372), "tests": (66_100, 470), "benchmarks": (7_490, 49)}
+BUDGET = {"gradscope": (74_690, 372), "tests": (65_790, 470), "benchmarks": (7_495, 49)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 

@@ -29,8 +29,7 @@ from textwrap import shorten
 
 from benchmarks.house import ROOT, modules_of, num_lines
 
-Change = tuple[str, ast.AST, ast.AST]
-"""A kind of change, a node, and what stands there instead."""
+Change = tuple[str, ast.AST, ast.AST]  # a kind of change, a node, and what stands there instead
 
 FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
@@ -40,8 +39,7 @@ OTHER_ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div},
 }
 ORIGINAL = ".original"
-HANGS = 600.0
-"""Seconds after which a module's own tests hang, on a busy machine too."""
+HANGS = 600.0  # seconds after which a module's own tests hang, on a busy machine too
 NO_CODE = ast.Raise | ast.JoinedStr | ast.Import
 
 

@@ -20,20 +20,16 @@ Layout = Literal["trainer", "compact"]
 class Sampled:
     """One rollout's token ids."""
 
-    prompt: tuple[int, ...]
-    """The prompt's."""
-    completion: tuple[int, ...]
-    """The completion's."""
+    prompt: tuple[int, ...]  # the prompt's
+    completion: tuple[int, ...]  # the completion's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gram:
     """Inner products of the rows, [R, R]."""
 
-    matrix: np.ndarray
-    """The matrix."""
-    dtype: str
-    """float64, or float32 where the model runs in no other."""
+    matrix: np.ndarray  # the matrix
+    dtype: str  # float64, or float32 where the model runs in no other
 
 
 def ragged(low: int, high: int, *, seed: int = 0, num_groups: int = 4, size: int = 2) -> list[Sampled]:

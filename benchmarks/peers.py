@@ -11,8 +11,7 @@ from typing import Any
 
 from workload import summed_logprobs
 
-PACKAGES = {"vmap": "torch", "opacus": "opacus", "bergson": "bergson"}
-"""Method -> package that it needs."""
+PACKAGES = {"vmap": "torch", "opacus": "opacus", "bergson": "bergson"}  # method -> package that it needs
 
 
 def peer_work(method: str, model: Any, trainable: dict[str, Any], batch: Any) -> Callable[[], Any]:

@@ -14,10 +14,8 @@ from typing import Any
 VOCAB = 64
 WIDTH, HEADS, INNER, LAYERS = 32, 4, 48, 2
 PAD, EOS, BOS = 0, 1, 2
-FIRST_TEXT = 3
-"""Ids below stand for padding, end and start."""
-SPECIAL = 56
-"""Ids from here on stand for images, sounds and whatever else is no text."""
+FIRST_TEXT = 3  # ids below stand for padding, end and start
+SPECIAL = 56  # ids from here on stand for images, sounds and whatever else is no text
 
 RULES: tuple[tuple[str, int], ...] = (
     (r"chunk_size_feed_forward|type_vocab_size|num_labels", -1),

@@ -20,6 +20,7 @@ from gradscope.version import __version__
 if TYPE_CHECKING:
     from gradscope.advantages.formulation import advantage_formulation
     from gradscope.diagnostics.check.measure import check_run
+    from gradscope.diagnostics.check.requirements import CheckSettings
     from gradscope.diagnostics.claims.measure import measure_claims
     from gradscope.diagnostics.compare.measure import compare_runs
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from gradscope.training.train import train
 
 __all__ = [
+    "CheckSettings",
     "ColumnNames",
     "EngineOptions",
     "RankOptions",
@@ -65,6 +67,7 @@ __all__ = [
 
 _HOMES = {
     "ColumnNames": "gradscope.rollouts.read_options",
+    "CheckSettings": "gradscope.diagnostics.check.requirements",
     "EngineOptions": "gradscope.gradients.engine_options",
     "RankOptions": "gradscope.diagnostics.rank.options",
     "ReadOptions": "gradscope.rollouts.read_options",

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hypothesis import settings
 
 from tests.places import cache, memory, web
 
 __all__ = ["cache", "memory", "web"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-TRAINED = {"short_run", "tiny_run"}
-"""Fixtures that train; a test that asks for one is slow."""
+TRAINED = {"short_run", "tiny_run"}  # fixtures that train; a test that asks for one is slow
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -31,6 +31,13 @@ gc.set_threshold(10_000, 10, 10)  # as the console script does
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two workers for the whole suite, none for named files: each worker takes seconds to import what it needs."""
     return 0 if config.args_source is pytest.Config.ArgsSource.ARGS else 2
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fewer examples of each property in the fast lane."""
+    if "not slow" in config.option.markexpr:
+        settings.register_profile("fast", max_examples=15, deadline=None)
+        settings.load_profile("fast")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,8 +62,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if TRAINED & set(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
+    _keep_first_models_fast(items)
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def _keep_first_models_fast(items: list[pytest.Item]) -> None:
+    """Of a test of gradients that many models go through, the fast lane has the first; all others are slow."""
+    seen = set[str]()
+    for item in items:
+        test, _, case = item.nodeid.partition("[")
+        if case and item.path.is_relative_to(REPOSITORY / "tests" / "gradients"):
+            if test in seen:
+                item.add_marker("slow")
+            seen.add(test)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -27,18 +27,14 @@ class Judged:
 
     trainer: str
     name: str
-    expected: str | None
-    """The cause that it must be refused with; None: it must match."""
-    partly: bool = False
-    """Whether another step of it matches all the same."""
-    within: float = TOLERANCE
-    """How far off it may be; in bfloat16 a percent."""
+    expected: str | None  # the cause that it must be refused with; None: it must match
+    partly: bool = False  # whether another step of it matches all the same
+    within: float = TOLERANCE  # how far off it may be; in bfloat16 a percent
     norms: list[float] = field(default_factory=list)
     """Relative distance of the recomputed norm from the logged one, step by step."""
     sigmas: list[float] = field(default_factory=list)
     """Largest distance of a singular value from float64 autograd, relative to the group's largest."""
-    verdicts: dict[str, str] = field(default_factory=dict)
-    """Quantity -> its worst verdict, with the reason."""
+    verdicts: dict[str, str] = field(default_factory=dict)  # quantity -> its worst verdict, with the reason
     reasons: set[str] = field(default_factory=set)
     ranked: bool = False
 

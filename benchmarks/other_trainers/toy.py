@@ -32,16 +32,12 @@ class Sample:
     group: int
     prompt: list[int]
     completion: list[int]
-    mask: list[int]
-    """1 where the model wrote the token, [T]."""
+    mask: list[int]  # 1 where the model wrote the token, [T]
     reward: float
     advantage: float = 0.0
-    sampler: Tensor = field(default_factory=lambda: torch.zeros(0))
-    """Log-probabilities of the engine that sampled, [T]."""
-    old: Tensor = field(default_factory=lambda: torch.zeros(0))
-    """Those of the trainer before the step, [T]."""
-    reference: Tensor = field(default_factory=lambda: torch.zeros(0))
-    """Those of the first weights, [T]."""
+    sampler: Tensor = field(default_factory=lambda: torch.zeros(0))  # log-probabilities of the engine that sampled, [T]
+    old: Tensor = field(default_factory=lambda: torch.zeros(0))  # those of the trainer before the step, [T]
+    reference: Tensor = field(default_factory=lambda: torch.zeros(0))  # those of the first weights, [T]
 
     @property
     def num_counted(self) -> int:
@@ -58,12 +54,9 @@ class Sample:
 class Truth:
     """What one update must give."""
 
-    norm: float
-    """As the trainer computed it, in float32 by micro-batches."""
-    exact: float
-    """The same by one float64 backward pass a rollout."""
-    spectra: list[np.ndarray]
-    """Singular values of the reward rows of each group."""
+    norm: float  # as the trainer computed it, in float32 by micro-batches
+    exact: float  # the same by one float64 backward pass a rollout
+    spectra: list[np.ndarray]  # singular values of the reward rows of each group
 
 
 def first_model(seed: int = 5) -> LlamaForCausalLM:

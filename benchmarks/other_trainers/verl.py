@@ -14,8 +14,7 @@ from torch import Tensor
 
 from benchmarks.other_trainers.toy import Sample, Truth, draw, first_model, remember, save, update, with_adapter
 
-WIDTH = 16
-"""The response length that the older trainer pads to."""
+WIDTH = 16  # the response length that the older trainer pads to
 
 CASES: dict[str, dict[str, Any]] = {
     "token-mean": {},

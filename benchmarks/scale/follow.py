@@ -12,8 +12,7 @@ from benchmarks.scale.made_up import MadeUpRun
 from benchmarks.scale.measure import REPOSITORY, degeneracy
 from benchmarks.scale.text_logs import write_verl_step
 
-EVERY = 0.2
-"""Seconds between two looks, where a look takes no longer."""
+EVERY = 0.2  # seconds between two looks, where a look takes no longer
 
 
 def follow(folder: Path, run: MadeUpRun, num_steps: int) -> tuple[float, list[float]]:

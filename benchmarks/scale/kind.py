@@ -26,10 +26,8 @@ class Kind:
     """Writes a run into an empty folder; the flag is for a broken line in the middle of every file."""
     peers: Callable[[Path], dict[str, list[str]]]
     """Name -> a command that prints the number of groups, of dead ones and of rollouts as a JSON list."""
-    rows_a_step: int | None = None
-    """None: as many as 200 steps leave to each."""
-    has_lines: bool = True
-    """Whether a line of its files can be broken."""
+    rows_a_step: int | None = None  # None: as many as 200 steps leave to each
+    has_lines: bool = True  # whether a line of its files can be broken
 
 
 def duckdb_scan(query: str) -> dict[str, list[str]]:

@@ -13,10 +13,8 @@ import numpy as np
 
 GROUP_SIZE = 8
 NUM_PROMPTS = 7_500
-NUM_FILES = 200
-"""Steps, and so files, of a run that is no small one."""
-NUM_LETTERS = 264
-"""Of a completion."""
+NUM_FILES = 200  # steps, and so files, of a run that is no small one
+NUM_LETTERS = 264  # of a completion
 PROMPT_TOKENS, RESPONSE_TOKENS = 8, 16
 _POOL = 1 << 20
 
@@ -25,13 +23,10 @@ _POOL = 1 << 20
 class Group:
     """Rollouts of one prompt at one step."""
 
-    number: int
-    """Its place within the step, from 0."""
+    number: int  # its place within the step, from 0
     prompt: int
-    rewards: list[float]
-    """[8]."""
-    advantages: list[float]
-    """TRL's, by the sample's standard deviation, [8]."""
+    rewards: list[float]  # [8]
+    advantages: list[float]  # TRL's, by the sample's standard deviation, [8]
 
     @property
     def rows(self) -> Iterator[tuple[int, float, float]]:

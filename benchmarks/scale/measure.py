@@ -17,10 +17,8 @@ _WRAPPER = Path(__file__).with_name("wrapper.py")
 class Measurement:
     """What one process took."""
 
-    seconds: float
-    """By the clock."""
-    cpu: float
-    """Seconds of all cores."""
+    seconds: float  # by the clock
+    cpu: float  # seconds of all cores
     peak_mb: float
 
 

@@ -12,8 +12,7 @@ from benchmarks.scale.kind import Kind, duckdb_scan, groups_of, lines, loop, quo
 from benchmarks.scale.made_up import GROUP_SIZE, MadeUpRun, completion, prompt_text, write_lines
 
 _ROWS_A_CALL = 5_000
-_SHORTER = 200
-"""Letters of a completion that has its prompt beside it."""
+_SHORTER = 200  # letters of a completion that has its prompt beside it
 
 
 def make_generic(folder: Path, run: MadeUpRun, with_broken: bool) -> None:

@@ -21,8 +21,7 @@ RankExpected = Literal["as replay", "match", "cannot", "any"]
 class Folders:
     """Where a case lives."""
 
-    root: Path
-    """Everything of the case."""
+    root: Path  # everything of the case
 
     @property
     def run(self) -> Path:
@@ -69,50 +68,33 @@ class Case:
 
     name: str
     axis: str
-    model: Callable[[], Any] = plain_llama
-    """Builds the model that is saved as the base."""
-    dtype: str = "float32"
-    """What the trainer loads the base in."""
-    args: Mapping[str, Any] = field(default_factory=dict)
-    """What differs from the common GRPOConfig."""
+    model: Callable[[], Any] = plain_llama  # builds the model that is saved as the base
+    dtype: str = "float32"  # what the trainer loads the base in
+    args: Mapping[str, Any] = field(default_factory=dict)  # what differs from the common GRPOConfig
     tokenizer: TokenizerChoice = WORDS
-    rewards: tuple[Callable[..., Any], ...] = ()
-    """Reward functions; empty: one that looks at the ids and logs them."""
-    prompts: tuple[Any, ...] = ()
-    """The dataset's prompts; empty: sixteen of two to seven words."""
+    rewards: tuple[Callable[..., Any], ...] = ()  # reward functions; empty: one that looks at the ids and logs them
+    prompts: tuple[Any, ...] = ()  # the dataset's prompts; empty: sixteen of two to seven words
     stops_after: int = 0
     """The update after which the job ends, to be resumed from its last checkpoint; 0: it runs through."""
-    peft: Callable[[], Any] | None = None
-    """Builds the adapter's configuration that the trainer is given."""
-    prepare: Callable[[Any, Folders], Any] | None = None
-    """What the script does to the model before the trainer gets it."""
+    peft: Callable[[], Any] | None = None  # builds the adapter's configuration that the trainer is given
+    prepare: Callable[[Any, Folders], Any] | None = None  # what the script does to the model before the trainer gets it
     trainer_class: Callable[[], tuple[Any, Any]] | None = None
     """Loads another trainer and the class of its arguments; None: GRPO's."""
-    trainer: Mapping[str, Any] = field(default_factory=dict)
-    """More arguments of the trainer."""
+    trainer: Mapping[str, Any] = field(default_factory=dict)  # more arguments of the trainer
     saved: Literal["model", "trainer", "nothing", "wrong"] = "model"
     """Which weights before the first update are given with --initial: the base, what trainer.save_model wrote, none,
     or something else that ``initial`` names."""
-    initial: str = ""
-    """For ``wrong``: the folder's name."""
-    run_config: bool = True
-    """Whether --run-config is given."""
-    config_change: Mapping[str, Any] = field(default_factory=dict)
-    """What is false in the file of --run-config."""
-    spoil: Callable[[Folders], None] | None = None
-    """What happens to the folder after training."""
+    initial: str = ""  # for ``wrong``: the folder's name
+    run_config: bool = True  # whether --run-config is given
+    config_change: Mapping[str, Any] = field(default_factory=dict)  # what is false in the file of --run-config
+    spoil: Callable[[Folders], None] | None = None  # what happens to the folder after training
     expect: Expected = "match"
-    at: Mapping[int, Expected] = field(default_factory=dict)
-    """Steps of which something else is expected."""
-    word: str = ""
-    """What the reason of a refusal must contain: one of these, with | between them."""
+    at: Mapping[int, Expected] = field(default_factory=dict)  # steps of which something else is expected
+    word: str = ""  # what the reason of a refusal must contain: one of these, with | between them
     rank: RankExpected = "as replay"
-    partly: tuple[str, ...] = ()
-    """Logged numbers other than the norm that the disk cannot give."""
-    oracle: bool = True
-    """Whether the step's gradient is on disk, so that the oracle can be asked."""
-    unjudged: tuple[int, ...] = ()
-    """Steps of which nothing is expected."""
+    partly: tuple[str, ...] = ()  # logged numbers other than the norm that the disk cannot give
+    oracle: bool = True  # whether the step's gradient is on disk, so that the oracle can be asked
+    unjudged: tuple[int, ...] = ()  # steps of which nothing is expected
 
     @property
     def num_steps(self) -> int:

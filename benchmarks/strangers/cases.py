@@ -165,8 +165,7 @@ FAMILIES = (
     *("mixtral with router loss", "tied llama"),
 )
 OTHERWISE_NAMED = {"mixtral with router loss": "mixtral, router loss", "tied llama": "llama, tied"}
-WITHOUT_ADAPTER = ("gpt2", "mamba2", "falcon_h1")
-"""PEFT has none of its adapters on all of their linear layers."""
+WITHOUT_ADAPTER = ("gpt2", "mamba2", "falcon_h1")  # PEFT has none of its adapters on all of their linear layers
 LOSSES: tuple[Mapping[str, Any], ...] = (
     *({}, {"loss_type": "grpo"}, {"loss_type": "dr_grpo"}, {"loss_type": "cispo"}, {"loss_type": "sapo"}),
     *({"loss_type": "luspo", "importance_sampling_level": "sequence"}, {"loss_type": "vespo"}, ARGUMENTS["gspo"]),

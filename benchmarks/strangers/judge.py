@@ -27,18 +27,14 @@ Outcome = Literal[
     "crash",
     "oracle disagrees",
 ]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-"""From the best to the worst."""
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)  # from the best to the worst
 
 TOLERANCE = 1e-5
-FLOOR = 1e-6
-"""Norms below this are rounding."""
-MOST_TOLD = 2e-2
-"""The widest spread that still tells something."""
+FLOOR = 1e-6  # norms below this are rounding
+MOST_TOLD = 2e-2  # the widest spread that still tells something
 MOST_TOLD_ON_A_GRID = 3e-2
 """The same of gradients in bfloat16, whose norms are a multiple of 0.4 to 0.8 %: of two neighbours."""
-LEAST_SPREAD = 1e-3
-"""What another way of rounding shows, where the ways that were tried happened to agree."""
+LEAST_SPREAD = 1e-3  # what another way of rounding shows, where the ways that were tried happened to agree
 
 
 @dataclass(slots=True)
@@ -47,10 +43,8 @@ class Judgement:
 
     case: Case
     findings: list[tuple[Outcome, str]] = field(default_factory=list)
-    oracle_error: float = math.nan
-    """Largest relative distance of autograd's norm from the logged one."""
-    replay_error: float = math.nan
-    """The same of gradscope's."""
+    oracle_error: float = math.nan  # largest relative distance of autograd's norm from the logged one
+    replay_error: float = math.nan  # the same of gradscope's
     rank_error: float = math.nan
     """Largest distance of a singular value from autograd's, relative to the group's largest."""
 

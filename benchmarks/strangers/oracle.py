@@ -20,8 +20,7 @@ import torch
 
 from benchmarks.strangers.case import Case, Folders
 
-Tensor = Any
-"""torch.Tensor, whose methods are not typed."""
+Tensor = Any  # torch.Tensor, whose methods are not typed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +30,9 @@ class Terms:
     Shapes: R rollouts of an update, T tokens of a completion.
     """
 
-    arguments: Mapping[str, Any]
-    """``GRPOConfig.to_dict()``."""
-    masks: Sequence[Tensor]
-    """Which tokens are in the loss, [R][T]."""
-    chosen: Sequence[Tensor]
-    """Which tokens are kept for their entropy, [R][T]."""
+    arguments: Mapping[str, Any]  # ``GRPOConfig.to_dict()``
+    masks: Sequence[Tensor]  # which tokens are in the loss, [R][T]
+    chosen: Sequence[Tensor]  # which tokens are kept for their entropy, [R][T]
 
     def average(self, values: Tensor, place: int) -> Tensor:
         """The share of one rollout's token terms in the update's loss."""
@@ -109,26 +105,19 @@ class Terms:
 class OracleStep:
     """What autograd says of one update."""
 
-    norm: float
-    """Norm of the whole gradient."""
-    spectra: tuple[np.ndarray, ...]
-    """Singular values of each group's rows, groups in the order of the log."""
+    norm: float  # norm of the whole gradient
+    spectra: tuple[np.ndarray, ...]  # singular values of each group's rows, groups in the order of the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """The rollouts of one update as the trainer padded them."""
 
-    ids: Tensor
-    """[R, P + C]."""
-    attention: Tensor
-    """[R, P + C]."""
-    num_prompt: int
-    """P."""
-    masks: tuple[Tensor, ...]
-    """Which of the C padded tokens are in the loss, [R][C]."""
-    advantages: tuple[float, ...]
-    """[R]."""
+    ids: Tensor  # [R, P + C]
+    attention: Tensor  # [R, P + C]
+    num_prompt: int  # P
+    masks: tuple[Tensor, ...]  # which of the C padded tokens are in the loss, [R][C]
+    advantages: tuple[float, ...]  # [R]
 
 
 class Oracle:

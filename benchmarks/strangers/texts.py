@@ -35,22 +35,14 @@ PLAIN_RESPONSE = {
 class TokenizerChoice:
     """How the words of a run become ids."""
 
-    size: int = VOCAB
-    """Words of the tokenizer."""
-    of_qwen2: bool = False
-    """Whether it is a small one of Qwen2's own class, of letters; else of words."""
-    has_pad: bool = True
-    """Whether it has a padding token; else TRL takes EOS."""
-    bos: bool = False
-    """Whether every text begins with the word w4."""
-    saved_template: str | None = None
-    """The chat template that is saved beside the base model."""
-    script_template: str | None = None
-    """The chat template that the script sets afterwards."""
-    chat: bool = False
-    """Whether prompts are conversations."""
-    schema: Mapping[str, Any] = field(default_factory=dict)
-    """How responses are parsed, which TRL's tools need."""
+    size: int = VOCAB  # words of the tokenizer
+    of_qwen2: bool = False  # whether it is a small one of Qwen2's own class, of letters; else of words
+    has_pad: bool = True  # whether it has a padding token; else TRL takes EOS
+    bos: bool = False  # whether every text begins with the word w4
+    saved_template: str | None = None  # the chat template that is saved beside the base model
+    script_template: str | None = None  # the chat template that the script sets afterwards
+    chat: bool = False  # whether prompts are conversations
+    schema: Mapping[str, Any] = field(default_factory=dict)  # how responses are parsed, which TRL's tools need
 
 
 WORDS = TokenizerChoice()

@@ -20,12 +20,9 @@ from typing import Any
 from tests.conftest import REPOSITORY
 from tests.hostile.cases import BYTES, SECONDS, as_line, run_case
 
-CHUNK = 1000
-"""Cases of one process: what a library keeps of the files that it has seen goes with it."""
-_PATIENCE = 10 * SECONDS
-"""Seconds on the wall after which a case hangs: on a busy machine it has a part of a processor."""
-_START = 600.0
-"""Seconds until a process is ready: half a minute of imports on a busy machine is no case's fault."""
+CHUNK = 1000  # cases of one process: what a library keeps of the files that it has seen goes with it
+_PATIENCE = 10 * SECONDS  # seconds on the wall after which a case hangs: on a busy machine it has a part of a processor
+_START = 600.0  # seconds until a process is ready: half a minute of imports on a busy machine is no case's fault
 _CODE = "from tests.hostile.campaign import work; work()"
 
 
@@ -36,8 +33,7 @@ class Tally:
     codes: Counter[int] = field(default_factory=Counter)
     wrong: list[dict[str, Any]] = field(default_factory=list)
     slowest: float = 0.0
-    largest: int = 0
-    """Bytes of the largest process."""
+    largest: int = 0  # bytes of the largest process
 
     def add(self, outcome: dict[str, Any]) -> None:
         """Count a case."""

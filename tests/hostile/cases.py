@@ -51,8 +51,7 @@ ON_MODELS: tuple[tuple[str, ...], ...] = (
     ("claims", "--step", "2", "--json"),
     ("spike", "--step", "2"),
 )
-SECONDS = 30.0
-"""Of processor time."""
+SECONDS = 30.0  # of processor time
 BYTES = 2 << 30
 
 
@@ -66,8 +65,7 @@ class Outcome:
     subject: str
     damage: str
     command: str
-    wrong: str
-    """Why it did not hold; empty where it did."""
+    wrong: str  # why it did not hold; empty where it did
 
 
 def subjects() -> list[Path]:

@@ -63,8 +63,7 @@ RolloutRecorder(trainer, "run", weights_every=1, force=True)
 trainer.add_callback(Ending())
 train(trainer)
 """
-PATIENCE = 240.0
-"""Seconds until processes that wait for a dead one are called hung; the machine may be busy."""
+PATIENCE = 240.0  # seconds until processes that wait for a dead one are called hung; the machine may be busy
 
 
 def trial(folder: Path, phase: str, how: str, at: int, size: int, *, sharded: bool = False) -> str:

@@ -181,12 +181,9 @@ class Taken(NamedTuple):
 
     name: str
     code: int
-    seconds: float
-    """Of processor time."""
-    bytes: int
-    """Beyond what the imports take."""
-    why: str
-    """It did not hold; empty where it did."""
+    seconds: float  # of processor time
+    bytes: int  # beyond what the imports take
+    why: str  # it did not hold; empty where it did
 
 
 def make_base(folder: Path) -> None:

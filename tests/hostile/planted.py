@@ -23,13 +23,10 @@ from pathlib import Path
 from tests.hostile.cases import told
 from tests.hostile.writes import WRITERS, Bench, Writer, at_event, forked, preload
 
-_RANDOM = re.compile(r"\.[0-9]+-[0-9a-f]{6}\.partial|tmp[^/]*$")
-"""Names that nobody can know beforehand."""
+_RANDOM = re.compile(r"\.[0-9]+-[0-9a-f]{6}\.partial|tmp[^/]*$")  # names that nobody can know beforehand
 MINE = b"mine\n"
-PATIENCE = 300
-"""Seconds of a command: what waits for a pipe ends by a signal."""
-NOBODY = 65534
-"""The user that commands run as where rights are taken away: root has all of them."""
+PATIENCE = 300  # seconds of a command: what waits for a pipe ends by a signal
+NOBODY = 65534  # the user that commands run as where rights are taken away: root has all of them
 
 
 def _linked(target: str) -> Callable[[Path, Path], None]:

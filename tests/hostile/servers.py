@@ -22,8 +22,7 @@ from gradscope.rollouts.places import listing, mirror, transfer
 from tests.hostile.cases import called, told
 
 SECONDS = 15.0
-MOST = 4 << 20
-"""Bytes that a file and a page may have in a campaign."""
+MOST = 4 << 20  # bytes that a file and a page may have in a campaign
 SECRETS = ("hunter2", "sig0nature")
 LOG = "".join(
     json.dumps({"prompt_id": f"p{at // 4}", "reward": float(at % 3 == 0)}) + "\n" for at in range(16)
@@ -54,8 +53,7 @@ def _endless(*heads: str, part: bytes = LOG * 100) -> Iterator[bytes]:
 
 
 _BOMB = gzip.compress(LOG[:40] * 2_000_000)
-_OTHER = "{other}"
-"""Stands for the port of a server that nobody may be sent to."""
+_OTHER = "{other}"  # stands for the port of a server that nobody may be sent to
 _ELSEWHERE = (
     *(f"http://{host}:{_OTHER}/" for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0", "2130706433")),
     *("file:///etc/passwd", "ftp://127.0.0.1/", "data:,x", "http://", "//", "http://[", "\x80"),

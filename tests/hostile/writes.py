@@ -45,8 +45,7 @@ class Writer:
 
     name: str
     arguments: tuple[str, ...]
-    place: str
-    """What it writes, from its folder."""
+    place: str  # what it writes, from its folder
     again: Callable[[Path], tuple[str, ...]] = lambda place: ("--force",) if place.exists() else ()
     """What the same command takes in addition where it was interrupted."""
 
@@ -83,12 +82,10 @@ def preload(names: Sequence[str]) -> None:
         import_module(f"gradscope.{module}")
 
 
-SIZES = (0, 1, 100, 1_000, 4_096, 20_000, 100_000, 400_000)
-"""Bytes that a file may have where the disk is full."""
+SIZES = (0, 1, 100, 1_000, 4_096, 20_000, 100_000, 400_000)  # bytes that a file may have where the disk is full
 MOMENTS = (0.01, 0.03, 0.06, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 1.8, 2.5, 4.0)
 """Seconds of processor time after which Ctrl-C is pressed."""
-LONGEST = 60
-"""Seconds of one command: what hangs ends by a signal."""
+LONGEST = 60  # seconds of one command: what hangs ends by a signal
 _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _CHANGING = re.compile(

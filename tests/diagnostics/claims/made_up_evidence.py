@@ -19,8 +19,7 @@ class Given(Evidence):
 
     run: Run = field(default_factory=lambda: run_of(group_of([0.0, 1.0], step=1)))
     steps: tuple[int, ...] = ()
-    found: Mapping[str, Any] = field(default_factory=dict)
-    """Method -> what it returns; ``gradients`` by kind."""
+    found: Mapping[str, Any] = field(default_factory=dict)  # method -> what it returns; ``gradients`` by kind
 
     def gradients(self, kind: str) -> Collected:
         if "gradients" in self.found:

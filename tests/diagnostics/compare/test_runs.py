@@ -230,6 +230,7 @@ def test_prompts_of_texts_that_never_meet_are_told_apart_by_their_ids() -> None:
         assert prompt_names([table, unlike]) == [list(table.prompts)] * 2
 
 
+@pytest.mark.slow
 def test_resampling_the_same_prompts_together_misses_as_often_as_it_says_and_is_sharper(tmp_path: Path) -> None:
     missed, widths = 0, []
     for seed in range(30):

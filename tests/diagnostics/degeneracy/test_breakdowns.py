@@ -100,8 +100,7 @@ def test_a_million_prompts_are_arrays() -> None:
     assert seconds < 20, "a second or two: rows are made when somebody asks for them"
 
 
-REWARDS = {"openai/gsm8k": (1.0, 0.0), "code": (0.0, 0.0)}
-"""Two prompts of the one differ, two of the other are dead."""
+REWARDS = {"openai/gsm8k": (1.0, 0.0), "code": (0.0, 0.0)}  # two prompts of the one differ, two of the other are dead
 
 
 def rows(*names: str, **further: Any) -> list[dict[str, Any]]:

@@ -25,8 +25,7 @@ QUESTIONS: dict[str, Callable[[Path], Any]] = {
     "degeneracy": lambda path: measure_degeneracy(path, group_sizes=(2, 8), target_degeneracy=0.2),
     "check": lambda path: check_run(path, requirements=["frac_reward_zero_std@last1 <= 0.1", "jensen_gap >= 0"]),
 }
-OF_TEXTS = {"length", "loss-scale"}
-"""Sections of a page that look at completions or their tokens."""
+OF_TEXTS = {"length", "loss-scale"}  # sections of a page that look at completions or their tokens
 
 
 @pytest.fixture

@@ -400,8 +400,7 @@ def replayed(*norms: tuple[float, float], given: bool = True, **logged_too: floa
     return _replay_measured(run, steps)
 
 
-TEXTS = 3.0
-"""A norm of which a step's texts are of other ids."""
+TEXTS = 3.0  # a norm of which a step's texts are of other ids
 
 
 @pytest.mark.parametrize(

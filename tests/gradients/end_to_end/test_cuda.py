@@ -31,8 +31,7 @@ from tests.gradients.models import (
 )
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-SAME = 1e-4
-"""Relative distance of two Gram matrices in float32 whose sums went in different orders."""
+SAME = 1e-4  # relative distance of two Gram matrices in float32 whose sums went in different orders
 
 
 def made(name: str, **options: Any) -> Any:

@@ -34,8 +34,7 @@ from tests.gradients.other_device import THERE, Elsewhere, moved, other_device
 
 CHECKS = {"asked: gradients/model/passes.squared_norm": 1, "down: gradients/step/measure.gram": 1}
 """What any engine waits for: the self-check's norm, and the matrix."""
-ONCE = {**CHECKS, "down: gradients/step/measure._on_cpu": 1}
-"""And all log-probabilities at once."""
+ONCE = {**CHECKS, "down: gradients/step/measure._on_cpu": 1}  # and all log-probabilities at once
 KEPT = {f"{way}: gradients/layers/factors.<lambda>" for way in ("down", "up")}
 """Pairs of several batches go to the CPU and come back: there they may wait for hours of other batches, or on disk."""
 OF_EXPERTS = {

@@ -23,8 +23,7 @@ from gradscope.rollouts.run import TrainerSettings
 from tests.gradients.models import VOCAB, measured_step, policy_of, prepared, tiny_experts, tiny_model
 
 MODEL = "llama_untied_biases"
-ENDS = (0, 1, 2)
-"""Padding, the end of the tokenizer, and that of the generation configuration of a Llama."""
+ENDS = (0, 1, 2)  # padding, the end of the tokenizer, and that of the generation configuration of a Llama
 
 ONE_MICRO_BATCH = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
 CASES = {

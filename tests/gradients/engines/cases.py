@@ -55,8 +55,7 @@ MANY_WORDS = {**LONG, "vocab_size": 2048, "hidden_size": 16, "intermediate_size"
 FEW_WORDS = {**LONG, "vocab_size": VOCAB, "intermediate_size": 48}
 """A Llama with fewer words than the hidden state has numbers."""
 LLAMAS = {"long": LONG, "many words": MANY_WORDS, "few words": FEW_WORDS}
-COMPLETION = 80
-"""Tokens of a completion of the model of many words."""
+COMPLETION = 80  # tokens of a completion of the model of many words
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"model": name} for name in ARCHITECTURES},
     "tied, small batches": {"model": "qwen3_gqa_norms", "batch_tokens": 24},

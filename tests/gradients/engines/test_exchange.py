@@ -41,8 +41,7 @@ from tests.gradients.models import DAPO, naive_rows, prepared, tiny_groups, tiny
 from tests.launched import finish, group_of_one, start_processes
 
 FOUR = ("tied, small batches", "qwen3_moe", "lora with kl", "fewer rollouts than processes", "many words", "traffic")
-SIZES: dict[int, tuple[str, ...]] = {2: tuple(CASES), 4: FOUR}
-"""Number of processes -> the cases that they measure."""
+SIZES: dict[int, tuple[str, ...]] = {2: tuple(CASES), 4: FOUR}  # number of processes -> the cases that they measure
 IN_FLOAT64 = (
     "llama_untied_biases",
     "qwen3_gqa_norms",

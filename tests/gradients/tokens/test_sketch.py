@@ -17,6 +17,7 @@ from tests.gradients.models import DAPO, measured_step, relative, tiny_groups, t
 from tests.gradients.tokens.test_measure import Gained, policy_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2_tied_conv1d", "llama_untied_biases"])
 def test_sketched_tokens_are_as_far_from_the_exact_ones_as_stated(name: str) -> None:
     policy, groups = tiny_policy(name), tiny_groups(1, 3)
@@ -69,6 +70,7 @@ def sketched(rows: torch.Tensor, num_buckets: int, seed: int) -> np.ndarray:
     return sketch.gram.numpy()
 
 
+@pytest.mark.slow
 def test_inner_products_are_unbiased_and_their_error_is_the_stated_one() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(6, 900)) * np.linspace(0.1, 3, 900)  # 18 stretches of unlike columns

@@ -176,6 +176,7 @@ def test_weights_in_bfloat16_have_their_norm_in_bfloat16() -> None:
     assert found.told_within >= 2**-7
 
 
+@pytest.mark.slow
 def test_float16_is_scaled_until_it_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     monkeypatch.setattr("gradscope.gradients.trained.norms._LARGEST_SCALE", 2.0**130)

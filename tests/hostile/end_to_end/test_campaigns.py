@@ -131,6 +131,7 @@ def test_what_was_recorded_stays_when_its_trainer_ends() -> None:
     assert list(ended.campaign(["on_step_end"], ["raise"], ["alone"])) == [("alone, on_step_end, raise", "")]
 
 
+@pytest.mark.slow
 def test_a_recipe_that_does_not_change_fails_no_gate_by_chance() -> None:
     assert gate.months(1, populations=4, weeks=26).mean() <= 0.03
     assert gate.months(1, populations=2, weeks=4, fallen=0.1).mean() >= 0.9
@@ -147,6 +148,7 @@ def test_each_defect_of_the_attack_has_its_tests() -> None:
             assert f"def {test}(" in (REPOSITORY / file).read_text(encoding="utf-8"), test
 
 
+@pytest.mark.slow
 def test_the_page_has_the_gate_as_it_is() -> None:
     codes = gate.codes()
     assert gate.table_of(codes) in (REPOSITORY / "docs" / "research" / "security.md").read_text(encoding="utf-8")

@@ -79,6 +79,7 @@ def test_kinds_and_parts_add_up_exactly(rows: list[tuple[int, str, int, int]], b
         assert sum(part.value for part in parts) == pytest.approx(found.jensen_gap.value, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rates", "num_groups", "size"),
     [

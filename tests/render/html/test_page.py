@@ -174,8 +174,7 @@ def test_a_fragment_brings_its_style_and_none_for_what_is_around_it() -> None:
     assert "script" not in {tag for tag, _ in parser.found}
 
 
-CHOICES = {"kind", "style", "severity"}
-"""Fields whose values are the program's own few words."""
+CHOICES = {"kind", "style", "severity"}  # fields whose values are the program's own few words
 
 
 def poisoned(record: Any, numbers: count[int]) -> Any:

@@ -27,6 +27,7 @@ def read(path: Path, *rows: Any) -> Run:
     return read_run(write_lines(path / "log.jsonl", *rows))
 
 
+@pytest.mark.slow
 def test_verl_rows_with_one_uid_twice_are_settled(tmp_path: Path) -> None:
     base = {"input": "q", "output": "o", "gts": "g", "score": 1.0, "step": 1}
     rows = [{**base, "uid": f"a_{session}_0"} for session in (0, 1, 0, 1)]

@@ -86,6 +86,7 @@ def test_verls_dumps(shared_data: Path, name: str) -> None:
     assert [(step, [group.size for group in run.groups_at(step)]) for step in run.steps] == [(1, [4] * 6), (2, [4] * 6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "num_groups", "size", "total"),
     [

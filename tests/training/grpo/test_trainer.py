@@ -104,8 +104,7 @@ def test_logged_norm_is_that_of_the_recorded_rollouts_and_advantages(short_run: 
         assert norm.item() == pytest.approx(read_metrics(run)[step]["grad_norm"], rel=1e-5)
 
 
-STATES = [[[1.0, 0.0], [0.0, 2.0]], [[1.0, 1.0]]]
-"""Of two rollouts, of two tokens and of one."""
+STATES = [[[1.0, 0.0], [0.0, 2.0]], [[1.0, 1.0]]]  # of two rollouts, of two tokens and of one
 
 
 def step(rewards: Sequence[float] = (1.0, 0.0), states: Any = STATES) -> StepRollouts:

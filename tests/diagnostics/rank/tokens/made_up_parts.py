@@ -20,12 +20,9 @@ class MadeUp:
     """Tokens whose gradients are known."""
 
     found: WeighedTokens
-    grams: list[TokenGram]
-    """Of the first rows of each group."""
-    rows: np.ndarray
-    """grad log pi of each token, [N, P]."""
-    climbs: np.ndarray
-    """grad of each entropy, [N, P]."""
+    grams: list[TokenGram]  # of the first rows of each group
+    rows: np.ndarray  # grad log pi of each token, [N, P]
+    climbs: np.ndarray  # grad of each entropy, [N, P]
 
 
 def made_up(

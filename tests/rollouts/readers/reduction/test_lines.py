@@ -102,6 +102,7 @@ def test_a_file_is_given_up_where_no_row_comes(tmp_path: Path, monkeypatch: pyte
     assert odd(scanned(tmp_path / "a.jsonl", LINE + b"\n" * 100)) == [(1, "the line is blank", 6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("block", [30, 50, 1 << 20])
 def test_ranges_have_every_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes, block: int) -> None:

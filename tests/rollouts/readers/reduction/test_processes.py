@@ -113,6 +113,7 @@ def test_csv_whose_head_is_not_utf_8_is_read_by_row(tmp_path: Path) -> None:
     assert num_usual(assert_as_by_row(tmp_path / "a.csv", b"group,te\xe6xt,reward\na,x,1\na,y,0\n")) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [16, 64, 1 << 20])
 def test_damaged_csv_costs_what_it_costs_the_row_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int

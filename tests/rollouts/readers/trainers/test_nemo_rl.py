@@ -51,6 +51,7 @@ def test_nemo_rl_rows_whose_lists_are_too_short_are_set_aside(tmp_path: Path) ->
     assert set_aside(run) == {"the lists of tokens differ in length": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("previous", [[[-0.9] * 7], [[-0.9]], [[None] * 7], None, "none", [[[]]]])
 def test_nemo_rls_log_probabilities_are_the_samplers_whatever_the_trainers_are(tmp_path: Path, previous: Any) -> None:
     row = json.loads((LOGS / "nemo_rl/exp_001/train_data_step1.jsonl").read_text().splitlines()[0])

@@ -147,6 +147,7 @@ def test_log_probabilities_that_are_text_are_not_known(tmp_path: Path) -> None:
 MESSAGES = [{"role": "user", "content": "2+2?"}]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_the_arrays_have_the_answers_of_the_row_reader(
