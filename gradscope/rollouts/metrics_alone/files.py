@@ -109,10 +109,8 @@ def opened(file: Path) -> MetricFile | None:
             return MetricFile("metrics in JSON", file, partial(read_json, rows_in=partial(_rows_in, file)))
         case ".jsonl" | ".ndjson":
             return MetricFile("metrics in JSON lines", file, read_jsonl)
-        case ".csv":
+        case ".csv" | ".tsv":
             return MetricFile("a table of metrics", file, _table)
-        case ".tsv":
-            return MetricFile("a table of metrics", file, partial(_table, delimiter="\t"))
         case ".ipynb":
             return MetricFile("a notebook's outputs", file, _notebook)
         case ".html" | ".htm":
@@ -145,9 +143,9 @@ def _rows_in(file: Path, document: Any) -> Sequence[Any]:
     return [{key: value[at] for key, value in columns.items()} for at in keys]
 
 
-def _table(file: Path, aside: QuarantineLog, delimiter: str = ",") -> Rows:
+def _table(file: Path, aside: QuarantineLog) -> Rows:
     """A CSV with a head. Columns ``RUN - METRIC`` of W&B's export are of several runs, and ``__MIN`` of none."""
-    for location, cells in read_csv(file, aside, delimiter):
+    for location, cells in read_csv(file, aside):
         if tuple(cells) == SAVED_SCALARS:
             yield MetricRow(location, scalar_saved(file, [*map(number_or_text, cells.values())]))
             continue

@@ -62,6 +62,7 @@ _PATTERNS = (
     "*.jsonl.gz",
     "*.json",
     "*.csv",
+    "*.tsv",
     "*.db",
     "*.parquet",
     "*.log",

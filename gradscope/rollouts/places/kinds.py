@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 _READ = (
-    *(".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".eval"),
+    *(".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".eval"),
     *(".yaml", ".yml", ".toml", ".md", ".parquet.sha256"),
 )
 """Endings of logs, also before ``.gz`` and ``.zst``, and of the configurations and checksums beside them."""

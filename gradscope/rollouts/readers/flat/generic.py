@@ -45,7 +45,7 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
         match suffix_of(file):
             case ".json":
                 return None
-            case ".parquet" | ".csv":
+            case ".parquet" | ".csv" | ".tsv":
                 return table
             case _:
                 return lines

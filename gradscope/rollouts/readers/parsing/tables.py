@@ -36,13 +36,12 @@ _WHY = {
 """What Python's reader says, in words for people."""
 
 
-def read_csv(path: Path, quarantine: QuarantineLog, delimiter: str = ",") -> Iterator[tuple[str, dict[str, Any]]]:
+def read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a file after its header, each with the ``file:line`` at which it starts.
 
     Args:
         path: An existing file.
         quarantine: Takes what is no row.
-        delimiter: What stands between its cells.
 
     Yields:
         Location and cells, all of them text.
@@ -50,7 +49,7 @@ def read_csv(path: Path, quarantine: QuarantineLog, delimiter: str = ",") -> Ite
     Raises:
         InputError: The file cannot be read, or so many quotes are not closed that the same lines were read too often.
     """
-    rows = CsvRows(path, read_bytes(path), delimiter)
+    rows = CsvRows(path, read_bytes(path))
     for number, why in rows.before:
         quarantine.add(why, f"{path}:{number}")
     while (found := rows.row()) is not None:
@@ -65,13 +64,12 @@ def read_csv(path: Path, quarantine: QuarantineLog, delimiter: str = ",") -> Ite
 class CsvRows:
     """The rows of a file behind its header, and the way back to lines where a row turns out to be none."""
 
-    def __init__(self, path: Path, lines: Iterator[bytes], delimiter: str = ",") -> None:
+    def __init__(self, path: Path, lines: Iterator[bytes]) -> None:
         """The header is read, and with it all before it that is none.
 
         Args:
-            path: The file, for messages.
+            path: The file, for messages; its name says what stands between cells.
             lines: What is read, from the start of the file on.
-            delimiter: What stands between cells.
         """
         csv.field_size_limit(sys.maxsize)  # completions outgrow the default of 128 KiB; rows have a limit of their own
         self._path = path
@@ -82,7 +80,7 @@ class CsvRows:
         """Lines of the rows so far."""
         self._size = 0
         self._most = self._left = most(MOST_ROW)
-        self._reader = partial(csv.reader, strict=True, delimiter=delimiter)
+        self._reader = partial(csv.reader, strict=True, delimiter=delimiter_of(path))
         self._rows = self._reader(self._lines())
         self.before: list[tuple[int, str]] = []
         """Lines before the header that are no row, each with its number and the reason."""
@@ -195,7 +193,7 @@ _CHUNK = 1024
 _LARGE, _MANY = 64 << 20, 1 << 16
 """Bytes and rows of some columns at once, by what the file says of its size."""
 _DIGITS = re.compile("[0-9]+")
-SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
 
 def expand(path: Path) -> tuple[Path, ...]:
@@ -263,8 +261,13 @@ def suffix_of(path: Path) -> str | None:
 
 
 def is_untyped(path: Path) -> bool:
-    """Whether a file's cells are all text: those of CSV are."""
-    return suffix_of(path) == ".csv"
+    """Whether a file's cells are all text: those of CSV and TSV are."""
+    return suffix_of(path) in (".csv", ".tsv")
+
+
+def delimiter_of(path: Path) -> str:
+    """What stands between the cells of a CSV or TSV."""
+    return "\t" if suffix_of(path) == ".tsv" else ","
 
 
 def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
@@ -277,9 +280,8 @@ def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     Yields:
         Location and cells.
     """
-    reader = {".parquet": read_parquet_rows, ".csv": read_csv, ".json": read_json}.get(
-        suffix_of(path) or "", read_jsonl
-    )
+    readers = {".parquet": read_parquet_rows, ".csv": read_csv, ".tsv": read_csv, ".json": read_json}
+    reader = readers.get(suffix_of(path) or "", read_jsonl)
     try:
         yield from reader(path, quarantine)
     except InputError as error:

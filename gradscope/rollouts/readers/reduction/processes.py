@@ -25,7 +25,7 @@ from gradscope.outside.limits import MOST_ROW, most
 from gradscope.results.source import TWICE
 from gradscope.rollouts.arrays import to_indices
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, named_if_unreadable, open_bytes
-from gradscope.rollouts.readers.parsing.tables import CsvRows, parquet_batches, suffix_of
+from gradscope.rollouts.readers.parsing.tables import CsvRows, delimiter_of, parquet_batches, suffix_of
 from gradscope.rollouts.readers.reduction.columns import Cells, LineColumns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, is_text, scan_range, scan_small
 from gradscope.rollouts.readers.reduction.parts import Counts, part_of_columns
@@ -38,7 +38,7 @@ BLOCK = 8 << 20
 """Bytes of a block of CSV."""
 _AT_ONCE = 1 << 13
 """Rows of the row reader that are objects at once."""
-_END, _COMMA, _RETURN, _QUOTE = map(ord, '\n,\r"')
+_END, _RETURN, _QUOTE = map(ord, '\n\r"')
 
 
 def scan_table(path: Path, file: int, columns: TableColumns, *, with_texts: bool = False) -> Iterator[Scanned]:
@@ -72,7 +72,7 @@ def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) ->
         yield Scanned(file=file, end=source.end, num_rows=rows.num_lines, odd=odd)
         source.give_back(rows.given_back())
         while data := _whole_rows(source):
-            taken = _csv_batch(data, rows.header, columns.names) if rows.twice is None else None
+            taken = _csv_batch(data, rows.header, columns.names, delimiter_of(path)) if rows.twice is None else None
             if taken is None:
                 source.give_back(data)
                 yield from _by_row(file, source, rows, len(data))
@@ -166,7 +166,7 @@ def _ends_of_rows(letters: np.ndarray, quotes: Counts) -> Counts:
 
 
 def _csv_batch(
-    data: bytes, header: tuple[str, ...], names: tuple[str, ...]
+    data: bytes, header: tuple[str, ...], names: tuple[str, ...], delimiter: str
 ) -> tuple[pa.RecordBatch, Counts, Counts, int] | None:
     """A block's rows, where each begins and the last ends, its line, and how many lines; None: for the row reader."""
     import pyarrow.csv as arrow_csv  # 10 ms that no other log needs
@@ -176,14 +176,16 @@ def _csv_batch(
     returns = np.flatnonzero(letters == _RETURN) if b"\r" in data else np.zeros(0, dtype=np.int64)
     is_plain = bool((letters[returns + 1] == _END).all()) and not data.startswith(BOM) and is_text(data)
     quotes = np.flatnonzero(letters == _QUOTE) if b'"' in data else np.zeros(0, dtype=np.int64)
-    if not is_plain or not _are_cells(letters, quotes):
+    if not is_plain or not _are_cells(letters, quotes, ord(delimiter)):
         return None
     ends = _ends_of_rows(letters, quotes)
     try:
         table = arrow_csv.read_csv(
             pa.BufferReader(data),
             read_options=arrow_csv.ReadOptions(use_threads=False, column_names=list(header), block_size=len(data) + 1),
-            parse_options=arrow_csv.ParseOptions(newlines_in_values=len(quotes) > 0, ignore_empty_lines=False),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=delimiter, newlines_in_values=len(quotes) > 0, ignore_empty_lines=False
+            ),
             convert_options=arrow_csv.ConvertOptions(
                 include_columns=[name for name in names if name in header],
                 column_types=dict.fromkeys(header, pa.string()),
@@ -200,7 +202,7 @@ def _csv_batch(
     return batch, bounds, np.searchsorted(lines, bounds[:-1]), len(lines)
 
 
-def _are_cells(letters: np.ndarray, quotes: Counts) -> bool:
+def _are_cells(letters: np.ndarray, quotes: Counts, delimiter: int) -> bool:
     """Whether each quote opens a cell, closes one or is the half of an escaped one."""
     if not len(quotes):
         return True
@@ -209,7 +211,9 @@ def _are_cells(letters: np.ndarray, quotes: Counts) -> bool:
     before = letters[quotes[::2] - 1]
     before[quotes[::2] == 0] = _END
     after = letters[quotes[1::2] + 1]
-    return bool(np.isin(before, (_COMMA, _END, _QUOTE)).all() and np.isin(after, (_COMMA, _END, _RETURN, _QUOTE)).all())
+    return bool(
+        np.isin(before, (delimiter, _END, _QUOTE)).all() and np.isin(after, (delimiter, _END, _RETURN, _QUOTE)).all()
+    )
 
 
 RANGE = 32 << 20

@@ -107,6 +107,8 @@ def num_usual(found: list[Scanned]) -> int:
 )
 def test_csv_of_any_kind_is_read_as_the_row_reader_reads_it(tmp_path: Path, text: str, usual: int) -> None:
     assert num_usual(assert_as_by_row(tmp_path / "a.csv", text)) == usual
+    if '"' not in text:
+        assert num_usual(assert_as_by_row(tmp_path / "a.tsv", text.replace(",", "\t"))) == usual
 
 
 def test_csv_whose_head_is_not_utf_8_is_read_by_row(tmp_path: Path) -> None:
