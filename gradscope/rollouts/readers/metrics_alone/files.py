@@ -33,7 +33,7 @@ from gradscope.rollouts.readers.parsing.jsonl import (
     read_jsonl,
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.tables import Row, read_csv, read_json, read_parquet_rows
+from gradscope.rollouts.readers.parsing.tables import Row, read_csv, read_json_rows, read_parquet_rows
 
 Cells = Mapping[str, Any]
 
@@ -89,7 +89,7 @@ def opened(file: Path) -> MetricFile | None:
         case _ if first.startswith(b"PAR1"):
             return MetricFile("a table of metrics", file, read_parquet_rows)
         case ".json":
-            return MetricFile("metrics in JSON", file, partial(read_json, rows_in=_rows_in))
+            return MetricFile("metrics in JSON", file, partial(read_json_rows, rows_in=_rows_in))
         case ".jsonl" | ".ndjson":
             return MetricFile("metrics in JSON lines", file, read_jsonl)
         case ".csv":
