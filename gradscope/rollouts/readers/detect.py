@@ -14,7 +14,6 @@ from gradscope.machine.memory import trim_heap
 from gradscope.outside.limits import require_regular
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.groups import reward_table
-from gradscope.rollouts.metrics_alone import log as metrics_log
 from gradscope.rollouts.places.fetch import as_named_run, fetched
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import gradscope_run, reduced
@@ -24,6 +23,7 @@ from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.format import Format, RowFormat
+from gradscope.rollouts.readers.metrics_alone import log as metrics_log
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest

@@ -280,7 +280,7 @@ def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     Yields:
         Location and cells.
     """
-    readers = {".parquet": read_parquet_rows, ".csv": read_csv, ".tsv": read_csv, ".json": read_json}
+    readers = {".parquet": read_parquet_rows, ".csv": read_csv, ".tsv": read_csv, ".json": read_json_rows}
     reader = readers.get(suffix_of(path) or "", read_jsonl)
     try:
         yield from reader(path, quarantine)
@@ -386,7 +386,7 @@ def _elements_of(document: Any) -> Sequence[Any]:
     return document if isinstance(document, list) else [document]
 
 
-def read_json(
+def read_json_rows(
     path: Path, quarantine: QuarantineLog, rows_in: Callable[[Any], Sequence[Any]] = _elements_of
 ) -> Iterator[Row]:
     """The rows in a document: its list's elements, or itself; where it is no document, JSON lines under such a name."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import parse_json
-from gradscope.rollouts.metrics_alone.files import trackio_rows
-from gradscope.rollouts.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat
+from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
+from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     cut_conversation,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError, UsageError
-from gradscope.rollouts.metrics_alone import log
-from gradscope.rollouts.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.metrics_alone import log
+from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gradscope.errors import UsageError
-from gradscope.rollouts.metrics_alone.names import COMMON, given_names, naming_of, switch_on
+from gradscope.rollouts.readers.metrics_alone.names import COMMON, given_names, naming_of, switch_on
 
 
 @pytest.mark.parametrize(

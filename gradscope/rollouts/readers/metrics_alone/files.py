@@ -23,7 +23,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, most
 from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.event_file import scalars_in
-from gradscope.rollouts.metrics_alone.published import (
+from gradscope.rollouts.readers.metrics_alone.published import (
     MLFLOW_LINE,
     SAVED_SCALARS,
     PrintedLines,
@@ -48,7 +48,7 @@ from gradscope.rollouts.readers.parsing.jsonl import (
     read_jsonl,
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.tables import Row, read_csv, read_json, read_parquet_rows
+from gradscope.rollouts.readers.parsing.tables import Row, read_csv, read_json_rows, read_parquet_rows
 
 Cells = Mapping[str, Any]
 
@@ -106,7 +106,7 @@ def opened(file: Path) -> MetricFile | None:
         case _ if first.startswith(b"PAR1"):
             return MetricFile("a table of metrics", file, read_parquet_rows)
         case ".json":
-            return MetricFile("metrics in JSON", file, partial(read_json, rows_in=partial(_rows_in, file)))
+            return MetricFile("metrics in JSON", file, partial(read_json_rows, rows_in=partial(_rows_in, file)))
         case ".jsonl" | ".ndjson":
             return MetricFile("metrics in JSON lines", file, read_jsonl)
         case ".csv" | ".tsv":

@@ -9,8 +9,9 @@ import pytest
 
 from gradscope import measure_degeneracy
 from gradscope.errors import InputError
-from gradscope.rollouts.metrics_alone.files import opened
-from gradscope.rollouts.metrics_alone.published import (
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.metrics_alone.files import opened
+from gradscope.rollouts.readers.metrics_alone.published import (
     CUT_DICTIONARY,
     PrintedLines,
     outputs_of_notebook,
@@ -21,7 +22,6 @@ from gradscope.rollouts.metrics_alone.published import (
     tables_of_page,
     unpivoted,
 )
-from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 DEAD = (0.25, 0.5, 0.75)

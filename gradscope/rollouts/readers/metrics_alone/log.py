@@ -17,10 +17,10 @@ from gradscope.errors import InputError, UsageError
 from gradscope.outside.numerals import number_from, whole_from
 from gradscope.results.source import BLANK, CUT_OFF, Source
 from gradscope.rollouts.event_file import event_files
-from gradscope.rollouts.metrics_alone.files import PLACE, MetricFile, MetricRow, first_rows, opened
-from gradscope.rollouts.metrics_alone.names import given_names, naming_of, switch_on
-from gradscope.rollouts.metrics_alone.published import unpivoted
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.metrics_alone.files import PLACE, MetricFile, MetricRow, first_rows, opened
+from gradscope.rollouts.readers.metrics_alone.names import given_names, naming_of, switch_on
+from gradscope.rollouts.readers.metrics_alone.published import unpivoted
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.run import Run
 

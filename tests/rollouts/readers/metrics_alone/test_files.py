@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gradscope.rollouts.metrics_alone.files import PLACE, first_rows, opened
+from gradscope.rollouts.readers.metrics_alone.files import PLACE, first_rows, opened
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 
