@@ -22,6 +22,7 @@ class Option:
     metavar: str | None = None  # what stands for the value; None for a switch
     parse: Callable[[str], Any] | None = None  # text to value, where the type alone does not tell
     shows_default: bool = True  # whether the help repeats the default
+    complete: Callable[[str], list[str]] | None = None  # what a shell offers for the beginning of a value
 
     @property
     def parameter(self) -> str:

@@ -100,6 +100,7 @@ def _typer_option(option: Option) -> Any:
         rich_help_panel=option.panel,
         parser=option.parse,
         show_default=option.shows_default,
+        autocompletion=option.complete,
     )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,6 +19,7 @@ from gradscope.cli.output.next_commands import further
 from gradscope.cli.output.streams import say
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.machine.processes import process_index
+from gradscope.option import Option
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.writing import naming, one_writer
 
@@ -51,32 +51,100 @@ COMMON = (
 )
 SETTINGS_FILES = ("gradscope.toml", "pyproject.toml")
 
-_gate = partial(typer.Option, rich_help_panel="Gate")
-RequireOption = Annotated[
-    list[str] | None,
-    _gate(metavar="'METRIC OP NUMBER'", help="A requirement (repeatable).", autocompletion=complete_metric),
-]
-TrackOption = Annotated[
-    list[str] | None,
-    _gate(metavar="METRIC,...", help="Compare with the baseline, without a limit.", autocompletion=complete_metric),
-]
-AllowUnknownOption = Annotated[
-    list[str] | None,
-    _gate(metavar="METRIC,...", help="These metrics may be undecided.", autocompletion=complete_metric),
-]
-BaselineOption = Annotated[Path | None, _gate(metavar="FILE", help="Numbers of a good run to compare with.")]
-UpdateOption = Annotated[
-    bool, _gate("--update-baseline", help="Write this run's numbers into it; --force replaces one.")
-]
-DecideByOption = Annotated[
-    Literal["interval", "value"] | None,
-    _gate(
-        "--decide-by",
-        metavar="interval|value",
-        help="Fail where chance does not explain a change beyond the margin (default), or on the change itself.",
-    ),
-]
-ConfigOption = Annotated[Path | None, _gate(metavar="FILE", help="A TOML file with requirements.")]
+_GATE, _INPUT = "Gate", "Input"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOptions:
+    """What a run is held against, as it is typed; the rest is in the file of settings."""
+
+    require: Annotated[
+        list[str] | None,
+        Option(
+            ("--require",),
+            "A requirement (repeatable).",
+            _GATE,
+            metavar="'METRIC OP NUMBER'",
+            complete=complete_metric,
+        ),
+    ] = None
+    track: Annotated[
+        list[str] | None,
+        Option(
+            ("--track",),
+            "Compare with the baseline, without a limit.",
+            _GATE,
+            metavar="METRIC,...",
+            complete=complete_metric,
+        ),
+    ] = None
+    allow_unknown: Annotated[
+        list[str] | None,
+        Option(
+            ("--allow-unknown",),
+            "These metrics may be undecided.",
+            _GATE,
+            metavar="METRIC,...",
+            complete=complete_metric,
+        ),
+    ] = None
+    baseline: Annotated[
+        Path | None, Option(("--baseline",), "Numbers of a good run to compare with.", _GATE, metavar="FILE")
+    ] = None
+    update_baseline: Annotated[
+        bool, Option(("--update-baseline",), "Write this run's numbers into it; --force replaces one.", _GATE)
+    ] = False
+    decide_by: Annotated[
+        Literal["interval", "value"] | None,
+        Option(
+            ("--decide-by",),
+            "Fail where chance does not explain a change beyond the margin (default), or on the change itself.",
+            _GATE,
+            metavar="interval|value",
+        ),
+    ] = None
+    config: Annotated[Path | None, Option(("--config",), "A TOML file with requirements.", _GATE, metavar="FILE")] = (
+        None
+    )
+    reward: Annotated[
+        str | None,
+        Option(
+            ("--reward",),
+            "One reward function instead of the scalar reward; the main one of several.",
+            _INPUT,
+            metavar="NAME",
+        ),
+    ] = None
+    success_threshold: Annotated[
+        float | None,
+        Option(
+            ("--success-threshold",),
+            "A rollout passes at this reward or more; for rewards that are not 0/1.",
+            _INPUT,
+            metavar="X",
+        ),
+    ] = None
+
+    def settings(self) -> CheckSettings:
+        """With those of the file that was named, or of the first usual file here that has any."""
+        from gradscope.diagnostics.check.requirements import CheckSettings, read_settings
+
+        usual = [Path(name) for name in SETTINGS_FILES if Path(name).is_file()]
+        files, empty = usual if self.config is None else [self.config], CheckSettings()
+        written = next((found for file in files if (found := read_settings(file)) != empty), empty)
+        baseline = self.baseline or written.baseline
+        return replace(
+            written,
+            requirements=tuple(self.require or ()) or written.requirements,
+            track=parse_metrics("--track", self.track) or (written.track if baseline else ()),
+            allow_unknown=(*parse_metrics("--allow-unknown", self.allow_unknown), *written.allow_unknown),
+            baseline=baseline,
+            rule=self.decide_by or written.rule,
+            success_threshold=self.success_threshold,
+            reward=self.reward,
+        )
+
+
 PrintOption = Annotated[
     Literal["text", "json", "junit", "github"],
     output_option(
@@ -90,18 +158,10 @@ ShowOption = Annotated[list[str] | None, options.show_option("check")]
 def check(
     context: typer.Context,
     run: options.RunArgument,
-    require: RequireOption = None,
-    track: TrackOption = None,
-    allow_unknown: AllowUnknownOption = None,
-    baseline: BaselineOption = None,
-    update_baseline: UpdateOption = False,
-    decide_by: DecideByOption = None,
-    config: ConfigOption = None,
-    reward: options.RewardOption = None,
-    success_threshold: options.SuccessThresholdOption = None,
+    *,
+    gate: GateOptions,
     form: PrintOption = "text",
     show: ShowOption = None,
-    *,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,
@@ -113,32 +173,22 @@ def check(
     """
     from gradscope.diagnostics.check.measure import check_run
 
-    settings, tables = _settings(config), options.parse_show("check", show)
-    tracked, undecided = parse_metrics("--track", track), parse_metrics("--allow-unknown", allow_unknown)
-    named = baseline or settings.baseline
-    alone = one_writer(Path(named)) if update_baseline and named and process_index() == 0 else nullcontext()
+    settings, tables = gate.settings(), options.parse_show("check", show)
+    named, update = settings.baseline, gate.update_baseline
+    alone = one_writer(Path(named)) if update and named and process_index() == 0 else nullcontext()
     with alone, delivery(replace(out, as_json=out.as_json or form == "json"), judges=True) as result:
         with result.progress() as progress:
             report = check_run(
                 run,
-                replace(
-                    settings,
-                    requirements=tuple(require or ()) or settings.requirements,
-                    track=tracked or (settings.track if named else ()),
-                    allow_unknown=(*undecided, *settings.allow_unknown),
-                    baseline=named,
-                    rule=decide_by or settings.rule,
-                    success_threshold=success_threshold,
-                    reward=reward,
-                ),
-                update_baseline=update_baseline,
+                settings,
+                update_baseline=update,
                 force=out.force,
                 read=read,
                 engine=replace(engine, notice=result.notice),
                 progress=progress,
             )
         result.deliver(report, printed=_printed(report, form), show=tables, then=further(context, tables))
-    if update_baseline and not out.quiet:
+    if update and not out.quiet:
         say(f"wrote {named}")
         for name in report.without_interval:
             say(f"note: {name} has no interval, so a change of it will be undecided unless --decide-by value is given")
@@ -161,12 +211,3 @@ def _printed(report: CheckReport, form: str) -> str | None:
                 file.write(render_summary(report))
         return render_annotations(report)
     return None
-
-
-def _settings(config: Path | None) -> CheckSettings:
-    """The settings of the file that was named, or of the first usual file here that has any."""
-    from gradscope.diagnostics.check.requirements import CheckSettings, read_settings
-
-    files = [config] if config is not None else [Path(name) for name in SETTINGS_FILES if Path(name).is_file()]
-    empty = CheckSettings()
-    return next((found for file in files if (found := read_settings(file)) != empty), empty)

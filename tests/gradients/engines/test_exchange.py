@@ -40,7 +40,7 @@ from tests.gradients.engines.cases import (
 from tests.gradients.models import DAPO, naive_rows, prepared, tiny_groups, tiny_policy, weight_of
 from tests.launched import finish, group_of_one, start_processes
 
-FOUR = ("tied, small batches", "qwen3_moe", "lora with kl", "fewer rollouts than processes", "many words", "traffic")
+FOUR = ("tied, small batches", "fewer rollouts than processes", "many words", "traffic")
 SIZES: dict[int, tuple[str, ...]] = {2: tuple(CASES), 4: FOUR}  # number of processes -> the cases that they measure
 IN_FLOAT64 = (
     "llama_untied_biases",

@@ -168,7 +168,15 @@ def with_others(gram, row, other):
     return changed
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def honest(request):
+    """A step, its batches, and the matrix that the check lets pass."""
+    step = prepared(tiny_policy(request.param), tiny_groups(), DAPO)
+    batches, gram = step.batches(range(6), 4096), measure_step(step, engine="loop").gram
+    assert verify_gram(step, gram, batches, "first").error < 2e-6
+    return step, batches, gram
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -181,11 +189,8 @@ def with_others(gram, row, other):
         pytest.param(lambda gram, one, two: with_others(gram, two, two), id="smaller norm"),
     ],
 )
-def test_a_matrix_that_is_wrong_in_one_place_is_caught(name, change):
-    step = prepared(tiny_policy(name), tiny_groups(), DAPO)
-    batches = step.batches(range(6), 4096)
-    gram = measure_step(step, engine="loop").gram
-    assert verify_gram(step, gram, batches, "first").error < 2e-6
+def test_a_matrix_that_is_wrong_in_one_place_is_caught(honest, change):
+    step, batches, gram = honest
     one, two = np.argsort(-np.diag(gram))[:2]
     with pytest.raises(VerificationError, match="disagrees"):
         verify_gram(step, change(gram, one, two), batches, "first")
