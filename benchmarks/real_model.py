@@ -39,7 +39,7 @@ RUNS = {
     "lora": ("--steps", "4", "--heldout-prompts", "0", "--lora-rank", "8", "--learning-rate", "1e-4"),
     "bfloat16": ("--steps", "4", "--heldout-prompts", "0", "--dtype", "bfloat16", "--learning-rate", "1e-5"),
     "wide": ("--steps", "1", "--heldout-prompts", "0", "--group-size", "64", "--num-prompts", "2", *_HALVED),
-    "multiples": ("--steps", "2", "--heldout-prompts", "0", "--checkpoint-every", "1", "--max-completion-length", "32"),
+    "multiples": ("--steps", "1", "--heldout-prompts", "0", "--max-completion-length", "32"),
 }
 """``wide`` has groups of 64, ``multiples`` completions whose steps can be graded (:func:`grade_multiples`)."""
 MEASURED = {
@@ -57,7 +57,7 @@ MEASURED = {
     "rank_update": ("rank", "full", "--rows", "update"),
     "rank_wide": ("rank", "wide", "--group-size", "2,8,64"),
     **{
-        f"rank_multiples_{rows}": ("rank", "multiples", "--rows", rows)
+        f"rank_multiples_{rows}": ("rank", "multiples", "--step", "1", "--rows", rows)
         for rows in ("rollout", "hidden", "token", "advantage")
     },
     "spike": ("spike", "full"),
@@ -134,9 +134,14 @@ def write_multiples(path: Path) -> None:
 
 
 def grade_multiples(run: Path) -> None:
-    """Reward tokens of the run: 1 where one ends the multiple whose turn it is; the rollout's reward is their sum."""
+    """Reward tokens of the run: 1 where one ends the multiple whose turn it is; the rollout's reward is their sum.
+
+    What is logged as advantages is then what a token earns from there on against the group, so that a rank under
+    ``logged`` is that of step rewards and one under ``dr_grpo`` that of their sums.
+    """
     from transformers import AutoTokenizer
 
+    from gradscope.advantages.token import return_to_go
     from gradscope.rollouts.store import read_steps, write_step_rollouts
 
     tokenizer = AutoTokenizer.from_pretrained(run.parent / "model")
@@ -150,11 +155,17 @@ def grade_multiples(run: Path) -> None:
             if turn <= 6 and int(written[0]) == turn * number:
                 rewards[bisect.bisect_left(ends, written.end())] = 1.0
                 turn += 1
-        return replace(rollout, reward=sum(rewards), rewards={}, token_rewards=tuple(rewards), advantage=None)
+        return replace(rollout, reward=sum(rewards), rewards={}, token_rewards=tuple(rewards))
 
-    for step, groups in itertools.groupby(read_steps(run), key=lambda group: group.step):
-        regraded = [replace(group, rollouts=tuple(map(graded, group.rollouts))) for group in groups]
-        write_step_rollouts(run, step, regraded, force=True)
+    def regraded(group: Any) -> Any:
+        rollouts = list(map(graded, group.rollouts))
+        advantages = return_to_go([rollout.token_rewards for rollout in rollouts])
+        own = zip(rollouts, advantages, strict=True)
+        return replace(
+            group, rollouts=tuple(replace(one, advantage=None, token_advantages=tuple(of.tolist())) for one, of in own)
+        )
+
+    write_step_rollouts(run, 1, [regraded(group) for group in read_steps(run) if group.step == 1], force=True)
 
 
 def write_first_samples(heldout: Path, path: Path, count: int) -> None:

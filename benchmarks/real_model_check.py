@@ -56,8 +56,8 @@ def grad_norm_and_ranks(model: Any, rows: list[dict[str, Any]]) -> tuple[float, 
             (-row["advantage"] * logprobs[len(row["prompt_ids"]) - 1 :].sum() / num_tokens).backward()
             gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
         whole += sum(gradients)
-        products = [[float(one.double() @ other.double()) for other in gradients] for one in gradients]
-        energy = torch.linalg.eigvalsh(torch.tensor(products))
+        products = [[float(one @ other) for other in gradients] for one in gradients]
+        energy = torch.linalg.eigvalsh(torch.tensor(products, dtype=torch.float64))
         shares = energy / energy.sum()
         ranks.append(round(math.exp(-sum(share * math.log(share) for share in shares.tolist() if share > 0)), 4))
     return float(whole.norm()), ranks
