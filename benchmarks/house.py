@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (76_000, 372), "tests": (66_100, 470), "benchmarks": (10_750, 73)}
+BUDGET = {"gradscope": (75_650, 364), "tests": (65_750, 461), "benchmarks": (10_750, 73)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 
