@@ -16,7 +16,7 @@ from typing import Literal
 from gradscope.errors import InputError
 from gradscope.outside.limits import open_file
 from gradscope.outside.plain_json import parse_json, read_json
-from gradscope.rollouts.places.kinds import is_awaited
+from gradscope.rollouts.places.listing import is_awaited
 from gradscope.rollouts.run import WeightsRef
 
 _CHECKPOINT = re.compile(r"checkpoint-([0-9]+)")

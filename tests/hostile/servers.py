@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from gradscope.rollouts.places import listing, mirror, transfer
+from gradscope.rollouts.places import listing, mirror
 from tests.hostile.cases import called, told
 
 SECONDS = 15.0
@@ -153,7 +153,7 @@ def served(seed: int) -> Iterator[tuple[_Server, _Server]]:
         patch.object(mirror, "_MOST_GROWTH", MOST),
         patch.object(listing, "_MOST_PAGE", MOST),
         patch.object(listing, "_MOST_PAGES", 20),
-        patch.object(transfer, "_SILENCE", 2),
+        patch.object(listing, "_SILENCE", 2),
     ]
     for limit in limits:
         with suppress(AttributeError):  # what did not exist before has no limit

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gradscope.machine.memory import trim_heap
+from gradscope.machine.memory import trim_heap, without_collection
 
 
 def resident() -> int:
@@ -21,3 +22,11 @@ def test_what_is_free_goes_back_to_the_system() -> None:
     trim_heap()
     assert held - resident() > 64_000_000
     assert kept.sum() == 8_000
+
+
+def test_cycles_are_looked_for_again_afterwards_unless_somebody_said_not_to() -> None:
+    with without_collection():
+        with without_collection():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -14,7 +14,7 @@ from gradscope.rollouts.checkpoint_folders import (
     weights_kind,
     with_initial,
 )
-from gradscope.rollouts.places.kinds import awaited_mark
+from gradscope.rollouts.places.listing import awaited_mark
 from tests.rollouts.build import adapter_folder, model_folder, safetensors
 
 

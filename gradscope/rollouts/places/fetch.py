@@ -12,11 +12,9 @@ from gradscope.copies import as_named
 from gradscope.errors import UsageError
 from gradscope.machine.processes import num_processes
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.places.failures import explaining
-from gradscope.rollouts.places.kinds import awaited_in
-from gradscope.rollouts.places.listing import list_place
+from gradscope.rollouts.places.listing import awaited_in, list_place
 from gradscope.rollouts.places.mirror import Mirror, in_bytes, mirrored
-from gradscope.rollouts.places.urls import scheme_of
+from gradscope.rollouts.places.urls import explaining, scheme_of
 from gradscope.rollouts.run import Run
 
 _MIRRORS: dict[Path, Mirror] = {}

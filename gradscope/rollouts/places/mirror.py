@@ -18,11 +18,18 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import most
 from gradscope.outside.plain_json import read_json
 from gradscope.progress import ProgressCallback
-from gradscope.rollouts.places.failures import explaining
-from gradscope.rollouts.places.kinds import awaited_mark, is_of_use, when_copied
-from gradscope.rollouts.places.listing import AT_ONCE, Entry, Listing, list_place
-from gradscope.rollouts.places.transfer import AtMost, told_of
-from gradscope.rollouts.places.urls import shown_url
+from gradscope.rollouts.places.listing import (
+    AT_ONCE,
+    AtMost,
+    Entry,
+    Listing,
+    awaited_mark,
+    is_of_use,
+    list_place,
+    told_of,
+    when_copied,
+)
+from gradscope.rollouts.places.urls import explaining, shown_url
 from gradscope.writing import atomic_write
 
 _INDEX = "index.json"

@@ -16,13 +16,12 @@ from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.places.fetch import as_named_run, fetched
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers import gradscope_run, reduced
+from gradscope.rollouts.readers import generic, gradscope_run, reduced
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
 from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list
-from gradscope.rollouts.readers.flat import generic
-from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.format import Format, RowFormat
+from gradscope.rollouts.readers.generic import list_names
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.records import peek
@@ -32,7 +31,7 @@ from gradscope.rollouts.readers.prime_rl import traces
 from gradscope.rollouts.readers.refused import refuse_checkpoint, refuse_folder_of_runs, refuse_unknown
 from gradscope.rollouts.readers.slime import miles
 from gradscope.rollouts.readers.slime import rollouts as slime
-from gradscope.rollouts.readers.trainers import ms_swift, nemo_rl, open_instruct, simple, trackio
+from gradscope.rollouts.readers.trainers import ms_swift, nemo_rl, open_instruct, simple
 from gradscope.rollouts.readers.trl import reader as trl
 from gradscope.rollouts.readers.trl.files import completion_files
 from gradscope.rollouts.readers.verl import rollouts as verl
@@ -59,7 +58,7 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     simple.TINKER,
     simple.RAGEN,
     simple.RLINF,
-    trackio.FORMAT,
+    simple.TRACKIO,
 )
 """Logs of trainers, whose files have names of their own."""
 

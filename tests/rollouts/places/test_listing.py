@@ -1,12 +1,136 @@
 from __future__ import annotations
 
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gradscope.errors import InputError
 from gradscope.rollouts.places import listing
-from gradscope.rollouts.places.listing import list_place
+from gradscope.rollouts.places.listing import (
+    AtMost,
+    awaited_in,
+    awaited_mark,
+    is_awaited,
+    is_of_use,
+    list_place,
+    refuse_inwards,
+    told_of,
+    web_options,
+    when_copied,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "when"),
+    [
+        ("completions/completions_00001.parquet", "now"),
+        ("step_1/train/all/traces.jsonl.zst", "now"),
+        (".hydra/config.yaml", "now"),
+        ("logs/events.out.tfevents.1.host", "now"),
+        ("rollout_data/3.pt", "now"),
+        ("README.md", "now"),
+        ("checkpoint-5/trainer_state.json", "now"),
+        ("checkpoint-5/tokenizer_config.json", "now"),
+        ("checkpoint-5/model.safetensors.index.json", "now"),
+        ("checkpoint-5/model-00001-of-00002.safetensors", "awaited"),
+        ("checkpoint-5/tokenizer.json", "awaited"),
+        ("checkpoint-5/chat_template.jinja", "awaited"),
+        ("checkpoint-5/optimizer.pt", "never"),
+        ("checkpoint-5/pytorch_model.bin", "never"),
+        ("global_step_5/actor/__0_0.distcp", "never"),
+        ("train_data/3.pt", "never"),
+        ("wandb/run-1/run-1.wandb", "never"),
+    ],
+)
+def test_logs_are_copied_at_once_and_weights_when_asked_for(name: str, when: str) -> None:
+    assert when_copied(name) == when
+
+
+@pytest.mark.parametrize(("name", "copied"), [("rollouts.log", True), ("3.pt", True), ("a.pkl", False)])
+def test_what_was_named_by_itself_is_copied_unless_it_is_known_to_be_no_log(name: str, copied: bool) -> None:
+    assert is_of_use(name) == copied
+
+
+def test_a_file_that_can_be_had_is_not_there_yet(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    awaited_mark(file).touch()
+    assert is_awaited(file)
+    assert awaited_in(tmp_path) == (file,)
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+HOSTS = {
+    "log.org": "93.184.215.14",
+    "cdn.org": "8.8.8.8",
+    "nas": "10.0.0.7",
+    "disk": "192.168.1.2",
+    "mapped": "::ffff:127.0.0.1",
+}
+
+
+@pytest.fixture
+def addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses of hosts, without asking anybody."""
+
+    def found(host: str, *_: object, **__: object) -> list[Any]:
+        if host == "nowhere":
+            raise socket.gaierror
+        return [(0, 0, 0, "", (HOSTS.get(host, host), 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+
+
+@pytest.mark.parametrize(
+    ("url", "target", "followed"),
+    [
+        ("http://log.org/a", "https://log.org/a", True),
+        ("https://log.org/a", "https://cdn.org/b?sig=1", True),
+        ("https://log.org/a", "https://nowhere/b", True),
+        ("http://nas/a", "https://disk/a", True),
+        ("http://127.0.0.1:8000/a", "http://127.0.0.1:8000/b", True),
+        ("https://log.org/a", "http://nas/a", False),
+        ("https://log.org/a", "http://127.0.0.1/a", False),
+        ("https://log.org/a", "http://mapped/a", False),
+        ("https://log.org/a", "http://169.254.169.254/latest", False),
+        ("http://nas/a", "http://127.0.0.1/a", False),
+        ("http://127.0.0.1:8000/a", "http://127.0.0.1:8888/a", False),
+        ("https://log.org/a", "file:///etc/passwd", False),
+        ("https://log.org/a", "ftp://log.org/a", False),
+    ],
+)
+@pytest.mark.usefixtures("addresses")
+def test_no_redirect_leads_inwards(url: str, target: str, followed: bool) -> None:
+    if followed:
+        refuse_inwards(url, target)
+        return
+    with pytest.raises(InputError, match="which is no place for a log from there"):
+        refuse_inwards(url, target)
+
+
+def test_an_answer_has_an_end() -> None:
+    told = told_of(AtMost(2 << 20, "http://h/a").add)
+    told.relative_update(2 << 20)
+    with pytest.raises(InputError, match="http://h/a sends more than 2 MiB") as caught:
+        told.relative_update(1)
+    assert "GRADSCOPE_LIMITS=4" in str(caught.value.hint)
+
+
+def test_a_large_file_may_take_long_and_silence_may_not() -> None:
+    timeout = web_options()["client_kwargs"]["timeout"]
+    assert (timeout.total, timeout.sock_connect, timeout.sock_read) == (None, 60, 60)
+
+
+def test_a_glob_of_the_web_goes_no_deeper_than_it_says(web: Any) -> None:
+    for name in ("a.jsonl", "b.txt", "sub/c.jsonl", "sub/deep/d.jsonl"):
+        (web.folder / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (web.folder / "run" / name).write_text("{}\n")
+    globs = {"*.jsonl": ["a.jsonl"], "*/*.jsonl": ["sub/c.jsonl"], "**/d.jsonl": ["sub/deep/d.jsonl"]}
+    for pattern, names in globs.items():
+        web.seen.clear()
+        assert [entry.name for entry in list_place(f"{web.url}/run/{pattern}").entries] == names
+        assert ("GET /run/sub/" in web.seen, "GET /run/sub/deep/" in web.seen) == ("/" in pattern, "**" in pattern)
 
 
 def names(url: str) -> list[str]:

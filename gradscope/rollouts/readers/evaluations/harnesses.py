@@ -18,8 +18,8 @@ import numpy as np
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import Status
-from gradscope.rollouts.readers.flat.columns import chosen_name, list_names
 from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.generic import chosen_name, list_names
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     digest,

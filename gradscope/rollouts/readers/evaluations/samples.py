@@ -15,9 +15,8 @@ from typing import Any
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import most, raise_limits
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.flat.columns import SAMPLE_IDS, USUAL, list_names, resolve_columns
-from gradscope.rollouts.readers.flat.generic import columns_in, read_flat
 from gradscope.rollouts.readers.format import Format
+from gradscope.rollouts.readers.generic import SAMPLE_IDS, USUAL, columns_in, list_names, read_flat, resolve_columns
 from gradscope.rollouts.readers.parsing.cells import (
     digest,
     finite_or_none,

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import numpy as np
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, MsgspecError, Raw, Struct, convert
 from msgspec.structs import fields
 from numpy.typing import NDArray
 
+from gradscope.machine.memory import without_collection
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -152,26 +153,20 @@ def _tokens(path: Sequence[Mapping[str, Any]], is_own: Sequence[bool]) -> Tokens
     columns: dict[str, list[Any] | None] = {name: [] for name in _COLUMNS}
     for node, own in zip(path, is_own, strict=True):
         flags = list_of(node.get("mask")) if own else [False] * len(list_of(node.get("mask")))
+        num_sampled = sum(map(bool, flags))
         ids += list_of(node.get("token_ids"))
         mask += flags
         for name, joined in columns.items():
-            spread = _spread(list_of(node.get(name)) if own else [], flags)
-            if joined is None or spread is None:
-                columns[name] = None
+            compact = list_of(node.get(name)) if own and joined is not None else []
+            if joined is None or len(compact) != num_sampled:
+                columns[name] = None  # one value a sampled token is expected, and there are more or fewer
             else:
-                joined += spread
+                values = iter(compact)
+                joined += [next(values) if flag else 0.0 for flag in flags] if compact else [0.0] * len(flags)
     try:
         return cut_sequence(ids, mask, **columns)
     except UnusableRowError:
         return None
-
-
-def _spread(compact: Sequence[Any], mask: Sequence[Any]) -> list[Any] | None:
-    """One value a token, 0 where not sampled, from one a sampled token; None where there are more or fewer of these."""
-    if len(compact) != sum(bool(flag) for flag in mask):
-        return None
-    values = iter(compact)
-    return [next(values) if flag else 0.0 for flag in mask]
 
 
 AGENTS = "Episodes with several trained agents: the rollouts of one agent form a group."
@@ -190,7 +185,7 @@ class _Agent(Struct, gc=False, frozen=True):
     trainable: Any = None
 
 
-class Node(Struct, gc=False, frozen=True):
+class _Node(Struct, gc=False, frozen=True):
     """What is decoded of a message."""
 
     parent: Any = None
@@ -208,7 +203,7 @@ class Trace(Struct, gc=False, frozen=True):
     id: Any = None
     rewards: dict[str, _Score] = {}
     agent: _Agent | None = None
-    nodes: list[Node] = []
+    nodes: list[_Node] = []
     info: _Info | None = None
 
     @property
@@ -268,6 +263,11 @@ class AgentRollout(Struct, gc=False, frozen=True):
         return self.episode.run.work.step
 
     @property
+    def logprobs(self) -> list[Any]:
+        """The log-probabilities of its nodes, as JSON where they were not parsed."""
+        return [node.logprobs for node in self.trace.nodes] or [node.get("logprobs") for node in nodes_of(self.plain)]
+
+    @property
     def prompt_id(self) -> str:
         """The id of its prompt: the environment and the hash of the task, or of its data."""
         environment = text_of(self.episode.env.id) if self.episode.env else ""
@@ -298,29 +298,35 @@ def agent_rollouts(
 
 
 def episode_of(line: Mapping[str, Any]) -> Episode:
-    """What a line has of what is declared; what is not so is left out."""
-    made: Episode = _as_declared(line, Episode)
-    return made
+    """What a line has of what is declared, without its nodes; what is not so is left out."""
+    traces = [{**trace, "nodes": []} if type(trace) is dict else trace for trace in list_of(line.get("traces"))]
+    bare = {**line, "traces": traces}
+    try:
+        return convert(bare, Episode)
+    except (MsgspecError, ValueError):  # the latter of a key that is no text
+        made: Episode = _as_declared(bare, Episode)
+        return made
 
 
 def _as_declared(cell: Any, kind: Any) -> Any:
-    cells = mapping_of(cell)
-    return kind(**{name: make(cells[name]) for name, make in _makers(kind) if name in cells})
+    cells = cell if type(cell) is dict else {}
+    makers = _makers(kind)
+    return kind(**{name: make(cells[name]) if make else cells[name] for name, make in makers if name in cells})
 
 
 @cache
-def _makers(kind: Any) -> list[tuple[str, Callable[[Any], Any]]]:
+def _makers(kind: Any) -> list[tuple[str, Callable[[Any], Any] | None]]:
     return [(one.name, _maker(one.type)) for one in fields(kind)]
 
 
-def _maker(kind: Any) -> Callable[[Any], Any]:
+def _maker(kind: Any) -> Callable[[Any], Any] | None:
     of = get_args(kind)
     if get_origin(kind) is list:
         return lambda cell: [_as_declared(one, of[0]) for one in list_of(cell)]
     if get_origin(kind) is dict:
         return lambda cell: {name: _as_declared(one, of[1]) for name, one in mapping_of(cell).items()}
     struct = next((one for one in (kind, *of) if isinstance(one, type) and issubclass(one, Struct)), None)
-    return (lambda cell: cell) if struct is None else (lambda cell: _as_declared(cell, struct))
+    return None if struct is None else lambda cell: _as_declared(cell, struct)
 
 
 def is_standalone(episode: Mapping[str, Any]) -> bool:
@@ -486,6 +492,12 @@ class EpisodeLayout:
 
         for at, record in records_in(take, file, of_agents(), quarantine, self.noted.add):
             yield places[at], record if self.is_whole else replace(record, tokens=None, earlier=())
+
+    def all_records(self, files: Sequence[Path], quarantine: QuarantineLog) -> list[Record]:
+        """The rollouts of all lines of files."""
+        rows = ((file, read_jsonl(file, quarantine)) for file in files)
+        with without_collection():
+            return [record for file, some in rows for _, record in self.records(file, some, quarantine)]
 
     def log(self, files: Sequence[Path], quarantine: QuarantineLog) -> ColumnLog:
         """A log whose rewards alone are read."""

@@ -24,7 +24,6 @@ from gradscope.reason import Reason
 from gradscope.rollouts.arrays import to_floats, to_strings, to_texts
 from gradscope.rollouts.groups import GroupsOfTable, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.parsing.cells import finite_or_none, mapping_of
-from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, WatchedLog, counted
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
@@ -35,7 +34,6 @@ from gradscope.rollouts.readers.prime_rl.episode import (
     AgentRollout,
     AgentTrace,
     EpisodeLayout,
-    Node,
     columns_of,
     in_no_loss,
     names_by_agent,
@@ -83,7 +81,7 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
                 REWARD + _TRAINED: trained,
                 "sample": sample_hashes(names),
             },
-            noted=_about_logprobs([one.trace.nodes for one in rollouts]),
+            noted=_about_logprobs([one.logprobs for one in rollouts]),
             sample=names.__getitem__,
             further=lambda at: {
                 **columns.further(at),
@@ -100,11 +98,11 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
     )
 
 
-def _about_logprobs(rollouts: Sequence[Sequence[Node]]) -> dict[str, NDArray[np.bool_]]:
+def _about_logprobs(rollouts: Sequence[Sequence[Any]]) -> dict[str, NDArray[np.bool_]]:
     def text(logprobs: Any) -> bytes:
         return bytes(logprobs) if isinstance(logprobs, Raw) else repr(logprobs).encode()
 
-    texts = [b" ".join([text(node.logprobs) for node in nodes]) for nodes in rollouts]
+    texts = [b" ".join(map(text, nodes)) for nodes in rollouts]
     patterns = {_LOGGED: re.compile(rb"[0-9]"), _FINE: _FINER}
     return {
         name: np.array([pattern.search(text) is not None for text in texts], dtype=np.bool_)
@@ -227,9 +225,7 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
     layout = stream_layout(annotations, is_whole=is_whole)
     groups: Sequence[RolloutGroup]
     if is_whole:
-        rows = ((file, read_jsonl(file, quarantine)) for file in files)
-        records = [record for file, some in rows for _, record in layout.records(file, some, quarantine)]
-        groups, placed = _at_their_steps(records, quarantine)
+        groups, placed = _at_their_steps(layout.all_records(files, quarantine), quarantine)
     else:
         groups, placed = _rewards_alone(layout.log(files, aside := QuarantineLog()), request)
         quarantine.include(aside, {str(file): number for number, file in enumerate((*beside, *files))})

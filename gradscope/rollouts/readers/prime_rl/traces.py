@@ -249,9 +249,7 @@ def _read(request: ReadRequest) -> Run:
     layout = step_layout(trained, is_whole=is_whole)
     groups: Sequence[RolloutGroup]
     if is_whole:
-        rows = ((file, read_jsonl(file, quarantine)) for file in files)
-        records = (record for file, some in rows for _, record in layout.records(file, some, quarantine))
-        groups = build_groups(records, quarantine)
+        groups = build_groups(layout.all_records(files, quarantine), quarantine)
     else:
         groups = reduced_groups(layout.log(files, quarantine), request) or ()
     has_batches = trained.traces or (not is_whole and names_traces(batches))

@@ -5,7 +5,6 @@ Processes are forked, so that what is declared in functions need not be sent; el
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import signal
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from gradscope.errors import InputError
-from gradscope.machine.memory import trim_heap
+from gradscope.machine.memory import trim_heap, without_collection
 from gradscope.outside.limits import MOST_ROW, most
 from gradscope.results.source import TWICE
 from gradscope.rollouts.arrays import to_indices
@@ -240,22 +239,19 @@ def scan_files(
 ) -> Iterator[Scanned | int]:
     """Blocks of rows of files in order, from bytes that were read before on; of one for the row reader its number."""
     global _work
-    before, collects = _work, gc.isenabled()
-    _work = (files, declared, with_texts)
-    gc.disable()  # rows have no cycles, and each pass looks at all of them
+    before, _work = _work, (files, declared, with_texts)
     try:
-        tasks = list(_tasks(files, declared, ends))
-        num_bytes = sum(map(expanded_size, files)) - sum(ends.values())
-        num_processes = min(_num_cores(), len(tasks))
-        if num_processes > 1 and num_bytes >= MIN_FORKED and _can_fork():
-            yield from _in_processes(tasks, num_processes)
-        else:
-            for task in tasks:
-                yield from [task] if isinstance(task, int) else _scan(task)
+        with without_collection():
+            tasks = list(_tasks(files, declared, ends))
+            num_bytes = sum(map(expanded_size, files)) - sum(ends.values())
+            num_processes = min(_num_cores(), len(tasks))
+            if num_processes > 1 and num_bytes >= MIN_FORKED and _can_fork():
+                yield from _in_processes(tasks, num_processes)
+            else:
+                for task in tasks:
+                    yield from [task] if isinstance(task, int) else _scan(task)
     finally:
         _work = before
-        if collects:
-            gc.enable()
         trim_heap()  # blocks leave holes that the statistics would not fit
 
 

@@ -18,8 +18,8 @@ from msgspec import UNSET
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
 from gradscope.rollouts.readers.beside import with_logged_metrics
-from gradscope.rollouts.readers.flat.columns import chosen_name
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
+from gradscope.rollouts.readers.generic import chosen_name
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     NOT_IDS,

@@ -19,8 +19,8 @@ import numpy as np
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RolloutGroup
-from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.format import Format
+from gradscope.rollouts.readers.generic import list_names
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     digest,

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,29 +14,9 @@ from gradscope.rollouts.readers.slime.miles import TokenColumns
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-from tests.rollouts.readers.reduced import STRANGE, assert_reduced_alike, mutated
+from tests.rollouts.readers.reduced import STRANGE, assert_reduced_alike
 from tests.rollouts.readers.reduced import write_lines as write_damaged
 from tests.rollouts.readers.slime.test_rollouts import archive, sample
-
-PLAIN: dict[str, Any] = {
-    "sample_index": 0,
-    "response_length": 2,
-    "tokens": [5, 9, 2],
-    "loss_mask": [0, 1],
-    "rollout_log_probs": [-0.1, -0.2],
-}
-OTHERS: dict[str, tuple[Any, ...]] = {
-    "response_length": (None, 0, -1, 3, 4, 2**60),
-    "tokens": (None, [], [5, None, 2], [5], [5, 2]),
-    "loss_mask": (None, [], [1], [0, 0], [1, 0], [None, 1], [None, None], [1, 1, 1]),
-    "rollout_log_probs": (None, [], [-0.1], [None, -0.2], [float("nan"), 0.0]),
-}
-
-
-def variants() -> list[dict[str, Any]]:
-    """Rows of which one cell is another, and rows of which two are."""
-    single = [PLAIN | {name: cell} for name, cells in OTHERS.items() for cell in cells]
-    return [PLAIN, *single, *(row | {name: cell} for row in single for name, cells in OTHERS.items() for cell in cells)]
 
 
 def test_the_file_beside_another() -> None:
@@ -146,34 +125,6 @@ def test_a_damaged_parquet_file_is_set_aside(tmp_path: Path) -> None:
     (tmp_path / "run/dashboard_columns/rollout_1.parquet").write_bytes(b"PAR1")
     (lost,) = read_run(tmp_path / "run").source.quarantined.lost
     assert "rollout_1.parquet is not a readable Parquet file" in lost
-
-
-SEVERAL = {"a": 1.0, "b": 0.0}
-ROWS = [
-    *(row(index, group_index=index // 4, reward=index / 3) for index in range(8)),
-    *(row(1, group_index=0, reward=1 / 3, messages=messages) for messages in (None, [], [{"role": "user"}])),
-    *(row(index, reward=SEVERAL) for index in (2, 3)),
-    row(None),
-]
-
-
-@pytest.mark.slow
-def test_damaged_trajectories_have_the_answers_of_the_row_reader(tmp_path: Path) -> None:
-    plain = [one for one in variants() if None not in (one["tokens"] or ())]
-    num_read = 0
-    for seed in range(40):
-        chance, folder = random.Random(seed), tmp_path / str(seed)
-        for step in range(1 + seed % 3):
-            rows = ROWS if seed % 2 else ROWS[:-3]
-            lines = [json.dumps(rows[0]), *mutated(rows, chance.randrange(1 << 30), within=("reward",))]
-            write_damaged(folder / f"trajectory/{step}.jsonl", lines, ended=seed % 5 > 0)
-            if seed % 4:
-                kinds = chance.choices(variants() if seed % 7 == 0 else plain, k=8)
-                found = [one | {"sample_index": chance.choice([*range(9), None])} for one in kinds]
-                (folder / "dashboard_columns").mkdir(exist_ok=True)
-                pq.write_table(pa.Table.from_pylist(found), folder / f"dashboard_columns/rollout_{step}.parquet")
-        num_read += isinstance(assert_reduced_alike(folder), Run)
-    assert num_read > 28
 
 
 @pytest.mark.parametrize("key", sorted(row()))

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOnDisk, holds_rewards_alone
@@ -142,34 +140,6 @@ def plain_sample(index: int, /, **cells: Any) -> dict[str, Any]:
         **{"reward": 1.0, "prompt": f"p{index // 2}", "response": f"r{index}"},
     }
     return {name: cell for name, cell in {**plain, **cells}.items() if cell is not ABSENT}
-
-
-@st.composite
-def samples(draw: st.DrawFn) -> Any:
-    """A sample, some of whose cells are others; now and then it is none."""
-    if draw(st.integers(0, 15)) == 0:
-        return draw(st.sampled_from([None, [], "x", {}, 3.0]))
-    odd = draw(st.lists(st.sampled_from(sorted(ODD)), max_size=2))
-    return plain_sample(draw(st.integers(0, 5)), **{name: draw(st.sampled_from(ODD[name])) for name in odd})
-
-
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    documents=st.lists(
-        st.tuples(st.sampled_from([0, 0, 1, 1, 2, "2", 5, None, "x"]), st.lists(samples(), max_size=8)),
-        min_size=1,
-        max_size=3,
-    ),
-    named=st.sampled_from([None, None, None, "b"]),
-)
-def test_messy_dumps_have_the_answers_of_the_row_reader(
-    tmp_path_factory: pytest.TempPathFactory, documents: list[tuple[Any, list[Any]]], named: str | None
-) -> None:
-    folder = tmp_path_factory.mktemp("log")
-    for number, (step, found) in enumerate(documents):
-        archive(folder / "rollout_data" / f"{number}.pt", {"rollout_id": step, "samples": found})
-    assert_reduced_alike(folder, ReadOptions(columns=ColumnNames(reward=named)))
 
 
 @pytest.mark.parametrize(("name", "cell"), [(name, cell) for name, cells in ODD.items() for cell in cells])

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ReadOptions
@@ -126,53 +124,6 @@ def write(path: Path, *lines: dict[str, Any] | str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in lines))
     return path
-
-
-@st.composite
-def lines(draw: st.DrawFn) -> dict[str, Any] | str:
-    """A line, some of whose cells, lists or keys are others."""
-    row = batch(
-        step=draw(st.sampled_from([["1"] * 4, ["2"] * 4, [3] * 4, ["1", "1", "2", "2"], ["2", "1", "2", "1.0"]]))
-    )
-    for _ in range(draw(st.integers(0, 3))):
-        key = draw(st.sampled_from(KEYS))
-        match draw(st.sampled_from(["cell", "list", "short", "other", "without"])):
-            case "cell":
-                cells = [*row[key]] if isinstance(row.get(key), list) and row[key] else [0.5] * ROWS
-                cells[draw(st.integers(0, len(cells) - 1))] = draw(st.sampled_from(CELLS))
-                row[key] = cells
-            case "list":
-                row[key] = [draw(st.sampled_from(CELLS))] * ROWS
-            case "short":
-                row[key] = [1.0] * (ROWS - 1)
-            case "other":
-                row[key] = draw(st.sampled_from(CELLS))
-            case _:
-                row.pop(key, None)
-    text = json.dumps(row)
-    return draw(st.sampled_from([text, text, text, text, text, text[:-3], "", "[1]", "null", text + text]))
-
-
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    found=st.lists(st.tuples(lines(), st.integers(1, 3)), min_size=1, max_size=4),
-    arguments=st.sampled_from(
-        [None, {"num_generations": 2}, {"reward_weights": [1.0, 0.5]}, {"reward_weights": [1e308, -1e308]}]
-    ),
-)
-def test_messy_logs_have_the_answers_of_the_row_reader(
-    tmp_path_factory: pytest.TempPathFactory,
-    found: list[tuple[dict[str, Any] | str, int]],
-    arguments: dict[str, Any] | None,
-) -> None:
-    folder = tmp_path_factory.mktemp("log")
-    log = write(folder / "completions.jsonl", batch(), *(one for one, times in found for _ in range(times)))
-    options = ReadOptions()
-    if arguments is not None:
-        (folder / "args.json").write_text(json.dumps(arguments))
-        options = ReadOptions(trainer_args=folder / "args.json")
-    assert_reduced_alike(log, options)
 
 
 @pytest.mark.parametrize("key", KEYS)

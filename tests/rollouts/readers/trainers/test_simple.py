@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
+import os
+import shutil
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,12 @@ from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 from gradscope.diagnostics.logged.tokens import GatheredStaleness, gathered
 from gradscope.errors import InputError
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-from tests.rollouts.readers.reduced import STRANGE, assert_reduced_alike, mutated
+from tests.rollouts.readers.reduced import STRANGE, assert_reduced_alike
 from tests.rollouts.readers.reduced import write_lines as write_damaged
 
 LOG = REPOSITORY / "fixtures/logs/areal"
@@ -287,38 +291,6 @@ def write(folder: Path, *files: Sequence[Any]) -> Path:
     return folder
 
 
-MESSAGES = [[{"role": "user", "content": "q"}]] * 2 + [[], None]
-LINES = [
-    *(step_line(step) for step in (2, 1, 1)),
-    step_line(4, id=["a", None, "", "b"]),
-    step_line(prompt=MESSAGES),
-    {name: cells for name, cells in step_line(messages=MESSAGES).items() if name != "prompt"},
-]
-
-
-@pytest.mark.slow
-def test_damaged_dumps_have_the_answers_of_the_row_reader(tmp_path: Path) -> None:
-    for seed in range(300):
-        chance = random.Random(seed)
-        files = [mutated(LINES, 2 * seed + at) for at in range(1 + seed % 2)]
-        for lines in files:
-            for at, found in enumerate(lines):
-                if chance.random() < 0.5:
-                    lines[at] = with_an_odd_element(found, chance)
-        assert_reduced_alike(write(tmp_path / str(seed), *files))
-
-
-def with_an_odd_element(found: str, chance: random.Random) -> str:
-    try:
-        cells = json.loads(found)
-    except ValueError:
-        return found
-    lists = [value for value in cells.values() if isinstance(value, list) and value] if isinstance(cells, dict) else []
-    for chosen in lists[:1] and [chance.choice(lists)]:
-        chosen[chance.randrange(len(chosen))] = chance.choice(STRANGE)
-    return json.dumps(cells)
-
-
 def test_the_sample_of_the_format() -> None:
     run = assert_reduced_alike(REPOSITORY / "fixtures/logs/roll")
     assert isinstance(run, Run)
@@ -331,23 +303,6 @@ def test_an_odd_element_has_the_answer_of_the_row_reader(tmp_path: Path, key: st
         cells = step_line()
         cells[key] = [value, *cells[key][1:]]
         assert_reduced_alike(write(tmp_path / str(at), [step_line(), cells], [cells]))
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        [[step_line(1)], [step_line(1)]],
-        [[step_line(2)], [step_line(1)]],
-        [[step_line(1, id=["c", "a", "b", "b"])], [step_line(1, domain=["code"] * 4), step_line(1)]],
-        [[step_line(scores=[None] * 4)]],
-        [[step_line(scores=[1.0, "x", float("nan"), 10**400])]],
-        [[step_line(global_step=["3", 3.0, 1 << 60, True])]],
-        [["{", step_line(responses=[]), step_line(), "null"], [""]],
-        [[step_line(scores=[1.0]), step_line(id=None)]],
-    ],
-)
-def test_lines_of_other_settings(tmp_path: Path, files: Sequence[Sequence[Any]]) -> None:
-    assert_reduced_alike(write(tmp_path, *files))
 
 
 def test_tinker_summaries_hold_rewards_only() -> None:
@@ -376,3 +331,68 @@ def test_tinker_names_the_weights_that_sampled(tmp_path: Path) -> None:
     rows = [{**row, "sampling_client_step": cell} for cell in (None, -1, "new", 1)]
     run = read_run(write_lines(tmp_path / "train_rollout_summaries.jsonl", *rows))
     assert [rollout.policy_versions for rollout in run.groups[0].rollouts] == [None, None, None, (1, 1)]
+
+
+TRACKIO_LOG = REPOSITORY / "fixtures/logs/trackio_traces"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return Path(shutil.copy(TRACKIO_LOG / "async-grpo.db", tmp_path / "project.db"))
+
+
+def change(database: Path, statement: str, *cells: Any) -> None:
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute(statement, cells)
+        connection.commit()
+
+
+def test_traces_with_rewards_are_rollouts_with_the_metrics_beside_them() -> None:
+    run = read_run(TRACKIO_LOG)
+    assert (run.source.format, run.source.kind, run.steps) == ("trackio", "rollouts", (1, 2))
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)]
+    first = run.groups[0].rollouts[0]
+    assert (first.prompt, first.completion, first.rewards, first.advantage) == ("2+2?", "4", {"accuracy": 1.0}, 0.5)
+    assert [run.metrics[step]["frac_reward_zero_std"] for step in (1, 2)] == [0.0, 0.5]
+
+
+def test_of_several_runs_one_is_named(database: Path) -> None:
+    change(database, "UPDATE traces SET run_name = 'other' WHERE step = 2")
+    change(database, "DELETE FROM metrics")
+    with pytest.raises(InputError, match="has traces of 2 runs: calm-sea-1, other"):
+        read_run(database)
+    run = read_run(database, ReadOptions(metric_run="other"))
+    assert (run.steps, run.metrics) == ((2,), {})
+    shutil.copy(database, database.with_name("second.db"))
+    with pytest.raises(InputError, match="has traces of 2 projects"):
+        read_run(database.parent)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "reason"),
+    [
+        ("metadata", b"{", "the trace is not JSON"),
+        ("metadata", None, "the trace is not JSON"),
+        ("metadata", json.dumps({"reward": 1.0}), "metadata.group_id is missing"),
+        ("metadata", json.dumps({"group_id": 0}), "the reward is missing"),
+        ("step", "soon", "step is not a whole number"),
+    ],
+)
+def test_traces_that_cannot_be_used_are_set_aside(database: Path, column: str, cell: Any, reason: str) -> None:
+    change(database, "ALTER TABLE traces RENAME TO strict")
+    change(database, "CREATE TABLE traces AS SELECT * FROM strict")  # in which a cell may be null
+    change(database, f"UPDATE traces SET {column} = ? WHERE trace_index = 0 AND step = 1", cell)
+    assert set_aside(read_run(database)) == {reason: 1}
+
+
+def test_a_database_without_rewards_in_its_traces_is_one_of_metrics(database: Path) -> None:
+    change(database, "UPDATE traces SET metadata = ?", b"{}")
+    run = read_run(database, metrics_alone=True)
+    assert (run.source.kind, run.metrics[2]["frac_reward_zero_std"]) == ("metrics", 0.5)
+
+
+def test_a_database_of_any_name_is_opened(tmp_path: Path) -> None:
+    """Names of files are bytes: this one is no UTF-8, and has what a URI gives a meaning."""
+    name = os.fsdecode(b"a\xff#%41.db")
+    shutil.copyfile(TRACKIO_LOG / "async-grpo.db", tmp_path / name)
+    assert len(read_run(tmp_path / name).groups) == len(read_run(TRACKIO_LOG).groups)
