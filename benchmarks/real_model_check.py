@@ -28,9 +28,8 @@ def main() -> None:
     print(f"grad_norm of step 1: {total:.7g}; replay says {replayed['steps'][0]['recomputed']['grad_norm']:.7g}")
     ranked = json.loads((folder / "measured" / "rank_rollout.json").read_text(encoding="utf-8"))["result"]
     curve = next(row for row in ranked["curve"] if (row["step"], row["advantage"], row["group_size"]) == (1, "grpo", 8))
-    print(
-        f"mean effective rank of {len(ranks)} live groups: {sum(ranks) / len(ranks):.4f}; rank says {curve['effective_rank']['value']:.4f}"
-    )
+    said = curve["effective_rank"]["value"]
+    print(f"mean effective rank of {len(ranks)} live groups: {sum(ranks) / len(ranks):.4f}; rank says {said:.4f}")
     samples = (folder / "full" / "heldout" / "before.jsonl").read_text(encoding="utf-8").splitlines()
     for k in (1, 64):
         print(f"pass@{k} before: {pass_at_k(list(map(json.loads, samples)), k):.6f}")
