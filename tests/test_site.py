@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 FIRST_HITS = {
+    "why did my run plateau": "recipes/#why-did-my-run-plateau",
     "no gradient": "degeneracy/",
     "gradient norm spike": "spike/",
     "training widen pass@k": "passk/",
@@ -28,6 +29,8 @@ FIRST_HITS = {
     "compare two runs": "compare/",
     "trl log completions": "howto/#trl-as-it-is-from-its-log-of-completions",
     "replay mismatch": "replay/",
+    "loss is zero": "report/#the-loss-is-zero",
+    "nan gradient": "spike/#a-nan-gradient",
     "out of memory": "engine/#out-of-memory-or-of-time",
 }
 """What a person in trouble types into the site's search -> where it should lead."""

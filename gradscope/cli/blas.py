@@ -1,4 +1,4 @@
-"""What numerical libraries take at their start: threads for linear algebra, turns while they wait, and a compiler."""
+"""What numerical libraries take at their start: threads for linear algebra, turns while they wait, and idle modules."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ def one_blas_thread() -> None:
         os.environ.setdefault(name, "1")
 
 
-def late_compiler() -> None:
-    """Load ``numpy.f2py`` only once something looks into it.
+def late_modules() -> None:
+    """Load modules of NumPy and SciPy that none of our numbers needs only once something looks into them.
 
-    scipy.special copies the names of NumPy, that one among them, and it takes a fifth of all imports of scipy.special.
+    scipy.special copies the names of NumPy, and scipy.optimize has an optimizer that triangulates; a third of what both
+    take to import is for these three.
     """
-    spec = None if "numpy.f2py" in sys.modules else find_spec("numpy.f2py")
-    if spec is None or spec.loader is None:
-        return
-    spec.loader = LazyLoader(spec.loader)
-    module = sys.modules["numpy.f2py"] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.modules["numpy"].f2py = module  # type: ignore[attr-defined]
+    for parent, name in (("numpy", "f2py"), ("numpy", "testing"), ("scipy", "spatial")):
+        whole = f"{parent}.{name}"
+        spec = None if whole in sys.modules else find_spec(whole)
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+            module = sys.modules[whole] = module_from_spec(spec)
+            spec.loader.exec_module(module)
+            setattr(sys.modules[parent], name, module)
 
 
 def patient_threads() -> None:

@@ -57,8 +57,11 @@ def reach_finding(comparison: PassAtKComparison) -> str:
         return f"{comparison.first} and {comparison.second} have no budget in common."
     alone = f"{with_interval(defined[0].difference, '+.3f')} at k = {defined[0].k}; " if len(defined) == 1 else ""
     turn = "" if comparison.crossover_k is None else f"; the sign turns at k = {comparison.crossover_k}"
-    between = " between search compression and capacity expansion" if comparison.verdict == "undecided" else ""
-    return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {comparison.verdict}{between}."
+    verdict: str = comparison.verdict
+    if verdict == "undecided":
+        lost = comparison.evidence.startswith("losses at every")
+        verdict = "neither wider nor sharper" if lost else "undecided whether it solves more or needs fewer samples"
+    return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {verdict}."
 
 
 def _caution(comparison: PassAtKComparison) -> str:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import open_file, read_whole
@@ -123,6 +122,8 @@ def _schema(rewards: Iterable[str], *, has_trainers: bool) -> pa.Schema:
 
 def _write(path: Path, tables: Sequence[pa.Table], *, force: bool = False) -> None:
     """A file of these tables, and its checksum beside it."""
+    import pyarrow.parquet as pq  # 30 ms that no other log needs
+
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, tables[0].schema, compression="zstd") as writer:
         for table in tables:
@@ -155,12 +156,16 @@ def _join(run: Path, step: int) -> Path | None:
 
 
 def _table_of(file: Path) -> pa.Table:
+    import pyarrow.parquet as pq  # 30 ms that no other log needs
+
     with pq.ParquetFile(file) as opened:
         return opened.read()
 
 
 def _split(file: Path, run: Path) -> None:
     """Give each step of a joined file one of its own again."""
+    import pyarrow.parquet as pq  # 30 ms that no other log needs
+
     with pq.ParquetFile(file) as opened:
         for index in range(opened.num_row_groups):
             rows, names = opened.read_row_group(index).to_pylist(), opened.schema_arrow.names
@@ -245,6 +250,8 @@ def read_step_rollouts(path: Path, quarantine: SetAside | None = None) -> tuple[
     Raises:
         InputError: The file is damaged, not ours, of another version of the schema, or not what its checksum says.
     """
+    import pyarrow.parquet as pq  # 30 ms that no other log needs
+
     _require_checksum(path)
     try:
         with open_file(path) as stream:

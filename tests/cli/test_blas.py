@@ -17,11 +17,18 @@ def test_linear_algebra_takes_one_thread_unless_told_otherwise(monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_a_compiler_is_loaded_only_where_something_looks_into_it() -> None:
+@pytest.mark.parametrize(
+    ("inner", "use"),
+    [
+        ("numpy.f2py.crackfortran", "numpy.f2py.get_include()"),
+        ("numpy.testing._private.utils", "numpy.testing.assert_equal(1, 1)"),
+        ("scipy.spatial._qhull", "scipy.spatial.ConvexHull([[0, 0], [0, 1], [1, 0]])"),
+    ],
+)
+def test_idle_modules_are_loaded_only_where_something_looks_into_them(inner: str, use: str) -> None:
     code = (
-        "import sys; from gradscope.cli.blas import late_compiler; late_compiler(); late_compiler(); "
-        "import numpy, scipy.special; name = 'numpy.f2py.crackfortran'; before = name in sys.modules; "
-        "numpy.f2py.get_include(); print(before, name in sys.modules)"
+        "import sys; from gradscope.cli.blas import late_modules; late_modules(); late_modules(); "
+        f"import numpy, scipy.optimize; seen = lambda: {inner!r} in sys.modules; print(seen()); {use}; print(seen())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]

@@ -38,7 +38,7 @@ def test_a_comparison_is_its_verdict_its_factor_and_what_is_left_out() -> None:
     verdict, unpaired, factor, caution = compared(COMPARISON)
     assert verdict == (
         "after against before: a gain at the smallest budget, no certain difference at the largest; the sign turns at "
-        "k = 16. Verdict: undecided between search compression and capacity expansion."
+        "k = 16. Verdict: undecided whether it solves more or needs fewer samples."
     )
     assert caution.startswith("A verifier that passes 1.0 % of wrong samples counts")
     assert factor == "before needs 6.30 [4.80, 8.20] times the samples of after for the same pass@1."

@@ -16,7 +16,7 @@ from gradscope.diagnostics.degeneracy.group_rewards import By
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
-from gradscope.render.figures.style import BLUE, ORANGE, first_middle_last, name_of, power_of_ten, save_figure
+from gradscope.render.figures.style import BLUE, ORANGE, name_of, power_of_ten, save_figure
 from gradscope.render.files import document_of, tidy_tables
 from gradscope.render.registry import draw_figures
 from gradscope.results.envelope import render_json
@@ -181,8 +181,3 @@ def test_no_line_shows_a_number_that_the_document_does_not_have(report: object) 
             data = line.get_xdata() if name == "rank_gradient_update" else line.get_ydata()  # its rows are weights
             for value in np.asarray(data, dtype=np.float64):
                 assert np.isnan(value) or np.abs(known - value).min() <= 1e-12 * max(1.0, abs(value)), (name, value)
-
-
-def test_of_many_the_first_the_middle_and_the_last_stand_side_by_side() -> None:
-    assert first_middle_last([1, 2, 3]) == [1, 2, 3]
-    assert first_middle_last(range(10, 16)) == [10, 13, 15]

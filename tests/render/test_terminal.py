@@ -317,7 +317,7 @@ def test_a_report_says_what_each_answer_asks_for_the_numbers_on_top_and_what_is_
     assert text.startswith("It does not. Of 3 questions this log answers 2 (1 with a problem, 1 to look at).")
     assert "look Half of it, says" in text
     assert "25.0 % [10.0 %, 40.0 %]" in text
-    assert "Not in this log: coverage; the page says what to log." in text
+    assert "absent coverage: the page says what to log" in text
     sections = " ".join(printed(render_table(run_report(), ("sections",))).split())
     places = [sections.index(f"{one.severity} {one.question}") for one in run_report().by_severity]
     assert places == sorted(places)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from gradscope.cli.blas import late_compiler, one_blas_thread
+from gradscope.cli.blas import late_modules, one_blas_thread
 from gradscope.option import Option, options_of
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -57,7 +57,7 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
 
             if not needs_torch:
                 one_blas_thread()
-            late_compiler()
+            late_modules()
             named = next(values[name] for name in _RUNS if name in values)
             runs = [named] if isinstance(named, str) else named
             quiet = any(getattr(record, "quiet", False) for record in made.values())

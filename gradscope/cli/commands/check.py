@@ -15,7 +15,7 @@ from gradscope.cli.arguments.lists import parse_metrics
 from gradscope.cli.arguments.options import complete_metric, output_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import further
+from gradscope.cli.output.next_commands import of_same_run
 from gradscope.cli.output.streams import say
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.machine.processes import process_index
@@ -187,7 +187,7 @@ def check(
                 engine=replace(engine, notice=result.notice),
                 progress=progress,
             )
-        result.deliver(report, printed=_printed(report, form), show=tables, then=further(context, tables))
+        result.deliver(report, printed=_printed(report, form), show=tables, then=[of_same_run(context, "report")])
     if update and not out.quiet:
         say(f"wrote {named}")
         for name in report.without_interval:

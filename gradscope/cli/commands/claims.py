@@ -20,7 +20,7 @@ from gradscope.cli.arguments.options import (
 )
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import further
+from gradscope.cli.output.next_commands import of_same_run
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -91,4 +91,4 @@ def claims(
                 engine=replace(engine, notice=result.notice),
                 progress=progress,
             )
-        result.deliver(report, show=tables, then=further(context, tables))
+        result.deliver(report, show=tables, then=[of_same_run(context, "report")])

@@ -11,7 +11,6 @@ from gradscope.cli.arguments.lists import parse_counts
 from gradscope.cli.arguments.options import measure_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import further
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
@@ -41,7 +40,6 @@ ShowOption = Annotated[list[str] | None, options.show_option("compare")]
 
 @with_records(leave_out=("model", "initial_weights", "completion_ids", "trainer_args", "num_samples", "num_correct"))
 def compare(
-    context: typer.Context,
     runs: RunsArgument,
     k: KOption = None,
     vary: VaryOption = None,
@@ -66,4 +64,4 @@ def compare(
                 *runs, ks=budgets, only=vary, gradients=gradients, strict=read.strict, read=read, progress=progress
             )
         two = len(runs) == 2 and any(pair.within_runs for pair in comparison.pairs)
-        result.deliver(comparison, show=tables, then=[["report", *runs]] if two else further(context, tables))
+        result.deliver(comparison, show=tables, then=[["report", *runs]] if two else ())

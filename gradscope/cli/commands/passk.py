@@ -11,7 +11,6 @@ from gradscope.cli.arguments.lists import parse_counts
 from gradscope.cli.arguments.options import measure_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import further
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = ("gradscope passk my-run", "gradscope passk my-run/heldout/before.jsonl my-run/heldout/after.jsonl --k 1,16")
@@ -43,7 +42,6 @@ ShowOption = Annotated[list[str] | None, options.show_option("passk")]
     ),
 )
 def passk(
-    context: typer.Context,
     files: FilesArgument,
     k: KOption = None,
     success_threshold: options.SuccessThresholdOption = None,
@@ -65,4 +63,4 @@ def passk(
             report = measure_pass_at_k(
                 *files, ks=budgets, success_threshold=success_threshold, read=read, progress=progress
             )
-        result.deliver(report, show=tables, then=further(context, tables))
+        result.deliver(report, show=tables)

@@ -12,7 +12,7 @@ from gradscope.cli.arguments.lists import parse_counts, parse_names, parse_steps
 from gradscope.cli.arguments.options import StepsOption, complete_formulation, measure_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import further
+from gradscope.cli.output.next_commands import of_same_run
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.results.row_kinds import RowKind
@@ -96,4 +96,4 @@ def rank(
                 output=result.staging,
                 progress=progress,
             )
-        result.deliver(report, show=tables, then=further(context, tables))
+        result.deliver(report, show=tables, then=[of_same_run(context, "report")])

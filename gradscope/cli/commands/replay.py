@@ -13,7 +13,7 @@ from gradscope.cli.arguments.lists import parse_steps
 from gradscope.cli.arguments.options import StepsOption, complete_formulation, measure_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import further
+from gradscope.cli.output.next_commands import of_same_run
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -74,9 +74,8 @@ def replay(
                 engine=replace(engine, notice=result.notice, unfinished=engine.unfinished or result.unfinished),
                 progress=progress,
             )
-        gates = (
-            [shlex.split(report.equivalent_check)[1:]] if report.verdict != "cannot" and report.equivalent_check else []
-        )
-        result.deliver(report, show=tables, then=gates or further(context, tables))
+        is_judged = report.verdict != "cannot" and report.equivalent_check
+        gate = shlex.split(report.equivalent_check)[1:] if is_judged else of_same_run(context, "report")
+        result.deliver(report, show=tables, then=[gate])
     if report.verdict != "match" or result.lost:
         raise typer.Exit(1)

@@ -8,7 +8,6 @@ import typer
 
 from gradscope.cli.output.streams import show_command, show_line
 from gradscope.machine.processes import num_processes
-from gradscope.render.terminal.names import ALL
 
 _SWITCHES = frozenset({"--json", "--force", "--follow", "--update-baseline"})
 _WITH_VALUE = frozenset({"--output", "-o", "--show", "--every", "--idle"})
@@ -27,12 +26,6 @@ def typed_again(typed: Sequence[str]) -> list[str]:
         elif word not in _SWITCHES and not (word.startswith("-o") and not word.startswith("--")):
             kept.append(word)
     return kept
-
-
-def further(context: typer.Context, show: Sequence[str]) -> list[list[str]]:
-    """The same command with all its tables, where it was not asked for them yet."""
-    again = [str(context.info_name), *typed_again(context.meta["typed"])]
-    return [] if ALL in show else [[*again, "--show", ALL]]
 
 
 def of_same_run(context: typer.Context, command: str) -> list[str]:

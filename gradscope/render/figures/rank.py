@@ -26,7 +26,6 @@ from gradscope.render.figures.style import (
     MUTED,
     ORANGE,
     SERIES,
-    first_middle_last,
     label_lines,
     label_room,
     name_of,
@@ -35,6 +34,7 @@ from gradscope.render.figures.style import (
     tick_steps,
 )
 from gradscope.render.views.rank import merge_same
+from gradscope.render.views.view import evenly
 from gradscope.results.rank import FormulationUpdate, GroupShare, RankCurvePoint, RankReport, WeightRankPoint
 from gradscope.results.tokens import GradientSparsity
 
@@ -62,9 +62,7 @@ def _curve(report: RankReport) -> Figure:
     others = _at_last(panels, last)
     both = len(others) > 1
     left_out = (
-        f"; in the tables alone: {len(panels) - len(others)} of the advantages"
-        if both and len(others) < len(panels)
-        else ""
+        f"; {len(panels) - len(others)} more advantages in the tables" if both and len(others) < len(panels) else ""
     )
     centered = "centered" if report.spectra and report.spectra[0].label.centered else "not centered"
     figure, axes = new_figure(
@@ -164,14 +162,14 @@ _Known = Sequence[tuple[int, Estimate]]
 def draw_sizes(report: RankReport) -> dict[str, Figure]:
     """Ranks against G of the first formulation with several G, at the first, a middle and the last step, if any."""
     points = _of_several_sizes(report.curve)
-    steps = first_middle_last(sorted({point.step for point in points}))
+    steps = evenly(sorted({point.step for point in points}), 3)
     return {"rank_sizes": _sizes(points, steps, "Rank of a group's gradient", ())} if points else {}
 
 
 def draw_weight_sizes(report: RankReport) -> dict[str, Figure]:
     """The rank of dL/dW of one group against G: each weight, their mean, and its nulls, likewise."""
     points = _of_several_sizes([point for point in report.weight_curve if point.tensor is None])
-    steps = first_middle_last(sorted({point.step for point in points}))
+    steps = evenly(sorted({point.step for point in points}), 3)
     if not points:
         return {}
     weights = [p for p in report.weight_curve if p.tensor is not None and p.advantage == points[0].advantage]

@@ -25,7 +25,6 @@ from gradscope.render.figures.style import (
     PURPLE,
     SERIES,
     clear_frame,
-    first_middle_last,
     label_lines,
     label_room,
     name_of,
@@ -34,6 +33,7 @@ from gradscope.render.figures.style import (
     tick_steps,
 )
 from gradscope.render.views.rank import short_tensor
+from gradscope.render.views.view import evenly
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport
 from gradscope.results.tokens import GradientSparsity
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
@@ -56,7 +56,7 @@ def draw_nulls(report: RankReport) -> dict[str, Figure]:
         return {}
     size = max(point.group_size for point in points)
     points = [point for point in points if point.group_size == size]
-    return {"rank_nulls": _nulls(first_middle_last(points), centered=report.spectra[0].label.centered)}
+    return {"rank_nulls": _nulls(evenly(points, 3), centered=report.spectra[0].label.centered)}
 
 
 def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
@@ -138,7 +138,7 @@ def _spectra_by_step(report: RankReport) -> Mapping[int, list[GradientSpectrum]]
     for spectrum in report.spectra:
         if spectrum.label.advantage == chosen and any(spectrum.singular_values):
             by_step[spectrum.label.step].append(spectrum)
-    return {step: _largest_groups(by_step[step]) for step in first_middle_last(sorted(by_step))}
+    return {step: _largest_groups(by_step[step]) for step in evenly(sorted(by_step), 3)}
 
 
 def _largest_groups(spectra: Sequence[GradientSpectrum]) -> list[GradientSpectrum]:

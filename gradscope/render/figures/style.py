@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import matplotlib
 from matplotlib import patheffects
@@ -27,8 +27,6 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from gradscope.render.words import plain
 from gradscope.writing import atomic_write
-
-Item = TypeVar("Item")
 
 INK = "#1f2328"
 MUTED = "#6b7280"
@@ -197,11 +195,6 @@ def clear_frame(axes: Axes) -> None:
     axes.grid(visible=False)
     for spine in axes.spines.values():
         spine.set_visible(False)
-
-
-def first_middle_last(items: Sequence[Item]) -> Sequence[Item]:
-    """Three of many, as many as stand beside each other; up to three are all shown."""
-    return items if len(items) <= 3 else [items[0], items[len(items) // 2], items[-1]]
 
 
 def label_room(names: Sequence[str]) -> float:

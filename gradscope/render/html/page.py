@@ -44,11 +44,13 @@ from gradscope.version import __version__
 
 def render_page(report: RunReport) -> str:
     """The page of one run, a complete HTML document."""
+    notes = (*report.source.inferred, *report.source.missing)
     return render_document(
         "report.html",
         title=report.name,
         report=report,
-        facts=_facts(report),
+        facts=(*_facts(report), *(notes if len(notes) == 1 else ())),
+        folded=notes if len(notes) > 1 else (),
         strip=strip_of(report),
         token_texts=token_texts_of(report),
         to_read=to_read_of(report.rollouts),
@@ -102,8 +104,6 @@ def _facts(report: RunReport) -> tuple[str, ...]:
         f"{source.path}: {source.recognized}",
         f"{source.num_rows:,} rows used, {source.quarantined.num_rows:,} set aside",
         f"Gradients recomputed at step {steps}." if steps else "No gradient was recomputed.",
-        *source.inferred,
-        *source.missing,
         *(f"Not read: {sentence}" for sentence in source.quarantined.lost),
         *(f"{one.counted} set aside: {one.reason} ({one.where})" for one in source.quarantined.reasons),
     )
@@ -215,9 +215,11 @@ def to_read_of(groups: Sequence[ReadGroup]) -> list[tuple[str, ReadGroup]]:
 def _pulls(group: ReadGroup) -> dict[int, float]:
     """The advantage of each rollout, and where none is logged how far its reward is above the group's mean."""
     logged = {one.sample: one.advantage for one in group.rollouts if one.advantage is not None}
+    if logged or group.kind in _DEAD:
+        return logged
     rewards = {one.sample: one.reward for one in group.rollouts if one.reward is not None}
     mean = sum(rewards.values()) / len(rewards) if rewards else 0.0
-    return logged or {sample: reward - mean for sample, reward in rewards.items()}
+    return {sample: reward - mean for sample, reward in rewards.items()}
 
 
 def advantage_shade(rollout: ReadRollout, group: ReadGroup) -> str:

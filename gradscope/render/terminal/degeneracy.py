@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter, itemgetter
-from typing import Any
 
 from rich.console import Group
 from rich.table import Table
@@ -19,7 +18,6 @@ from gradscope.render.terminal.layout import draw, draw_table, losses, rows_set_
 from gradscope.render.views.degeneracy import ADVANTAGES, ENVIRONMENTS, POLICIES, REWARDS, SIZES, prompts_view
 from gradscope.render.views.view import MOST_ROWS, Column, Course, digits
 from gradscope.render.words import (
-    IN_THE_FILES,
     UNDEFINED,
     Footnotes,
     Style,
@@ -83,7 +81,7 @@ def _answer(report: DegeneracyReport) -> Blocks:
     if len(report.by_group_size) > 1:
         yield Text()
         yield from draw((SIZES,), report, notes)
-        notes.remark(f"i.i.d.: p is {report.pass_rate_origin}; intervals are in the CSV")
+        notes.remark(f"i.i.d.: p is {report.pass_rate_origin}")
     if report.target is not None:
         yield from (Text(), draw_table(_plan_columns(report.target.target), report.target.plans, notes))
     if _is_windows(report):
@@ -135,14 +133,10 @@ def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
     for name, estimate, _ in rows:
         if estimate.undefined and name not in _SELDOM:
             undefined.setdefault(estimate.undefined, []).append(name.strip())
-    table = draw_table(columns, shown, notes, is_bold=_is_no_gradient)
+    table = draw_table(columns, shown, notes, is_bold=lambda row: row[0] == "no gradient")
     for reason, names in undefined.items():
         notes.remark(f"Unknown: {', '.join(names)}, because {reason}")
     return table
-
-
-def _is_no_gradient(row: Sequence[Any]) -> bool:
-    return bool(row[0] == "no gradient")
 
 
 def _last(values: Sequence[float | None]) -> float | str:
@@ -176,7 +170,7 @@ def _overall(report: DegeneracyReport, notes: Footnotes) -> Blocks:
     )
     yield cell(f"p of the i.i.d. prediction: {report.pass_rate_origin}")
     shown = [row for row in rows if row[1].is_defined or row[1] is not sampled]
-    yield draw_table(columns, shown, notes, is_bold=_is_no_gradient)
+    yield draw_table(columns, shown, notes, is_bold=lambda row: row[0] == "no gradient")
 
 
 def _short(origin: str) -> str:
@@ -207,7 +201,7 @@ def _cost(report: DegeneracyReport, notes: Footnotes) -> Blocks:
 _VIEWS = {
     "advantages": (ADVANTAGES,),
     "rewards": (REWARDS,),
-    "prompts": (prompts_view(MOST_ROWS, 28),),
+    "prompts": (prompts_view(MOST_ROWS),),
     "environments": (ENVIRONMENTS,),
     "policies": (POLICIES,),
 }
@@ -267,7 +261,6 @@ def _by_step(report: DegeneracyReport, notes: Footnotes) -> Table:
         )
     if any(name == "iid_prediction" for _, name, _ in shown):
         notes.remark(f"i.i.d. by step: p is {report.course_pass_rate_origin}")
-    notes.remark(IN_THE_FILES)
     return table
 
 

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gradscope.estimate import Estimate
 from gradscope.render.views import view
-from gradscope.render.words import STYLES, UNDEFINED, Footnotes, cell, format_estimate, format_number, plain
+from gradscope.render.words import (
+    IN_THE_FILES,
+    STYLES,
+    UNDEFINED,
+    Footnotes,
+    cell,
+    format_estimate,
+    format_number,
+    plain,
+)
 from gradscope.results.source import Source
 
+WIDTH = 80
+"""Columns that every table fits; what a terminal has beyond them goes to intervals, courses and texts."""
+_UNBOUND = 10_000
 _BARS = "▁▂▃▄▅▆▇█"
 _MISSING, _NOT_FINITE = "·", "!"
 
@@ -96,27 +111,53 @@ def draw_table(
     notes: Footnotes,
     is_bold: Callable[[Any], bool] = lambda record: False,
 ) -> Table:
-    """Records under columns; reasons go to the notes."""
+    """Records under columns, with all that the terminal has room for; reasons go to the notes."""
+    records, terminal = list(records), Console(file=sys.stdout)
+    room = terminal.width - WIDTH
+    bare = [
+        column.alone is None
+        and any(isinstance(value, Estimate) and value.interval for value in map(column.value, records))
+        for column in columns
+    ]
+    whole = [replace(column, alone="") if is_bare else column for column, is_bare in zip(columns, bare, strict=True)]
+    for chosen, more in ((whole, room), (whole, room // 2), (whole, 0), (columns, room // 2)) if room > 0 else ():
+        table = _table(chosen, records, notes, is_bold, more)
+        if terminal.measure(table, options=terminal.options.update(width=_UNBOUND)).maximum <= terminal.width:
+            return table
+    if any(bare):
+        notes.remark(IN_THE_FILES)
+    return _table(columns, records, notes, is_bold, 0)
+
+
+def _table(
+    columns: Sequence[view.Column],
+    records: Iterable[Any],
+    notes: Footnotes,
+    is_bold: Callable[[Any], bool],
+    more: int,
+) -> Table:
     table = new_table([(column.title, "left" if column.is_left else "right") for column in columns])
     for record in records:
-        cells = [_drawn(column, record, notes) for column in columns]
+        cells = [_drawn(column, record, notes, more) for column in columns]
         add_row(table, *cells, style="bold" if is_bold(record) else None)
     return table
 
 
-def _drawn(column: view.Column, record: Any, notes: Footnotes) -> str | Text:
+def _drawn(column: view.Column, record: Any, notes: Footnotes, more: int) -> str | Text:
+    """A cell; courses and texts may have so many characters more than they ask for."""
     value, style = column.value(record), column.style_of(record)
+    most = None if column.limit is None else column.limit + more
     if value is None:
         return UNDEFINED
     if isinstance(value, view.Word):
         mark = notes.number(value.note) if value.note else ""
-        limit = len(value.text) if column.limit is None else column.limit - len(mark)
+        limit = len(value.text) if most is None else most - len(mark)
         text = value.text if len(value.text) <= limit else f"{value.text[: limit - 1]}…"
         return Text(f"{text}{mark}", style=STYLES[value.tone])
     if isinstance(value, view.Course):
-        return sparkline(value.values, low=value.low, high=value.high, width=value.width)
+        return sparkline(value.values, low=value.low, high=value.high, width=value.width + more)
     if isinstance(value, str) or style == "text":
-        return cell(str(value), limit=column.limit)
+        return cell(str(value), limit=most)
     if isinstance(value, Estimate):
         alone = column.alone(record) if callable(column.alone) else column.alone or ""
         return format_estimate(value, notes, style, interval=column.alone is not None, alone=alone)

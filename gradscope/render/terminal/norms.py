@@ -27,9 +27,12 @@ _MOST_CAUSES = 2  # where no step could be judged
 
 def replay_table(report: ReplayReport, show: Sequence[str] = ()) -> Group:
     """The verdict, the steps that mismatch and those that match, one line of counts; ``show`` adds tables."""
+    # where no step could be recomputed the first finding says just that
+    says_all = report.verdict == "cannot" and report.findings[0].startswith(_NORM)
+    head = "" if says_all else f"{report.headline}. "
     return answer(
         "replay",
-        (f"Replay: {_head(report)}{report.findings[0]}", *report.findings[1:]),
+        (f"Replay: {head}{report.findings[0]}", *report.findings[1:]),
         _answer(report, whole="steps" in show or ALL in show),
         facts=losses([report.source]),
         findings=report.findings[1:],
@@ -37,11 +40,6 @@ def replay_table(report: ReplayReport, show: Sequence[str] = ()) -> Group:
         show=show,
         tone=_TONES[report.verdict],
     )
-
-
-def _head(report: ReplayReport) -> str:
-    """The counts of steps; where none could be recomputed the first finding says just that."""
-    return "" if report.verdict == "cannot" and report.findings[0].startswith(_NORM) else f"{report.headline}. "
 
 
 def _answer(report: ReplayReport, *, whole: bool) -> Blocks:

@@ -52,13 +52,8 @@ def _files(report: PassAtKReport, notes: Footnotes) -> Blocks:
     if _are_evaluations(report):
         if len(report.tables) > SCREEN_ROWS:
             yield _by_evaluation(report.tables, notes)
-    elif _has_more(report):
+    elif len(report.tables) > 1 or len(report.tables[0].rows) > SCREEN_ROWS:
         yield from (_one(table, notes, table.rows) for table in report.tables)
-
-
-def _has_more(report: PassAtKReport) -> bool:
-    """Whether the answer leaves out pass^k, forecasts or budgets."""
-    return len(report.tables) > 1 or len(report.tables[0].rows) > SCREEN_ROWS
 
 
 def _pairs(report: PassAtKReport, notes: Footnotes) -> Blocks:
@@ -78,12 +73,9 @@ def _answer(report: PassAtKReport) -> Blocks:
         yield cell("[95 % interval over prompts]")
         (table,) = report.tables
         yield _one(table, notes, evenly(table.rows, SCREEN_ROWS), named=False)
-    elif len(report.tables) <= _MOST_FILES:
-        yield cell("pass@k [95 % interval over prompts]")
-        yield _by_budget(report, notes)
     else:
         yield cell("pass@k [95 % interval over prompts]")
-        yield _by_file(report, notes)
+        yield (_by_budget if len(report.tables) <= _MOST_FILES else _by_file)(report, notes)
     yield from map(cell, notes.lines())
 
 

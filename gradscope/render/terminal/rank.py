@@ -21,7 +21,7 @@ from gradscope.render.terminal.names import ALL
 from gradscope.render.views.rank import ROLLOUT_VIEWS
 from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
 from gradscope.render.views.view import Column, digits, evenly, unless_empty
-from gradscope.render.words import FACTS, IN_THE_FILES, UNDEFINED, Footnotes, cell, why_alone
+from gradscope.render.words import FACTS, UNDEFINED, Footnotes, cell, why_alone
 from gradscope.results.rank import (
     GradientSpectrum,
     RankCurvePoint,
@@ -141,7 +141,8 @@ def _step_ranks(report: RankReport, *, whole: bool = False) -> Blocks:
         return
     shown = rows if whole else evenly(rows, SCREEN_ROWS)
     yield cell(f"Effective rank {_WHAT[report.rows]}, advantage {advantage}")
-    yield _table(shown, {step.step: step for step in report.steps})
+    notes = Footnotes()
+    yield _table(shown, {step.step: step for step in report.steps}, notes)
     if len(shown) < len(rows):
         yield cell(_rest(rows, shown))
     alone: dict[str, list[int]] = {}
@@ -150,8 +151,7 @@ def _step_ranks(report: RankReport, *, whole: bool = False) -> Blocks:
             alone.setdefault("" if row.num_live is None else why_alone(row.num_live), []).append(row.step)
     for reason, steps in alone.items():
         yield cell(f"No interval at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {reason}" if reason else FACTS)
-    if any(null is not None and null.interval for row in shown for null in (row.unrelated, row.scores)):
-        yield cell(IN_THE_FILES)
+    yield from map(cell, notes.lines())
     reasons: dict[str, list[int]] = {}
     for row in rows:
         if row.rank.undefined:
@@ -206,7 +206,7 @@ def _rest(rows: Sequence[_Row], shown: Sequence[_Row]) -> str:
     return f"{len(shown)} of {len(rows)} steps; --show steps adds the other {len(rows) - len(shown)}{between}."
 
 
-def _table(rows: Sequence[_Row], steps: Mapping[int, StepGeometry]) -> Table:
+def _table(rows: Sequence[_Row], steps: Mapping[int, StepGeometry], notes: Footnotes) -> Table:
     columns = [Column("step", digits("step"), "count"), Column("rank", lambda row: unless_empty(row.rank), "rank", "")]
     if any(row.ceiling is not None for row in rows):
         columns.append(Column("at most", "ceiling", "count"))
@@ -216,7 +216,7 @@ def _table(rows: Sequence[_Row], steps: Mapping[int, StepGeometry]) -> Table:
     ]
     if steps:
         columns.append(Column("norm off by", lambda row: _norm(steps.get(row.step)), "count"))
-    return draw_table(columns, rows, Footnotes())
+    return draw_table(columns, rows, notes)
 
 
 def _norm(step: StepGeometry | None) -> str:

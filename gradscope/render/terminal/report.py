@@ -34,24 +34,23 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     kinds = ", ".join(f"{counts[kind]} {word}" for kind, word in _KINDS.items() if counts[kind])
     said = f"Of {len(report.sections)} questions this log answers {len(answered)}{f' ({kinds})' if kinds else ''}."
     verdict = f"{answered[0].headline} {said}" if answered else f"{said} The page says what to log."
+    fine = [section.name for section in answered[1:] if section.severity == "fine"]
+    missing = [section.name for section in report.sections if section.missing is not None]
+    known = [number for number in report.strip if number.value.is_defined]
     return answer(
         "report",
-        (verdict, *map(_item, answered[1:])),
-        _answer(report),
+        (
+            verdict,
+            *(_item(section.severity, section.headline) for section in answered[1:] if section.severity != "fine"),
+            *([_item("fine", ", ".join(fine))] if fine else []),
+            *([_item("unknown", f"{', '.join(missing)}: the page says what to log", "absent")] if missing else []),
+        ),
+        [_key_numbers(known)] if known else [],
         facts=losses([report.source]),
         views={"sections": lambda notes: map(_paragraph, report.by_severity)},
         show=show,
         tone=answered[0].severity if answered else "unknown",
     )
-
-
-def _answer(report: RunReport) -> Blocks:
-    """The numbers that the run is known by, and what the log does not tell."""
-    if any(number.value.is_defined for number in report.strip):
-        yield _key_numbers([number for number in report.strip if number.value.is_defined])
-    names = [section.name for section in report.sections if section.missing is not None]
-    if names:
-        yield cell(f"Not in this log: {', '.join(names)}; the page says what to log.")
 
 
 def _key_numbers(numbers: Sequence[KeyNumber]) -> Table:
@@ -70,15 +69,11 @@ def _key_numbers(numbers: Sequence[KeyNumber]) -> Table:
     return grid
 
 
-def _item(section: ReportSection) -> Table:
+def _item(severity: Severity, words: str, badge: str = "") -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(width=7)
-    grid.add_row(_badge(section), cell(section.headline))
+    grid.add_row(Text(badge or severity, style=STYLES[severity]), cell(words))
     return grid
-
-
-def _badge(section: ReportSection) -> Text:
-    return Text(section.severity, style=STYLES[section.severity])
 
 
 def report_index_table(index: RunIndex, show: Sequence[str] = ()) -> Group:
@@ -113,30 +108,23 @@ def _runs(index: RunIndex, runs: Sequence[RunSummary]) -> Blocks:
 
 
 def _paragraph(section: ReportSection) -> Group:
-    lines = [cell(section.headline), *(_curve(chart) for chart in section.charts[:1] if _is_course(chart))]
-    head = Text.assemble(_badge(section), "  ", (plain(section.question), "bold"))
+    over_steps = [chart for chart in section.charts[:1] if chart.kind != "bars" and len(chart.places) > 1]
+    lines = [cell(section.headline), *map(_curve, over_steps)]
+    head = Text.assemble((section.severity, STYLES[section.severity]), "  ", (plain(section.question), "bold"))
     return Group(head, *(Padding(line, (0, 0, 0, 2)) for line in lines))
-
-
-def _is_course(chart: Chart) -> bool:
-    """Whether the chart goes over steps; a single place or a list of names is no curve."""
-    return chart.kind != "bars" and len(chart.places) > 1
 
 
 def _curve(chart: Chart) -> Text:
     """The page's first figure: of a stack its height, else its first line; then the ends of the scale, and the name."""
     first = chart.series[0]
-    values = first.values if chart.kind == "lines" else tuple(map(_height, zip(*_columns(chart), strict=True)))
+    parts = zip(*(series.values for series in chart.series), strict=True)
+    values = first.values if chart.kind == "lines" else tuple(map(_height, parts))
     numbers = [value for value in values if value is not None and math.isfinite(value)] or [0.0]
     low, high = chart.y_range or (min(numbers), max(numbers))
     name = chart.title if chart.kind == "stack" or len(chart.series) == 1 else f"{chart.title}: {first.name}"
     drawn = f"{sparkline(values, low=low, high=high, width=_WIDTH)} {low:.3g} to {high:.3g}, "
     text = Text(drawn if len(drawn) + len(name) <= _LONGEST else f"{drawn}\n")
     return text.append_text(cell(name, limit=_LONGEST))
-
-
-def _columns(chart: Chart) -> list[tuple[float | None, ...]]:
-    return [series.values for series in chart.series]
 
 
 def _height(parts: tuple[float | None, ...]) -> float | None:

@@ -28,7 +28,10 @@ def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
         (
             _headline(report),
             *report.findings,
-            *(f"{verdict.metric}: {_why(verdict)}" for verdict in open_ones),
+            *(
+                f"{verdict.metric}: {verdict.estimate.undefined or verdict.next_step or verdict.meaning}"
+                for verdict in open_ones
+            ),
         ),
         _answer(report),
         facts=losses([report.source]),
@@ -60,11 +63,6 @@ def _answer(report: CheckReport) -> Blocks:
     yield table
     if not few:
         yield cell(f"{len(report.verdicts) - len(shown)} more requirements: --show requirements.")
-
-
-def _why(verdict: Verdict) -> str:
-    """What the table does not say of a failure: why there is no number, or what to try."""
-    return verdict.estimate.undefined or verdict.next_step or verdict.meaning
 
 
 def _outcome(verdict: Verdict) -> Text:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import itemgetter
 
 from gradscope.render.views.view import Column, Selection, View, digits
-from gradscope.render.words import IN_THE_FILES
+from gradscope.render.words import plain
+
+_LETTERS = 80
+"""Of a prompt; a longer one is cut."""
 
 
-def prompts_view(most: int, letters: int) -> View:
-    """The prompts that took the most rollouts and are not live: so many of them, each in so many letters."""
-
-    def text(row: dict[str, str]) -> str:
-        whole = row["prompt"] or row["prompt_id"]
-        return whole if len(whole) <= letters else f"{whole[: letters - 1]}…"
-
+def prompts_view(most: int) -> View:
+    """The prompts that took the most rollouts and are not live: so many of them."""
     columns = (
-        Column("prompt", text, limit=letters),
+        Column("prompt", lambda row: plain(row["prompt"] or row["prompt_id"], limit=_LETTERS), limit=28),
         Column("groups", itemgetter("num_groups"), "count"),
         Column("rollouts", itemgetter("num_rollouts"), "count"),
         Column("pass\nrate", itemgetter("pass_rate"), "share"),
@@ -24,12 +23,14 @@ def prompts_view(most: int, letters: int) -> View:
         Column("first\nstep", itemgetter("first_step"), "count"),
         Column("last\nlive", itemgetter("last_live_step"), "count"),
     )
-    more = "more prompts: --output DIR writes all of them as CSV and JSON"
-    return View(
-        "by_prompt",
-        columns,
-        lambda rows: Selection(rows[:most], remarks=(f"{len(rows) - most:,} {more}",) if len(rows) > most else ()),
-    )
+
+    def first(rows: Sequence[dict[str, str]]) -> Selection:
+        left = rows[most:]
+        dead = sum(row["status"] in ("never", "always") for row in left)
+        words = f"{len(left):,} more prompts, {dead:,} of them without a gradient: --output DIR writes all as CSV"
+        return Selection(rows[:most], remarks=(words,) if left else ())
+
+    return View("by_prompt", columns, first)
 
 
 def _parts(of: str, title: str) -> View:
@@ -74,5 +75,4 @@ REWARDS = View(
         Column("squared\ndifferences", "difference_share", "share"),
         Column("alone", "num_alone", "count"),
     ),
-    remarks=(IN_THE_FILES,),
 )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from gradscope.estimate import Estimate
 from gradscope.render.views.view import Column, Selection, View, Word, digits, entry, last_of
-from gradscope.render.words import FACTS, IN_THE_FILES, plain, why_alone
+from gradscope.render.words import FACTS, plain, why_alone
 from gradscope.results.rank import (
     BaselineNoise,
     FormulationUpdate,
@@ -271,7 +271,7 @@ def _heldout_rows(steps: Sequence[Any]) -> Selection:
 
 
 ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
-    "formulations": (View("curve", _ranks_columns, _ranks_rows, (IN_THE_FILES,)),),
+    "formulations": (View("curve", _ranks_columns, _ranks_rows),),
     "channels": (
         View(
             "curve",
@@ -294,10 +294,7 @@ ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
                 ),
             ),
             _channel_rows,
-            (
-                "Kept: the energy of the sum over that of the rows; 1 for rows of random signs, less where they cancel",
-                IN_THE_FILES,
-            ),
+            ("Kept: the energy of the sum over that of the rows; 1 for rows of random signs, less where they cancel",),
         ),
     ),
     "spectra": (
@@ -330,11 +327,11 @@ ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("Gini", entry("sparsity", "gini"), "share"),
             ),
             lambda steps: Selection(steps[-MOST_SPECTRA:]),
-            (FACTS, IN_THE_FILES),
+            (FACTS,),
         ),
     ),
     "signal": (
-        View("formulations", _update_columns, last_of, (FACTS, IN_THE_FILES)),
+        View("formulations", _update_columns, last_of, (FACTS,)),
         View(
             "formulations",
             (

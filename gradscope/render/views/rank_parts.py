@@ -30,7 +30,7 @@ from gradscope.render.views.view import (
     last_of,
     some_of,
 )
-from gradscope.render.words import FACTS, IN_THE_FILES, plain, why_alone
+from gradscope.render.words import FACTS, plain, why_alone
 from gradscope.results.rank import TokenRankPoint, WeightRankPoint
 from gradscope.results.tokens import EntropyChange, GradientSparsity, TurnShare
 from gradscope.results.update import ModuleShare, OptimizerStep, UpdateTrajectory
@@ -250,9 +250,8 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 ),
             ),
             _weight_rows,
-            (IN_THE_FILES,),
         ),
-        View("weight_curve", _size_columns, _size_rows, (IN_THE_FILES,)),
+        View("weight_curve", _size_columns, _size_rows),
         MATRIX_SPECTRA,
     ),
     "tokens": (
@@ -269,7 +268,6 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("unre-\nlated", null_rank("gaussian"), "rank"),
             ),
             _token_rows,
-            (IN_THE_FILES,),
         ),
     ),
     "energy": (
@@ -287,7 +285,6 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("cosine", "cosine", "rank"),
             ),
             _parts_of_last,
-            (IN_THE_FILES,),
         ),
     ),
     "corrections": (
@@ -303,7 +300,7 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("cosine,\nunbiased", "unbiased_cosine", "share"),
             ),
             _parts_of_last,
-            ("f is what a correction multiplies the gradient of a token, or of a whole sequence, by", IN_THE_FILES),
+            ("f is what a correction multiplies the gradient of a token, or of a whole sequence, by",),
         ),
     ),
     "entropy": (
@@ -319,7 +316,7 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("logged\nchange", _logged_change, "gap"),
             ),
             some_of,
-            ("Logged change: from the step to the next one, on other prompts", FACTS, IN_THE_FILES),
+            ("Logged change: from the step to the next one, on other prompts", FACTS),
         ),
     ),
     "kl": (
@@ -345,7 +342,7 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("k3", "k3", "norm"),
             ),
             lambda kls: Selection(kls[-1].top, {"step": kls[-1].step}),
-            (FACTS, IN_THE_FILES),
+            (FACTS,),
         ),
     ),
     "turns": (
@@ -359,7 +356,6 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("cosine", "cosine", "rank", _ALONE),
             ),
             _parts_of_last,
-            (IN_THE_FILES,),
         ),
     ),
     "logprobs": (
@@ -375,10 +371,7 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("of like\nprobability", "matched", "share", _ALONE),
             ),
             some_of,
-            (
-                "Mean change of log p of the step's own tokens, in nats; on average a policy's own tokens fall",
-                IN_THE_FILES,
-            ),
+            ("Mean change of log p of the step's own tokens, in nats; on average a policy's own tokens fall",),
         ),
     ),
     "updates": (

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from gradscope.cli.output.next_commands import further, show_next, typed_again
+from gradscope.cli.output.next_commands import show_next, typed_again
 
 
 @pytest.mark.parametrize(
@@ -35,9 +33,3 @@ def test_of_several_processes_none_is_printed(
     monkeypatch.setattr("gradscope.cli.output.next_commands.num_processes", lambda: 2)
     show_next(["explain"])
     assert capsys.readouterr().out == ""
-
-
-def test_all_tables_are_offered_until_they_are_shown() -> None:
-    context = SimpleNamespace(info_name="passk", meta={"typed": ("a.jsonl", "--show", "pairs", "--k", "1")})
-    assert further(context, ("pairs",)) == [["passk", "a.jsonl", "--k", "1", "--show", "all"]]
-    assert further(context, ("all",)) == []

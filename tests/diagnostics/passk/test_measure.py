@@ -48,7 +48,7 @@ def test_second_file_is_paired_by_prompt() -> None:
     verdict, unpaired, factor, verifier, *reach = report.findings
     assert verifier.startswith("A verifier that passes 1.0 % of wrong samples")
     assert verdict.startswith("second against first: the intervals allow a gain and a loss: -0.250")
-    assert "; the sign turns at k = 4. Verdict: undecided between " in verdict
+    assert "; the sign turns at k = 4. Verdict: undecided whether " in verdict
     assert unpaired.startswith("1 prompts are in only one of first and second")
     assert factor == "first needs 0.50 times the samples of second for the same pass@1."
     assert [sentence.partition(":")[0] for sentence in reach] == ["first", "second"]

@@ -76,7 +76,7 @@ def test_of_many_advantages_those_of_the_lowest_and_the_highest_ranks_are_drawn(
         True,
         True,
     ]
-    assert "in the tables alone: 16 of the advantages" in " ".join(words.split())
+    assert "16 more advantages in the tables" in " ".join(words.split())
 
 
 def test_a_single_formulation_and_a_dead_step_have_no_such_figure() -> None:

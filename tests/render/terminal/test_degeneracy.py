@@ -22,7 +22,7 @@ def test_degeneracy_says_shares_kinds_gap_course_and_what_was_asked_for() -> Non
         "no gradient 0.412 [0.33, 0.49] ▅",
         "of all sampled 0.530 [0.49, 0.57]",
         "all fail 0.250 [0.18, 0.32] ▄",
-        "i.i.d.: p is the mean pass rate of this log; intervals are in the CSV",
+        "i.i.d.: p is the mean pass rate of this log",
         "8 0.412 [0.33, 0.49] 0.009 +0.404 [+0.32, +0.48] observed",
         "a forecast at G = 16 could be anything from 0.05 to 0.81",
         "resampling 8 0.200 10.90",

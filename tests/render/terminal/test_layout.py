@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from gradscope.render.terminal.layout import sparkline
+import pytest
+
+from gradscope.estimate import Estimate
+from gradscope.render.terminal.layout import draw_table, sparkline
+from gradscope.render.views.view import Column, Course
+from gradscope.render.words import IN_THE_FILES, Footnotes
+from tests.render.printing import printed
 
 
 def test_a_sparkline_shows_the_scale_that_it_was_given() -> None:
@@ -22,3 +28,21 @@ def test_what_is_not_finite_is_marked_even_among_many() -> None:
     values = [1.0] * 9 + [float("nan")] + [1.0] * 10 + [float("inf"), None]
     assert sparkline(values, low=0.0, high=1.0, width=2) == "!!"
     assert sparkline(values[-3:], low=0.0, high=1.0) == "█!·"
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_wide_terminal_gets_intervals_longer_courses_and_whole_texts(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    notes, is_wide = Footnotes(), width == 100
+    columns = (
+        Column("text", lambda row: "a long prompt", limit=8),
+        Column("number", lambda row: Estimate(value=0.5, low=0.4, high=0.6), "rank"),
+        Column("steps", lambda row: "7", "count"),
+        Column("course", lambda row: Course((0.0, 1.0) * 20, width=20)),
+    )
+    text = printed(draw_table(columns, [()], notes), width)
+    assert [part in text for part in ("a long prompt", "[0.40, 0.60]", "▁█" * 20)] == [is_wide] * 3
+    assert "    7 " in text
+    assert notes.lines() == (() if is_wide else (IN_THE_FILES,))

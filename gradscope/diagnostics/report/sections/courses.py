@@ -8,6 +8,7 @@ Shapes: R rollouts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,11 @@ from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.run import Run
 from gradscope.say import interval, number, percent, with_interval
 
+_SMALL = 0.1
+"""Of a correlation, and of a change beside its mean: what is nearer to zero is nothing to look at, however certain it
+is (Cohen 1988 calls a correlation of 0.1 small)."""
+_NOTHING = "Nothing to do while it is this near to zero, or its direction uncertain."
+
 
 def entropy_section(inputs: ReportInputs) -> ReportSection:
     """Mean entropy of a token and where it is going."""
@@ -58,7 +64,7 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
         ),
         severity=_entropy_severity(entropy.overall, trend),
         meaning=metric("entropy.mean").meaning,
-        next_step=_entropy_advice(trend),
+        next_step=_entropy_advice(trend) if _goes_somewhere(trend, entropy.overall) else _NOTHING,
         charts=_entropy_charts(entropy),
         tables=_predicted(inputs.parts.entropy),
     )
@@ -92,7 +98,11 @@ def _change(entropy: PolicyEntropy, trend: Estimate) -> str:
 def _entropy_severity(overall: EntropyNumbers, trend: Estimate) -> Severity:
     if overall.mean.value is None:
         return "problem"
-    return "look" if trend.side_of_zero else "fine"
+    return "look" if _goes_somewhere(trend, overall) else "fine"
+
+
+def _goes_somewhere(trend: Estimate, overall: EntropyNumbers) -> bool:
+    return bool(trend.side_of_zero) and abs(trend.value or 0.0) >= _SMALL * abs(overall.mean.value or 0.0)
 
 
 def _entropy_advice(trend: Estimate) -> str:
@@ -101,12 +111,10 @@ def _entropy_advice(trend: Estimate) -> str:
             "Watch pass@k beside pass@1: where it falls too, keep exploration up (a higher upper clip, temperature, an "
             "entropy bonus, harder prompts)."
         )
-    if trend.side_of_zero > 0:
-        return (
-            "Read some completions: a policy that falls apart, a growing gap between sampler and trainer, and longer "
-            "reasoning all raise it."
-        )
-    return "Nothing to do while no direction is certain."
+    return (
+        "Read some completions: a policy that falls apart, a growing gap between sampler and trainer, and longer "
+        "reasoning all raise it."
+    )
 
 
 def _entropy_charts(entropy: PolicyEntropy) -> tuple[Chart, ...]:
@@ -286,7 +294,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
         name="length",
         question=QUESTIONS["length"],
         findings=(_correlation(correlation, lengths.unit), _truncation(inputs.run, found.ends), _mean(lengths)),
-        severity="look" if correlation.side_of_zero else "fine" if correlation.is_defined else "unknown",
+        severity="look" if _direction(correlation) else "fine" if correlation.is_defined else "unknown",
         meaning=metric("length_correlation").meaning,
         next_step=_next_step(correlation),
         charts=_charts(lengths),
@@ -303,9 +311,14 @@ def _correlation(correlation: Estimate, unit: str) -> str:
     conclusions = {
         1: "longer completions are rewarded more",
         -1: "longer completions are rewarded less",
-        0: "no direction is certain",
+        0: "too little to matter" if correlation.side_of_zero else "no direction is certain",
     }
-    return f"{text}{interval(correlation, '+.2f')}: {conclusions[correlation.side_of_zero]}."
+    return f"{text}{interval(correlation, '+.2f')}: {conclusions[_direction(correlation)]}."
+
+
+def _direction(correlation: Estimate) -> Literal[-1, 0, 1]:
+    """The side of zero on which a correlation of some size surely is; else 0."""
+    return correlation.side_of_zero if abs(correlation.value or 0.0) >= _SMALL else 0
 
 
 def _truncation(run: Run, ends: Ends) -> str:
@@ -335,19 +348,17 @@ def _mean(lengths: RunLengths) -> str:
 
 
 def _next_step(correlation: Estimate) -> str:
-    if correlation.side_of_zero > 0:
+    if _direction(correlation) > 0:
         return (
             "Read long completions that pass: do they reason, or pad? Try a length penalty, or a loss that does not "
             "average over the tokens of each completion."
         )
-    if correlation.side_of_zero < 0:
+    if _direction(correlation) < 0:
         return (
             "Check that right answers are not cut off: a higher max_completion_length, or masking truncated "
             "completions, tells a short habit from a length limit."
         )
-    if correlation.value is None:
-        return "Nothing to do while one of the two never differs."
-    return "Nothing to do while the interval holds zero."
+    return _NOTHING if correlation.is_defined else "Nothing to do while one of the two never differs."
 
 
 def _charts(lengths: RunLengths) -> tuple[Chart, ...]:

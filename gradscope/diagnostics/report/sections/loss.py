@@ -33,6 +33,8 @@ from gradscope.say import percent
 
 _TINY_LOSS = 1e-6
 _TINY_NORM = 1e-12
+_MANY_STEPS = 0.1
+"""Share of steps without a gradient that is worth a look."""
 
 _KINDS = {
     "not finite": "the trainer logged NaN or infinity as loss or grad_norm, so what that update did is not known",
@@ -62,8 +64,8 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     return ReportSection(
         name="zero-loss",
         question=QUESTIONS["zero-loss"],
-        findings=(*_findings(counts, kinds), *spike),
-        severity=_severity(counts),
+        findings=_findings(counts, kinds, spike),
+        severity=_severity(counts, spike),
         meaning="At the first update after sampling, the advantages of a group sum to zero and the ratio is 1, so the "
         "loss is near zero even while the policy learns. Look at grad_norm, and at whether a group is live.",
         next_step=_next_step(counts, inputs),
@@ -105,16 +107,16 @@ def _kind(values: Mapping[str, float], num_live: int) -> str:
     return "on-policy" if abs(values.get("loss", 1.0)) <= _TINY_LOSS else "learning"
 
 
-def _severity(counts: Counter[str]) -> Severity:
+def _severity(counts: Counter[str], spike: Sequence[str] = ()) -> Severity:
     if counts["not finite"] or counts["suspect"]:
         return "problem"
-    return "look" if counts["dead batch"] or counts["other terms"] else "fine"
+    many = counts["dead batch"] >= _MANY_STEPS * counts.total()
+    return "look" if spike or many or counts["other terms"] else "fine"
 
 
-def _findings(counts: Counter[str], kinds: dict[int, str]) -> tuple[str, ...]:
+def _findings(counts: Counter[str], kinds: dict[int, str], spike: Sequence[str]) -> tuple[str, ...]:
     total = len(kinds)
     good = counts["learning"] + counts["on-policy"]
-    odd, healthy = ("not finite", "suspect", "dead batch", "other terms"), ("on-policy",)
 
     def told(names: Sequence[str]) -> list[str]:
         first = {name: next((step for step, kind in kinds.items() if kind == name), None) for name in names}
@@ -124,7 +126,8 @@ def _findings(counts: Counter[str], kinds: dict[int, str]) -> tuple[str, ...]:
             if counts[name]
         ]
 
-    return (*told(odd), f"{good} of {total} steps have a gradient from live groups.", *told(healthy))
+    odd = (*told(("not finite", "suspect")), *spike, *told(("dead batch", "other terms")))
+    return (*odd, f"{good} of {total} steps have a gradient from live groups.", *told(("on-policy",)))
 
 
 def _next_step(counts: Counter[str], inputs: ReportInputs) -> str:

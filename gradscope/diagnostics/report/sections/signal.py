@@ -24,8 +24,6 @@ from gradscope.say import interval, percent, points, with_interval
 
 MOST_PROMPTS = 200
 """Prompts that the page lists; a file of --output has all."""
-_SHOWN = 80
-"""Characters of a prompt; a longer one is cut."""
 _ORDER: Sequence[Severity] = ("unknown", "fine", "look", "problem")
 _MOST = 0.5
 """A share of dead groups that is surely above this costs more rollouts than it leaves."""
@@ -132,7 +130,7 @@ def _views(report: DegeneracyReport) -> Iterator[ReportTable | None]:
     """The tables that the terminal has, too."""
     caption = f"{len(report.by_prompt):,} prompts, first those never or always solved, by their number of rollouts"
     yield view_table(ENVIRONMENTS, report, "Each environment, data source or agent that rows name")
-    yield view_table(prompts_view(MOST_PROMPTS, _SHOWN), report, caption)
+    yield view_table(prompts_view(MOST_PROMPTS), report, caption)
 
 
 def _by_step(steps: tuple[StepDegeneracy, ...]) -> ReportTable:

@@ -44,14 +44,16 @@ def test_entropies_of_tokens_are_said_and_drawn() -> None:
     [
         ((0.9, 0.7, 0.5, 0.3), "Watch pass@k beside pass@1"),
         ((0.3, 0.5, 0.7, 0.9), "Read some completions"),
-        ((0.3, 0.9, 0.2, 0.8), "Nothing to do while no direction is certain"),
+        ((0.80, 0.79, 0.78, 0.77), "Nothing to do"),
+        ((0.3, 0.9, 0.2, 0.8), "Nothing to do while it is this near to zero, or its direction uncertain."),
     ],
 )
 def test_what_to_do_follows_from_the_direction(values: tuple[float, ...], advice: str) -> None:
     section = logged(*values)
     assert "(the trainer's own metric entropy)" in section.findings[0]
     assert section.next_step.startswith(advice)
-    assert section.findings[1].endswith("undecided.") == advice.startswith("Nothing")
+    assert section.severity == ("fine" if advice.startswith("Nothing") else "look")
+    assert section.findings[1].endswith("undecided.") == (values[1] > values[2] and values[2] < values[3])
 
 
 def test_what_recomputed_steps_do_to_the_entropy_stands_beside_what_was_logged() -> None:
@@ -237,7 +239,15 @@ def test_no_direction_is_claimed_where_the_interval_holds_zero() -> None:
     either = [group((2, 8), (n % 2, 1 - n % 2), prompt=f"p{n}") for n in range(8)]
     section = length_section(inputs_of(run_of(*either)))
     assert section.findings[0].endswith("no direction is certain.")
-    assert section.next_step.startswith("Nothing to do while the interval holds zero.")
+    assert section.next_step.startswith("Nothing to do")
+
+
+def test_a_correlation_near_zero_is_nothing_to_look_at_however_certain() -> None:
+    shifts = [0.02 + 0.01 * (n % 3) for n in range(60)]
+    flat = [group((2, 2, 4, 4), (0, 1, d, 1 + d), prompt=f"p{n}") for n, d in enumerate(shifts)]
+    section = length_section(inputs_of(run_of(*flat)))
+    assert section.severity == "fine"
+    assert section.findings[0].endswith("+0.03 [+0.03, +0.03]: too little to matter.")
 
 
 def test_equal_rewards_say_nothing_about_length() -> None:

@@ -56,6 +56,7 @@ def test_dead_groups(dead: Estimate, severity: str) -> None:
 )
 def test_kinds_of_steps(kind: str, severity: str) -> None:
     assert loss._severity(Counter({kind: 1, "learning": 9})) == severity
+    assert loss._severity(Counter({"dead batch": 1, "learning": 29})) == "fine"
 
 
 @pytest.mark.parametrize(("verdict", "severity"), [("mismatch", "problem"), ("match", "fine"), ("cannot", "unknown")])
