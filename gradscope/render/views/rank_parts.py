@@ -356,6 +356,7 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("cosine", "cosine", "rank", _ALONE),
             ),
             _parts_of_last,
+            (FACTS,),
         ),
     ),
     "logprobs": (
