@@ -70,6 +70,7 @@ def test_a_cell_reads_by_its_value() -> None:
         "¹ twice",
         "² no interval: one group",
         "³ no reward",
+        "Intervals that have no room here are in the JSON and the CSV",
     ]
 
 

@@ -188,6 +188,8 @@ def _gap_by_step(draws: Draws, degenerate: Estimate) -> Gap:
         unknown = Estimate.undefined_because(rates, num_units=degenerate.num_units)
         return Gap(prediction=unknown, gap=unknown, relative=unknown)
     prediction = _jackknifed(rates.by_step, low=0.0)
+    if prediction.undefined is not None:
+        return Gap(prediction=prediction, gap=prediction, relative=prediction)
     gap = _from_zero(_jackknifed(_without_each(draws, draws.equal) - rates.by_step))
     return Gap(prediction=prediction, gap=gap, relative=_from_zero(_relative(prediction, degenerate, 0.0)))
 

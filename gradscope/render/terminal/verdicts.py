@@ -47,6 +47,8 @@ def _headline(report: CheckReport) -> str:
     words = {"fail": "failed", "unknown": "undecided", "pass": "held"}
     parts = [f"{number} {words[name]}" for name, number in counts.items() if number]
     number = len(report.verdicts)
+    if not number:
+        return f"Check: {report.outcome}. Nothing was required."
     return f"Check: {report.outcome}. Of {number} requirement{'s' * (number != 1)}: {', '.join(parts)}."
 
 
@@ -60,7 +62,8 @@ def _answer(report: CheckReport) -> Blocks:
     shown = report.verdicts if few else _by_outcome(report)[:SCREEN_ROWS]
     for verdict in shown:
         add_row(table, _outcome(verdict), cell(condition(verdict), limit=44), _value(verdict))
-    yield table
+    if shown:
+        yield table
     if not few:
         yield cell(f"{len(report.verdicts) - len(shown)} more requirements: --show requirements.")
 

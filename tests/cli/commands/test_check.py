@@ -88,6 +88,7 @@ def test_a_baseline_is_written_and_held_against(cli: Cli, log: Path, tmp_path: P
     arguments = ("check", log, "--track", "frac_reward_zero_std", "--baseline", base)
     written = cli(*arguments, "--update-baseline")
     assert (written.code, base.is_file()) == (0, True)
+    assert written.out.splitlines()[:2] == ["Check: pass. Nothing was required.", ""]
     assert f"wrote {base}" in written.err
     done = cli(*arguments)
     assert done.code == 0

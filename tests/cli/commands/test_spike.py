@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 from pathlib import Path
 
@@ -20,8 +19,8 @@ def test_a_run_of_ours_is_taken_apart(cli: Cli, tiny_run: Path, tmp_path: Path) 
     assert done.out.startswith("Whether step 2 stands out cannot be told: 1 other step")
     assert "Without rollout " in done.out
     assert len(done.out.splitlines()) <= 21
-    (command,) = [line.removeprefix("$ gradscope ") for line in done.out.splitlines() if line.startswith("$ ")]
-    more = cli(*shlex.split(command))
+    assert done.out.splitlines()[-1] == f"$ gradscope report {tiny_run} --step 2"
+    more = cli("spike", tiny_run, "--step", "2", "--show", "all")
     assert all(title in more.out for title in ("left out", "parameter", "position", "by chance"))
     assert {"spike.png", "spike.json", "spike_tokens.csv"} <= {path.name for path in (tmp_path / "out").iterdir()}
     document = json.loads((tmp_path / "out" / "spike.json").read_text())

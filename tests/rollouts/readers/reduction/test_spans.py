@@ -104,8 +104,8 @@ def test_tables_are_read_a_file_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
 def test_all_steps_of_a_document_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "1.json").write_text(json.dumps(rows(IN_ORDER)))
     read: list[Path] = []
-    original = tables._read_json
-    monkeypatch.setattr(tables, "_read_json", lambda path, log: read.append(path) or original(path, log))
+    original = tables.read_json_rows
+    monkeypatch.setattr(tables, "read_json_rows", lambda path, log: read.append(path) or original(path, log))
     run = read_run(tmp_path)
     before = len(read)
     assert [group.step for group in run.groups] == [step for step in range(1, 9) for _ in range(3)]
