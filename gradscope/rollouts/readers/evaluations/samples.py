@@ -244,7 +244,9 @@ def _read(request: ReadRequest) -> Run:
     quarantine = WatchedLog(request.progress, expand(request.path))
     shapes: Counter[str] = Counter()
     identities: Counter[str] = Counter()
-    records = list(_records(request, quarantine, shapes, identities))
+    names = columns_in(rows)
+    step_key = request.columns.step or next((name for name in USUAL["step"] if name in names), None)
+    records = list(_records(request, step_key, quarantine, shapes, identities))
     return assemble(
         request,
         records=records,
@@ -275,11 +277,13 @@ def _are_numbered(found: list[tuple[dict[str, Any], Mapping[str, Any]]], columns
 
 
 def _records(
-    request: ReadRequest, quarantine: QuarantineLog, shapes: Counter[str], identities: Counter[str]
+    request: ReadRequest,
+    step_key: str | None,
+    quarantine: QuarantineLog,
+    shapes: Counter[str],
+    identities: Counter[str],
 ) -> Iterator[Record]:
     columns = request.columns
-    named = columns_in(peek(request.path))
-    step_key = columns.step or next((name for name in USUAL["step"] if name in named), None)
     left = largest = most(MOST_SAMPLES)
     lines = quarantine.of_lines()
     for file in expand(request.path):

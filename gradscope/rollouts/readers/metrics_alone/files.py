@@ -1,4 +1,4 @@
-"""Files of metrics as rows: JSON and JSON lines, tables, consoles, TensorBoard's events, trackio's database.
+"""Files of metrics as rows: JSON and JSON lines, tables, consoles, notebooks, TensorBoard's events, trackio's database.
 
 Each kind is known by its content. A row that is none is set aside with its place and the reason; a row knows which of
 several runs it is of where its file says so.

@@ -150,7 +150,6 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
         if state.is_file() and _is_metrics(state, options):
             yield (state,)
             return
-    is_split = False  # over files of one metric each
     events = tuple(event_files(folder, below=("",)))
     if events and any(_is_metrics(file, options) for file in events):
         yield events
@@ -161,11 +160,9 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
     inners = sorted(inner for pattern in ("metrics", "*/metrics") for inner in folder.glob(pattern) if inner.is_dir())
     inners = [folder] if folder.name == "metrics" else inners
     mlflow = [sorted(file for file in inner.rglob("*") if file.is_file()) for inner in inners]
-    for files in (*saved.values(), *mlflow):
-        if any(_is_metrics(file, options) for file in files):
-            yield tuple(files)
-            is_split = True
-    if is_split:
+    split = [tuple(one) for one in (*saved.values(), *mlflow) if any(_is_metrics(file, options) for file in one)]
+    if split:  # over files of one metric each
+        yield from split
         return
     for pattern in _PATTERNS:
         files = [file for file in sorted(folder.glob(pattern)) if file.is_file() and _is_metrics(file, options)]

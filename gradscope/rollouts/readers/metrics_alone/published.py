@@ -39,12 +39,12 @@ CUT_DICTIONARY = "the dictionary of metrics is cut off"
 
 
 def plain_name(name: str) -> str:
-    """The name of a metric that is written for people; one that is plain stays.
+    """The name of a metric that is written for people; one that is a logger's own stays as it is.
 
     >>> plain_name("Training Loss"), plain_name("completions / mean_length"), plain_name("actor/grad_norm")
     ('training_loss', 'completions/mean_length', 'actor/grad_norm')
     """
-    if " " not in name and name.lower() == name:
+    if " " not in name and "/" in name:
         return name
     return re.sub(r"\s+", "_", re.sub(r"\s*/\s*", "/", name.strip().replace(". ", " "))).lower()
 
@@ -79,9 +79,9 @@ class PrintedLines:
         text = line[-_LONGEST_LINE:]
         dictionary, first, above = _DICTIONARY.search(text), _STEP_FIRST.search(text), _STEP_ABOVE.search(text)
         if dictionary is not None:
-            return {**_values(_PAIR, text[dictionary.start() :]), "step": int(dictionary["step"])}
+            return {**_in_dictionary(text[dictionary.start() :]), "step": int(dictionary["step"])}
         if "{" in text and any(mark in text for mark in _MARKS):
-            values = _values(_PAIR, text[text.index("{") :])
+            values = _in_dictionary(text[text.index("{") :])
             if "}" not in text or len(values) < 2:
                 return CUT_DICTIONARY
             if "train_runtime" not in values:
@@ -89,15 +89,19 @@ class PrintedLines:
             return None
         if above is not None:
             self._above = int(above["step"])
-        elif first is not None and (values := _values(_NAMED, text[first.end() :])):
+        elif first is not None and (values := _named(text[first.end() :])):
             return {**values, "step": int(first["step"])}
-        elif self._above is not None and "•" in text and (values := _values(_NAMED, text)):
+        elif self._above is not None and "•" in text and (values := _named(text)):
             return {**values, "step": self._above}
         return None
 
 
-def _values(pairs: re.Pattern[str], text: str) -> dict[str, float | str]:
-    return {plain_name(one["key"]): number_or_text(one["value"]) for one in pairs.finditer(text)}
+def _in_dictionary(text: str) -> dict[str, float | str]:
+    return {one["key"]: number_or_text(one["value"]) for one in _PAIR.finditer(text)}
+
+
+def _named(text: str) -> dict[str, float | str]:
+    return {plain_name(one["key"]): number_or_text(one["value"]) for one in _NAMED.finditer(text)}
 
 
 class _Tables(HTMLParser):

@@ -161,6 +161,8 @@ def test_damaged_files_are_told(tmp_path: Path, name: str, text: str, why: str) 
         ("rollout 5: {'rollout/reward': 0.25, 'x': 'text'}", {"rollout/reward": 0.25, "step": 5}),
         ("global_step=6, Mean Reward = 0.5, lr = 1e-6", {"mean_reward": 0.5, "lr": 1e-6, "step": 6}),
         ("Step 7 | Time: 3.00s | Seq. Length: 20.0 tokens/sample", {"seq_length": 20.0, "step": 7}),
+        ("step:8 - val-core/GSM8K/acc:0.5", {"val-core/GSM8K/acc": 0.5, "step": 8}),
+        ("rollout 9: {'KL': 0.5, 'x/GSM8K': 1}", {"KL": 0.5, "x/GSM8K": 1.0, "step": 9}),
         ("first do step 1 of the plan", None),
         ("Step 8/30", None),
         ("  • Loss: 0.5", None),
