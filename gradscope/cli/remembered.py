@@ -110,9 +110,6 @@ def remembering(
             the first weights are.
         quiet: Say nothing, but of what another user keeps.
 
-    Yields:
-        The options with what is kept for the runs; what was given stands.
-
     Raises:
         InputError: What is kept cannot be read.
         Exit: The command's own.

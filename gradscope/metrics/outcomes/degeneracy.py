@@ -64,9 +64,6 @@ class GroupTable:
 
         Args:
             rows: Their places, or from which to which.
-
-        Returns:
-            A table of those groups only.
         """
         return GroupTable(
             step=self.step[rows],
@@ -123,10 +120,6 @@ def estimate_degeneracy(
     Args:
         table: The groups, at least one.
         base_pass_rate: The p of the prediction.
-        resampling: How often, and from which seed.
-
-    Returns:
-        The estimates, intervals by resampling prompts.
     """
     return estimate_degeneracies([table], base_pass_rate=base_pass_rate, resampling=resampling)[0]
 
@@ -139,10 +132,6 @@ def estimate_degeneracies(
     Args:
         tables: Groups, at least one each.
         base_pass_rate: The p of the prediction.
-        resampling: How often, and from which seed.
-
-    Returns:
-        The estimates of each table.
     """
     keys = [_likeness(table) if len(table.size) <= _FEW else at for at, table in enumerate(tables)]
     different = dict(zip(keys, tables, strict=True))
@@ -230,7 +219,6 @@ def estimate_at_size(
         table: The groups, at least one.
         group_size: G, at least 1.
         base_pass_rate: The p of the prediction.
-        resampling: How often, and from which seed.
 
     Returns:
         The estimates; all undefined where a group has fewer than G rollouts.

@@ -104,7 +104,6 @@ def estimate_rate_variance(
         num_samples: n of each group, at least 2, [J].
         num_passing: c of each group, [J].
         prompts: The prompt of each group, [J].
-        resampling: How often, and from which seed.
 
     Returns:
         The estimate; undefined for a single group. Where fewer than 6 prompts have two rollouts of the rarer outcome,

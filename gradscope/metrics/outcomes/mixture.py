@@ -74,9 +74,6 @@ class PassCounts:
             num_samples: n of each prompt, [J].
             num_passing: c of each prompt, [J].
 
-        Returns:
-            The merged counts.
-
         Raises:
             ValueError: There is no prompt, or a count is impossible.
         """
@@ -120,9 +117,6 @@ class InflatedBeta:
         Args:
             num_samples: n.
 
-        Returns:
-            Chances.
-
         Example:
             >>> InflatedBeta(a=1.0, b=1.0, at_zero=0.2).chances(3).round(4).tolist()
             [0.4, 0.2, 0.2, 0.2]
@@ -153,9 +147,6 @@ def fit_inflated_beta(counts: PassCounts) -> InflatedBeta:
     Of the four choices (no inflation, at 0, at 1, at both) the one with the least Bayesian information criterion is
     taken (Schwarz 1978): -2 log likelihood + parameters times log J.
 
-    Returns:
-        The distribution.
-
     Example:
         >>> fitted = fit_inflated_beta(PassCounts.of([4] * 5, [0, 1, 2, 3, 4]))
         >>> round(fitted.a, 2), round(fitted.b, 2), fitted.at_zero, fitted.at_one
@@ -170,9 +161,6 @@ def fit_inflated_beta(counts: PassCounts) -> InflatedBeta:
 
 def fit_npmle(counts: PassCounts) -> GridMixture:
     """The distribution of pass rates of maximum likelihood among all distributions on a grid (Laird 1978), by EM.
-
-    Returns:
-        The distribution.
 
     Example:
         >>> fitted = fit_npmle(PassCounts.of([200] * 4, [0, 0, 200, 200]))
@@ -312,9 +300,6 @@ class RateBounds:
             num_passing: c of each group, [J].
             prompts: The prompt of each group, [J].
             fit: Their NPMLE.
-
-        Returns:
-            The cells.
         """
         sizes, weights = np.unique(num_samples, return_counts=True)
         every = np.concatenate([np.column_stack([np.full(n + 1, n), np.arange(n + 1)]) for n in sizes.tolist()])
@@ -342,9 +327,6 @@ class RateBounds:
 
         Args:
             share: f, from pass rates [K] to what a prompt of that rate adds, in [0, 1], [K].
-
-        Returns:
-            Both ends.
         """
         at_points, at_checked = (np.asarray(share(p), dtype=np.float64) for p in (self.points, _CHECKED))
         low, high = -self._above(-at_points, -at_checked), self._above(at_points, at_checked)

@@ -240,7 +240,6 @@ def estimate_policy_gap(
         passing: Passing rollouts of each policy in each group, [J, M].
         members: Rollouts of each policy in each group, [J, M].
         prompts: The prompt of each group, [J].
-        resampling: How often, and from which seed.
 
     Returns:
         Between prompts (share minus the prediction at the policies' own rates) and between policies (that prediction

@@ -97,7 +97,6 @@ def estimate_pass_table(
         num_samples: n of each prompt, [P].
         num_correct: c of each prompt, [P].
         ks: The budgets.
-        resampling: How often, and from which seed.
 
     Returns:
         For each k: pass@k and pass^k; both undefined where k exceeds the samples of a prompt.
@@ -196,7 +195,6 @@ def least_sharpening(first: Counts, second: Counts, *, resampling: Resampling = 
     Args:
         first: Counts of the first policy.
         second: Counts of the second, of the same prompts.
-        resampling: How often, and from which seed.
 
     Returns:
         M with 95 % confidence, half of the error for each j; None where not even q = p is refuted.

@@ -144,9 +144,6 @@ def least_detectable_mean(num_pairs: int, level: float, power: float) -> float:
         level: Of the two-sided test, corrected; at least 2 / 2^n.
         power: Chance to find it.
 
-    Returns:
-        The difference over the standard deviation of a pair.
-
     Example:
         >>> round(least_detectable_mean(10, 0.05, 0.8), 2), round(least_detectable_mean(8, 0.0078125, 0.8), 2)
         (1.0, 1.92)

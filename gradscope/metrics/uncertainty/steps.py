@@ -76,9 +76,6 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: flo
         num_fitted: 1 for numbers as they are, 2 for what is left beside a line.
         errors: Standard errors, ((1 - r^2) / n)^(1/2), by which the correlation is taken to be larger than it seems.
 
-    Returns:
-        At most n.
-
     Example:
         >>> independent_steps([1.0, -1.0] * 10), independent_steps(range(20)) < 2
         (20.0, True)

@@ -71,8 +71,6 @@ def sums_of_columns(columns: Iterable[Array], clusters: ArrayLike, num_rows: int
 
     Args:
         columns: m times [rows].
-        clusters: As above.
-        num_rows: How many rows each column has.
 
     Returns:
         [J, m], in the order of the clusters' first rows.
@@ -174,7 +172,6 @@ def student_intervals(
     Args:
         statistic: From column sums [..., m] to the statistics [..., q].
         tables: Units, [J, m] each, of at least one.
-        resampling: How often, and from which seed.
 
     Returns:
         One interval a statistic and table; None where there are too few units or it does not vary with them.

@@ -40,7 +40,6 @@ def sparkline(values: Sequence[float | None], *, low: float, high: float, width:
 
     Args:
         values: By step; None where a step has no value.
-        low: The value of the lowest bar.
         high: The value of the highest bar; at most ``low`` draws every value at the lowest.
         width: Longest line; more values than that are averaged in equal runs.
 

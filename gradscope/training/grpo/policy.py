@@ -181,9 +181,7 @@ class AnswerProbability:
     """The reward function.
 
     Args:
-        policy: The policy, for its tokenizer.
         mark: Where an answer begins.
-        temperature: Sampling temperature.
         rows_at_once: Rows of one forward.
     """
 
@@ -268,7 +266,6 @@ def write_heldout(path: Path, policy: TrainedPolicy, task: Task, completions: Se
     Args:
         path: The JSONL file: ``prompt_id, prompt, answer, completion, reward, correct``; replaced where it exists. The
             prompt is a list of messages where the policy gets it through a chat template.
-        policy: What was sampled from.
         completions: From :func:`sample`, the same number for each held-out prompt.
     """
     num_samples = len(completions) // len(task.heldout)
