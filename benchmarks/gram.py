@@ -7,8 +7,6 @@ matrix products at the machine's own rate, over the plain pass: the limit. The s
 every run it adds a plain pass over two rows.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

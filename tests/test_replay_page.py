@@ -1,7 +1,5 @@
 """The page of replay: its table of causes is the code's."""
 
-from __future__ import annotations
-
 import pytest
 
 from gradscope.reason import CAUSES

@@ -62,8 +62,7 @@ class OnlineAdvantage:
     """A formulation that needs the rewards of the step alone; the others override it."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        """The formulation's name."""
+        self.name = name  # the formulation's name
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
         """The advantages of a step, in the order of its rollouts: a number each, [R][1], or one a token, [R][T]."""

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import re
 from functools import partial
@@ -14,8 +12,8 @@ from gradscope.render.terminal.explain import essential_metrics, metric_answer
 from gradscope.render.terminal.names import TABLES
 from gradscope.render.words import STYLES, Footnotes, Tone
 from tests.render import examples
+from tests.render.examples import run_report
 from tests.render.printing import printed
-from tests.render.report_example import run_report
 
 REPORTS: dict[str, object] = {
     "degeneracy": examples.degeneracy_report(),

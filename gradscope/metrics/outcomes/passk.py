@@ -121,13 +121,10 @@ def estimate_pass_table(
     return table
 
 
-Counts = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""n and c of each prompt, [P] each."""
+Counts = tuple[NDArray[np.int64], NDArray[np.int64]]  # n and c of each prompt, [P] each
 
-_MOST_BUDGETS = 64
-"""Budgets at which the first policy's curve is computed; it is straight between them."""
-_DOUBLINGS = 20
-"""A factor beyond 2^20 is not told from it."""
+_MOST_BUDGETS = 64  # budgets at which the first policy's curve is computed; it is straight between them
+_DOUBLINGS = 20  # a factor beyond 2^20 is not told from it
 _EQUAL = 1e-12
 
 
@@ -135,10 +132,8 @@ _EQUAL = 1e-12
 class CompressionFactor:
     """The least m with which pass@(m k) of the first policy reaches pass@k of the second."""
 
-    factor: Estimate
-    """m, with its interval; undefined where the first's samples do not reach that far."""
-    at_least: float | None
-    """Where m is undefined for that reason: what it is at least, with 97.5 % confidence."""
+    factor: Estimate  # m, with its interval; undefined where the first's samples do not reach that far
+    at_least: float | None  # where m is undefined for that reason: what it is at least, with 97.5 % confidence
 
 
 def compression_factors(first: Counts, second: Counts, ks: Sequence[int]) -> tuple[CompressionFactor, ...]:

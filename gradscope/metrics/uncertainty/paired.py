@@ -21,8 +21,7 @@ from gradscope.metrics.uncertainty.intervals import student_quantile
 
 Array = NDArray[np.float64]
 
-_EXACT = 20
-"""Pairs up to which all 2^n sign flips are gone through: a million sums, 8 MB and some 20 ms at the most."""
+_EXACT = 20  # pairs up to which all 2^n sign flips are gone through: a million sums, 8 MB and some 20 ms at the most
 _DRAWS = 100_000
 _EQUAL = 1e-12
 
@@ -178,8 +177,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-_MOST_FLIPPED = 14
-"""Differences up to which all sign flips are gone through."""
+_MOST_FLIPPED = 14  # differences up to which all sign flips are gone through
 _FLIPS = 20_000
 _AT_ONCE = 500
 

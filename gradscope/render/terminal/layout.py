@@ -28,8 +28,7 @@ from gradscope.render.words import (
 )
 from gradscope.results.source import Source
 
-WIDTH = 80
-"""Columns that every table fits; what a terminal has beyond them goes to intervals, courses and texts."""
+WIDTH = 80  # columns that every table fits; what a terminal has beyond them goes to intervals, courses and texts
 _UNBOUND = 10_000
 _BARS = "▁▂▃▄▅▆▇█"
 _MISSING, _NOT_FINITE = "·", "!"

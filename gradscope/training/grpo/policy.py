@@ -369,12 +369,10 @@ class RewardFunctions:
     """
 
     def __init__(self, task: Task, dense: AnswerProbability | None = None) -> None:
-        self.last: dict[str, list[float]] = {}
-        """Reward function -> rewards of the last batch, [R]."""
+        self.last: dict[str, list[float]] = {}  # reward function -> rewards of the last batch, [R]
         self.functions = [self._wrap(name, grader) for name, grader in task.graders.items()]
         """What TRL calls, in the order of the task's graders."""
-        self.dense = dense
-        """What is trained on in place of the task's graders, where there is such a thing."""
+        self.dense = dense  # what is trained on in place of the task's graders, where there is such a thing
         self.trained = tuple(task.graders) if dense is None else (ANSWER_PROBABILITY,)
         """The functions whose sum is the scalar reward."""
         if dense is not None:

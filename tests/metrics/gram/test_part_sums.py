@@ -3,8 +3,6 @@
 What importance weights leave of a sample, by hand.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -1,7 +1,5 @@
 """The page as a document: complete, self-contained, the same every time, and no text of a result becomes markup."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import hashlib
@@ -35,8 +33,7 @@ from gradscope.render.html.page import (
     token_texts_of,
 )
 from gradscope.results.report import Chart, ChartKind, KeyNumber, RunIndex, RunSummary, Series, ShadedToken
-from tests.render.examples import source
-from tests.render.report_example import ATTACK, run_report
+from tests.render.examples import ATTACK, run_report, source
 
 PAGE = render_page(run_report())
 VOID = {"meta", "link", "line", "rect", "circle", "polyline", "polygon"}
