@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import count
@@ -174,7 +175,7 @@ def test_a_fragment_brings_its_style_and_none_for_what_is_around_it() -> None:
 CHOICES = {"kind", "style", "severity"}  # fields whose values are the program's own few words
 
 
-def poisoned(record: Any, numbers: count[int]) -> Any:
+def poisoned(record: Any, numbers: Iterator[int]) -> Any:
     """The same record with markup and a control character in each of its texts."""
     if isinstance(record, str):
         return f"<b id='t{next(numbers)}'>\x1b</title></style>\"'&<!--{{{{7*7}}}}"
