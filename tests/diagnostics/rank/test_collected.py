@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.recomputed import SignalQuestion, TokenQuestion
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import collected as module
 from gradscope.diagnostics.rank.collected import (
@@ -29,7 +29,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.directions import MatrixSteps, TensorNorm, WeightSpectrum
 from gradscope.gradients.step.heldout import HeldoutGram
-from gradscope.metrics.gram.sparsity import row_sparsity
+from gradscope.metrics.gram.geometry import row_sparsity
 from gradscope.progress import no_progress
 from gradscope.reason import Reason
 from tests.diagnostics.made_up_runs import group_of as rewarded
