@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -11,6 +12,7 @@ import numpy as np
 from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import (
     BehindFilter,
+    DegeneracyCourse,
     DegeneracyReport,
     EnvironmentDegeneracy,
     GapDecomposition,
@@ -116,7 +118,12 @@ def _step(step: int) -> StepDegeneracy:
     )
 
 
+def with_steps(report: DegeneracyReport, rows: Sequence[StepDegeneracy]) -> DegeneracyReport:
+    return replace(report, by_step=tuple(rows), course=DegeneracyCourse.of(rows))
+
+
 def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> DegeneracyReport:
+    steps = tuple(_step(step) for step in range(1, num_steps + 1))
     too_large = Estimate.undefined_because("a forecast at G = 16 could be anything from 0.05 to 0.81")
     return DegeneracyReport(
         source=source(files=files),
@@ -224,7 +231,8 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
             between_prompts=Estimate(value=0.3, low=0.2, high=0.4, num_units=128),
             between_policies=Estimate(value=0.1039, low=0.05, high=0.15, num_units=128),
         ),
-        by_step=tuple(_step(step) for step in range(1, num_steps + 1)),
+        by_step=steps,
+        course=DegeneracyCourse.of(steps),
         pass_rates=_pass_rates(),
         starvation=SignalCost(
             frac_rollouts=around(0.4125, 0.08, 128),
@@ -288,6 +296,7 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
         target=_target(),
         frac_set_aside=Estimate.exact(0.0125, num_units=1296),
         quarantined=QUARANTINE,
+        summary=(f"66 of 160 groups (41.2 %) have equal rewards under {HOSTILE} and give no gradient.",),
         findings=(f"66 of 160 groups (41.2 %) have equal rewards under {HOSTILE} and give no gradient.",),
     )
 
