@@ -12,11 +12,11 @@ import hashlib
 import json
 import math
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
 from gradscope.copies import copy_of
 from gradscope.errors import InputError
@@ -76,6 +76,35 @@ class LazyRows(Sequence[Row]):
     def __repr__(self) -> str:
         """How long it is, and of what."""
         return f"<{len(self)} rows of {', '.join(self._columns)}>"
+
+
+Value = TypeVar("Value")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Deferred:
+    compute: Callable[[], Any]
+
+
+def deferred(compute: Callable[[], Value]) -> Value:
+    """What a field of a :class:`Deferring` record is given to be computed when it is first read."""
+    return cast(Value, _Deferred(compute))
+
+
+class Deferring:
+    """A record some of whose fields cost much and are often not read: an answer of ten lines waits for no table."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # mypy would take every name for a field
+
+        def __getattribute__(self, name):
+            """The value, which replaces what computes it."""
+            value = object.__getattribute__(self, name)
+            if type(value) is _Deferred:
+                value = value.compute()
+                object.__setattr__(self, name, value)
+            return value
 
 
 SCHEMA_VERSION = 1

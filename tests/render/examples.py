@@ -1,12 +1,13 @@
 """Results of every type, with undefined numbers and hostile text in them: those of the golden documents, and more."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 from gradscope.estimate import Estimate
 from gradscope.results.compare import Comparison
-from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
+from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
 from gradscope.results.envelope import LazyRows
 from gradscope.results.norms import ReplayReport, SpikeReport
 from gradscope.results.passk import Evaluation, PassAtK, PassAtKReport
@@ -78,12 +79,17 @@ def _step(step: int) -> StepDegeneracy:
     )
 
 
+def with_steps(report: DegeneracyReport, rows: Sequence[StepDegeneracy]) -> DegeneracyReport:
+    return replace(report, by_step=tuple(rows), course=DegeneracyCourse.of(rows))
+
+
 def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> DegeneracyReport:
     """The golden report, of another number of steps."""
-    report = read_golden(DegeneracyReport, "degeneracy")
+    first = f"66 of 160 groups (41.2 %) have equal rewards under {HOSTILE} and give no gradient."
+    report = read_golden(DegeneracyReport, "degeneracy", course=DegeneracyCourse(), summary=(first,))
     size = Estimate.exact(64.0, num_units=num_steps)
     last = [*report.by_prompt[:2], {**report.by_prompt[2], "last_live_step": num_steps}]
-    return replace(
+    report = replace(
         report,
         source=replace(report.source, files=files),
         num_groups=8 * num_steps,
@@ -94,7 +100,6 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
             num_sampled=10 * num_steps,
             num_dead=53 * num_steps // 10,
         ),
-        by_step=tuple(_step(step) for step in range(1, num_steps + 1)),
         starvation=replace(
             report.starvation,
             batch_size=size,
@@ -103,6 +108,7 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
         reward_conflict=replace(report.reward_conflict, num_groups=2 * num_steps),
         by_prompt=LazyRows({name: column_of([row[name] for row in last]) for name in last[0]}),
     )
+    return with_steps(report, [_step(step) for step in range(1, num_steps + 1)])
 
 
 def passk_report(num_files: int = 2) -> PassAtKReport:

@@ -125,7 +125,7 @@ def _index(runs: Sequence[_Summarized], left_out: Sequence[tuple[str, str]], pat
 
 def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary:
     report = degeneracy_of_run(run, success_threshold=success_threshold)
-    dead = {row.step: row.frac_reward_zero_std.value for row in report.by_step}
+    dead = dict(zip(report.course.step, report.course.frac_reward_zero_std, strict=True))
     means = mean_rewards(run)
     steps = run.steps or run.every_step
     rewards = tuple(means.get(step) for step in steps)
