@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (74_820, 365), "tests": (65_800, 461), "benchmarks": (7_560, 50)}
+BUDGET = {"gradscope": (74_150, 349), "tests": (64_340, 444), "benchmarks": (6_340, 43)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 
