@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradscope.diagnostics.inputs.recomputed import GRAD_NORM_TOLERANCE
+from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE
 from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.estimate import Estimate
 from gradscope.findings.rank import (

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradscope.diagnostics.inputs.recomputed import RowQuestion
+from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss, loss_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions, require_libraries

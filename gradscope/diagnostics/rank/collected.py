@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradscope.diagnostics.inputs.recomputed import RowQuestion, SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.row_questions import RowQuestion, SignalQuestion, TokenQuestion
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps
 from gradscope.diagnostics.rank.formulations import (
     BaselineGroup,

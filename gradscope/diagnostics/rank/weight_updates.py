@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.diagnostics.inputs.recomputed import RowQuestion
+from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate

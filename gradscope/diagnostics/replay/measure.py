@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.advantages.registry import named_formulation
-from gradscope.diagnostics.inputs.recomputed import GRAD_NORM_TOLERANCE
+from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE
 from gradscope.diagnostics.inputs.steps import (
     MeasuredStep,
     describe_engine,

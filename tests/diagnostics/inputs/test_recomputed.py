@@ -3,7 +3,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForCausalLM
@@ -12,13 +11,10 @@ from gradscope.diagnostics.inputs import recomputed as module
 from gradscope.diagnostics.inputs.recomputed import (
     Longest,
     Recomputer,
-    SignalQuestion,
-    TokenQuestion,
     _longest_before,
     _other_tokens,
     _remember_longest,
     _trained_dtype,
-    meets_logged,
     other_texts,
 )
 from gradscope.diagnostics.inputs.recomputed import policy_of as policy_of_run
@@ -27,7 +23,7 @@ from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.batches import TokenSequence, TrainerPadding
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram, StepNorm
 from gradscope.gradients.trained.assumptions import trl_output
@@ -36,48 +32,7 @@ from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.gradients.adapters import adapt
-from tests.gradients.models import DAPO, VOCAB, policy_of, tiny_experts, tiny_groups, tiny_model, tiny_policy
-
-
-@pytest.fixture(scope="module")
-def prepared() -> PreparedStep:
-    return prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-
-
-@pytest.fixture(scope="module")
-def gram(prepared: PreparedStep) -> StepGram:
-    return measure_step(prepared)
-
-
-def test_all_tokens_of_a_group_add_up_to_its_rollouts(prepared: PreparedStep, gram: StepGram) -> None:
-    index = np.array(gram.group_ids)
-    for tokens in TokenQuestion(most=None).measure(prepared, gram):
-        weights = tokens.table.logged_weights
-        block = gram.policy_gram[np.ix_(index == tokens.table.group_id, index == tokens.table.group_id)]
-        assert weights @ tokens.gram @ weights == pytest.approx(block.sum(), rel=1e-4)
-
-
-def test_the_seed_draws_tokens_where_a_group_has_more(prepared: PreparedStep, gram: StepGram) -> None:
-    once, again, other = (TokenQuestion(most=3, seed=seed).measure(prepared, gram)[0].table for seed in (1, 1, 2))
-    assert len(once.rows) == 3 < once.num_tokens
-    assert once.rows == again.rows
-    assert once.rows != other.rows
-
-
-@pytest.mark.parametrize("signal", ["hidden", "logit"])
-def test_signals_of_rollouts_are_sums_of_those_of_tokens(prepared: PreparedStep, gram: StepGram, signal: str) -> None:
-    (found,) = SignalQuestion(signal=signal, most=512).measure(prepared, gram)
-    index = np.array(gram.group_ids)
-    for tokens in found.tokens:
-        weights = tokens.table.score_weights
-        block = found.score_gram[np.ix_(index == tokens.table.group_id, index == tokens.table.group_id)]
-        assert weights @ tokens.gram @ weights == pytest.approx(block.sum(), rel=1e-4)
-
-
-@pytest.mark.parametrize(("norm", "met"), [(3.0, True), (3.00002, True), (3.0001, False), (2.9999, False)])
-def test_a_norm_is_met_to_one_in_a_hundred_thousand(norm: float, met: bool) -> None:
-    assert meets_logged(norm, 3.0) == met
-
+from tests.gradients.models import DAPO, VOCAB, policy_of, tiny_experts, tiny_groups, tiny_model
 
 COUNTS = {"completions/mean_length": 3.0, "num_tokens": 14.0}
 """Two rollouts of three sampled tokens and prompts of four."""

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.inputs import steps
-from gradscope.diagnostics.inputs.recomputed import Recomputer, TokenQuestion
+from gradscope.diagnostics.inputs.recomputed import Recomputer
+from gradscope.diagnostics.inputs.row_questions import TokenQuestion
 from gradscope.diagnostics.inputs.steps import KeptStep, _without_ids, describe_engine
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.inputs.recomputed import SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import collected as module
 from gradscope.diagnostics.rank.collected import (

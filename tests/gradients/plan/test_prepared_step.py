@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, BloomConfig, GPTNeoConfig, LlamaConfig, OPTConfig
 
-from gradscope.diagnostics.inputs.recomputed import SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.inputs.recomputed import RowQuestion
+from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion, meets_logged
+from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.step_gram import StepGram
+from tests.gradients.models import DAPO, tiny_groups, tiny_policy
+
+
+@pytest.fixture(scope="module")
+def prepared() -> PreparedStep:
+    return prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+
+
+@pytest.fixture(scope="module")
+def gram(prepared: PreparedStep) -> StepGram:
+    return measure_step(prepared)
+
+
+def test_all_tokens_of_a_group_add_up_to_its_rollouts(prepared: PreparedStep, gram: StepGram) -> None:
+    index = np.array(gram.group_ids)
+    for tokens in TokenQuestion(most=None).measure(prepared, gram):
+        weights = tokens.table.logged_weights
+        block = gram.policy_gram[np.ix_(index == tokens.table.group_id, index == tokens.table.group_id)]
+        assert weights @ tokens.gram @ weights == pytest.approx(block.sum(), rel=1e-4)
+
+
+def test_the_seed_draws_tokens_where_a_group_has_more(prepared: PreparedStep, gram: StepGram) -> None:
+    once, again, other = (TokenQuestion(most=3, seed=seed).measure(prepared, gram)[0].table for seed in (1, 1, 2))
+    assert len(once.rows) == 3 < once.num_tokens
+    assert once.rows == again.rows
+    assert once.rows != other.rows
+
+
+@pytest.mark.parametrize("signal", ["hidden", "logit"])
+def test_signals_of_rollouts_are_sums_of_those_of_tokens(prepared: PreparedStep, gram: StepGram, signal: str) -> None:
+    (found,) = SignalQuestion(signal=signal, most=512).measure(prepared, gram)
+    index = np.array(gram.group_ids)
+    for tokens in found.tokens:
+        weights = tokens.table.score_weights
+        block = found.score_gram[np.ix_(index == tokens.table.group_id, index == tokens.table.group_id)]
+        assert weights @ tokens.gram @ weights == pytest.approx(block.sum(), rel=1e-4)
+
+
+@pytest.mark.parametrize(("norm", "met"), [(3.0, True), (3.00002, True), (3.0001, False), (2.9999, False)])
+def test_a_norm_is_met_to_one_in_a_hundred_thousand(norm: float, met: bool) -> None:
+    assert meets_logged(norm, 3.0) == met
