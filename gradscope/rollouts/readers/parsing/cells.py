@@ -138,6 +138,8 @@ def text_of(value: Any) -> str:
         return value
     if value is None or value is ABSENT:
         return ""
+    if type(value) is int:  # many logs number their prompts
+        return str(value)
     messages = parse_messages(value)
     if messages is None:
         return _json(value, ensure_ascii=False)

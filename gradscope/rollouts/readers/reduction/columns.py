@@ -146,7 +146,8 @@ class Cells:
         if isinstance(column, pa.Array):
             chosen = column if some is None else column.take(to_indices(np.array(some, dtype=np.int64)))
             return list(chosen.to_pylist())
-        return [_plain(cell) for cell in (column if some is None else map(column.__getitem__, some))]
+        cells = column if some is None else list(map(column.__getitem__, some))
+        return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(_plain, cells))
 
     def cell(self, key: str | None, at: int) -> Any:
         """The cell of a row; None where it has none."""
@@ -197,10 +198,10 @@ class Cells:
             return ["" if cell in (None, "", UNSET) else prompt_text_id(cell) for cell in column]
         texts = jsons_of(column)
         empty = {b"null": "", b'""': ""}
-        plain = [text for text in dict.fromkeys(texts) if text.startswith(b'"') and text not in empty]
+        different = dict.fromkeys(texts)
+        plain = [text for text in different if text.startswith(b'"') and text not in empty]
         ids = empty | dict(zip(plain, digests_of([(text,) for text in plain]), strict=True))
-        others = [text for text in dict.fromkeys(texts) if text not in ids]
-        ids |= {text: prompt_text_id(json.loads(text)) for text in others}
+        ids |= {text: prompt_text_id(json.loads(text)) for text in different if text not in ids}
         return list(map(ids.__getitem__, texts))
 
 
@@ -209,6 +210,9 @@ def texts_in(names: list[str] | pa.Array, some: Sequence[int] | None = None) -> 
     if isinstance(names, pa.Array):
         return to_texts(names if some is None else names.take(to_indices(np.array(some, dtype=np.int64))))
     return names if some is None else [names[at] for at in some]
+
+
+_MADE_LATER = {Raw, msgspec.UnsetType}
 
 
 def _plain(cell: Any) -> Any:
@@ -425,9 +429,17 @@ def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
     return np.array([_NO_STEP if number is None else number for number in numbers], dtype=np.int64)
 
 
-def int_steps(cells: Iterable[Any]) -> NDArray[np.int64]:
+def int_steps(cells: Sequence[Any]) -> NDArray[np.int64]:
     """:func:`step_numbers` of whole numbers alone: neither text nor 3.0 is one, [R]."""
-    return step_numbers([cell if type(cell) is int else None for cell in cells])
+    are_ints = {int}.issuperset(map(type, cells))
+    return step_numbers(cells if are_ints else [cell if type(cell) is int else None for cell in cells])
+
+
+def texts_of(cells: Sequence[Any]) -> list[str]:
+    """Cells of text; "" for any other, [R]."""
+    if {str}.issuperset(map(type, cells)):
+        return list(cells)
+    return [cell if isinstance(cell, str) else "" for cell in cells]
 
 
 def sample_hashes(cells: Iterable[str | None]) -> NDArray[np.uint32]:
