@@ -184,7 +184,8 @@ class Cells:
         """Cells as text; "" for null, [R]."""
         column = self.column(key)
         if isinstance(column, pa.Array):
-            return _mapped(column, text_of)
+            is_text = pa.types.is_string(column.type) and not column.null_count
+            return column if is_text else _mapped(column, text_of)
         if set(map(type, column)) == {str}:
             return list(column)
         return [_name(cell) for cell in column]
