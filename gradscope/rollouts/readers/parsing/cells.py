@@ -146,6 +146,20 @@ def text_of(value: Any) -> str:
     return "\n".join(_content_of(message) for message in messages)
 
 
+CONVERSATION = "messages"
+"""The column of whole conversations, in which the answer follows its prompt."""
+
+
+def before_answer(messages: Any) -> Any:
+    """A conversation without the assistant's last messages, which are the rollout; any other cell as it is."""
+    if parse_messages(messages) is None:
+        return messages
+    size = len(messages)
+    while size and messages[size - 1]["role"] == "assistant":
+        size -= 1
+    return messages[:size]
+
+
 def prompt_text_id(prompt: Any) -> str:
     """The id of a prompt without one: of its messages or its text."""
     return digest(prompt if type(prompt) is str else parse_messages(prompt) or text_of(prompt))

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -136,6 +136,29 @@ class Cells:
         columns: dict[str | None, pa.Array] = dict(zip(batch.schema.names, batch.columns, strict=True))
         absent = pa.nulls(len(batch))
         return cls(path, len(batch), batch.schema.names, lambda key: columns.get(key, absent), from_text=from_text)
+
+    def with_entries(self, names: Collection[str]) -> Cells:
+        """The same with entries of objects as columns, ``object.entry`` each."""
+
+        def column(key: str | None) -> Any:
+            if key not in names:
+                return self.column(key)
+            of, _, entry = str(key).partition(".")
+            objects = self.column(of)
+            if isinstance(objects, pa.Array):
+                is_there = pa.types.is_struct(objects.type) and objects.type.get_field_index(entry) >= 0
+                return objects.flatten()[objects.type.get_field_index(entry)] if is_there else pa.nulls(len(self))
+            return [cell.get(entry, UNSET) if type(cell) is dict else UNSET for cell in objects]
+
+        return Cells(self.path, len(self), (*self.keys, *names), column, from_text=self.from_text) if names else self
+
+    def changed(self, name: str, change: Callable[[Any], Any]) -> Cells:
+        """The same with another column in place of one, made of its plain values."""
+
+        def column(key: str | None) -> Any:
+            return list(map(change, self.cells(name))) if key == name else self.column(key)
+
+        return Cells(self.path, len(self), self.keys, column, from_text=self.from_text)
 
     def __len__(self) -> int:
         return self._size
