@@ -19,7 +19,12 @@ from gradscope.results.source import BLANK, CUT_OFF, Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.metrics_alone.files import PLACE, MetricFile, MetricRow, first_rows, opened
-from gradscope.rollouts.readers.metrics_alone.names import given_names, naming_of, switch_on
+from gradscope.rollouts.readers.metrics_alone.names import (
+    given_names,
+    naming_of,
+    set_aside_impossible_shares,
+    switch_on,
+)
 from gradscope.rollouts.readers.metrics_alone.published import unpivoted
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.run import Run
@@ -110,6 +115,7 @@ def read_metrics_log(path: Path, options: ReadOptions, quarantine: QuarantineLog
     keys = dict.fromkeys(key for values in chosen.metrics.values() for key in values)
     naming = naming_of(keys, given_names(options.metric_columns))
     metrics = {step: naming.apply(values) for step, values in sorted(chosen.metrics.items())}
+    impossible = tuple(set_aside_impossible_shares(metrics))
     one_run = f", run {chosen.name!r} of {reading.num_runs}" if reading.num_runs > 1 else ""
     source = Source(
         path=str(path),
@@ -118,7 +124,7 @@ def read_metrics_log(path: Path, options: ReadOptions, quarantine: QuarantineLog
         recognized=f"{_title(files, kinds)}{one_run}, {len(metrics):,} steps",
         files=tuple(map(str, files)),
         num_rows=chosen.num_rows,
-        inferred=(*naming.sentences, *reading.sentences, *chosen.sentences),
+        inferred=(*naming.sentences, *reading.sentences, *chosen.sentences, *impossible),
         missing=(switch_on(keys),),
         quarantined=quarantine.result(),
     )
