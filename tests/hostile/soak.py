@@ -26,8 +26,8 @@ from tests.hostile.cases import told
 
 _RECORDER = """
 import sys, time
-from transformers import TrainerCallback
 from pathlib import Path
+from transformers import TrainerCallback
 from gradscope.training import RolloutRecorder
 from tests.training.stock import stock_trainer, train
 class Resting(TrainerCallback):
@@ -53,6 +53,7 @@ SOAKED = {
     "rank": ("-c", _RANK),
 }
 ROTATED = 50  # steps in one file of the log
+Look = tuple[float, int]  # megabytes in memory, and open files
 
 
 def _grow(folder: Path, step: int) -> None:
@@ -67,54 +68,41 @@ def _grow(folder: Path, step: int) -> None:
             stream.write(json.dumps(told) + "\n")
 
 
-def _look(process: int) -> tuple[float, int]:
-    """Megabytes in memory, and open files."""
+def _look(process: int) -> Look:
     status = Path(f"/proc/{process}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024, len(list(Path(f"/proc/{process}/fd").iterdir()))
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024, len(os.listdir(f"/proc/{process}/fd"))
 
 
-def soak(names: Sequence[str], minutes: float, pause: float) -> dict[str, list[tuple[float, int]]]:
-    """Let processes go on together, all from one folder.
-
-    Args:
-        names: Which of ``SOAKED``.
-        minutes: How long at most; until Ctrl-C, or until one of them ends.
-        pause: Seconds between two steps, and two looks.
-
-    Returns:
-        Megabytes and open files at each look.
-    """
-    looks: dict[str, list[tuple[float, int]]] = {name: [] for name in names}
-    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        folder = Path(place)
+def soak(names: Sequence[str], minutes: float, pause: float) -> dict[str, list[Look]]:
+    """Let some of ``SOAKED`` go on together, until Ctrl-C at the latest; a look at each every ``pause`` seconds."""
+    looks: dict[str, list[Look]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as place, ExitStack() as stack, suppress(KeyboardInterrupt):
+        folder, running = Path(place), {}
         if "rank" in names:
             make_model(folder / "run")
         _grow(folder, 0)
-        running = {}
         for name in names:
             said = stack.enter_context((folder / f"{name}.txt").open("w"))
             command = [sys.executable, *SOAKED[name], *[str(pause)] * (name != "follow")]
             environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
             running[name] = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, env=environment)
             stack.callback(running[name].kill)
-        end, step = time.monotonic() + 60 * minutes, 0
-        with suppress(KeyboardInterrupt):  # what was seen until then is told
-            while time.monotonic() < end:
-                time.sleep(pause)
-                _grow(folder, step := step + 1)
-                for name, process in running.items():
-                    if process.poll() is not None:
-                        raise RuntimeError(f"{name} ended: {(folder / f'{name}.txt').read_text()[-2000:]}")
-                    looks[name].append(_look(process.pid))
+        for step in range(1, int(60 * minutes / pause) + 1):
+            time.sleep(pause)
+            _grow(folder, step)
+            for name, process in running.items():
+                if process.poll() is not None:
+                    raise RuntimeError(f"{name} ended: {(folder / f'{name}.txt').read_text()[-2000:]}")
+                looks[name].append(_look(process.pid))
     return looks
 
 
-def judged(looks: Sequence[tuple[float, int]]) -> tuple[str, str]:
-    """What a process held early, after a tenth of the looks, and late, the last tenth; why it is not flat."""
+def judged(looks: Sequence[Look]) -> tuple[str, str]:
+    """What a process held in the second tenth of the looks and in the last; the same again where it is not flat."""
     tenth = len(looks) // 10 or 1
-    early, late = looks[tenth : 2 * tenth] or looks, looks[-tenth:]
     (before, files), (after, files_late) = (
-        (median(m for m, _ in one), max(f for _, f in one)) for one in (early, late)
+        (median(memory for memory, _ in part), max(files for _, files in part))
+        for part in (looks[tenth : 2 * tenth], looks[-tenth:])
     )
     came_to = f"{len(looks)} looks, {before:.0f} to {after:.0f} MB, {files} to {files_late} files"
     return came_to, came_to if after > 1.1 * before or files_late > files else ""
@@ -127,7 +115,5 @@ if __name__ == "__main__":
     parser.add_argument("--only", action="append", choices=SOAKED)
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    found = {
-        name: judged(looks) for name, looks in soak(asked.only or tuple(SOAKED), asked.minutes, asked.pause).items()
-    }
-    sys.exit(told((f"{name}, {came_to}", why) for name, (came_to, why) in found.items()))
+    found = soak(asked.only or tuple(SOAKED), asked.minutes, asked.pause)
+    sys.exit(told((f"{name}, {judged(looks)[0]}", judged(looks)[1]) for name, looks in found.items()))

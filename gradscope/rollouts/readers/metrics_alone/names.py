@@ -246,7 +246,7 @@ def naming_of(keys: Iterable[str], given: Mapping[str, str]) -> Naming:
     return Naming(parts)
 
 
-def set_aside_impossible_shares(metrics: Mapping[int, dict[str, float]]) -> Iterator[str]:
+def impossible_shares(metrics: Mapping[int, dict[str, float]]) -> Iterator[str]:
     """Make each share of a step that is none NaN, in place, so that no mean and no gate takes it for a number.
 
     Args:
