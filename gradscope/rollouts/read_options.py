@@ -81,7 +81,7 @@ class ReadOptions:
         str | Path | None,
         Option(
             ("--run-config", "--trainer-args"),
-            "The trainer's arguments as JSON, where the folder does not tell them.",
+            "The trainer's arguments as JSON, where the folder lacks them.",
             _INPUT,
             metavar="FILE",
         ),

@@ -63,7 +63,7 @@ def train(
     seed: Annotated[int | None, _option("seed", "Seed of everything random.", "Run")] = None,
     seeds: Annotated[
         list[str] | None,
-        typer.Option(metavar="N,A:B", help="A run for each seed, one folder a cell.", rich_help_panel="Grid"),
+        typer.Option(metavar="N,A:B", help="A run for each seed, in a folder each.", rich_help_panel="Grid"),
     ] = None,
     jobs: Annotated[
         int | None,
@@ -197,7 +197,7 @@ def _show_answer(folder: Path, config: TrainConfig) -> None:
     reports = [measure_pass_at_k(folder)] if config.heldout_prompts else []
     for report in (*reports, measure_degeneracy(folder)):
         show(render_table(report, [VERDICT]))
-    show_next(*([command, str(folder)] for command in ("degeneracy", "replay", "report")))
+    show_next(["degeneracy", str(folder)])
 
 
 def _check_code(configured: str) -> None:
