@@ -1,7 +1,5 @@
 """The sections of `gpu.py`, in the order of their worth."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings

@@ -4,8 +4,6 @@
 without weights loads and calls.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import io

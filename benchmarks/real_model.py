@@ -6,8 +6,6 @@ kinds of arithmetic, trains three runs (all weights, a LoRA adapter, bfloat16) a
 not done again, so an interrupted call goes on. It takes about two hours of two cores, 6 GB of memory and 12 GB of disk.
 """
 
-from __future__ import annotations
-
 import argparse
 import bisect
 import itertools

@@ -47,9 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Args:
         argv: The arguments after the program's name; None: those of the process.
-
-    Returns:
-        The exit code.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _print_anything()

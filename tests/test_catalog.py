@@ -1,7 +1,5 @@
 """The rows of the catalogue: complete, apart from each other, one a number, and true to the range that they state."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

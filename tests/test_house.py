@@ -1,7 +1,5 @@
 """How the house is built: who may know whom, how full a folder is, where the test of a module stands, what loads."""
 
-from __future__ import annotations
-
 import ast
 import json
 import pydoc

@@ -1,7 +1,5 @@
 """The page of replay names every cause in the code's order, and the reference has what to do about each."""
 
-from __future__ import annotations
-
 from docs.hooks.reference import page_of
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.reason import CAUSES

@@ -59,15 +59,10 @@ class StepRollouts:
 
 
 class OnlineAdvantage:
-    """A formulation that needs the rewards of the step alone; the others override it.
-
-    Args:
-        name: The formulation's name.
-    """
+    """A formulation that needs the rewards of the step alone; the others override it."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        """The formulation's name."""
+        self.name = name  # the formulation's name
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
         """The advantages of a step, in the order of its rollouts: a number each, [R][1], or one a token, [R][T]."""
@@ -225,7 +220,6 @@ class _OfTokenRewards(OnlineAdvantage):
     """``per_step`` and ``per_token``: what a token earns, alone or with those after it, against the group.
 
     Args:
-        name: The formulation's name.
         function: From the token rewards of a group, [G][T], to advantages, [G][T].
     """
 
@@ -267,7 +261,6 @@ class Compensation(OnlineAdvantage):
     """``compensation``: the group's advantage, weighed up where the policy was unsure.
 
     Args:
-        name: The formulation's name.
         limit: The largest factor.
     """
 
@@ -286,9 +279,6 @@ class Compensation(OnlineAdvantage):
 
 def online_advantage(name: str) -> OnlineAdvantage:
     """A formulation that needs no torch, with nothing remembered yet; ``UsageError`` where there is none of that name.
-
-    Returns:
-        The formulation.
 
     Example:
         >>> nothing = [[0.0], [0.0]]

@@ -16,9 +16,6 @@ def in_threads(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Fou
     Args:
         work: Called in threads; what it raises ends the others that have not begun, and so does Ctrl-C.
         items: What it is called with.
-
-    Returns:
-        One an item.
     """
     pool = ThreadPoolExecutor()
     try:

@@ -47,9 +47,6 @@ def most(limit: int) -> int:
     Args:
         limit: One of those above.
 
-    Returns:
-        The limit, times the number in ``GRADSCOPE_LIMITS`` where there is one.
-
     Raises:
         UsageError: What stands there is no number from 1 on.
     """
@@ -126,9 +123,6 @@ def ending(what: str) -> Iterator[None]:
     Args:
         what: What runs, for the message.
 
-    Yields:
-        For the time of the running.
-
     Raises:
         InputError: It took more.
     """
@@ -170,9 +164,6 @@ def open_file(path: Path) -> IO[bytes]:
 def read_whole(path: Path) -> bytes:
     """A small file at once: a configuration, a manifest, an index.
 
-    Returns:
-        Its bytes.
-
     Raises:
         InputError: It is no regular file, or larger than ``MOST_ROW``.
     """
@@ -209,9 +200,6 @@ class Unpacked(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """The next bytes, as io asks for them.
-
-        Returns:
-            How many there were.
 
         Raises:
             InputError: They are more than :func:`most_unpacked`.

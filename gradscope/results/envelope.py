@@ -194,7 +194,6 @@ def build_document(
 
     Args:
         name: The command, as in the schema's name.
-        files: Input files; each is listed with its digest.
         definitions: Metric -> formula, for the metrics in the result.
         digests: File -> its SHA-256, where it was read elsewhere; None: all files are here.
     """

@@ -1,7 +1,5 @@
 """Only regular files, and only so much of them."""
 
-from __future__ import annotations
-
 import io
 import os
 import resource

@@ -1,7 +1,5 @@
 """What is damaged is still a zip, so that it is named and not passed over."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zipfile

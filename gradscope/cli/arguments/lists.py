@@ -13,8 +13,7 @@ from pathlib import Path
 from gradscope.errors import UsageError
 from gradscope.outside.numerals import number_from
 
-MOST_NUMBERS = 1_000_000
-"""Of one range: a typing error, not a wish, is beyond it."""
+MOST_NUMBERS = 1_000_000  # of one range: a typing error, not a wish, is beyond it
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:\s*[:-]\s*([0-9]{1,18}))?")
 _COMMA = re.compile(",")

@@ -25,16 +25,10 @@ RunArgument = Annotated[
     ),
 ]
 
-RewardOption = Annotated[
-    str | None,
-    input_option(
-        "--reward", metavar="NAME", help="One reward function instead of the scalar reward; the main one of several."
-    ),
-]
-SuccessThresholdOption = Annotated[
-    float | None,
-    input_option(metavar="X", help="A rollout passes at this reward or more; for rewards that are not 0/1."),
-]
+REWARD = "One reward function instead of the scalar reward; the main one of several."
+SUCCESS_THRESHOLD = "A rollout passes at this reward or more; for rewards that are not 0/1."
+RewardOption = Annotated[str | None, input_option("--reward", metavar="NAME", help=REWARD)]
+SuccessThresholdOption = Annotated[float | None, input_option(metavar="X", help=SUCCESS_THRESHOLD)]
 
 StepsOption = Annotated[list[str] | None, measure_option("--step", metavar="N,A:B|all", help="Steps to compute.")]
 HeldOutOption = Annotated[

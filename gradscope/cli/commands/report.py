@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from gradscope.results.report import RunIndex, RunReport
 
 _PAGE = b"<!doctype html"
-_START = 64
-"""Bytes in which a page says that it is one."""
+_START = 64  # bytes in which a page says that it is one
 EXAMPLES = (
     "gradscope report my-run --open",
     "gradscope report run-a run-b --output beside.html",

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -118,7 +119,7 @@ def _move_files(aside: Path, folder: Path, inputs: Sequence[str], *, force: bool
             atomic_write(target, file.read_bytes(), force=force)  # the folder is a disk of its own
 
 
-_OUTPUT = "Output"
+_option = partial(Option, panel="Output")
 _MOST_NAMED = 3
 _LINE = 80
 """Characters of what a terminal is told of an input, as far as it can do with them; ``--show notes`` says all."""
@@ -128,34 +129,26 @@ _LINE = 80
 class DeliveryOptions:
     """What a person wants of a result, and where."""
 
-    as_json: Annotated[bool, Option(("--json",), "Print one JSON document and nothing else.", _OUTPUT)] = False
-    """Print the JSON document instead of the table."""
+    as_json: Annotated[bool, _option("Print one JSON document and nothing else.", flags=("--json",))] = False
     output: Annotated[
-        Path | None, Option(("--output", "-o"), "Write JSON, CSV, arrays and figures there.", _OUTPUT, metavar="DIR")
+        Path | None, _option("Write JSON, CSV, arrays and figures there.", "DIR", flags=("--output", "-o"))
     ] = None
-    """The folder for files; it is refused before any work where something is in the way."""
-    force: Annotated[bool, Option(("--force",), "Replace files of the same name there.", _OUTPUT)] = False
-    """Write into a folder that is not empty."""
-    quiet: Annotated[bool, Option(("--quiet", "-q"), "Say nothing but errors on stderr.", _OUTPUT)] = False
-    """No notes, no progress."""
+    """It is refused before any work where something is in the way."""
+    force: Annotated[bool, _option("Replace files of the same name there.")] = False
+    quiet: Annotated[bool, _option("Say nothing but errors on stderr.", flags=("--quiet", "-q"))] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """Where one command's result goes."""
 
-    as_json: bool
-    """Print the JSON document instead of the table."""
-    staging: Path | None
-    """The folder to write into until all files are there; None: no files."""
+    as_json: bool  # print the JSON document instead of the table
+    staging: Path | None  # the folder to write into until all files are there; None: no files
     unfinished: Path | None
     """The folder where finished steps wait for a second call, should this one be interrupted; None: no files."""
-    quiet: bool
-    """Say nothing but errors on stderr."""
-    lost: list[str] = field(default_factory=list)
-    """What could not be read of the input of a result that was delivered."""
-    inputs: list[str] = field(default_factory=list)
-    """The files that the result was read from, which nothing replaces."""
+    quiet: bool  # say nothing but errors on stderr
+    lost: list[str] = field(default_factory=list)  # what could not be read of the input of a result that was delivered
+    inputs: list[str] = field(default_factory=list)  # the files that the result was read from, which nothing replaces
     said: set[str] = field(default_factory=set)
     """What was said while the work went on, so that it is not said again at its end."""
 

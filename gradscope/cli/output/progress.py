@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 from gradscope.progress import ProgressCallback, no_progress
 
-LINE_EVERY = 30.0
-"""Seconds between two lines in a file of logs: a run of an hour fills no more than two pages."""
+LINE_EVERY = 30.0  # seconds between two lines in a file of logs: a run of an hour fills no more than two pages
 FIRST_AFTER = 5.0
 """Seconds until the first line, where it can say what is left: who waits wants to know whether to wait."""
 _BAR = 20

@@ -88,8 +88,6 @@ def check_run(
         requirements: What is required, in place of the settings' requirements.
         update_baseline: Write this run's numbers into the baseline instead of comparing with it.
         force: Replace the baseline that is there.
-        read: How to read the run; None: recognize everything.
-        engine: How to compute gradient metrics; None: the defaults.
         progress: True for a line on stderr, or a callback, told how far the copying of a URL is.
 
     Returns:

@@ -100,9 +100,6 @@ def in_range(estimate: Estimate, low: float, high: float, *, num_tests: int = 1)
 def on_side(estimate: Estimate) -> ClaimVerdict:
     """The rule for a direction: supported where the whole interval lies above zero, contradicted where it lies below.
 
-    Returns:
-        The verdict.
-
     Example:
         >>> on_side(Estimate(value=0.4, low=0.3, high=0.5)), on_side(Estimate(value=0.0, low=-0.1, high=0.1))
         ('supported', 'cannot_tell')
@@ -118,9 +115,6 @@ def rises(estimate: Estimate, null: float, margin: float) -> ClaimVerdict:
         margin: The least excess worth the name: an interval that ends below it contradicts the claim, though it may be
             above zero.
 
-    Returns:
-        The verdict.
-
     Example:
         >>> rises(Estimate(value=0.2, low=0.1, high=0.3), 0.0, 0.02)
         'supported'
@@ -135,9 +129,6 @@ def rises(estimate: Estimate, null: float, margin: float) -> ClaimVerdict:
 
 def together(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
     """All of several must hold: one that is contradicted decides, and all must be supported.
-
-    Returns:
-        The verdict on the claim.
 
     Example:
         >>> together(["supported", "cannot_tell"]), together(["supported", "contradicted"])

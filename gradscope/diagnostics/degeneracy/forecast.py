@@ -25,8 +25,7 @@ from gradscope.results.signal import PassRateDistribution, RateBin, TargetDegene
 
 Array = NDArray[np.float64]
 
-HOPELESS, SOLVED = 0.01, 0.99
-"""Pass rates up to the one and from the other are the ends of the distribution."""
+HOPELESS, SOLVED = 0.01, 0.99  # pass rates up to the one and from the other are the ends of the distribution
 _MOST_INNER_BINS = 20
 
 

@@ -86,12 +86,7 @@ def measure_degeneracy(
         target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
         by: Rows of the course over time: each ``step``, or at most ten ``window``s of neighboring steps.
         reward: One reward function by name; None: the trainer's scalar.
-        resampling: How often, and from which seed.
-        read: How to read the run; None: recognize everything.
         progress: True for a line on stderr, or a callback, told how far the reading of a large log is.
-
-    Returns:
-        The report.
     """
     progress = reporter(progress)
     run = read_run(path, read, rewards_only=True, progress=progress, metrics_alone=True)

@@ -96,11 +96,6 @@ def measure_rank(
         options: Group sizes, which rows are drawn, held-out samples; None: the defaults.
         output: Folder for the Gram matrices, written step by step.
         progress: True for a line on stderr, or a callback, told after each step.
-        read: How to read the run; None: recognize everything.
-        engine: How to compute the gradients; None: the defaults.
-
-    Returns:
-        Spectra, rank curves over checkpoints, and the geometry of each step's gradient.
 
     Raises:
         InputError: No step could be computed.

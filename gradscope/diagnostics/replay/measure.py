@@ -209,10 +209,7 @@ def equivalent_check(path: str | Path, steps: Sequence[int] | None, read: ReadOp
     """The ``gradscope check`` command that asks what a replay asks.
 
     Args:
-        path: The run.
         steps: Ascending steps that were asked for; None: all.
-        read: How the run was read.
-        engine: How gradients were computed.
 
     Returns:
         One line for a shell.
@@ -259,9 +256,6 @@ def replay_run(
         tolerance: Largest relative error of ``grad_norm`` that counts as a match.
         advantage: The formulation to hold the logged advantages to, ``my.py:name`` for one of your own; None: the one
             that the folder names.
-
-    Returns:
-        A verdict per step and quantity.
     """
     progress = reporter(progress)
     run = _held_to(read_run(path, read, progress=progress), advantage)

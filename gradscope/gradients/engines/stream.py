@@ -174,8 +174,7 @@ class PendingParts:
         waits: bool,
         max_kept_bytes: int = KEPT_BYTES,
     ) -> None:
-        self.left: dict[str, nn.Parameter] = {}
-        """Parameters for the rounds to come."""
+        self.left: dict[str, nn.Parameter] = {}  # parameters for the rounds to come
         self._trainable, self._accumulator, self._waits = dict(trainable), accumulator, waits
         self._max_kept_bytes = max_kept_bytes
         self._here: dict[str, list[Part]] = defaultdict(list)

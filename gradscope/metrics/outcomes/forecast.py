@@ -31,12 +31,9 @@ from gradscope.metrics.uncertainty.studentized import cluster_numbers
 
 Array = NDArray[np.float64]
 
-MOST_TIMES = 8
-"""A forecast reaches this many times as far as the samples; hiding tested it up to 6.25 times."""
-MIN_PROMPTS = 10
-"""With fewer prompts there is no distribution to speak of."""
-MOST_UNCERTAIN = 0.6
-"""A wider interval of a share says nothing."""
+MOST_TIMES = 8  # a forecast reaches this many times as far as the samples; hiding tested it up to 6.25 times
+MIN_PROMPTS = 10  # with fewer prompts there is no distribution to speak of
+MOST_UNCERTAIN = 0.6  # a wider interval of a share says nothing
 LEAST_FIT = 0.05
 """Below this p-value of the goodness of fit the value of a forecast would be that of a shape that the counts refute."""
 
@@ -45,18 +42,12 @@ LEAST_FIT = 0.05
 class PassRates:
     """The fitted distribution of pass rates."""
 
-    shape: InflatedBeta
-    """The fit that gives forecasts their value."""
-    free: GridMixture
-    """The NPMLE."""
-    bounds: RateBounds
-    """What gives them their interval."""
-    num_prompts: int
-    """Prompts, the independent units."""
-    num_samples: int
-    """The median n, which bounds how far a forecast reaches."""
-    goodness_of_fit: Estimate
-    """p-value of Pearson's chi-squared test of the shape."""
+    shape: InflatedBeta  # the fit that gives forecasts their value
+    free: GridMixture  # the NPMLE
+    bounds: RateBounds  # what gives them their interval
+    num_prompts: int  # prompts, the independent units
+    num_samples: int  # the median n, which bounds how far a forecast reaches
+    goodness_of_fit: Estimate  # p-value of Pearson's chi-squared test of the shape
 
     def degeneracy(self, group_size: int) -> Estimate:
         """Forecast share of degenerate groups.

@@ -39,17 +39,14 @@ Counts = NDArray[np.int64]
 NUM_POINTS = 151
 """Points of the NPMLE's grid, denser towards 0 and 1, both of which are among them. At 1/2 they are 0.01 apart, less
 than the standard error of a rate of 1,000 samples (0.016), and the first above 0 is 0.0001: no log tells more."""
-NUM_UPDATES = 1000
-"""EM updates; the likelihood then changes in the sixth digit."""
+NUM_UPDATES = 1000  # EM updates; the likelihood then changes in the sixth digit
 _MEANS = np.linspace(-9.0, 9.0, 37)
 _CORRELATIONS = np.linspace(-9.0, 9.0, 37)
 """Logits of the means and intraclass correlations that the search starts from: from 0.0001 to 0.9999, beyond which no
 log of thousands of samples tells rates apart, in steps of 1/2, so that the polish begins in the valley of the
 maximum."""
-_PARTS = (0.1, 0.5, 0.9)
-"""How much of the groups at an end the search takes for inflation at its start."""
-_FARTHEST = 20.0
-"""Log odds of an inflation stay within this: e^-20 is no group of any log."""
+_PARTS = (0.1, 0.5, 0.9)  # how much of the groups at an end the search takes for inflation at its start
+_FARTHEST = 20.0  # log odds of an inflation stay within this: e^-20 is no group of any log
 _LEAST = 1e-300
 
 
@@ -57,14 +54,10 @@ _LEAST = 1e-300
 class PassCounts:
     """Counts of groups or prompts, equal ones merged."""
 
-    num_samples: Counts
-    """n of each distinct pair, [U]."""
-    num_passing: Counts
-    """c of each distinct pair, [U]."""
-    weight: Array
-    """How many prompts have it, [U]."""
-    pair: Counts
-    """The pair of each prompt, [J]."""
+    num_samples: Counts  # n of each distinct pair, [U]
+    num_passing: Counts  # c of each distinct pair, [U]
+    weight: Array  # how many prompts have it, [U]
+    pair: Counts  # the pair of each prompt, [J]
 
     @classmethod
     def of(cls, num_samples: ArrayLike, num_passing: ArrayLike) -> PassCounts:
@@ -73,9 +66,6 @@ class PassCounts:
         Args:
             num_samples: n of each prompt, [J].
             num_passing: c of each prompt, [J].
-
-        Returns:
-            The merged counts.
 
         Raises:
             ValueError: There is no prompt, or a count is impossible.
@@ -92,14 +82,10 @@ class PassCounts:
 class InflatedBeta:
     """Pass rates that are 0 for some prompts, 1 for some, and follow Beta(a, b) for the rest."""
 
-    a: float
-    """First shape."""
-    b: float
-    """Second shape."""
-    at_zero: float = 0.0
-    """Share of prompts that never pass."""
-    at_one: float = 0.0
-    """Share of prompts that always pass."""
+    a: float  # first shape
+    b: float  # second shape
+    at_zero: float = 0.0  # share of prompts that never pass
+    at_one: float = 0.0  # share of prompts that always pass
 
     @property
     def num_parameters(self) -> int:
@@ -120,9 +106,6 @@ class InflatedBeta:
         Args:
             num_samples: n.
 
-        Returns:
-            Chances.
-
         Example:
             >>> InflatedBeta(a=1.0, b=1.0, at_zero=0.2).chances(3).round(4).tolist()
             [0.4, 0.2, 0.2, 0.2]
@@ -141,10 +124,8 @@ class InflatedBeta:
 class GridMixture:
     """Pass rates that take the values of a grid."""
 
-    points: Array
-    """The grid, ascending from 0 to 1, [K]."""
-    weights: Array
-    """Their probabilities, [K]."""
+    points: Array  # the grid, ascending from 0 to 1, [K]
+    weights: Array  # their probabilities, [K]
 
 
 def fit_inflated_beta(counts: PassCounts) -> InflatedBeta:
@@ -152,9 +133,6 @@ def fit_inflated_beta(counts: PassCounts) -> InflatedBeta:
 
     Of the four choices (no inflation, at 0, at 1, at both) the one with the least Bayesian information criterion is
     taken (Schwarz 1978): -2 log likelihood + parameters times log J.
-
-    Returns:
-        The distribution.
 
     Example:
         >>> fitted = fit_inflated_beta(PassCounts.of([4] * 5, [0, 1, 2, 3, 4]))
@@ -170,9 +148,6 @@ def fit_inflated_beta(counts: PassCounts) -> InflatedBeta:
 
 def fit_npmle(counts: PassCounts) -> GridMixture:
     """The distribution of pass rates of maximum likelihood among all distributions on a grid (Laird 1978), by EM.
-
-    Returns:
-        The distribution.
 
     Example:
         >>> fitted = fit_npmle(PassCounts.of([200] * 4, [0, 0, 200, 200]))
@@ -290,18 +265,12 @@ _CHECKED = np.sort(
 class RateBounds:
     """The counts of a log, asked what they allow."""
 
-    points: Array
-    """Pass rates of the program, [K]."""
-    chances: Array
-    """Chance of each cell at each of them, [B, K]."""
-    checked: Array
-    """Chance of each cell at the points where g is checked, [B, many]."""
-    expected: Array
-    """Shares of the cells that the NPMLE expects, [B]."""
-    cell: Counts
-    """The cell of each group, [J]."""
-    prompts: Counts
-    """The prompt of each group, [J]."""
+    points: Array  # pass rates of the program, [K]
+    chances: Array  # chance of each cell at each of them, [B, K]
+    checked: Array  # chance of each cell at the points where g is checked, [B, many]
+    expected: Array  # shares of the cells that the NPMLE expects, [B]
+    cell: Counts  # the cell of each group, [J]
+    prompts: Counts  # the prompt of each group, [J]
 
     @classmethod
     def of(cls, num_samples: Counts, num_passing: Counts, prompts: Counts, fit: GridMixture) -> RateBounds:
@@ -312,9 +281,6 @@ class RateBounds:
             num_passing: c of each group, [J].
             prompts: The prompt of each group, [J].
             fit: Their NPMLE.
-
-        Returns:
-            The cells.
         """
         sizes, weights = np.unique(num_samples, return_counts=True)
         every = np.concatenate([np.column_stack([np.full(n + 1, n), np.arange(n + 1)]) for n in sizes.tolist()])
@@ -342,9 +308,6 @@ class RateBounds:
 
         Args:
             share: f, from pass rates [K] to what a prompt of that rate adds, in [0, 1], [K].
-
-        Returns:
-            Both ends.
         """
         at_points, at_checked = (np.asarray(share(p), dtype=np.float64) for p in (self.points, _CHECKED))
         low, high = -self._above(-at_points, -at_checked), self._above(at_points, at_checked)

@@ -34,8 +34,7 @@ from gradscope.say import percent
 MOST_STEPS = 80
 """Of more, ``--show steps`` joins neighbors, so that the table stays readable; each is in the JSON and the CSV."""
 _JOINED = 20  # rows of such a table
-_WIDTH, _WIDTH_AS_LOGGED = 26, 16
-"""Of a course over steps, in characters."""
+_WIDTH, _WIDTH_AS_LOGGED = 26, 16  # of a course over steps, in characters
 _ROWS_AS_LOGGED, _LINES_AS_LOGGED = SCREEN_ROWS - 2, 19
 """Of an answer from metrics alone, beside which stands what rollouts would add; its findings say more than a course."""
 

@@ -53,13 +53,7 @@ def _lengths(which: str, rollouts: Sequence[Rollout]) -> Iterator[tuple[str, flo
 
 
 class Recorder:
-    """Writes a run's rollouts and metrics.
-
-    Args:
-        run: The run's folder.
-        task: The task, whose steps are graded where it can.
-        policy: The policy, for its tokenizer.
-    """
+    """Writes a run's rollouts and metrics."""
 
     def __init__(self, run: Path, task: Task, policy: TrainedPolicy) -> None:
         self._run = run

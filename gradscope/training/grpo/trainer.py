@@ -34,7 +34,6 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     """GRPOTrainer with an exchangeable advantage and a recorder.
 
     Args:
-        online: How rewards become advantages.
         rewards: The reward functions, which also go to TRL.
         recorder: Where each step's rollouts go.
         sampling: How they are sampled.
@@ -251,7 +250,6 @@ class _Head(OnlineAdvantage, ABC):
     """A formulation with a head and the head's optimizer.
 
     Args:
-        name: The formulation's name.
         width: Numbers of a hidden state, H.
         learning_rate: The optimizer's, constant over the run.
     """

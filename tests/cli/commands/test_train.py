@@ -1,7 +1,5 @@
 """The options of `train` that make a grid; the runs themselves are tests/training's."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

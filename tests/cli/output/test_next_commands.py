@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from gradscope.cli.output.next_commands import show_next, typed_again

@@ -1,7 +1,5 @@
 """Which row of which step a metric of gradients means."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What claims look at: read once, refused with a reason."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

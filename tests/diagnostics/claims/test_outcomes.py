@@ -1,7 +1,5 @@
 """Claims about rewards: both sides of each threshold, and how often they are wrong on made-up logs."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from itertools import combinations

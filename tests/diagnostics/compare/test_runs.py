@@ -1,7 +1,5 @@
 """Runs as they are read for a comparison: of other readers, trained on other rewards, and told apart."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is collected of each step, of one kind of rows and of several, and its sparsity, on sizes that are known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

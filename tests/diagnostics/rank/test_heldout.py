@@ -1,7 +1,5 @@
 """Correct answers to held-out prompts: from files as people have them to their cosines with a step."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence

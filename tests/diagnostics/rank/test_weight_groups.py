@@ -1,7 +1,5 @@
 """Which sums of a group's gradients are asked for, and their ranks."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -4,8 +4,6 @@ Nothing may stay behind on the CPU, and an engine may wait for its device once a
 and rollouts. ``tests/gradients/other_device.py`` is such a device for machines that have none.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext

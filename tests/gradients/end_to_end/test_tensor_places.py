@@ -3,8 +3,6 @@
 ``test_other_device.py`` sees what runs; this sees what does not run there.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """dL/dW of single groups against one ordinary backward pass for each combination."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

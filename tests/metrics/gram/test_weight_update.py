@@ -3,8 +3,6 @@
 Drift of singular values and turn of directions, on matrices whose answer is known.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles

@@ -1,7 +1,5 @@
 """The charts of a page as figures: each one, in the colors of the other commands, with no text beyond its edge."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace
@@ -12,8 +10,8 @@ from gradscope.render.figures.report import COLORS
 from gradscope.render.figures.style import DARK
 from gradscope.render.registry import draw_figures
 from gradscope.results.report import Chart, ChartKind, Series
+from tests.render.examples import run_report
 from tests.render.html.test_page import INDEX
-from tests.render.report_example import run_report
 
 REPORT = run_report()
 

@@ -1,7 +1,5 @@
 """The tables of `gradscope degeneracy`, right at 80 columns."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """Runs killed outright, between steps and inside a checkpoint write, and gone on with: they end where others do."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What became of a step's tokens between two checkpoints, against transformers' own forward pass."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 What corrections make of a gradient, against the tokens' own rows.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 from typing import Any

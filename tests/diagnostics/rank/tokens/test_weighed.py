@@ -1,7 +1,5 @@
 """The whole way from a model to the parts of its gradient, against one plain backward pass a token."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from types import SimpleNamespace
