@@ -3,7 +3,7 @@
     pip install --dry-run --ignore-installed --report report.json -c constraints.txt '.[test]'
     python -m benchmarks.supply lock report.json > constraints.hashes.txt
     python -m benchmarks.supply sbom > gradscope.cdx.json
-    python -m benchmarks.supply imports
+    python -m benchmarks.supply imports [RUN]
 
 The lock is of the platform that pip ran on: one wheel a package. The bill is CycloneDX 1.5 of what is installed here.
 """
@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 LOG, RUN = "fixtures/logs/generic.csv", "fixtures/logs/trl"
@@ -29,16 +30,17 @@ COMMANDS = {
     "`check`": f"check {LOG} --require frac_reward_zero_std<=1",
     "`claims --no-gradients`": f"claims {RUN} --no-gradients",
     "`spike`": f"spike {RUN}",
-    "`report --no-gradients`": f"report {RUN} --no-gradients --force --output /dev/null/x",
+    "`report --no-gradients`": f"report {RUN} --no-gradients --output OUT/page.html",
     "`replay`, `rank`, without a model": f"replay {RUN} --step 1",
 }
 _LOADED = """
 import contextlib, io, sys
+bare = set(sys.modules)
 from gradscope.__main__ import main
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
     for arguments in sys.argv[1:]:
         main(arguments.split())
-sys.__stdout__.write(" ".join({name.partition(".")[0] for name in sys.modules}))
+sys.__stdout__.write(" ".join({name.partition(".")[0] for name in sys.modules.keys() - bare}))
 """
 
 
@@ -71,8 +73,9 @@ def _name(name: str) -> str:
 
 def loaded(*commands: str) -> list[str]:
     """The distributions of others that some commands load, one after the other in a process of their own."""
-    run = [sys.executable, "-c", _LOADED, *commands]
-    names = set(subprocess.run(run, capture_output=True, text=True, check=True).stdout.split())
+    with TemporaryDirectory() as out:
+        run = [sys.executable, "-c", _LOADED, *(one.replace("OUT", out) for one in commands)]
+        names = set(subprocess.run(run, capture_output=True, text=True, check=True).stdout.split())
     homes = metadata.packages_distributions()
     return sorted({_name(homes[name][0]) for name in names & homes.keys()} - {"gradscope"})
 
@@ -81,15 +84,19 @@ def main() -> None:
     """Print what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("lock", "sbom", "imports"))
-    parser.add_argument("report", type=Path, nargs="?", help="what pip reported; for lock")
+    parser.add_argument(
+        "path", type=Path, nargs="?", help="for lock, what pip reported; for imports, a run with checkpoints"
+    )
     asked = parser.parse_args()
     if asked.what == "lock":
-        print("\n".join(locked(json.loads(asked.report.read_bytes()))))
+        print("\n".join(locked(json.loads(asked.path.read_bytes()))))
     elif asked.what == "sbom":
         print(json.dumps(bill(), indent=1))
     else:
         print("| command | loads |\n|---|---|")
-        for name, arguments in COMMANDS.items():
+        several = ("rank", "replay", "claims", "spike", "report --output OUT/page.html") if asked.path else ()
+        of_model = {f"`{one.split()[0]}`, of a model": f"{one} {asked.path} --step 1" for one in several}
+        for name, arguments in (COMMANDS | of_model).items():
             print(f"| {name} | {', '.join(loaded(arguments))} |", flush=True)
 
 

@@ -1,20 +1,26 @@
-"""The page of replay: its table of causes is the code's."""
+"""The page of replay names every cause in the code's order, and the reference has what to do about each."""
 
-import pytest
-
+from docs.hooks.reference import page_of
+from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.reason import CAUSES
 from tests.conftest import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "replay.md").read_text(encoding="utf-8")
-ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| `")]
 
 
-@pytest.mark.parametrize("name", CAUSES)
-def test_a_cause_has_its_row(name: str) -> None:
-    (row,) = [cells for cells in ROWS if cells[0] == f"`{name}`"]
-    assert (row[1], row[3]) == (CAUSES[name].verdict, CAUSES[name].advice)
-    assert row[2]
+def test_the_page_says_where_every_cause_is_met() -> None:
+    rows = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| `")]
+    assert [name.strip(" `") for name, _ in rows] == list(CAUSES)
+    assert all(where.strip() for _, where in rows)
 
 
-def test_the_table_has_no_other_rows() -> None:
-    assert [cells[0].strip("`") for cells in ROWS] == list(CAUSES)
+def test_the_reference_has_the_verdict_and_the_advice_of_every_cause() -> None:
+    page = page_of("replay")
+    for name, cause in CAUSES.items():
+        assert f"| `{name}` | {cause.verdict} | {cause.advice} |" in page
+
+
+def test_the_reference_has_every_claim() -> None:
+    page = page_of("claims")
+    for claim in CLAIMS:
+        assert f"| `{claim.name}` | {claim.claim} | {claim.metric} | {claim.source} | {claim.settle} |" in page

@@ -221,7 +221,7 @@ class DegeneracyReport(Deferring, Drawn):
     by_environment: tuple[EnvironmentDegeneracy, ...]
     """One row per environment, data source or agent, where rows name several."""
     by_step: tuple[StepDegeneracy, ...]  # one row per step
-    course: DegeneracyCourse = field(metadata=NOT_IN_DOCUMENT)  # the shares of ``by_step``
+    course: DegeneracyCourse = field(default=DegeneracyCourse(), metadata=NOT_IN_DOCUMENT)  # the shares of ``by_step``
     pass_rates: PassRateDistribution  # the distribution of pass rates over groups
     starvation: SignalCost  # what degenerate groups cost
     advantages: tuple[AdvantageMass, ...]  # each formulation of the registry on these rewards
@@ -241,7 +241,8 @@ class DegeneracyReport(Deferring, Drawn):
     frac_set_aside: Estimate
     """Share of the log's rows that could not be used; without an interval, for it is of this log and no sample."""
     quarantined: Quarantine  # rows that were set aside (the same object as in ``source``; scripts rely on it here)
-    summary: tuple[str, ...] = field(metadata=NOT_IN_DOCUMENT)  # the first findings: the share, its cost, what to try
+    summary: tuple[str, ...] = field(default=(), metadata=NOT_IN_DOCUMENT)
+    """The first findings: the share, what does not fit, its cost, what to try."""
     findings: tuple[str, ...] = ()  # what the numbers say, in sentences for people
     metrics: tuple[MetricCourse, ...] = ()
     """What the trainer logged by step, where the log holds metrics and no rollouts."""

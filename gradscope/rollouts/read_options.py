@@ -56,7 +56,7 @@ class ReadOptions:
     trainer_args: Annotated[
         str | Path | None,
         _input(
-            "The trainer's arguments as JSON, where the folder does not tell them.",
+            "The trainer's arguments as JSON, where the folder lacks them.",
             "FILE",
             flags=("--run-config", "--trainer-args"),
         ),

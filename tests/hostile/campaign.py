@@ -1,29 +1,27 @@
-"""Cases by the thousand: a few processes that each run many, watched from outside, begun anew where one ends."""
+"""Cases by the thousand: a few processes, of Linux, that each run many, watched from outside, begun anew at an end."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import resource
-import select
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import REPOSITORY
-from tests.hostile.cases import BYTES, SECONDS, as_line, run_case
+from tests.hostile.cases import BYTES, SECONDS, Outcome, run_case
 
 CHUNK = 1000  # cases of one process: what a library keeps of the files that it has seen goes with it
 _PATIENCE = 10 * SECONDS  # seconds on the wall after which a case hangs: on a busy machine it has a part of a processor
 _START = 600.0  # seconds until a process is ready: half a minute of imports on a busy machine is no case's fault
-_CODE = "from tests.hostile.campaign import work; work()"
+_NEW = multiprocessing.get_context("spawn")
 
 
 @dataclass
@@ -31,18 +29,18 @@ class Tally:
     """What a campaign came to."""
 
     codes: Counter[int] = field(default_factory=Counter)
-    wrong: list[dict[str, Any]] = field(default_factory=list)
+    wrong: list[Outcome] = field(default_factory=list)
     slowest: float = 0.0
     largest: int = 0  # bytes of the largest process
 
-    def add(self, outcome: dict[str, Any]) -> None:
+    def add(self, outcome: Outcome) -> None:
         """Count a case."""
-        self.codes[outcome["code"]] += 1
-        self.slowest = max(self.slowest, outcome["seconds"])
-        self.largest = max(self.largest, outcome.get("bytes", 0))
-        if outcome.get("bytes", 0) > BYTES and not outcome["wrong"]:
-            outcome["wrong"] = f"{outcome['bytes'] >> 20} MiB"
-        if outcome["wrong"]:
+        self.codes[outcome.code] += 1
+        self.slowest = max(self.slowest, outcome.seconds)
+        self.largest = max(self.largest, outcome.bytes)
+        if outcome.bytes > BYTES and not outcome.wrong:
+            outcome = replace(outcome, wrong=f"{outcome.bytes >> 20} MiB")
+        if outcome.wrong:
             self.wrong.append(outcome)
 
     def __str__(self) -> str:
@@ -54,36 +52,29 @@ class Tally:
 
 
 def run_campaign(cases: Sequence[int], *, seed: int, jobs: int, model: Path | None, found: Any = None) -> Tally:
-    """Run cases.
-
-    Args:
-        cases: Their numbers.
-        seed: Of the campaign.
-        jobs: Processes at once.
-        model: A run with checkpoints, or None.
-        found: A text file that gets each case that did not hold, as a line of JSON, at once.
-    """
+    """Run cases by their numbers, as ``run_case`` does; ``found`` gets each that did not hold, at once."""
     tally, waiting = Tally(), [list(cases[at : at + CHUNK]) for at in range(0, len(cases), CHUNK)]
-    with tempfile.TemporaryDirectory(prefix="gradscope-hostile-") as folder, ExitStack() as stack:
-        workers: list[_Worker] = []
-        with suppress(KeyboardInterrupt):  # what was run until then is told
-            while waiting or workers:
-                while waiting and len(workers) < jobs:
-                    worker = _Worker(waiting.pop(0), seed, Path(folder), model)
-                    stack.callback(worker.end)
-                    workers.append(worker)
-                select.select([worker.descriptor for worker in workers], [], [], 1.0)
-                for worker in list(workers):
-                    for outcome in worker.outcomes():
-                        before = len(tally.wrong)
-                        tally.add(outcome)
-                        if found is not None and len(tally.wrong) > before:
-                            found.write(json.dumps(outcome) + "\n")
-                            found.flush()
-                    if worker.has_ended:
-                        workers.remove(worker)
-                        if worker.left:
-                            waiting.insert(0, worker.left)
+    workers: list[_Worker] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="gradscope-hostile-") as folder,
+        ExitStack() as stack,
+        suppress(KeyboardInterrupt),  # what was run until then is told
+    ):
+        while waiting or workers:
+            while waiting and len(workers) < jobs:
+                workers.append(_Worker(waiting.pop(0), seed, Path(folder), model))
+                stack.callback(workers[-1].end)
+            wait([worker.pipe for worker in workers], 1.0)
+            for worker in list(workers):
+                before = len(tally.wrong)
+                for outcome in worker.outcomes():
+                    tally.add(outcome)
+                if found is not None:
+                    found.writelines(json.dumps(asdict(one)) + "\n" for one in tally.wrong[before:])
+                    found.flush()
+                if worker.has_ended:
+                    workers.remove(worker)
+                    waiting[:0] = [worker.left] if worker.left else []
     return tally
 
 
@@ -91,98 +82,56 @@ class _Worker:
     """A process that runs cases one after the other and says which."""
 
     def __init__(self, cases: list[int], seed: int, folder: Path, model: Path | None) -> None:
-        self.left = cases
-        self._started = time.monotonic()
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _CODE],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self.descriptor = self._process.stdout.fileno()
-        os.set_blocking(self.descriptor, False)
-        place = folder / f"worker-{self._process.pid}"
-        order = {"cases": cases, "seed": seed, "folder": str(place), "model": None if model is None else str(model)}
-        with self._process.stdin as stream:
-            stream.write(json.dumps(order).encode())
-        self._text, self.has_ended, self._is_ready = b"", False, False
+        self.left, self.has_ended = cases, False
+        self._started, self._patience = time.monotonic(), _START
+        self.pipe, theirs = _NEW.Pipe(duplex=False)
+        order = (theirs, cases, seed, folder / f"from-{cases[0]}", model)
+        self._process = _NEW.Process(target=_work, args=order)
+        self._process.start()
+        theirs.close()
 
-    def outcomes(self) -> Iterator[dict[str, Any]]:
+    def outcomes(self) -> Iterator[Outcome]:
         """The cases that ended since the last look; one that was killed, or that killed the process, among them."""
-        ended = self._process.poll() is not None
-        while data := _read(self.descriptor):
-            self._text += data
-        *lines, self._text = self._text.split(b"\n")
-        for line in lines:
-            self._started = time.monotonic()
-            if self._is_ready:
-                self.left = self.left[1:]
-                yield json.loads(line)
-            self._is_ready = True
-        if ended:
-            self.has_ended = True
-            if self.left and self._process.returncode:
-                yield self._lost(f"the process ended with {self._process.returncode}")
-        elif self.left and time.monotonic() - self._started > (_PATIENCE if self._is_ready else _START):
+        try:
+            while self.pipe.poll():
+                outcome = self.pipe.recv()
+                self._started, self._patience = time.monotonic(), _PATIENCE
+                if outcome is not None:  # it is ready
+                    self.left = self.left[1:]
+                    yield outcome
+        except (EOFError, OSError):
             self.end()
-            self.has_ended = True
-            yield self._lost(f"no end in {_PATIENCE:.0f} s")
+            if self.left:
+                yield self._lost(f"the process ended with {self._process.exitcode}")
+        else:
+            if self.left and time.monotonic() - self._started > self._patience:
+                self.end()
+                yield self._lost(f"no end in {self._patience:.0f} s")
 
-    def _lost(self, why: str) -> dict[str, Any]:
+    def _lost(self, why: str) -> Outcome:
         case, *self.left = self.left
         seconds = time.monotonic() - self._started
-        return {"case": case, "code": -1, "seconds": seconds, "subject": "", "damage": "", "command": "", "wrong": why}
+        return Outcome(case=case, code=-1, seconds=seconds, wrong=why)
 
     def end(self) -> None:
         """End the process, if it has not."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self.has_ended = True
+        self._process.join(1.0)
+        self._process.kill()
+        self._process.join()
 
 
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 1 << 16)
-    except (BlockingIOError, OSError):
-        return b""
-
-
-def work() -> None:
-    """What one process does: cases in, an empty line once it is ready, a line of JSON a case out."""
-    order = json.load(sys.stdin)
-    told = os.fdopen(os.dup(1), "w")
-    with open(os.devnull, "w", encoding="utf-8") as nothing:  # what a library prints is no outcome
-        os.dup2(nothing.fileno(), 1)
+def _work(pipe: Connection, cases: list[int], seed: int, folder: Path, model: Path | None) -> None:
+    """What one process does: None once it is ready, and an outcome a case."""
+    for stream in (1, 2):  # what a library prints is no outcome
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    model = None if order["model"] is None else Path(order["model"])
     if model is not None:
         import gradscope.gradients.model.policy  # noqa: F401
 
-    told.write("\n")
-    told.flush()
-    for case in order["cases"]:
-        _forget_peak()
-        outcome = json.loads(as_line(run_case(order["seed"], case, Path(order["folder"]), model)))
-        told.write(json.dumps(outcome | {"bytes": _peak()}) + "\n")
-        told.flush()
-
-
-def _forget_peak() -> None:
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:  # not Linux: the peak is that of the process so far
-        return
-
-
-def _peak() -> int:
-    try:
+    pipe.send(None)
+    for case in cases:
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak
+        outcome = run_case(seed, case, folder, model)
         status = Path("/proc/self/status").read_text()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+        pipe.send(replace(outcome, bytes=int(status.partition("VmHWM:")[2].split()[0]) << 10))

@@ -10,12 +10,13 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -62,10 +63,11 @@ class Outcome:
     case: int
     code: int
     seconds: float
-    subject: str
-    damage: str
-    command: str
+    subject: str = ""
+    damage: str = ""
+    command: str = ""
     wrong: str  # why it did not hold; empty where it did
+    bytes: int = 0  # the most that the process had meanwhile
 
 
 def subjects() -> list[Path]:
@@ -75,14 +77,7 @@ def subjects() -> list[Path]:
 
 
 def run_case(seed: int, case: int, folder: Path, model: Path | None) -> Outcome:
-    """Make a case in a folder of its own and run it.
-
-    Args:
-        seed: Of the campaign.
-        case: Which of it.
-        folder: Where it is made; gone and made anew.
-        model: A run with checkpoints, damaged in one case of 25; None: logs alone.
-    """
+    """Make a case of a campaign in a folder, made anew, and run it; one of 25 is of a model, if there is one."""
     chance = random.Random(f"{seed}/{case}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -222,6 +217,7 @@ def _digest(place: Path) -> str:
 def told(outcomes: Iterable[tuple[str, str]], about: str = "") -> int:
     """Say which cases did not hold, and at the end how many of each kind, the part before a ``|``; the exit code."""
     held, fell = Counter[str](), Counter[str]()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):  # what was run until then is told
         for name, why in outcomes:
             (fell if why else held)[name.partition("|")[0]] += 1
@@ -231,8 +227,3 @@ def told(outcomes: Iterable[tuple[str, str]], about: str = "") -> int:
         sys.stdout.write(f"{kind}: {held[kind]} held, {fell[kind]} fell\n")
     sys.stdout.write(f"{about}{(held + fell).total():,} cases, {fell.total()} did not hold\n")
     return int(bool(fell))
-
-
-def as_line(outcome: Outcome) -> str:
-    """An outcome as a line of JSON."""
-    return json.dumps(asdict(outcome), ensure_ascii=True)

@@ -67,16 +67,7 @@ PATIENCE = 240.0  # seconds until processes that wait for a dead one are called 
 
 
 def trial(folder: Path, phase: str, how: str, at: int, size: int, *, sharded: bool = False) -> str:
-    """Record until the end comes; why what is left did not hold.
-
-    Args:
-        folder: Where.
-        phase: When the end comes: a callback, or the rewards.
-        how: Which end, one of ``HOWS``.
-        at: After how many updates.
-        size: Processes; of two the second ends.
-        sharded: Whether the two share the model (FSDP2).
-    """
+    """Record until an end of ``HOWS`` comes in a phase after ``at`` updates; why what is left did not hold."""
     script = _SCRIPT.replace("{how}", HOWS[how])
     arguments, more = ("-c", script, phase, str(at)), {"SHARDED": "yes"} if sharded else {}
     processes = (

@@ -121,12 +121,8 @@ def _batches(lost: int, name: str, **keys: str) -> Damage:
     return make
 
 
-def _swift(lost: int) -> Damage:
-    return _batches(lost, "completions.jsonl", step="step", completion="completion", reward="right")
-
-
-def _roll(lost: int) -> Damage:
-    return _batches(lost, "rollout_dump_data.step_0.jsonl", step="global_step", completion="responses", reward="scores")
+_SWIFT = {"name": "completions.jsonl", "step": "step", "completion": "completion", "reward": "right"}
+_ROLL = {"name": "rollout_dump_data.step_0.jsonl", "step": "global_step", "completion": "responses", "reward": "scores"}
 
 
 def _lists(lost: int) -> Damage:
@@ -181,10 +177,6 @@ def _baseline(text: str | None) -> Damage:
     return make
 
 
-def _nothing(folder: Path) -> Sequence[str]:
-    return ("log.jsonl", *_HOLDS)
-
-
 KINDS: dict[str, Damage] = {
     "none, and the requirement holds": _log(),
     "none, and the requirement fails": _log(rows=_rows(reward=1.0)),
@@ -195,7 +187,7 @@ KINDS: dict[str, Damage] = {
     "4 steps of 36 are -1": _log(*_rows(4, step=-1)),
     "every reward is text": _log(rows=_rows(reward="good")),
     "the log is empty": _log(rows=[]),
-    "the log is not there": _nothing,
+    "the log is not there": lambda folder: ("log.jsonl", *_HOLDS),
     "the log is a pipe": _pipe,
     "the only file is cut off": _packed,
     "1 file of 10 is cut off": _files(1),
@@ -203,6 +195,9 @@ KINDS: dict[str, Damage] = {
     "the required value was logged as NaN": _trl('"NaN"', _NORM),
     "the required value was logged as 1e400": _trl("1e400", _NORM),
     "the required value was never logged": _trl("null", _NORM),
+    "a required share was logged as -0.5 once": _log(
+        rows=[json.dumps({"step": at, "solve_none": 0.4 if at else -0.5, "solve_all": 0.1}) for at in range(9)]
+    ),
     "the file of the required value is damaged": _trl(None, _NORM),
     "a file of values that nothing requires is damaged": _trl(None, _HOLDS),
     "a line of the file of the required value is damaged": _verl("garbage"),
@@ -223,9 +218,9 @@ KINDS: dict[str, Damage] = {
     "the last of 8 steps has no rollouts, and is required": _eight(
         rollouts=range(1, 8), require=("--require", "frac_reward_zero_std@last <= 0.9")
     ),
-    "6 of 10 lines of ms-swift, of 64 rollouts each, are garbage": _swift(6),
-    "6 of 10 lines of ROLL, of 64 rollouts each, are garbage": _roll(6),
-    "1 of 10 lines of ROLL, of 64 rollouts each, is garbage": _roll(1),
+    "6 of 10 lines of ms-swift, of 64 rollouts each, are garbage": _batches(6, **_SWIFT),
+    "6 of 10 lines of ROLL, of 64 rollouts each, are garbage": _batches(6, **_ROLL),
+    "1 of 10 lines of ROLL, of 64 rollouts each, is garbage": _batches(1, **_ROLL),
     "1 of 10 lists of 64 samples is garbage, and 40 samples are text": _lists(1),
     "40 samples of 640 in lists are text": _lists(0),
     "the baseline is not there": _baseline(None),

@@ -18,7 +18,7 @@ from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from tests.hostile.cases import told
-from tests.hostile.oracle import usable
+from tests.hostile.oracle import counted
 
 CHANGES = ("rows", "rows", "rows", "half", "cut", "rotated", "emptied", "replaced", "rewritten", "dated", "gone")
 
@@ -61,12 +61,16 @@ def change(folder: Path, chance: random.Random) -> str:
     return kind
 
 
+def _usable(folder: Path) -> int:
+    return sum(counted(path)["used"] for path in folder.glob("*.jsonl"))
+
+
 def _different(found: RewardTable, fresh: RewardTable, folder: Path) -> str:
     if found.ids() != fresh.ids() or not np.array_equal(found.size, fresh.size):
         return "groups that a fresh look does not have"
     if not np.array_equal(found.reward, fresh.reward, equal_nan=True):
         return "rewards that a fresh look does not have"
-    used, rows = int(np.isfinite(found.reward).sum()), sum(map(usable, sorted(folder.glob("*.jsonl"))))
+    used, rows = int(np.isfinite(found.reward).sum()), _usable(folder)
     return "" if used == rows else f"{used} rewards of {rows}"
 
 
@@ -78,7 +82,7 @@ def campaign(folder: Path, logs: int, looks: int, seed: int) -> Iterator[tuple[s
         (place / "log.jsonl").write_text('{"step": 1, "prompt_id": "p", "reward": 1}\n')
         for _ in range(looks):
             done = change(place, chance)
-            if not any(map(usable, place.glob("*.jsonl"))):
+            if not _usable(place):
                 (place / "log.jsonl").write_text('{"step": 1, "prompt_id": "p", "reward": 1}\n')
             found = read_run(place, rewards_only=True, so_far=so_far)
             fresh = read_run(place, rewards_only=True)

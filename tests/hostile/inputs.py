@@ -1,7 +1,8 @@
 """Models and logs that are too much: sizes that none has, expressions and templates without end, files that lie.
 
 Each case is a fork of a process that has imported what the command needs, with its processor time and the memory that
-it took beyond that. A command may read what it was given or refuse it with a hint, in ``SECONDS`` and ``BYTES``.
+it took beyond that. A command may read a model or refuse it with a hint, in ``SECONDS`` and ``BYTES``; a large honest
+log may take ``LONG``, and more, as more memory, where it says how far it is.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -16,15 +18,15 @@ import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.conftest import REPOSITORY
 from tests.hostile.cases import told
-from tests.hostile.writes import forked
+from tests.hostile.writes import forked, preload
 
-SECONDS, BYTES = 10.0, 1 << 30
+SECONDS, BYTES, LONG = 10.0, 1 << 30, 60.0
 RANK = ("rank", "chat.jsonl", "--model", "model", "--initial", "model", "--step", "1", "--quiet")
 
 
@@ -176,6 +178,40 @@ MODELS: dict[str, Callable[[Path], None]] = {
 """What a folder of a model is made to be."""
 
 
+def _lines(number: int, line: Callable[[int], str]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        with (folder / "log").open("w") as file:
+            file.writelines(f"{{{line(at)}}}\n" for at in range(number))
+
+    return write
+
+
+def _texts(folder: Path) -> None:
+    (folder / "log").mkdir()
+    for at in range(20_000):
+        (folder / "log" / f"{at}.txt").write_text(f"words of {at}\n")
+
+
+_DEGENERACY, _PAGE = ("degeneracy", "log"), ("report", "log", "--no-gradients", "--output", "page.html")
+_PROMPTS = _lines(
+    2_000_000,
+    lambda at: f'"step": {at // 2000}, "prompt_id": "p{at // 2}", "reward": {at % 3 % 2}, "length": {at % 99}',
+)
+_STEPS = _lines(4_000_000, lambda at: f'"step": {at // 2}, "prompt_id": "p", "reward": {at % 3 % 2}')
+_METRICS = _lines(
+    2_000_000, lambda at: f'"step": {at}, "reward": {at % 9 / 9}, "frac_reward_zero_std": {at % 5 / 5}, "loss": {at}'
+)
+WORST: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
+    "2 million rollouts of a million prompts": (_PROMPTS, _DEGENERACY),
+    "4 million rollouts of 2 million steps": (_STEPS, _DEGENERACY),
+    "2 million rows of metrics": (_METRICS, _DEGENERACY),
+    "a page of 2 million rows of metrics": (_METRICS, _PAGE),
+    "a page of 2 million rollouts of a million prompts": (_PROMPTS, _PAGE),
+    "a folder of 20,000 texts": (_texts, _DEGENERACY),
+}
+"""Large logs as somebody may have them, and what is asked."""
+
+
 class Taken(NamedTuple):
     """What a case came to."""
 
@@ -218,7 +254,7 @@ def taken(folder: Path, name: str, arguments: tuple[str, ...], *, seconds: float
     why = ""
     if code not in (0, 1, 2) or (code == 2 and not ("error: " in err and "hint: " in err)):
         why = f"exit {code}: {err[-700:]}"
-    elif used > seconds or num_bytes > most:
+    elif (used > seconds or num_bytes > most) and not (seconds == LONG and re.search(r"^[0-9]+ of [0-9]+ ", err, re.M)):
         why = f"{used:.0f} s, {num_bytes >> 20} MiB"
     elif any(ord(letter) < 32 and letter != "\n" for letter in err):
         why = "an escape reached the terminal"
@@ -230,8 +266,7 @@ def taken(folder: Path, name: str, arguments: tuple[str, ...], *, seconds: float
 def models(folder: Path, names: list[str]) -> Iterator[Taken]:
     """Each of some models, asked for the rank of a step."""
     os.environ["HF_HUB_OFFLINE"] = "1"
-    for module in ("cli.app", "diagnostics.rank.measure"):
-        import_module(f"gradscope.{module}")
+    preload(["rank"])
     make_base(folder)
     for name in names:
         shutil.rmtree(folder / "model", ignore_errors=True)
@@ -240,15 +275,25 @@ def models(folder: Path, names: list[str]) -> Iterator[Taken]:
         yield taken(folder, name, RANK)
 
 
+def logs(folder: Path, names: list[str]) -> Iterator[Taken]:
+    """Each of some large logs."""
+    preload(["report"])
+    for name in names:
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            make, arguments = WORST[name]
+            make(Path(place))
+            yield taken(Path(place), name, arguments, seconds=LONG)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.inputs", description=__doc__)
     parser.add_argument("--only", default="", help="part of the names")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        asked_for = [name for name in MODELS if asked.only in name]
+        of_models, of_logs = ([name for name in kind if asked.only in name] for kind in (MODELS, WORST))
         sys.exit(
             told(
                 (f"{name[:60]}: exit {code}, {seconds:.1f} s, {size >> 20} MiB", why)
-                for name, code, seconds, size, why in models(Path(place), asked_for)
+                for name, code, seconds, size, why in chain(logs(Path(place), of_logs), models(Path(place), of_models))
             )
         )

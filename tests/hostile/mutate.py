@@ -255,16 +255,22 @@ def member(file: Path, chance: random.Random) -> str:
         return raw(file, chance)
     if not members:
         return raw(file, chance)
-    inner = file.with_name(".member.json")
     chosen = chance.choice(sorted(members))
-    inner.write_bytes(members[chosen])
-    (json_value if chance.random() < 0.7 else raw)(inner, chance)
-    members[chosen] = inner.read_bytes()
-    inner.unlink()
+    members[chosen] = _inner(file, members[chosen], json_value if chance.random() < 0.7 else raw, chance)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in members.items():
             archive.writestr(name, data)
     return "member"
+
+
+def _inner(file: Path, data: bytes, change: Change, chance: random.Random) -> bytes:
+    """A part of a file, changed as a JSON file of its own would be."""
+    inner = file.with_name(".inner.json")
+    inner.write_bytes(data)
+    change(inner, chance)
+    found = inner.read_bytes()
+    inner.unlink()
+    return found
 
 
 def events(file: Path, chance: random.Random) -> str:
@@ -276,11 +282,8 @@ def events(file: Path, chance: random.Random) -> str:
         data = data[16 + size :]
     if not records:
         return raw(file, chance)
-    at, inner = chance.randrange(len(records)), file.with_name(".record")
-    inner.write_bytes(records[at])
-    raw(inner, chance)
-    records[at] = inner.read_bytes()
-    inner.unlink()
+    at = chance.randrange(len(records))
+    records[at] = _inner(file, records[at], raw, chance)
     file.write_bytes(b"".join(struct.pack("<QI", len(one), 0) + one + bytes(4) for one in records) + data)
     return "record"
 
@@ -289,11 +292,7 @@ def header(file: Path, chance: random.Random) -> str:
     """The header of a file of tensors: a shape, a type, an offset, a name."""
     data = file.read_bytes()
     length = int.from_bytes(data[:8], "little")
-    inner = file.with_name(".header.json")
-    inner.write_bytes(data[8 : 8 + length])
-    json_value(inner, chance)
-    text = inner.read_bytes()
-    inner.unlink()
+    text = _inner(file, data[8 : 8 + length], json_value, chance)
     told = chance.choice((len(text), len(text), len(text), 0, 1 << 40, (1 << 64) - 1))
     file.write_bytes(told.to_bytes(8, "little") + text + data[8 + length :])
     return "header"

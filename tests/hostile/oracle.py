@@ -7,7 +7,6 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def write_log(path: Path, seed: int) -> None:
 def counted(path: Path) -> dict[str, Any]:
     """Rows in all and those that are usable, and the groups without a missing reward that are dead."""
     used, num_rows, groups = 0, 0, defaultdict[Any, list[Any]](list)
-    for line in path.read_text().split("\n")[:-1]:
+    for line in path.read_text().splitlines():
         num_rows += 1
         try:
             row = json.loads(line)
@@ -59,15 +58,6 @@ def counted(path: Path) -> dict[str, Any]:
     whole = [rewards for rewards in groups.values() if None not in rewards and len(rewards) > 1]
     dead = sum(len(set(rewards)) == 1 for rewards in whole)
     return {"rows": num_rows, "used": used, "groups": len(whole), "dead": dead}
-
-
-def usable(path: Path) -> int:
-    """How many rows of a log have a number as their reward, and are whole."""
-    rows = []
-    for line in path.read_text().splitlines():
-        with suppress(ValueError):
-            rows.append(json.loads(line))
-    return sum(isinstance(row, dict) and type(row.get("reward")) in (int, float) for row in rows)
 
 
 def difference(path: Path, result: Mapping[str, Any] | None) -> str:

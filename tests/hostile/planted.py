@@ -11,7 +11,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import stat
 import sys
 import tempfile
@@ -21,11 +20,10 @@ from itertools import islice
 from pathlib import Path
 
 from tests.hostile.cases import told
-from tests.hostile.writes import WRITERS, Bench, Writer, at_event, forked, preload
+from tests.hostile.writes import WRITERS, Bench, Writer, at_event, events, forked, preload
 
 _RANDOM = re.compile(r"\.[0-9]+-[0-9a-f]{6}\.partial|tmp[^/]*$")  # names that nobody can know beforehand
 MINE = b"mine\n"
-PATIENCE = 300  # seconds of a command: what waits for a pipe ends by a signal
 NOBODY = 65534  # the user that commands run as where rights are taken away: root has all of them
 
 
@@ -68,18 +66,6 @@ def seen(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def written_by(bench: Bench, writer: Writer) -> list[str]:
-    """The path of each write of a command, from its folder, in order; those of random names too."""
-    folder, told = bench.fresh(writer), bench.folder / "told"
-    told.write_bytes(b"")
-    descriptor = os.open(told, os.O_WRONLY | os.O_APPEND)
-    hook = at_event(folder, None, lambda path: os.write(descriptor, f"{path}\n".encode()) and None)
-    code, err = forked(folder, writer.arguments, lambda: (signal.alarm(600) and None) or hook())
-    os.close(descriptor)
-    assert code in (0, 1), f"{writer.name} ended with {code}: {err}"
-    return [os.path.relpath(line, folder) for line in told.read_text().splitlines()]
-
-
 def planted(bench: Bench, writer: Writer, path: str, number: int | None, kind: str) -> str:
     """Plant one thing and run the command; why it did not hold.
 
@@ -106,7 +92,7 @@ def planted(bench: Bench, writer: Writer, path: str, number: int | None, kind: s
     had = place.lstat() if number is None else None
     hook = (lambda: None) if number is None else at_event(folder, number, plant)
     force = writer.again(folder / writer.place) if path.startswith(writer.place) else ()
-    code, err = forked(folder, (*writer.arguments, *force), lambda: (signal.alarm(PATIENCE) and None) or hook())
+    code, err = forked(folder, (*writer.arguments, *force), hook)
     if seen(stranger) != before:
         return f"a stranger's files changed ({code}): {err[-300:]}"
     if code not in (0, 1, 2) or (code == 2 and "error: " not in err):
@@ -141,7 +127,7 @@ def trials(bench: Bench, writers: Sequence[Writer], chance: random.Random) -> It
     """Every trial of some commands in an order drawn by chance: its name and what runs it."""
     found: list[tuple[str, Callable[[], str]]] = []
     for writer in writers:
-        paths = written_by(bench, writer)
+        paths = events(bench.fresh(writer), writer.arguments)
         known = sorted({path for path in paths if not _RANDOM.search(path)} | {f".{writer.place}.unfinished"})
         for kind in PLANTS:
             for number, path in [*((None, path) for path in known), *enumerate(paths, 1)]:
@@ -166,7 +152,6 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--writer", action="append", default=[], choices=[writer.name for writer in WRITERS])
     asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     preload(asked.writer)
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o755)

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -148,37 +148,20 @@ def _mutated(answer: bytes, chance: random.Random) -> bytes:
 @contextmanager
 def served(seed: int) -> Iterator[tuple[_Server, _Server]]:
     """A hostile server, and one that nobody may be sent to; limits that a campaign can reach."""
-    limits = [
-        patch.object(mirror, "_MOST_UNTOLD", MOST),
-        patch.object(mirror, "_MOST_GROWTH", MOST),
-        patch.object(listing, "_MOST_PAGE", MOST),
-        patch.object(listing, "_MOST_PAGES", 20),
-        patch.object(listing, "_SILENCE", 2),
-    ]
-    for limit in limits:
-        with suppress(AttributeError):  # what did not exist before has no limit
-            limit.start()
-    hostile, other = _Server(), _Server()
-    hostile.other, hostile.chance = other.server_address[1], random.Random(seed)
-    try:
+    of_pages = patch.multiple(listing, _MOST_PAGE=MOST, _MOST_PAGES=20, _SILENCE=2)
+    with (
+        patch.multiple(mirror, _MOST_UNTOLD=MOST, _MOST_GROWTH=MOST),
+        of_pages,
+        _Server() as hostile,
+        _Server() as other,
+    ):
+        hostile.other, hostile.chance = other.server_address[1], random.Random(seed)
         yield hostile, other
-    finally:
-        patch.stopall()
-        for server in (hostile, other):
-            server.shutdown()
-            server.server_close()
+        hostile.shutdown(), other.shutdown()
 
 
 def ask(folder: Path, servers: tuple[_Server, _Server], name: str, *, is_folder: bool, is_secret: bool) -> str:
-    """Read a log from the hostile server; why it did not hold.
-
-    Args:
-        folder: The cache, and all that may be written.
-        servers: The hostile one, and the other.
-        name: One of ``ANSWERS``, or ``mutated``.
-        is_folder: Ask for a folder.
-        is_secret: Put a password into the URL.
-    """
+    """Read one of ``ANSWERS``, or a mutated one, into a cache in a folder; why it did not hold."""
     hostile, other = servers
     place = name if name == "mutated" else str(list(ANSWERS).index(name))
     login = f"me:{SECRETS[0]}@" if is_secret else ""

@@ -85,13 +85,14 @@ def with_steps(report: DegeneracyReport, rows: Sequence[StepDegeneracy]) -> Dege
 
 def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> DegeneracyReport:
     """The golden report, of another number of steps."""
-    first = f"66 of 160 groups (41.2 %) have equal rewards under {HOSTILE} and give no gradient."
-    report = read_golden(DegeneracyReport, "degeneracy", course=DegeneracyCourse(), summary=(first,))
+    report = read_golden(DegeneracyReport, "degeneracy")
     size = Estimate.exact(64.0, num_units=num_steps)
     last = [*report.by_prompt[:2], {**report.by_prompt[2], "last_live_step": num_steps}]
-    report = replace(
-        report,
+    of_steps = with_steps(report, [_step(step) for step in range(1, num_steps + 1)])
+    return replace(
+        of_steps,
         source=replace(report.source, files=files),
+        summary=report.findings[:1],
         num_groups=8 * num_steps,
         num_rollouts=64 * num_steps,
         behind_filter=replace(
@@ -108,7 +109,6 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
         reward_conflict=replace(report.reward_conflict, num_groups=2 * num_steps),
         by_prompt=LazyRows({name: column_of([row[name] for row in last]) for name in last[0]}),
     )
-    return with_steps(report, [_step(step) for step in range(1, num_steps + 1)])
 
 
 def passk_report(num_files: int = 2) -> PassAtKReport:

@@ -17,21 +17,19 @@ GOLDEN = REPOSITORY / "fixtures" / "golden"
 
 
 @cache
-def read_golden(kind: type[Result], name: str, **unwritten: Any) -> Result:
-    """The result that a command's golden document holds, with fields that no document has; any others are an error."""
+def read_golden(kind: type[Result], name: str) -> Result:
+    """The result that the golden document of a command holds; what it has no field for is an error."""
     document = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
-    result: Result = _record(kind, document["result"], **unwritten)
+    result: Result = _record(kind, document["result"])
     return result
 
 
-def _record(kind: Any, plain: dict[str, Any], **unwritten: Any) -> Any:
-    hints, left, made = get_type_hints(kind), dict(plain), dict(unwritten)
+def _record(kind: Any, plain: dict[str, Any]) -> Any:
+    hints, left, made = get_type_hints(kind), dict(plain), {}
     for field in fields(kind):
         if field.metadata.get("flattened"):
             own = {one.name: left.pop(one.name) for one in fields(hints[field.name]) if one.name in left}
             made[field.name] = _record(hints[field.name], own)
-        elif field.name in unwritten:
-            assert field.metadata.get("in_document") is False
         elif field.name in left:
             made[field.name] = _value(hints[field.name], left.pop(field.name))
         else:

@@ -152,7 +152,8 @@ def show_option(command: str) -> Any:
     return output_option(
         "--show",
         metavar="NAME,...",
-        help=f"Further tables. Any of {', '.join([*TABLES[command], NOTES])}; {ALL}, or the {VERDICT} alone.",
+        help=f"Further tables, which the answer names. Any of {', '.join([*TABLES[command], NOTES])}; {ALL}, or the "
+        f"{VERDICT} alone.",
     )
 
 

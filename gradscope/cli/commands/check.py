@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.check.requirements import CheckSettings
     from gradscope.results.verdicts import CheckReport
 
-SUMMARY = r"""Hold a run against requirements and a baseline; exit 1 when one fails or cannot be decided.
+SUMMARY = r"""Test a run against requirements and a baseline; exit 1 when one fails or cannot be decided.
 
 A metric that cannot be computed is unknown, and unknown never passes unless --allow-unknown names it. A metric can be
 one of some steps: grad_norm@last20%, grad_norm@5-20:max, reward@trend. Without --require the requirements come from

@@ -66,7 +66,7 @@ def claims(
     engine: EngineOptions,
     out: DeliveryOptions,
 ) -> None:
-    """Hold a run against what papers say: a row a claim, with what was measured, what chance gives, and a verdict.
+    """Test what papers say on one run: for each claim a number, what chance would give, and a verdict.
 
     Effective rank about 2, growing sparsity, the best baseline, dead groups beyond the prediction, Sign and pass@k,
     search or capacity, and what training does to weights. A claim that this run cannot tell says what would settle it.

@@ -29,7 +29,7 @@ RunsArgument = Annotated[
 KOption = Annotated[list[str] | None, measure_option("--k", metavar="K,A:B", help="Budgets of held-out pass@k.")]
 
 VaryOption = Annotated[
-    str | None, measure_option("--vary", metavar="NAME", help="Pairs that differ in this alone, as in `advantage`.")
+    str | None, measure_option("--vary", metavar="NAME", help="Test only pairs that differ in this setting.")
 ]
 GradientsOption = Annotated[
     bool, measure_option("--gradients", help="Effective rank and signal to noise too, from saved weights.")

@@ -45,7 +45,6 @@ EXAMPLES = (
     "gradscope report rollouts.jsonl --no-gradients --figures slides",
 )
 COMMON = ("--output", "--open", "--figures", "--step", "--gradients", "--samples", "--show", "--force")
-_MOST_COMMANDS = 2
 
 RunsArgument = Annotated[
     list[str],
@@ -173,14 +172,14 @@ def _write_figures(found: RunReport | RunIndex, folder: Path) -> None:
 
 
 def _closer(found: RunReport | RunIndex) -> list[list[str]]:
-    """The words behind ``gradscope`` of commands that look closer: at the first answers, or at the first run."""
+    """The words behind ``gradscope`` of a command that looks closer: at the first answer, or at the first run."""
     from gradscope.results.report import RunIndex
 
     if isinstance(found, RunIndex):
         commands = [one.command for one in found.runs[:1]]
     else:
         answered = dict.fromkeys(one.command for one in found.sections if one.command and one.missing is None)
-        commands = list(answered)[:_MOST_COMMANDS]
+        commands = list(answered)[:1]
     return [shlex.split(command)[1:] for command in commands]
 
 

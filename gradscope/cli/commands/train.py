@@ -108,7 +108,7 @@ def train(
     resume: Annotated[bool, _run_option("--resume", help="Continue an interrupted run in --output.")] = False,
     force: Annotated[bool, _run_option("--force", help="Replace a run that is already there.")] = False,
     seeds: Annotated[
-        list[str] | None, _grid_option(metavar="N,A:B", help="A run for each seed, one folder a cell.")
+        list[str] | None, _grid_option(metavar="N,A:B", help="A run for each seed, in a folder each.")
     ] = None,
     jobs: Annotated[
         int | None, _grid_option(metavar="N", min=1, help="Cells of a grid at once; one a core by default.")
@@ -181,7 +181,7 @@ def _show_answer(folder: Path, config: TrainConfig) -> None:
     reports = [measure_pass_at_k(folder)] if config.heldout_prompts else []
     for report in (*reports, measure_degeneracy(folder)):
         show(render_table(report, [VERDICT]))
-    show_next(*([command, str(folder)] for command in ("degeneracy", "replay", "report")))
+    show_next(["degeneracy", str(folder)])
 
 
 def _check_code(configured: str) -> None:

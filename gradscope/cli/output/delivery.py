@@ -43,11 +43,6 @@ def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> I
     With ``force`` files of the same name are replaced and everything else in the folder stays: it may be a home. What
     the command read is never replaced.
 
-    Args:
-        folder: Where the files belong.
-        force: Write into a folder that is not empty.
-        inputs: The files that were read, known at the latest when the block ends.
-
     Yields:
         An empty folder beside it, on the same disk; an exception removes it and leaves ``folder`` as it was.
 
@@ -71,10 +66,6 @@ def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> I
 @contextmanager
 def unfinished_folder(folder: Path, *, force: bool) -> Iterator[Path]:
     """A place for finished parts of work that may be interrupted; it goes when the work is done, and only then.
-
-    Args:
-        folder: Where the work's files belong.
-        force: Throw away what an earlier call left there.
 
     Yields:
         A hidden folder beside it, which need not exist.
@@ -227,10 +218,6 @@ class Delivery:
 @contextmanager
 def delivery(options: DeliveryOptions, *, judges: bool = False) -> Iterator[Delivery]:
     """Opens the output folder around a command's work; of several processes the main one does, and all are connected.
-
-    Args:
-        options: What a person wants of the result.
-        judges: Whether the command has a verdict of its own, whose exit code counts what could not be read.
 
     Yields:
         The delivery; at its end the files are in their place and named on stderr.

@@ -255,7 +255,7 @@ def _why_not_reach(rows: Sequence[PassAtKDifference], beyond: bool) -> str:
     if beyond:
         return f"; some prompts are solved anew, beyond any best of {MOST_SHARPENING} of the first, others may be lost"
     if rows[-1].difference.side_of_zero > 0:
-        return f"; the best of at most {MOST_SHARPENING} samples of the first is not ruled out"
+        return f"; the best of up to {MOST_SHARPENING} samples of the first may explain them"
     return ""
 
 

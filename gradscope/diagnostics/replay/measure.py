@@ -414,10 +414,8 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
             f"grad_norm was reproduced at {len(matched)} of the {len(with_norm)} steps that could be recomputed; "
             f"the largest relative error is {worst:.2g}."
         )
-    impossible = len(steps) - len(with_norm) - len(dead)
-    if impossible:
-        where = f"{impossible} of {len(steps)} steps" if with_norm or dead else "any step"
-        sentences.append(f"grad_norm could not be recomputed at {where}.")
+    if not with_norm and not dead:
+        sentences.append("grad_norm could not be recomputed at any step.")
     for name in ("reward", "advantage", "frac_reward_zero_std", "completion"):
         wrong = [step.step for step in steps if _verdict_on(step, name) == "mismatch"]
         if wrong:

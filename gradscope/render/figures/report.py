@@ -1,4 +1,4 @@
-"""The charts of a report as figures for slides: one a chart, its section's finding under the title."""
+"""The charts of a report as figures for slides: one a chart, with what it shows in the title."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ COLORS = {"all_fail": SLATE, "all_pass": PALE, "tied": FAINT, "logged": MUTED, "
 _ON_COLOR = {"all_pass": BLUE, "tied": MUTED}  # labels beside a pale area
 _LAYERS = (BLUE, PALE, FAINT)
 _BAR = 0.24  # inches of a horizontal bar
+_NAME = 0.078  # inches of a character of a bar's name
+_MOST_ENDS = 3  # lines whose last values a title has room for
 
 
 def draw_report(report: RunReport) -> dict[str, Figure]:
@@ -46,22 +48,45 @@ def draw_report_index(index: RunIndex) -> dict[str, Figure]:
 
 def _draw_sections(sections: Sequence[ReportSection]) -> dict[str, Figure]:
     return {
-        f"{section.name}_{place}" if len(section.charts) > 1 else section.name: _draw(chart, section)
+        f"{section.name}_{place}" if len(section.charts) > 1 else section.name: _draw(
+            # the first sentence of a section is about the first of its charts
+            chart,
+            section.headline if place == 1 else "",
+        )
         for section in sections
         for place, chart in enumerate(section.charts, start=1)
     }
 
 
-def _draw(chart: Chart, section: ReportSection) -> Figure:
+def _draw(chart: Chart, finding: str) -> Figure:
     draw = {"lines": _lines, "stack": _stack, "bars": _bars}[chart.kind]
     names = [name_of(series.name) for series in chart.series]
     height = 1.4 + _BAR * len(chart.places) if chart.kind == "bars" else 4.0
     right = 0.5 if chart.kind == "bars" else label_room(names)
-    figure, (axes,) = new_figure(
-        name_of(chart.title, limit=67), name_of(section.headline, limit=400), height=height, right=right
-    )
+    title = name_of(f"{chart.title}{_ends(chart)}", limit=134)
+    figure, (axes,) = new_figure(title, name_of(finding, limit=400), height=height, right=right)
     draw(axes, chart)
     return figure
+
+
+def _ends(chart: Chart) -> str:
+    """What a chart comes to, behind its title: the longest bar, or where lines begin and end."""
+    known = [[one for one in series.values if one is not None and math.isfinite(one)] for series in chart.series]
+    if not all(known):
+        return ""
+    if chart.kind == "bars":
+        longest = max(_known(chart.series[0]), key=abs)
+        return f": {longest:.2g} for {chart.places[chart.series[0].values.index(longest)]}"
+    if chart.kind == "stack":
+        columns = zip(*(series.values for series in chart.series), strict=True)
+        known = [[sum(value or 0.0 for value in column) for column in columns]]
+    if len(known) == 1:
+        return f": {known[0][0]:.2g} to {known[0][-1]:.2g}"
+    if len(known) > _MOST_ENDS:
+        return ""
+    return ": " + ", ".join(
+        f"{values[-1]:.2g} {name_of(one.name)}" for values, one in zip(known, chart.series, strict=True)
+    )
 
 
 def _lines(axes: Axes, chart: Chart) -> None:
@@ -113,10 +138,13 @@ def _bars(axes: Axes, chart: Chart) -> None:
     places = range(len(values), 0, -1)
     axes.barh(list(places), values, 0.7, color=[BLUE if value >= 0 else PALE for value in values])
     axes.axvline(0, color=MUTED, linewidth=0.8)
-    axes.set_yticks(list(places), [name_of(str(name), limit=22) for name in chart.places], color=INK)
+    names = [name_of(str(name), limit=22) for name in chart.places]
+    axes.set_yticks(list(places), names, color=INK)
     axes.grid(visible=False)
     axes.set_xlabel(plain(chart.x_label))
-    axes.figure.subplots_adjust(left=0.25)
+    box, width = axes.get_position(), axes.figure.bbox.width / axes.figure.dpi
+    left = (0.3 + _NAME * max(map(len, names))) / width
+    axes.set_position((left, box.y0, box.x1 - left, box.height))
 
 
 def _known(series: Series) -> Sequence[float]:

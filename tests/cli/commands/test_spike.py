@@ -14,7 +14,7 @@ from tests.contract import missing_fields
 def test_a_run_of_ours_is_taken_apart(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     done = cli("spike", tiny_run, "--step", "2", "-o", tmp_path / "out")
     assert done.code == 0
-    assert done.out.startswith("Whether step 2 stands out cannot be told: 1 other step")
+    assert done.out.startswith("It is unknown whether step 2 stands out: 1 other step")
     assert "Without rollout " in done.out
     assert len(done.out.splitlines()) <= 21
     assert done.out.splitlines()[-1] == f"$ gradscope report {tiny_run} --step 2"

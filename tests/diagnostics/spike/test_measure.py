@@ -211,7 +211,7 @@ def test_a_step_that_was_logged_as_nan_has_no_place_in_the_course(monkeypatch: p
     given(monkeypatch, QUIET | {6: {"grad_norm": math.nan}})
     report = measure_spike("run")
     assert (report.step, 6 in report.course) == (6, False)
-    assert report.findings[0] == "Step 6 is broken: grad_norm was logged as no finite number."
+    assert report.findings[0] == "Step 6 is broken: grad_norm was logged as NaN or infinity."
 
 
 def test_a_step_without_rollouts_is_told_by_its_metrics(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,10 @@ from tests.conftest import REPOSITORY
 from tests.forked import ForkedPython
 from tests.hostile import ended, gate, grown, inputs, servers
 from tests.hostile.campaign import Tally
-from tests.hostile.cases import BYTES, EVALUATIONS, called, run_case, subjects
+from tests.hostile.cases import BYTES, EVALUATIONS, Outcome, run_case, subjects
 from tests.hostile.oracle import counted, difference, write_log
+from tests.hostile.soak import judged, soak
+from tests.hostile.writes import forked, preload
 
 _FEW = ("--kills", "2", "--most", "1", "--seed", "5")
 
@@ -36,40 +38,27 @@ def test_a_case_can_be_made_again(tmp_path: Path) -> None:
     assert len(subjects()) > 30
 
 
-class _TooLongError(BaseException):
-    """What no command turns into an exit code."""
-
-
 @pytest.mark.slow
 def test_any_file_of_a_log_may_be_a_pipe(tmp_path: Path) -> None:
-    def too_long(signum: int, frame: object) -> None:
-        raise _TooLongError
-
-    before = signal.signal(signal.SIGALRM, too_long)
-    try:
-        for subject in subjects():
-            for file in [path for path in [subject, *subject.rglob("*")] if path.is_file()]:
-                place = tmp_path / str(file.relative_to(subject.parent)).replace("/", "-") / subject.name
-                place.parent.mkdir()
-                shutil.copytree(subject, place) if subject.is_dir() else shutil.copy(subject, place)
-                pipe = place / file.relative_to(subject)
-                pipe.unlink()
-                os.mkfifo(pipe)
-                signal.alarm(20)
-                command = "passk" if subject.name.startswith(EVALUATIONS) else "degeneracy"
-                code, _, err = called([command, str(place)])
-                signal.alarm(0)
-                assert code in (0, 2), (pipe, err)
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+    preload(["report"])
+    for subject in subjects():
+        for file in [path for path in [subject, *subject.rglob("*")] if path.is_file()]:
+            place = tmp_path / str(file.relative_to(subject.parent)).replace("/", "-") / subject.name
+            place.parent.mkdir()
+            shutil.copytree(subject, place) if subject.is_dir() else shutil.copy(subject, place)
+            pipe = place / file.relative_to(subject)
+            pipe.unlink()
+            os.mkfifo(pipe)
+            command = "passk" if subject.name.startswith(EVALUATIONS) else "degeneracy"
+            code, err = forked(tmp_path, [command, str(place)], lambda: signal.alarm(60) and None)
+            assert code in (0, 2), (pipe, err)
 
 
 def test_a_tally_finds_what_did_not_hold() -> None:
     tally = Tally()
     for case, wrong, size in ((0, "", 1), (1, "exit 3", 1), (2, "", BYTES + 1)):
-        tally.add({"case": case, "code": 0, "seconds": 1.0, "wrong": wrong, "bytes": size})
-    assert [one["case"] for one in tally.wrong] == [1, 2]
+        tally.add(Outcome(case=case, code=0, seconds=1.0, wrong=wrong, bytes=size))
+    assert [one.case for one in tally.wrong] == [1, 2]
     assert str(tally) == "3 cases (exit 0: 3); 2 did not hold; slowest 1.0 s; largest process 2048 MiB"
 
 
@@ -114,6 +103,17 @@ def test_no_server_leads_astray(tmp_path: Path) -> None:
     assert [outcome for outcome in outcomes if outcome[1]] == []
 
 
+@pytest.mark.slow
+def test_a_process_that_goes_on_is_looked_at() -> None:
+    assert len(soak(["follow"], minutes=0.1, pause=1.0)["follow"]) >= 5
+    flat = [(100.0, 3)] * 5
+    assert [judged([(50.0, 3), *flat, last])[1] for last in ((109.0, 3), (111.0, 3), (100.0, 4))] == [
+        "",
+        "7 looks, 100 to 111 MB, 3 to 3 files",
+        "7 looks, 100 to 100 MB, 3 to 4 files",
+    ]
+
+
 def test_a_log_that_changed_in_any_way_is_read_as_it_is(tmp_path: Path) -> None:
     outcomes = list(grown.campaign(tmp_path, 3, 12, seed=1))
     assert [outcome for outcome in outcomes if outcome[1]] == []
@@ -124,6 +124,11 @@ def test_a_log_that_changed_in_any_way_is_read_as_it_is(tmp_path: Path) -> None:
 def test_no_model_takes_more_than_it_may(tmp_path: Path) -> None:
     names = ["intermediate_size 1000000", "template: endless loops", "quantized: gptq", "code of the hub"]
     assert {one.name: (one.code, one.why) for one in inputs.models(tmp_path, names)} == dict.fromkeys(names, (2, ""))
+
+
+@pytest.mark.slow
+def test_a_large_folder_takes_no_more_than_it_may(tmp_path: Path) -> None:
+    assert [one.why for one in inputs.logs(tmp_path, ["a folder of 20,000 texts"])] == [""]
 
 
 @pytest.mark.slow
@@ -150,16 +155,4 @@ def test_each_defect_of_the_attack_has_its_tests() -> None:
 
 @pytest.mark.slow
 def test_the_page_has_the_gate_as_it_is() -> None:
-    codes = gate.codes()
-    assert gate.table_of(codes) in (REPOSITORY / "docs" / "research" / "security.md").read_text(encoding="utf-8")
-    passed = {name for name, code in codes.items() if code == 0}
-    assert passed == {
-        "none, and the requirement holds",
-        "1 line of 33 is garbage",
-        "the last line of that file is being written",
-        "the last of 8 steps has a value, and no rollouts",
-        "the required value is logged at steps 3 and 6 of 8",
-        "1 of 10 lines of ROLL, of 64 rollouts each, is garbage",
-        "40 samples of 640 in lists are text",
-        "4 lines of 36 name a key twice",
-    }
+    assert gate.table_of(gate.codes()) in (REPOSITORY / "docs" / "research" / "security.md").read_text(encoding="utf-8")

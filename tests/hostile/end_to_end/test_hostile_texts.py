@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -56,7 +55,7 @@ def test_nothing_of_a_log_is_more_than_seen(shown: Path, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_no_field_of_any_format_is_more_than_seen() -> None:
-    assert [(name, wrong) for name, _, wrong, _ in campaign(20, seed=4) if wrong] == []
+    assert [one for one in campaign(20, seed=4) if one[1]] == []
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,6 @@ def test_no_image_runs_or_loads_in_a_browser(shown: Path, tmp_path: Path) -> Non
     images = sorted([*(shown / "charts").rglob("*.svg"), *(shown / "out").rglob("*.svg")])
     assert images
     for image in images:
-        tags = {one.tag.rpartition("}")[2] for one in ElementTree.parse(image).iter()}
-        assert not {"script", "foreignObject", "image", "a", "animate", "set"} & tags
+        assert wrong_with("svg", image.read_text(encoding="utf-8")) == []
     seen = look_at(images[0].read_text(encoding="utf-8"), tmp_path, "image.svg")
     assert (seen.console, {url for url in seen.urls if not url.startswith(("file:", "data:"))}) == ([], set())

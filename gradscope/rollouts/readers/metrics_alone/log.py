@@ -19,7 +19,7 @@ from gradscope.results.source import BLANK, CUT_OFF, Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.metrics_alone.files import PLACE, MetricFile, MetricRow, first_rows, opened
-from gradscope.rollouts.readers.metrics_alone.names import given_names, naming_of, switch_on
+from gradscope.rollouts.readers.metrics_alone.names import given_names, impossible_shares, naming_of, switch_on
 from gradscope.rollouts.readers.metrics_alone.published import unpivoted
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.run import Run
@@ -57,19 +57,7 @@ _UNNAMED = ("data", "metrics")
 _NUM_PEEKED = 200
 _LARGEST_STEP = 1 << 53
 _MOST_NAMED = 6
-_PATTERNS = (
-    "*.jsonl",
-    "*.jsonl.gz",
-    "*.json",
-    "*.csv",
-    "*.tsv",
-    "*.db",
-    "*.parquet",
-    "*.log",
-    "*.txt",
-    "*.out",
-    "*.ipynb",
-)
+_ENDINGS = ("jsonl", "jsonl.gz", "json", "csv", "tsv", "db", "parquet", "log", "txt", "out", "ipynb")
 
 
 def holds_metrics(path: Path, options: ReadOptions) -> bool:
@@ -110,6 +98,7 @@ def read_metrics_log(path: Path, options: ReadOptions, quarantine: QuarantineLog
     keys = dict.fromkeys(key for values in chosen.metrics.values() for key in values)
     naming = naming_of(keys, given_names(options.metric_columns))
     metrics = {step: naming.apply(values) for step, values in sorted(chosen.metrics.items())}
+    impossible = tuple(impossible_shares(metrics))
     one_run = f", run {chosen.name!r} of {reading.num_runs}" if reading.num_runs > 1 else ""
     source = Source(
         path=str(path),
@@ -118,7 +107,7 @@ def read_metrics_log(path: Path, options: ReadOptions, quarantine: QuarantineLog
         recognized=f"{_title(files, kinds)}{one_run}, {len(metrics):,} steps",
         files=tuple(map(str, files)),
         num_rows=chosen.num_rows,
-        inferred=(*naming.sentences, *reading.sentences, *chosen.sentences),
+        inferred=(*naming.sentences, *reading.sentences, *chosen.sentences, *impossible),
         missing=(switch_on(keys),),
         quarantined=quarantine.result(),
     )
@@ -164,8 +153,8 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
     if split:  # over files of one metric each
         yield from split
         return
-    for pattern in _PATTERNS:
-        files = [file for file in sorted(folder.glob(pattern)) if file.is_file() and _is_metrics(file, options)]
+    for ending in _ENDINGS:
+        files = [file for file in sorted(folder.glob(f"*.{ending}")) if file.is_file() and _is_metrics(file, options)]
         yield from ((file,) for file in files)
         if files:
             return
@@ -180,15 +169,15 @@ def _is_metrics(file: Path, options: ReadOptions) -> bool:
     if kind is None:
         return False
     first = first_rows(kind, _NUM_PEEKED)
-    reading = _Reading(column=options.columns.step)
+    reading, keys = _Reading(column=options.columns.step), _step_keys(first, options.columns.step)
     for row in first:
-        reading.add(row, _step_keys(first, reading.column))
+        reading.add(row, keys)
     texts = sum(isinstance(row.cells.get(key), str | list) for row in first for key in _OF_ROLLOUTS)
     steps = sum(len(one.metrics) for one in reading.runs.values())
     if not steps or texts or reading.num_conflicts > steps:
         return False
-    keys = dict.fromkeys(key for one in reading.runs.values() for values in one.metrics.values() for key in values)
-    return bool(naming_of(keys, {}).parts or set(given_names(options.metric_columns).values()) & keys.keys())
+    there = {key for one in reading.runs.values() for values in one.metrics.values() for key in values}
+    return bool(naming_of(there, {}).parts or there.intersection(given_names(options.metric_columns).values()))
 
 
 class _LastOf(QuarantineLog):

@@ -185,6 +185,7 @@ COMMON: tuple[CommonMetric, ...] = (
 """In the order in which a person reads them."""
 
 _PREFIX = "train/"
+_ROUNDING = 1e-6  # by which a sum of shares may be more than 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +244,28 @@ def naming_of(keys: Iterable[str], given: Mapping[str, str]) -> Naming:
         if found is not None:
             parts.setdefault(metric.name, found)
     return Naming(parts)
+
+
+def impossible_shares(metrics: Mapping[int, dict[str, float]]) -> Iterator[str]:
+    """Make each share of a step that is none NaN, in place, so that no mean and no gate takes it for a number.
+
+    Args:
+        metrics: Step -> common name -> number.
+
+    Yields:
+        Of each metric that has some, how many, and the first.
+    """
+    for name in (metric.name for metric in COMMON if metric.style == "share"):
+        wrong = {}
+        for step, values in metrics.items():
+            if not math.isnan(value := values.get(name, math.nan)):
+                values[name] = min(max(value, 0.0), 1.0)
+                if abs(value - values[name]) > _ROUNDING:
+                    wrong[step], values[name] = value, math.nan
+        if wrong:
+            step, value = next(iter(wrong.items()))
+            where = f"{len(wrong):,} of {len(metrics):,} steps ({value:g} at step {step})"
+            yield f"{name} is no share at {where}: that counts as NaN."
 
 
 def given_names(words: Sequence[str] | None) -> dict[str, str]:

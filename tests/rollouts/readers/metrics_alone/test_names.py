@@ -3,7 +3,7 @@ import math
 import pytest
 
 from gradscope.errors import UsageError
-from gradscope.rollouts.readers.metrics_alone.names import COMMON, given_names, naming_of, switch_on
+from gradscope.rollouts.readers.metrics_alone.names import COMMON, given_names, impossible_shares, naming_of, switch_on
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,15 @@ def test_what_trainers_call_the_same(numbers: dict[str, float], name: str, value
     found = naming_of(numbers, {}).apply(numbers)
     assert found.keys() >= numbers.keys()
     assert found.get(name) == value or (value is not None and math.isnan(value) and math.isnan(found[name]))
+
+
+def test_a_share_that_is_none_counts_as_nan() -> None:
+    shares = dict(enumerate((0.5, -0.5, 1 + 1e-9, math.nan, math.inf)))
+    metrics = {step: {"frac_all_fail": share, "reward": share} for step, share in shares.items()} | {5: {}}
+    told = list(impossible_shares(metrics))
+    assert told == ["frac_all_fail is no share at 2 of 6 steps (-0.5 at step 1): that counts as NaN."]
+    assert str([metrics[step]["frac_all_fail"] for step in shares]) == "[0.5, nan, 1.0, nan, nan]"
+    assert str([metrics[step]["reward"] for step in shares]) == str(list(shares.values()))
 
 
 def test_each_key_of_the_table_gives_its_own_name() -> None:
