@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (74_930, 365), "tests": (65_870, 461), "benchmarks": (7_560, 50)}
+BUDGET = {"gradscope": (74_500, 365), "tests": (64_500, 461), "benchmarks": (6_350, 43)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 
