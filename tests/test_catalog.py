@@ -336,7 +336,7 @@ def other_values(seed: int) -> Iterator[Found]:
     yield from (("compression_factor", row.compression_factor, 0) for row in comparison.rows)
     yield "reward_drawdown", drawdown(rng.choice([0.0, 0.3, 1.0], 6)), 0
     before, change = rng.normal(size=(4, 5)), rng.normal(size=(4, 5)) * rng.choice([0.0, 1e-9, 1.0])
-    yield "principal_overlap", principal_overlap(before, change if seed % 2 else before)[0], 0
+    yield "principal_overlap", principal_overlap(frame_of(before), change if seed % 2 else before)[0], 0
     path = np.cumsum(rng.normal(size=(4, 6)), axis=0)
     yield "linear_growth", linear_growth(path @ path.T, [1, 2, 3, 4]), 0
     pairs = [pair_of(rng.choice([-0.1, 0.0, 0.3], int(rng.integers(2, 12))) + rng.normal(0, 0.01)) for _ in range(3)]

@@ -139,14 +139,14 @@ class StepDegeneracy:
 class DegeneracyCourse:
     """The shares of :class:`StepDegeneracy` over steps or windows without intervals, which cost a resampling each."""
 
-    step: tuple[int, ...] = ()  # the first step of each row
-    last_step: tuple[int, ...] = ()  # its last one
-    frac_reward_zero_std: tuple[float | None, ...] = ()
-    frac_all_pass: tuple[float | None, ...] = ()
-    frac_all_fail: tuple[float | None, ...] = ()
-    frac_tied: tuple[float | None, ...] = ()
-    pass_rate: tuple[float | None, ...] = ()
-    logged: tuple[float | None, ...] = ()
+    step: tuple[int, ...] = ()
+    last_step: tuple[int, ...] = ()  # each as in :class:`StepDegeneracy`, a row each
+    frac_reward_zero_std: tuple[float | None, ...] = ()  # None where it is undefined, here and below
+    frac_all_pass: tuple[float | None, ...] = ()  # likewise
+    frac_all_fail: tuple[float | None, ...] = ()  # likewise
+    frac_tied: tuple[float | None, ...] = ()  # likewise
+    pass_rate: tuple[float | None, ...] = ()  # likewise
+    logged: tuple[float | None, ...] = ()  # None where the trainer logged none that covers these groups
 
     @classmethod
     def of(cls, rows: Sequence[StepDegeneracy]) -> DegeneracyCourse:

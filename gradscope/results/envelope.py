@@ -81,9 +81,11 @@ class LazyRows(Sequence[Row]):
 Value = TypeVar("Value")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Deferred:
-    compute: Callable[[], Any]
+    __slots__ = ("compute",)
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        self.compute = compute
 
 
 def deferred(compute: Callable[[], Value]) -> Value:
