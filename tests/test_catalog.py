@@ -92,11 +92,11 @@ from gradscope.results.rank import (
     RankReport,
     Ranks,
     StepGeometry,
+    WeightUpdate,
 )
 from gradscope.results.report import RunReport
 from gradscope.results.signal import AdvantageMass, PassRateDistribution, SignalCost
 from gradscope.results.tokens import CorrectionEffect, GradientSparsity, LogprobChange, TokenKind, TokenKl, TurnShare
-from gradscope.results.update import WeightUpdate
 from tests.diagnostics.compare.test_measure import pair_of
 from tests.diagnostics.logged.made_up_tokens import both, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of

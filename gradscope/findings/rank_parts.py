@@ -7,10 +7,18 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.results.rank import RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.rank import (
+    AdapterState,
+    GradientAndUpdate,
+    OptimizerStep,
+    RankCurvePoint,
+    TokenRankPoint,
+    UpdateTrajectory,
+    WeightRankPoint,
+    WeightUpdate,
+)
 from gradscope.results.row_kinds import RowKind
 from gradscope.results.tokens import CorrectionEffect, EntropyChange, LogprobChange, TokenKind, TokenKl, TurnShare
-from gradscope.results.update import AdapterState, GradientAndUpdate, OptimizerStep, UpdateTrajectory, WeightUpdate
 from gradscope.say import percent, with_interval
 
 _SPACES: dict[RowKind, str] = {

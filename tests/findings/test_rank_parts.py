@@ -16,9 +16,8 @@ from gradscope.findings.rank_parts import (
     turn_findings,
     weight_update_findings,
 )
-from gradscope.results.rank import TokenRankPoint
+from gradscope.results.rank import GradientAndUpdate, TokenRankPoint, UpdateTrajectory, WeightUpdate
 from gradscope.results.tokens import CorrectionEffect, TokenMethod
-from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 from tests.render.rank_examples import (
     adapter_state,
     correction,

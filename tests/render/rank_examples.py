@@ -4,17 +4,23 @@ import dataclasses
 
 from gradscope.estimate import Estimate
 from gradscope.results.rank import (
+    AdapterState,
     BaselineNoise,
     FormulationUpdate,
+    GradientAndUpdate,
     GroupShare,
     HeldoutInfluence,
     HeldoutTransfer,
     Interference,
     KindUpdate,
+    ModuleShare,
+    OptimizerStep,
     PromptInfluence,
     RankReport,
     TokenRankPoint,
+    UpdateTrajectory,
     WeightRankPoint,
+    WeightUpdate,
 )
 from gradscope.results.tokens import (
     CorrectionEffect,
@@ -25,14 +31,6 @@ from gradscope.results.tokens import (
     TokenKind,
     TokenKl,
     TurnShare,
-)
-from gradscope.results.update import (
-    AdapterState,
-    GradientAndUpdate,
-    ModuleShare,
-    OptimizerStep,
-    UpdateTrajectory,
-    WeightUpdate,
 )
 from tests.render import examples
 

@@ -29,9 +29,8 @@ from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
-from gradscope.results.rank import RankReport
+from gradscope.results.rank import RankReport, WeightUpdate
 from gradscope.results.row_kinds import RowKind
-from gradscope.results.update import WeightUpdate
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.rollouts.groups import RolloutGroup, sizes_of
 

@@ -22,9 +22,8 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means
 from gradscope.metrics.uncertainty.paired import student_mean
 from gradscope.metrics.uncertainty.steps import FEWEST_STEPS, trend, trend_within
-from gradscope.results.rank import GroupKind, NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.rank import GroupKind, NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint, WeightUpdate
 from gradscope.results.row_kinds import RowKind
-from gradscope.results.update import WeightUpdate
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.rollouts.groups import reward_table
 from gradscope.say import number, percent, with_interval

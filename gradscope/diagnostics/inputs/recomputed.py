@@ -42,17 +42,19 @@ from gradscope.gradients.plan.prepared_step import (
 from gradscope.gradients.processes import num_connected, shared_errors
 from gradscope.gradients.step.measure import measure_step, notes_on
 from gradscope.gradients.step.step_gram import StepGram, StepNorm, measure_norm
-from gradscope.gradients.trained.assumptions import (
+from gradscope.gradients.trained.norms import (
     Assumption,
+    TrainedNorms,
+    TrainerArithmetic,
     is_own_output,
     is_random,
     norm_under,
     other_assumptions,
     takes_random_numbers,
+    trained_norms,
     trl_output,
     unchanged,
 )
-from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, trained_norms
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason

@@ -52,6 +52,8 @@ from gradscope.results.rank import (
     HeldoutTransfer,
     Interference,
     KindUpdate,
+    ModuleShare,
+    OptimizerStep,
     PromptInfluence,
     RankCurvePoint,
     RankReport,
@@ -62,7 +64,6 @@ from gradscope.results.rank import (
 from gradscope.results.row_kinds import RowKind
 from gradscope.results.source import Source
 from gradscope.results.tokens import GradientSparsity
-from gradscope.results.update import ModuleShare, OptimizerStep
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run

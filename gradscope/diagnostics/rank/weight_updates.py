@@ -45,12 +45,14 @@ from gradscope.metrics.gram.weight_update import (
     unrelated_matrix,
 )
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.results.rank import GradientSpectrum, RankReport, SpectrumLabel
-from gradscope.results.update import (
+from gradscope.results.rank import (
     AdapterState,
     GradientAndUpdate,
+    GradientSpectrum,
     ModuleShare,
     OptimizerStep,
+    RankReport,
+    SpectrumLabel,
     UpdateTrajectory,
     WeightUpdate,
 )

@@ -26,8 +26,7 @@ from gradscope.gradients.model.passes import backpropagate, completion_logprobs,
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import BESIDE, Channel, Row
 from gradscope.gradients.step.verify import Verification
-from gradscope.gradients.trained.assumptions import Assumption
-from gradscope.gradients.trained.norms import TrainedNorms
+from gradscope.gradients.trained.norms import Assumption, TrainedNorms
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.writing import atomic_write, repeatable

@@ -34,9 +34,15 @@ from gradscope.render.figures.style import (
 )
 from gradscope.render.views.rank import short_tensor
 from gradscope.render.views.view import evenly
-from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport
+from gradscope.results.rank import (
+    GradientAndUpdate,
+    GradientSpectrum,
+    RankCurvePoint,
+    RankReport,
+    UpdateTrajectory,
+    WeightUpdate,
+)
 from gradscope.results.tokens import GradientSparsity
-from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
 _LEAST_SHARE = 1e-4  # smaller shares of the sum change no effective rank and are not drawn
 STYLES: dict[str, tuple[str, str, Any, str]] = {

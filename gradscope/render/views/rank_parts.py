@@ -31,9 +31,8 @@ from gradscope.render.views.view import (
     some_of,
 )
 from gradscope.render.words import FACTS, plain, why_alone
-from gradscope.results.rank import TokenRankPoint, WeightRankPoint
+from gradscope.results.rank import ModuleShare, OptimizerStep, TokenRankPoint, UpdateTrajectory, WeightRankPoint
 from gradscope.results.tokens import EntropyChange, GradientSparsity, TurnShare
-from gradscope.results.update import ModuleShare, OptimizerStep, UpdateTrajectory
 
 _MOST_MATRICES = 30  # of a table with a row a matrix
 _ALONE = "too few groups have such tokens, or it is at the end of its range"

@@ -26,8 +26,7 @@ from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram, StepNorm
-from gradscope.gradients.trained.assumptions import trl_output
-from gradscope.gradients.trained.norms import TrainerArithmetic, trained_norms
+from gradscope.gradients.trained.norms import TrainerArithmetic, trained_norms, trl_output
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of

@@ -26,8 +26,7 @@ from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_polic
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.processes import all_reduce_sum, connected_index, connected_processes
-from gradscope.gradients.trained.assumptions import unchanged
-from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms
+from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms, unchanged
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import WeightsRef
 from tests.gradients.adapters import KINDS, adapt_with, adapted, adapted_experts

@@ -15,8 +15,7 @@ from gradscope.gradients.model import sharding
 from gradscope.gradients.model.batches import TokenSequence, pad_batch
 from gradscope.gradients.model.head import PlainHead, plain_head, sliced_outputs, told_input
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.trained.assumptions import trl_output
-from gradscope.gradients.trained.norms import fused_head
+from gradscope.gradients.trained.norms import fused_head, trl_output
 from tests.gradients.adapters import adapted
 from tests.gradients.heads import TAILS, Largest, model_of
 from tests.gradients.models import (
