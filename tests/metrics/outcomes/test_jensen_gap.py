@@ -12,6 +12,7 @@ from gradscope.metrics.outcomes.groups import (
 )
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.intervals import Resampling
+from tests.metrics.outcomes.test_degeneracy import table_of
 
 
 @settings(deadline=None)
@@ -30,19 +31,6 @@ def test_unbiased_gap_at_two_is_twice_the_unbiased_variance() -> None:
     second_moment = np.mean(c * (c - 1) / (n * (n - 1)))
     gap = jensen_gap(all_equal_unbiased(n, np.column_stack([c, n - c]), 2).mean(), p.mean(), 2)
     assert float(gap) == pytest.approx(2 * (second_moment - p.mean() ** 2))
-
-
-def table_of(rows: list[tuple[int, str, int, int]]) -> GroupTable:
-    """Rows of (step, prompt, size, passing)."""
-    step, prompt, size, passing = (np.array(column) for column in zip(*rows, strict=True))
-    return GroupTable(
-        step=step,
-        prompt=prompt,
-        size=size,
-        dead=(passing == 0) | (passing == size),
-        num_passing=passing,
-        level_counts=np.array([[int(c), int(n - c)] for n, c in zip(size, passing, strict=True)]),
-    )
 
 
 def split(table: GroupTable, base: BasePassRate = None) -> tuple[Estimate, Estimate, Estimate]:
