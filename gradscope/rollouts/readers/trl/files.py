@@ -55,7 +55,9 @@ class RowPrompts:
     @classmethod
     def of(cls, different: Sequence[Any], of_row: NDArray[np.int64], id_of: Callable[[Any], str]) -> RowPrompts:
         """The prompts of rows: different ones, of which some may have the same id, and the place of each row's, [N]."""
-        ids = [id_of(prompt) for prompt in different]
+        ids = list(map(id_of, different))
+        if len(set(ids)) == len(ids):
+            return cls(ids=tuple(ids), texts=tuple(map(text_of, different)), of_row=of_row)
         texts = {name: text_of(prompt) for name, prompt in zip(reversed(ids), reversed(different), strict=True)}
         numbers = {name: at for at, name in enumerate(dict.fromkeys(ids))}
         places = np.array([numbers[name] for name in ids], dtype=np.int64)
