@@ -30,9 +30,6 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
         leave_out: Fields, or whole records inside, that this command has no use for; they keep their defaults.
         needs_torch: Whether it may load PyTorch, which shares NumPy's setting of threads; without, NumPy takes one,
             which has to be set before anything loads it.
-
-    Returns:
-        The decorator.
     """
 
     def decorate(command: Command) -> Command:

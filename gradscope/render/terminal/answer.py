@@ -42,7 +42,6 @@ def answer(
         headline: The verdict of one or two sentences, then the findings, of which at most three are shown, and none
             that goes beyond a screen where no table is asked for.
         facts: What the table is of, a line each.
-        findings: All of them, for ``--show findings``.
         absent: Name of a further table -> why the result has nothing for it, where that is known.
         lines: How many it may have as long as nothing is asked for.
 

@@ -40,8 +40,7 @@ def sparkline(values: Sequence[float | None], *, low: float, high: float, width:
 
     Args:
         values: By step; None where a step has no value.
-        low: The value of the lowest bar.
-        high: The value of the highest bar; at most ``low`` draws every value at the lowest.
+        high: The value of the highest bar; at most ``low``, that of the lowest, draws every value there.
         width: Longest line; more values than that are averaged in equal runs.
 
     Returns:
