@@ -70,7 +70,7 @@ def outstanding_step(courses: Courses) -> int:
         if known:
             return max(known, key=lambda step: known[step])
     raise InputError(
-        "No step can stand out: the gradient norm, the KL or the loss of nine steps or more is not in the log.",
+        "No step can be singled out: fewer than nine steps of the log have a gradient norm, a KL or a loss.",
         hint="Name the step with --step, or put the trainer's metrics beside its rollouts.",
     )
 

@@ -60,7 +60,7 @@ def test_the_first_step_with_a_number_that_is_none_comes_before_all() -> None:
 
 def test_a_log_in_which_nothing_can_stand_out_is_refused() -> None:
     for courses in ({}, {"grad_norm": course(steps=8)}, {"kl": dict.fromkeys(range(20), 0.0)}):
-        with pytest.raises(InputError, match="No step can stand out"):
+        with pytest.raises(InputError, match="No step can be singled out"):
             outstanding_step(courses)
 
 
