@@ -52,7 +52,7 @@ def test_commas_and_repetition_give_the_same() -> None:
 def test_one_of_a_few_names_is_taken_and_no_other() -> None:
     assert parse_choices("--show", None, ("steps",)) == ()
     assert parse_choices("--show", ["signal, steps", "steps"], ("steps", "signal")) == ("signal", "steps", "steps")
-    with pytest.raises(UsageError, match=r"--show knows no 'sginal'\.") as caught:
+    with pytest.raises(UsageError, match=r"--show does not take 'sginal'\.") as caught:
         parse_choices("--show", ["steps,sginal"], ("steps", "signal"))
     assert caught.value.hint == "Write --show with any of steps, signal"
 
