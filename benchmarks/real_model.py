@@ -143,7 +143,7 @@ def grade_multiples(run: Path) -> None:
     """
     from transformers import AutoTokenizer
 
-    from gradscope.advantages.token import return_to_go
+    from gradscope.advantages.group import return_to_go
     from gradscope.rollouts.store import read_steps, write_step_rollouts
 
     tokenizer = AutoTokenizer.from_pretrained(run.parent / "model")

@@ -33,7 +33,6 @@ from gradscope.diagnostics.rank.formulations import (
 from gradscope.diagnostics.rank.heldout import measure_heldout
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import StepRows
-from gradscope.diagnostics.rank.tokens.changes import TokenChange, logprob_change
 from gradscope.diagnostics.rank.tokens.parts import (
     correction_effects,
     entropy_change,
@@ -42,6 +41,7 @@ from gradscope.diagnostics.rank.tokens.parts import (
     turn_shares,
     with_later,
 )
+from gradscope.diagnostics.rank.tokens.weighed import TokenChange, logprob_change
 from gradscope.diagnostics.rank.weight_updates import _adapter_states, module_shares, optimizer_steps
 from gradscope.diagnostics.spike.measure import _tensors_of, repeated_ngrams
 from gradscope.estimate import Estimate
@@ -55,9 +55,10 @@ from gradscope.metrics.gram.geometry import (
     cosine_of_updates,
     cosines_to_sum,
     norms_without,
+    row_sparsity,
     top_share,
+    zero_groups,
 )
-from gradscope.metrics.gram.sparsity import row_sparsity, zero_groups
 from gradscope.metrics.gram.weight_update import (
     frame_of,
     linear_growth,

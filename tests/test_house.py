@@ -49,16 +49,13 @@ BOTTOM = {
             "copies",
             "errors",
             "estimate",
-            "machine.memory",
-            "machine.processes",
-            "machine.threads",
+            "machine",
             "option",
             "outside.limits",
             "outside.numerals",
             "outside.plain_json",
         ),
         "outside.rules",
-        "outside.zips",
         *("progress", "reason", "say", "shown", "version", "writing"),
     )
 }

@@ -16,9 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.group import gdpo, optimal_advantages
+from gradscope.advantages.group import (
+    COMPENSATION_LIMIT,
+    compensation,
+    gdpo,
+    optimal_advantages,
+    own_rewards,
+    return_to_go,
+)
 from gradscope.advantages.registry import compute_step_advantages, formulation
-from gradscope.advantages.token import COMPENSATION_LIMIT, compensation, own_rewards, return_to_go
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 
 Array = NDArray[np.float64]

@@ -27,7 +27,7 @@ import typer
 
 from gradscope.cli.output.streams import say
 from gradscope.errors import GradscopeError, InputError, OutputExistsError
-from gradscope.machine.processes import process_index
+from gradscope.machine import process_index
 from gradscope.option import options_of
 from gradscope.outside.limits import read_whole
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions

@@ -12,6 +12,7 @@ import shlex
 import signal
 import stat
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -219,3 +220,15 @@ class Unpacked(io.RawIOBase):
         """Close the stream below, too."""
         self._stream.close()
         super().close()
+
+
+def is_zip(file: Path | IO[bytes]) -> bool:
+    """Whether a file ends as a zip does; one that is damaged there is one, too, so that opening it says what is wrong.
+
+    Returns:
+        True where there is an end record, whatever it says; False, too, where the file cannot be read.
+    """
+    try:
+        return zipfile.is_zipfile(file)
+    except zipfile.BadZipFile:  # Python looks at more than its documentation says, and raises over what it finds
+        return True

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
 from gradscope.copies import copy_of
 from gradscope.errors import InputError
-from gradscope.machine.threads import in_threads
+from gradscope.machine import in_threads
 from gradscope.outside.limits import require_regular
 from gradscope.say import non_finite_word
 from gradscope.version import __version__

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_metrics
-from gradscope.cli.arguments.options import complete_metric, output_option
+from gradscope.cli.arguments.options import complete_metric, output_option, parse_metrics
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import of_same_run
-from gradscope.cli.output.streams import say
+from gradscope.cli.output.streams import of_same_run, say
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.machine.processes import process_index
+from gradscope.machine import process_index
 from gradscope.option import Option
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.writing import naming, one_writer

@@ -7,12 +7,10 @@ from typing import Annotated, Literal
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_counts
-from gradscope.cli.arguments.options import measure_option
+from gradscope.cli.arguments.options import measure_option, parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import of_same_run
-from gradscope.cli.output.streams import say, show_line
+from gradscope.cli.output.streams import of_same_run, say, show_line
 from gradscope.errors import UsageError
 from gradscope.outside.numerals import number_from
 from gradscope.rollouts.read_options import ReadOptions

@@ -13,14 +13,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_files, parse_steps
-from gradscope.cli.arguments.options import GradientsOption, HeldOutOption, StepsOption, measure_option, output_option
+from gradscope.cli.arguments.options import (
+    GradientsOption,
+    HeldOutOption,
+    StepsOption,
+    measure_option,
+    output_option,
+    parse_files,
+    parse_steps,
+)
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery, staged_folder
 from gradscope.cli.output.streams import say
 from gradscope.errors import OutputExistsError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.machine.processes import process_index
+from gradscope.machine import process_index
 from gradscope.outside.limits import open_file
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.writing import atomic_write, one_writer, refuse_existing

@@ -10,14 +10,11 @@ from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
 
-from gradscope.cli.arguments.lists import parse_counts, parse_names, parse_numbers
-from gradscope.cli.arguments.options import output_option
+from gradscope.cli.arguments.options import output_option, parse_counts, parse_names, parse_numbers
 from gradscope.cli.arguments.records import with_parameters
-from gradscope.cli.output.next_commands import show_next
-from gradscope.cli.output.progress import progress_bar
-from gradscope.cli.output.streams import pause, say, show
+from gradscope.cli.output.streams import pause, progress_bar, say, show, show_next
 from gradscope.errors import UsageError
-from gradscope.machine.processes import process_index
+from gradscope.machine import process_index
 from gradscope.outside.plain_json import parse_json
 from gradscope.render.registry import render_table
 from gradscope.render.terminal.names import VERDICT

@@ -20,12 +20,10 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli.output.next_commands import show_next
-from gradscope.cli.output.progress import progress_bar
-from gradscope.cli.output.streams import pause, say, write_data
+from gradscope.cli.output.streams import pause, progress_bar, say, show_next, write_data
 from gradscope.cli.output.streams import show as print_result
 from gradscope.errors import OutputExistsError
-from gradscope.machine.processes import num_processes, process_index
+from gradscope.machine import num_processes, process_index
 from gradscope.option import Option
 from gradscope.progress import ProgressCallback
 from gradscope.render.files import document_of, notes_of

@@ -34,7 +34,7 @@ from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import conflict_findings
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.machine.processes import process_index
+from gradscope.machine import process_index
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import Resampling, difference_of
 from gradscope.metrics.uncertainty.paired import holm, rise_by_flips, rise_by_interval

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.advantages.token import return_to_go
+from gradscope.advantages.group import return_to_go
 from gradscope.diagnostics.check.metric_values import MetricValues
 from gradscope.diagnostics.degeneracy.group_rewards import chosen_threshold, group_rewards, group_table
 from gradscope.diagnostics.inputs.steps import MeasuredStep
@@ -37,8 +37,7 @@ from gradscope.rollouts.groups import RolloutGroup, sizes_of
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.rank.collected import Collected
-    from gradscope.diagnostics.rank.tokens.changes import FollowedTokens
-    from gradscope.diagnostics.rank.tokens.weighed import WeighedTokens
+    from gradscope.diagnostics.rank.tokens.weighed import FollowedTokens, WeighedTokens
 
 BY_SIDE: dict[int, ClaimVerdict] = {1: "supported", 0: "cannot_tell", -1: "contradicted"}
 NO_NULL = Estimate.undefined_because("no chance model belongs to this number")
@@ -223,7 +222,7 @@ class Evidence(MetricValues):
         """The same tokens, and what became of them by the next checkpoint."""
         self._may_compute()
         weighed = self.weighed_tokens()
-        from gradscope.diagnostics.rank.tokens.changes import follow
+        from gradscope.diagnostics.rank.tokens.weighed import follow
 
         found: FollowedTokens = self._once("followed tokens", lambda: follow(self.run, weighed, self.engine))
         return found

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.degeneracy.group_rewards import undefined
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_at_size
-from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, fit_pass_rates
+from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, binomial_chances, fit_pass_rates
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
-from gradscope.metrics.outcomes.mixture import binomial_chances
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.degeneracy import GroupSizeDegeneracy
 from gradscope.results.signal import PassRateDistribution, RateBin, TargetDegeneracy, TargetPlan

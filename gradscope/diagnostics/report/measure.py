@@ -354,9 +354,8 @@ def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptio
     """What the tokens of the steps with a gradient say of entropy, reference and turns, and what became of them."""
     # Two backward passes a step and one more a turn; two forward passes under later weights. Nothing where several
     # processes share the model.
-    from gradscope.diagnostics.rank.tokens.changes import follow, logprob_change
     from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kl, turn_shares, with_later
-    from gradscope.diagnostics.rank.tokens.weighed import weigh_step
+    from gradscope.diagnostics.rank.tokens.weighed import follow, logprob_change, weigh_step
 
     weighed, groups = {}, {}
     for step in measured:

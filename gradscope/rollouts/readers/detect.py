@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gradscope.errors import InputError, UsageError
-from gradscope.machine.memory import trim_heap
+from gradscope.machine import trim_heap
 from gradscope.outside.limits import require_regular
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.groups import reward_table

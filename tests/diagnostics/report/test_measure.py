@@ -32,7 +32,7 @@ from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of, samples_run
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
-from tests.diagnostics.rank.tokens.test_changes import ON_CPU, plain_outputs, run_on, tokens_of
+from tests.diagnostics.rank.tokens.test_weighed import ON_CPU, plain_outputs, run_on, tokens_of
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, inputs_of
 from tests.render.examples import replay_report, run_report
 
