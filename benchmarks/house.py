@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (74_684, 364), "tests": (65_716, 461), "benchmarks": (7_558, 50)}
+BUDGET = {"gradscope": (74_683, 364), "tests": (65_722, 461), "benchmarks": (7_558, 50)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 

@@ -57,7 +57,8 @@ def answer(
     chosen = [name for name in names if name in show or ALL in show]
     parts: list[RenderableType] = [first, Text(), *(cell(fact, style=QUIET) for fact in facts), *table]
     notes = Footnotes()
-    shown = {name: list(views[name](notes if name in chosen else Footnotes())) for name in names if name in views}
+    unseen = Footnotes(is_shown=False)
+    shown = {name: list(views[name](notes if name in chosen else unseen)) for name in names if name in views}
     left = [name for name in names if name not in chosen and (name == "findings" or shown.get(name))]
     told = findings if "findings" in chosen else said[:MOST_FINDINGS]
     items: list[RenderableType] = [bullet(one) if isinstance(one, str) else one for one in told]
