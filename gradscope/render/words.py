@@ -77,9 +77,10 @@ _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Footnotes:
-    """The reasons why numbers of one table are undefined, each said once."""
+    """The reasons why numbers of one table are undefined, each said once; of a table that is not shown, none."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_shown: bool = True) -> None:
+        self.is_shown = is_shown
         self._reasons: list[str] = []
         self._remarks: list[str] = []
 

@@ -153,6 +153,8 @@ def called(arguments: list[str]) -> tuple[int, str, str]:
     with _text() as out, _text() as err:
         with redirect_stdout(out), redirect_stderr(err):
             code = main(arguments)
+        if code == 130:  # the campaign is interrupted, not the command
+            raise KeyboardInterrupt
         out.flush(), err.flush()
         return code, *(one.buffer.getvalue().decode("utf-8", "replace") for one in (out, err))  # type: ignore[attr-defined]
 

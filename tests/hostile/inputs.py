@@ -233,7 +233,7 @@ def taken(folder: Path, name: str, arguments: tuple[str, ...], *, seconds: float
     told = folder / ".told"
 
     def measured() -> None:
-        signal.alarm(int(20 * seconds))  # the machine may be busy
+        signal.alarm(int(60 * seconds))  # the machine may be busy
         resource.setrlimit(resource.RLIMIT_CPU, (int(3 * seconds), int(3 * seconds)))
         before, exit_now = resource.getrusage(resource.RUSAGE_SELF), os._exit
 
