@@ -27,7 +27,7 @@ class Option:
     @property
     def parameter(self) -> str:
         """The name under which a command gets the value: that of its first flag."""
-        return self.flags[0].removeprefix("--").replace("-", "_")
+        return self.flags[0].partition("/")[0].removeprefix("--").replace("-", "_")
 
 
 def options_of(record: type) -> dict[str, Option]:

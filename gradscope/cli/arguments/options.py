@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from gradscope.errors import UsageError
+from gradscope.option import Option
 from gradscope.outside.numerals import number_from
 from gradscope.render.terminal.names import ALL, NOTES, TABLES, VERDICT, choices_of
 
@@ -132,21 +134,31 @@ RunArgument = Annotated[
     ),
 ]
 
+STEPS = "Steps to compute."
 REWARD = "One reward function instead of the scalar reward; the main one of several."
 SUCCESS_THRESHOLD = "A rollout passes at this reward or more; for rewards that are not 0/1."
-RewardOption = Annotated[str | None, input_option("--reward", metavar="NAME", help=REWARD)]
 SuccessThresholdOption = Annotated[float | None, input_option(metavar="X", help=SUCCESS_THRESHOLD)]
+StepsOption = Annotated[list[str] | None, measure_option("--step", metavar="N,A:B|all", help=STEPS)]
 
-StepsOption = Annotated[list[str] | None, measure_option("--step", metavar="N,A:B|all", help="Steps to compute.")]
-HeldOutOption = Annotated[
-    list[str] | None,
-    input_option(
-        metavar="FILE,...", help="Samples of held-out prompts, before and after; those of the run folder by default."
-    ),
-]
-GradientsOption = Annotated[
-    bool, measure_option("--gradients/--no-gradients", help="Whether to load the model and recompute gradients.")
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunQuestions:
+    """What is asked of one run by the commands that look at all of it."""
+
+    step: Annotated[list[str] | None, Option(STEPS, "N,A:B|all")] = None
+    gradients: Annotated[
+        bool,
+        Option("Whether to load the model and recompute gradients.", flags=("--gradients/--no-gradients",)),
+    ] = True
+    samples: Annotated[
+        list[str] | None,
+        Option(
+            "Samples of held-out prompts, before and after; those of the run folder by default.",
+            "FILE,...",
+            panel="Input",
+        ),
+    ] = None
+    success_threshold: Annotated[float | None, Option(SUCCESS_THRESHOLD, "X", panel="Input")] = None
 
 
 def show_option(command: str) -> Any:

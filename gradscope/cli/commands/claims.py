@@ -10,9 +10,7 @@ import typer
 
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.options import (
-    GradientsOption,
-    HeldOutOption,
-    StepsOption,
+    RunQuestions,
     complete_formulation,
     input_option,
     measure_option,
@@ -54,14 +52,11 @@ ShowOption = Annotated[list[str] | None, options.show_option("claims")]
 def claims(
     context: typer.Context,
     run: options.RunArgument,
-    step: StepsOption = None,
-    gradients: GradientsOption = True,
-    samples: HeldOutOption = None,
+    *,
+    asked: RunQuestions,
     claims_file: ClaimsOption = None,
     advantage: AdvantageOption = None,
-    success_threshold: options.SuccessThresholdOption = None,
     show: ShowOption = None,
-    *,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,
@@ -75,7 +70,7 @@ def claims(
     from gradscope.diagnostics.claims.measure import measure_claims, read_claims
     from gradscope.diagnostics.claims.registry import CLAIMS
 
-    steps, held_out = parse_steps(step), parse_files("--samples", samples)
+    steps, held_out = parse_steps(asked.step), parse_files("--samples", asked.samples)
     tables = options.parse_show("claims", show)
     more = read_claims(claims_file) if claims_file else ()
     with delivery(out) as result:
@@ -83,11 +78,11 @@ def claims(
             report = measure_claims(
                 run,
                 steps=steps,
-                gradients=gradients,
+                gradients=asked.gradients,
                 samples=held_out,
                 claims=(*CLAIMS, *more),
                 **({} if advantage is None else {"advantage": advantage}),
-                success_threshold=success_threshold,
+                success_threshold=asked.success_threshold,
                 read=read,
                 engine=replace(engine, notice=result.notice),
                 progress=progress,
