@@ -213,7 +213,7 @@ def lock_path(path: Path) -> Path:
     """
     absolute = path.absolute()
     if not absolute.name:
-        raise OutputExistsError(f"{path} is no place to write to.", hint="Name a folder in it.")
+        raise OutputExistsError(f"Nothing can be written to {path}.", hint="Name a folder in it.")
     return absolute.with_name(f".{absolute.name}.lock")
 
 
@@ -297,7 +297,7 @@ def _held(file: Path) -> int | None:
 
 def _no_lock(file: Path) -> OutputExistsError:
     return OutputExistsError(
-        f"{file} is in the place of our lock, and is none.", hint="Move it, or name another place to write to."
+        f"{file} is where a lock should be, and is none.", hint="Move it, or name another place to write to."
     )
 
 

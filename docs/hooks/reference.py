@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import csv
 import io
 import os
 from collections.abc import Iterator
@@ -64,8 +65,11 @@ def page_of(name: str) -> str:
 
 
 def _causes() -> str:
-    rows = [f"| `{name}` | {cause.verdict} | {cause.advice} |" for name, cause in CAUSES.items()]
-    return "\n## All causes\n\n| cause | verdict | what to do |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+    with (Path(__file__).parents[1] / "research" / "causes.csv").open(encoding="utf-8") as stream:
+        met = dict(csv.reader(stream))
+    rows = [f"| `{name}` | {cause.verdict} | {met[name]} | {cause.advice} |" for name, cause in CAUSES.items()]
+    head = "| cause | verdict | met where | what to do |\n|---|---|---|---|\n"
+    return f"\n## All causes\n\n{head}" + "\n".join(rows) + "\n"
 
 
 def _claims() -> str:

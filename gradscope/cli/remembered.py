@@ -98,8 +98,6 @@ def remembering(
     """How to read some runs while a command works; what was given is kept once the command has an answer.
 
     Args:
-        runs: As they were named.
-        read: As the command line says.
         offered: The options without their dashes that the command has: of what is kept no other is used, but where
             the first weights are.
         quiet: Say nothing, but of what another user keeps.

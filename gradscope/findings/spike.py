@@ -28,7 +28,10 @@ def spike_headline(step: int, metrics: Sequence[SpikeMetric], *, was_named: bool
         return f"Step {step} is broken: {_listed(broken)} was logged as NaN or infinity."
     unusual = [one for one in metrics if one.is_unusual]
     if unusual:
-        return f"Step {step} stands out: {'; '.join(_said(one, was_named=was_named) for one in unusual)}."
+        also = (
+            f"; also {_listed([f'{one.name} ({one.value.value:.3g})' for one in unusual[1:]])}" if unusual[1:] else ""
+        )
+        return f"Step {step} stands out: {_said(unusual[0], was_named=was_named)}{also}."
     told = [one for one in metrics if one.deviation.is_defined]
     if not told:
         untold = metrics[0].typical.undefined if metrics else "no gradient norm, KL or loss was logged at it"

@@ -31,7 +31,6 @@ def plain(text: str, *, limit: int | None = None) -> str:
     r"""A text as one line of visible characters.
 
     Args:
-        text: Anything, such as a path, a prompt or a reward function's name.
         limit: Longest result in characters; a longer one ends in an ellipsis. None: unlimited.
 
     Returns:
@@ -78,9 +77,10 @@ _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Footnotes:
-    """The reasons why numbers of one table are undefined, each said once."""
+    """The reasons why numbers of one table are undefined, each said once; of a table that is not shown, none."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_shown: bool = True) -> None:
+        self.is_shown = is_shown
         self._reasons: list[str] = []
         self._remarks: list[str] = []
 

@@ -139,14 +139,14 @@ class StepDegeneracy:
 class DegeneracyCourse:
     """The shares of :class:`StepDegeneracy` over steps or windows without intervals, which cost a resampling each."""
 
-    step: tuple[int, ...] = ()
-    last_step: tuple[int, ...] = ()  # each as in :class:`StepDegeneracy`, a row each
-    frac_reward_zero_std: tuple[float | None, ...] = ()  # None where it is undefined, here and below
-    frac_all_pass: tuple[float | None, ...] = ()  # likewise
-    frac_all_fail: tuple[float | None, ...] = ()  # likewise
-    frac_tied: tuple[float | None, ...] = ()  # likewise
-    pass_rate: tuple[float | None, ...] = ()  # likewise
-    logged: tuple[float | None, ...] = ()  # None where the trainer logged none that covers these groups
+    step: Sequence[int] = ()
+    last_step: Sequence[int] = ()  # each as in :class:`StepDegeneracy`, a row each
+    frac_reward_zero_std: Sequence[float | None] = ()  # None where it is undefined, here and below
+    frac_all_pass: Sequence[float | None] = ()  # likewise
+    frac_all_fail: Sequence[float | None] = ()  # likewise
+    frac_tied: Sequence[float | None] = ()  # likewise
+    pass_rate: Sequence[float | None] = ()  # likewise
+    logged: Sequence[float | None] = ()  # None where the trainer logged none that covers these groups
 
     @classmethod
     def of(cls, rows: Sequence[StepDegeneracy]) -> DegeneracyCourse:

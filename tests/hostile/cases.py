@@ -3,8 +3,6 @@
 One case of five is a log of the oracle, with rows that are none in between, whose counts the command has to reach.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -155,6 +153,8 @@ def called(arguments: list[str]) -> tuple[int, str, str]:
     with _text() as out, _text() as err:
         with redirect_stdout(out), redirect_stderr(err):
             code = main(arguments)
+        if code == 130:  # the campaign is interrupted, not the command
+            raise KeyboardInterrupt
         out.flush(), err.flush()
         return code, *(one.buffer.getvalue().decode("utf-8", "replace") for one in (out, err))  # type: ignore[attr-defined]
 

@@ -5,8 +5,6 @@ it took beyond that. A command may read a model or refuse it with a hint, in ``S
 log may take ``LONG``, and more, as more memory, where it says how far it is.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -235,7 +233,7 @@ def taken(folder: Path, name: str, arguments: tuple[str, ...], *, seconds: float
     told = folder / ".told"
 
     def measured() -> None:
-        signal.alarm(int(20 * seconds))  # the machine may be busy
+        signal.alarm(int(60 * seconds))  # the machine may be busy
         resource.setrlimit(resource.RLIMIT_CPU, (int(3 * seconds), int(3 * seconds)))
         before, exit_now = resource.getrusage(resource.RUSAGE_SELF), os._exit
 

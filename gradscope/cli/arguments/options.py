@@ -41,7 +41,9 @@ def parse_choices(option: str, words: Words, choices: Sequence[str]) -> tuple[st
     names = parse_names(option, words)
     unknown = [name for name in names if name not in choices]
     if unknown:
-        raise UsageError(f"{option} knows no {unknown[0]!r}.", hint=f"Write {option} with any of {', '.join(choices)}")
+        raise UsageError(
+            f"{option} does not take {unknown[0]!r}.", hint=f"Write {option} with any of {', '.join(choices)}"
+        )
     return names
 
 

@@ -140,7 +140,7 @@ def _refuse_of_one_run(options_of_one: Mapping[str, object]) -> None:
     given = [name for name, value in options_of_one.items() if value is not None]
     if given:
         raise UsageError(
-            f"Several runs are set side by side from their logs, where {given[0]} has no use.",
+            f"{given[0]} does not apply to several runs, which are compared by their logs.",
             hint=f"Leave {given[0]} out, or name one run.",
         )
 

@@ -202,7 +202,7 @@ def progress_bar(*, quiet: bool) -> Iterator[ProgressCallback]:
         TextColumn("{task.description}", markup=False, table_column=label_room),
     )
     with Progress(*columns, console=console, transient=True, expand=True) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("starting", total=None)
 
         def report(done: float, total: int, label: str) -> None:
             bar.update(task, completed=done, total=total, description=label)

@@ -95,7 +95,7 @@ def check_run(
         were. A requirement's meaning says where the interval holds the limit.
 
     Raises:
-        UsageError: Nothing is required, or a baseline is to be updated and no file is named.
+        UsageError: No requirement was given, or a baseline is to be updated and no file is named.
         OutputExistsError: The baseline to be updated is there and ``force`` is off, or it is none.
     """
     settings = settings or CheckSettings()
@@ -106,7 +106,7 @@ def check_run(
     ]
     if not required and not track:
         raise UsageError(
-            "Nothing is required of the run.", hint="Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
+            "No requirement was given.", hint="Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
         )
     if baseline is None and (update_baseline or track):
         raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")

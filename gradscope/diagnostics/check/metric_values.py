@@ -482,7 +482,9 @@ def furthest_deviation(run: Run) -> tuple[Estimate, str]:
     """How far the step that `gradscope spike` would choose stands out, and by which number, in words."""
     courses = courses_of(run)
     step = outstanding_step(courses)
-    told = [metric_at(name, course, step, was_named=False) for name, course in courses.items() if step in course]
+    told = [
+        metric_at(name, course, step, num_chosen_from=len(course)) for name, course in courses.items() if step in course
+    ]
     broken = next((one for one in told if not one.value.is_defined), None)
     if broken is not None:
         return broken.deviation, f"deviation of {broken.name} at step {step}"

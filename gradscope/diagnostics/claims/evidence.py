@@ -293,7 +293,7 @@ def _check_two(number: int) -> None:
     if number < 2:
         raise InputError("The run has no samples of held-out prompts before and after training.")
     if number > 2:
-        raise InputError(f"Reach is told from two files of samples, before and after, and there are {number}.")
+        raise InputError(f"Reach needs two files of samples, before and after, and there are {number}.")
 
 
 def _with_a_step(found: Collected) -> Collected:

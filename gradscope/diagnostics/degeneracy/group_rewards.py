@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -178,14 +179,14 @@ def measure_course(run: Run, table: GroupTable, by: By, reward: str | None) -> D
     starts, size = bounds[:-1], np.diff(bounds)
     first, last = ordered.step[starts], ordered.step[bounds[1:] - 1]
 
-    def means(values: NDArray[Any]) -> tuple[float, ...]:
-        return tuple((np.add.reduceat(values, starts, dtype=np.float64) / size).tolist())
+    def means(values: NDArray[Any]) -> Sequence[float]:  # of millions of steps objects would take a gigabyte
+        return array("d", (np.add.reduceat(values, starts, dtype=np.float64) / size).tobytes())
 
     dead, passing = ordered.dead, ordered.num_passing
     unknown = (None,) * len(size)
     return DegeneracyCourse(
-        step=tuple(first.tolist()),
-        last_step=tuple(last.tolist()),
+        step=array("q", first.tobytes()),
+        last_step=array("q", last.tobytes()),
         frac_reward_zero_std=means(dead),
         frac_all_pass=unknown if passing is None else means(dead & (passing == ordered.size)),
         frac_all_fail=unknown if passing is None else means(dead & (passing != ordered.size)),

@@ -326,7 +326,7 @@ def _news(course: Sequence[StepDegeneracy], told: dict[int, StepDegeneracy]) -> 
 
 def _check_pace(pace: Pace) -> None:
     if pace.every <= 0:
-        raise UsageError(f"Looks are some seconds apart, got {pace.every:g}.", hint="Write --every 2")
+        raise UsageError(f"--every is a positive number of seconds, got {pace.every:g}.", hint="Write --every 2")
     if pace.idle is not None and pace.idle < pace.every:
         raise UsageError(
             f"It cannot end after {pace.idle:g} seconds without growth and look every {pace.every:g} seconds.",

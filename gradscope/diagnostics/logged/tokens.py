@@ -85,11 +85,13 @@ def mean_as_logged(values: Mapping[int, float]) -> Estimate:
         >>> mean_as_logged({1: 0.5, 2: 1.5}).value, mean_as_logged({1: 0.5, 2: math.inf}).undefined
         (1.0, 'the trainer logged Infinity at step 2')
     """
-    for step, value in values.items():
-        if not logged_estimate(value).is_defined:
-            return Estimate.undefined_because(f"{logged_estimate(value).undefined} at step {step}")
     numbers = list(values.values())
-    return mean_of_steps(numbers, numbers)
+    return _first_undefined(values) or mean_of_steps(numbers, numbers)
+
+
+def _first_undefined(values: Mapping[int, float]) -> Estimate | None:
+    unusable = ((step, logged_estimate(value)) for step, value in values.items() if not abs(value) < _LARGEST)
+    return next((Estimate.undefined_because(f"{one.undefined} at step {step}") for step, one in unusable), None)
 
 
 NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts is undefined
@@ -97,9 +99,9 @@ NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts
 
 def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
     """The common metrics of a run, in the order of reading; those that no step has are left out."""
-    found = []
+    found, by_step = [], sorted(run.metrics.items())
     for metric in COMMON:
-        course = {step: values[metric.name] for step, values in sorted(run.metrics.items()) if metric.name in values}
+        course = {step: values[metric.name] for step, values in by_step if metric.name in values}
         if course:
             finite = {step: value for step, value in course.items() if math.isfinite(value)} or course
             found.append(
@@ -107,7 +109,7 @@ def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
                     name=metric.name,
                     title=metric.title,
                     style=metric.style,
-                    mean=_mean(course),
+                    mean=_first_undefined(course) or Estimate.exact(fmean(course.values()), num_units=len(course)),
                     largest_step=max(finite, key=lambda step: finite[step]),
                     smallest_step=min(finite, key=lambda step: finite[step]),
                     steps=tuple(course),
@@ -115,13 +117,6 @@ def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
                 )
             )
     return tuple(found)
-
-
-def _mean(course: dict[int, float]) -> Estimate:
-    for step, value in course.items():
-        if not logged_estimate(value).is_defined:
-            return Estimate.undefined_because(f"{logged_estimate(value).undefined} at step {step}")
-    return Estimate.exact(fmean(course.values()), num_units=len(course))
 
 
 Result_co = TypeVar("Result_co", covariant=True)

@@ -451,8 +451,8 @@ def _dead(inputs: ReportInputs) -> KeyNumber:
         value=report.frac_reward_zero_std,
         style="share",
         note=f"of {report.num_groups:,} groups",
-        places=report.course.step,
-        course=report.course.frac_reward_zero_std,
+        places=tuple(report.course.step),
+        course=tuple(report.course.frac_reward_zero_std),
     )
 
 
@@ -548,6 +548,6 @@ def _of_groups(report: DegeneracyReport) -> KeyNumber:
         then=report.frac_all_fail.map(lambda share: 1 - share),
         style="share",
         note=f"of {report.num_groups:,} training groups of {size}",
-        places=report.course.step,
-        course=report.course.pass_rate,
+        places=tuple(report.course.step),
+        course=tuple(report.course.pass_rate),
     )

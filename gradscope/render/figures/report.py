@@ -70,23 +70,18 @@ def _draw(chart: Chart, finding: str) -> Figure:
 
 
 def _ends(chart: Chart) -> str:
-    """What a chart comes to, behind its title: the longest bar, or where lines begin and end."""
-    known = [[one for one in series.values if one is not None and math.isfinite(one)] for series in chart.series]
-    if not all(known):
-        return ""
+    """What a chart comes to, behind its title: its longest and shortest bar, or where lines begin or end."""
     if chart.kind == "bars":
-        longest = max(_known(chart.series[0]), key=abs)
-        return f": {longest:.2g} for {chart.places[chart.series[0].values.index(longest)]}"
-    if chart.kind == "stack":
-        columns = zip(*(series.values for series in chart.series), strict=True)
-        known = [[sum(value or 0.0 for value in column) for column in columns]]
-    if len(known) == 1:
-        return f": {known[0][0]:.2g} to {known[0][-1]:.2g}"
-    if len(known) > _MOST_ENDS:
+        ranked = sorted(zip(_known(chart.series[0]), chart.places, strict=True), reverse=True)
+        return ": " + ", ".join(f"{value:.2g} {name}" for value, name in (ranked[0], *ranked[1:][-1:]))
+    columns = zip(*(series.values for series in chart.series), strict=True)
+    known = [column for column in columns if all(one is not None and math.isfinite(one) for one in column)]
+    if not known or len(chart.series) > _MOST_ENDS:
         return ""
-    return ": " + ", ".join(
-        f"{values[-1]:.2g} {name_of(one.name)}" for values, one in zip(known, chart.series, strict=True)
-    )
+    if len(chart.series) > 1 and chart.kind == "lines":
+        ends = zip(known[-1], chart.series, strict=True)
+        return ": " + ", ".join(f"{value:.2g} {name_of(series.name)}" for value, series in ends)
+    return ": " + " to ".join(f"{sum(value or 0.0 for value in column):.2g}" for column in (known[0], known[-1]))
 
 
 def _lines(axes: Axes, chart: Chart) -> None:
@@ -142,8 +137,12 @@ def _bars(axes: Axes, chart: Chart) -> None:
     axes.set_yticks(list(places), names, color=INK)
     axes.grid(visible=False)
     axes.set_xlabel(plain(chart.x_label))
-    box, width = axes.get_position(), axes.figure.bbox.width / axes.figure.dpi
-    left = (0.3 + _NAME * max(map(len, names))) / width
+    _indent(axes, 0.3 + _NAME * max(map(len, names)))
+
+
+def _indent(axes: Axes, inches: float) -> None:
+    """Leave so much room on the left."""
+    box, left = axes.get_position(), inches * axes.figure.dpi / axes.figure.bbox.width
     axes.set_position((left, box.y0, box.x1 - left, box.height))
 
 
@@ -156,3 +155,4 @@ def _frame(axes: Axes, chart: Chart) -> None:
     axes.set_ylabel(name_of(chart.y_label, limit=40))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     axes.set_ylim(*(chart.y_range or axes.get_ylim()))  # final, as labels at the lines need it
+    _indent(axes, 0.88)

@@ -115,9 +115,6 @@ def new_figure(
         subtitle: Formula and what the numbers were computed from; each line is wrapped to the figure's width.
         right: Inches to the right of the axes; width and height are inches, too.
         hspace: Gap between rows, in axes heights.
-
-    Returns:
-        The figure and its axes, row by row.
     """
     figure = ShownFigure(figsize=(width, height))
     FigureCanvasAgg(figure)

@@ -60,8 +60,9 @@ def answer(
     notes = Footnotes()
     shown = {name: list(views[name](notes)) for name in chosen if name in views}
     others = [name for name in names if name not in chosen]
+    unseen = Footnotes(is_shown=False)
     if offered is None:
-        offered = [name for name in others if name in views and any(True for _ in views[name](Footnotes()))]
+        offered = [name for name in others if name in views and any(True for _ in views[name](unseen))]
     left = [name for name in others if name in ("findings", *offered)]
     told = findings if "findings" in chosen else said[:MOST_FINDINGS]
     items: list[RenderableType] = [bullet(one) if isinstance(one, str) else one for one in told]

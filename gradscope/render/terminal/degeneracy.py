@@ -299,7 +299,7 @@ def _as_logged(report: DegeneracyReport, show: Sequence[str]) -> Group:
         facts=losses([report.source]),
         findings=report.findings[1:],
         views={
-            "steps": lambda notes: _steps_as_logged(report),
+            "steps": lambda notes: _steps_as_logged(report, notes),
             "metrics": lambda _: _courses(report, report.metrics) if len(report.metrics) > _ROWS_AS_LOGGED else (),
         },
         show=show,
@@ -337,13 +337,13 @@ def _number(value: float, course: MetricCourse) -> str:
     return format_number(value, course.style)
 
 
-def _steps_as_logged(report: DegeneracyReport) -> Iterator[Table]:
+def _steps_as_logged(report: DegeneracyReport, notes: Footnotes) -> Iterator[Table]:
     columns = (
         Column("step", lambda row: _span(row.step, row.last_step), "count"),
         Column("no\ngradient", lambda row: row.frac_reward_zero_std.value, "share"),
     )
     if len(report.by_step) > 1:
-        yield draw_table(columns, report.by_step, Footnotes())
+        yield draw_table(columns, report.by_step, notes)
 
 
 _FOLLOWED = ((7, "step"), (7, "groups"), (20, "degenerate [95 %]"), (7, "fail"), (7, "pass"), (7, "tied"), (7, "p"))

@@ -110,6 +110,8 @@ def draw_table(
     is_bold: Callable[[Any], bool] = lambda record: False,
 ) -> Table:
     """Records under columns, with all that the terminal has room for; reasons go to the notes."""
+    if not notes.is_shown:  # there may be millions of records
+        return Table()
     records, terminal = list(records), Console(file=sys.stdout)
     room = terminal.width - WIDTH
     bare = [

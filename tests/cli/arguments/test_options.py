@@ -60,7 +60,7 @@ def test_commas_and_repetition_give_the_same() -> None:
 def test_one_of_a_few_names_is_taken_and_no_other() -> None:
     assert parse_choices("--show", None, ("steps",)) == ()
     assert parse_choices("--show", ["signal, steps", "steps"], ("steps", "signal")) == ("signal", "steps", "steps")
-    with pytest.raises(UsageError, match=r"--show knows no 'sginal'\.") as caught:
+    with pytest.raises(UsageError, match=r"--show does not take 'sginal'\.") as caught:
         parse_choices("--show", ["steps,sginal"], ("steps", "signal"))
     assert caught.value.hint == "Write --show with any of steps, signal"
 
@@ -171,7 +171,7 @@ def test_every_table_of_a_command_is_named_at_its_option_and_taken(command: str)
     names = choices_of(command)
     assert all(name in (show_option(command).help or "") for name in names)
     assert parse_show(command, [",".join(names)]) == names
-    with pytest.raises(UsageError, match="--show knows no 'nothing'"):
+    with pytest.raises(UsageError, match="--show does not take 'nothing'"):
         parse_show(command, ["nothing"])
 
 

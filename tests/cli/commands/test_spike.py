@@ -34,7 +34,7 @@ def test_without_weights_the_log_alone_tells(cli: Cli, log: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [((), "No step can stand out"), (("--step", "9"), "has nothing of step 9"), (("--step", "0"), "--step")],
+    [((), "No step can be singled out"), (("--step", "9"), "has nothing of step 9"), (("--step", "0"), "--step")],
 )
 def test_wrong_input_is_said(cli: Cli, log: Path, options: tuple[str, ...], message: str) -> None:
     done = cli("spike", log, *options)

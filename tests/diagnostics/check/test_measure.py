@@ -86,7 +86,7 @@ def test_unknown_metric_gets_a_suggestion(samples: Path) -> None:
 
 
 def test_nothing_required_is_refused(samples: Path) -> None:
-    with pytest.raises(UsageError, match="Nothing is required of the run"):
+    with pytest.raises(UsageError, match="No requirement was given"):
         check_run(samples, requirements=[])
 
 

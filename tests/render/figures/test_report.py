@@ -49,7 +49,7 @@ def test_a_long_name_of_a_bar_has_room_and_the_longest_bar_is_in_the_title() -> 
     )
     (figure,) = draw_figures(with_chart(chart)).values()
     figure.canvas.draw()
-    assert figure.texts[0].get_text() == "Cosine: -0.75 for sign"
+    assert figure.texts[0].get_text() == "Cosine: 0.5 optimal_baseline_of_22, -0.75 sign"
     assert min(text.get_window_extent().x0 for text in figure.axes[0].get_yticklabels()) >= 0
 
 
@@ -61,7 +61,7 @@ def test_a_title_says_where_lines_begin_and_end() -> None:
         return figure.texts[0].get_text()
 
     assert title((0.25, None, 0.5)) == "Reward: 0.25 to 0.5"
-    assert title((0.25, 0.5, math.nan), (None, 0.5, 0.75)) == "Reward: 0.5 run 0, 0.75 run 1"
+    assert title((0.25, 0.5, math.nan), (None, 0.75, 1.0)) == "Reward: 0.5 run 0, 0.75 run 1"
     assert title((0.25, 0.0, 0.5), (0.25, 0.5, 0.25), kind="stack") == "Reward: 0.5 to 0.75"
     assert title(*[(0.25, 0.5, 0.5)] * 4) == title((None, None, None)) == "Reward"
 

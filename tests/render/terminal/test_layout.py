@@ -28,6 +28,10 @@ def test_what_is_not_finite_is_marked_even_among_many() -> None:
     assert sparkline(values[-3:], low=0.0, high=1.0) == "█!·"
 
 
+def test_a_table_that_is_not_shown_is_not_drawn() -> None:
+    assert draw_table((Column("text", lambda row: row[0]),), [()], Footnotes(is_shown=False)).row_count == 0
+
+
 @pytest.mark.parametrize("width", [80, 100])
 def test_a_wide_terminal_gets_intervals_longer_courses_and_whole_texts(
     width: int, monkeypatch: pytest.MonkeyPatch

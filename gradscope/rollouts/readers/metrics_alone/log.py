@@ -97,7 +97,7 @@ def read_metrics_log(path: Path, options: ReadOptions, quarantine: QuarantineLog
     chosen = reading.chosen(path, options.metric_run)
     keys = dict.fromkeys(key for values in chosen.metrics.values() for key in values)
     naming = naming_of(keys, given_names(options.metric_columns))
-    metrics = {step: naming.apply(values) for step, values in sorted(chosen.metrics.items())}
+    metrics = {step: naming.apply(chosen.metrics.pop(step)) for step in sorted(chosen.metrics)}
     impossible = tuple(impossible_shares(metrics))
     one_run = f", run {chosen.name!r} of {reading.num_runs}" if reading.num_runs > 1 else ""
     source = Source(
