@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli.output.streams import say, show_line
+from gradscope.cli.output.streams import show_line
 
 EXAMPLES = ("gradscope config", "gradscope config outputs/my-run")
 COMMON = ()
@@ -32,7 +32,5 @@ def config(run: RunArgument = None) -> None:
         owner = "" if kept.owner is None else f" (of user {kept.owner})"
         show_line(f"{from_here(kept.run)}: {kept.spelled()}  # {kept.file}{owner}")
     if not found:
-        say(
-            f"Nothing is kept for {run or 'runs here'}. --initial, --run-config, --reader, --reward-column and other "
-            "reading options are kept once a command on a run is given them."
-        )
+        show_line(f"Nothing is kept for {run or 'runs here'}.")
+        show_line("Reading options, such as --initial or --reader, are kept once they are given.")
