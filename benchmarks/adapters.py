@@ -7,8 +7,6 @@ also makes three steps of TRL's GRPO, and `replay` recomputes the norms that it 
 table goes to `--out`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -6,8 +6,6 @@ With `--train` each class also makes three steps of TRL's GRPO, and `replay` rec
 `--only qwen3 gpt2` names model types; the table goes to `--out`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

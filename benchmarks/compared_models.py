@@ -1,7 +1,5 @@
 """What the tables of architectures and adapters share: one model's matrices beside the oracle's, and the Markdown."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -3,8 +3,6 @@
 ``python benchmarks/docs_figures.py TOUR`` takes what `gradscope demo` left; the page's picture needs Chromium.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

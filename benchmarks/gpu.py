@@ -9,8 +9,6 @@ case that runs out of memory or time says so in its row and the rest goes on, so
 Models have random weights and the tokens are random ids: nothing is downloaded. Needs `pip install '.[test]'`.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import platform

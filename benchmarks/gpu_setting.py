@@ -19,8 +19,7 @@ SHAPES = {
 }
 """Qwen3's, the first of them Qwen2.5-0.5B's; all but the largest tie their head to the embedding."""
 TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-GROUP, PROMPT = 8, 64
-"""Rollouts of a group; tokens of a prompt, where nothing else is said."""
+GROUP, PROMPT = 8, 64  # rollouts of a group; tokens of a prompt, where nothing else is said
 
 
 @dataclass(frozen=True)

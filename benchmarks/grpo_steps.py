@@ -3,8 +3,6 @@
 Nothing is generated: the completions are drawn, so that a class whose cache is broken is trained all the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

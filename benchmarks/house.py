@@ -4,8 +4,6 @@
 without weights loads and calls.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import io
@@ -21,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (74_683, 364), "tests": (65_722, 461), "benchmarks": (7_558, 50)}
+BUDGET = {"gradscope": (74_350, 351), "tests": (64_400, 447), "benchmarks": (6_350, 43)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 

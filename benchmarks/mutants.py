@@ -9,8 +9,6 @@ Modules are drawn by their lines, kinds of change evenly, all from ``--seed``; t
 mutmut's or cosmic-ray's, which run every mutant of a module, days for a package of this size.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

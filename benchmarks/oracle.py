@@ -3,8 +3,6 @@
 Shapes: R rollouts, T tokens of a completion, P parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

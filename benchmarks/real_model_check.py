@@ -3,8 +3,6 @@
 ``python benchmarks/real_model_check.py DIR`` wants the folder that ``real_model.py`` filled, and takes 8 GB.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

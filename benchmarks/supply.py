@@ -8,8 +8,6 @@
 The lock is of the platform that pip ran on: one wheel a package. The bill is CycloneDX 1.5 of what is installed here.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

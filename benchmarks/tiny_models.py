@@ -4,8 +4,6 @@ The rules go by a field's name; `OVERRIDES` holds what a class needs beyond them
 of layer of the default configuration occurs once.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping

@@ -93,9 +93,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """A public function or record of options, imported on first use (PEP 562).
 
-    Returns:
-        What has that name.
-
     Raises:
         AttributeError: There is no such name.
     """

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from gradscope.cli.blas import patient_threads
 from gradscope.errors import GradscopeError, LaunchError, MissingDependencyError, VerificationError
-from gradscope.machine.processes import num_processes, tell_own_error
+from gradscope.machine import num_processes, tell_own_error
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
 INTERRUPTED = 130
@@ -47,9 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Args:
         argv: The arguments after the program's name; None: those of the process.
-
-    Returns:
-        The exit code.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _print_anything()

@@ -17,9 +17,6 @@ def as_named(text: str) -> str:
 
     Args:
         text: Any text; a copy's own folder stands for the folder above the URL.
-
-    Returns:
-        The text.
     """
     for copy, url in _NAMES.items():
         if copy in text:

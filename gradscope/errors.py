@@ -50,7 +50,6 @@ class LaunchError(Exception):
 
     Args:
         message: What happened, in one or two sentences without a final newline.
-        hint: The next step.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:

@@ -51,9 +51,6 @@ def html_of(result: object) -> str:
 def figure_of(result: object, figure: str | None) -> Figure:
     """One of these figures; None: the first.
 
-    Returns:
-        The figure, as ``--output`` writes it.
-
     Raises:
         UsageError: There is no such figure, or none at all.
     """

@@ -21,9 +21,7 @@ def part(progress: ProgressCallback, done: int, total: int, label: str) -> Progr
     """What the work within one unit reports to, so that the whole moves while the unit lasts.
 
     Args:
-        progress: Told of the whole.
         done: Units before this one.
-        total: Units in all.
         label: What the units are, and which one this is.
 
     Returns:
@@ -63,9 +61,6 @@ def reporter(progress: Progress) -> ProgressCallback:
     Args:
         progress: A callback stays what it is. True: a line on stderr, written over in a terminal and in a notebook and
             gone when the work is done; where stderr goes into a file, a line every 30 seconds. False: nobody.
-
-    Returns:
-        The callback.
 
     Example:
         >>> reporter(False) is no_progress and reporter(print) is print

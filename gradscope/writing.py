@@ -46,7 +46,6 @@ def atomic_write(path: Path, data: bytes | str, *, force: bool = False) -> None:
 
     Args:
         path: Where it belongs.
-        data: All of it.
         force: Replace what is there.
 
     Raises:
@@ -89,9 +88,6 @@ def repeatable(tensors: bytes) -> bytes:
 
     Args:
         tensors: What ``safetensors.save`` made.
-
-    Returns:
-        The file's bytes.
     """
     end = 8 + int.from_bytes(tensors[:8], "little")
     header = json.loads(tensors[8:end])
@@ -186,9 +182,6 @@ def one_writer(path: Path) -> Iterator[None]:
     Args:
         path: The place, which need not exist.
 
-    Yields:
-        Once nobody else writes there.
-
     Raises:
         OutputBusyError: Another process does.
         OutputExistsError: What lies in the place of the lock is none.
@@ -220,19 +213,13 @@ def lock_path(path: Path) -> Path:
     """
     absolute = path.absolute()
     if not absolute.name:
-        raise OutputExistsError(f"{path} is no place to write to.", hint="Name a folder in it.")
+        raise OutputExistsError(f"Nothing can be written to {path}.", hint="Name a folder in it.")
     return absolute.with_name(f".{absolute.name}.lock")
 
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
     """Let every failure to write say which file it was about, those of libraries with errors of their own too.
-
-    Args:
-        path: The file, or the folder where a library writes several.
-
-    Yields:
-        For the time of the writing.
 
     Raises:
         OSError: What was raised, with the file's name.
@@ -310,7 +297,7 @@ def _held(file: Path) -> int | None:
 
 def _no_lock(file: Path) -> OutputExistsError:
     return OutputExistsError(
-        f"{file} is in the place of our lock, and is none.", hint="Move it, or name another place to write to."
+        f"{file} is where a lock should be, and is none.", hint="Move it, or name another place to write to."
     )
 
 

@@ -1,7 +1,5 @@
 """Shared fixtures. Oracles live in files that nobody here wrote: ``shared/data`` beside the checkout, where present."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

@@ -1,7 +1,5 @@
 """The fields that scripts rely on: every path must be there in the command's document. `[]` stands for each row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Python processes that start in a moment: forked from a server that has imported what takes seconds to import."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import multiprocessing

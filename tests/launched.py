@@ -1,7 +1,5 @@
 """Several gloo processes on the CPU, as torchrun would start them, without the seconds that it takes itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Places without a network: fsspec's memory, and a web server on this machine alone."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """The page that shows a newcomer around is held to the code: names are where it says, and its diffs apply."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

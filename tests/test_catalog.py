@@ -1,7 +1,5 @@
 """The rows of the catalogue: complete, apart from each other, one a number, and true to the range that they state."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -35,7 +33,6 @@ from gradscope.diagnostics.rank.formulations import (
 from gradscope.diagnostics.rank.heldout import measure_heldout
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import StepRows
-from gradscope.diagnostics.rank.tokens.changes import TokenChange, logprob_change
 from gradscope.diagnostics.rank.tokens.parts import (
     correction_effects,
     entropy_change,
@@ -44,6 +41,7 @@ from gradscope.diagnostics.rank.tokens.parts import (
     turn_shares,
     with_later,
 )
+from gradscope.diagnostics.rank.tokens.weighed import TokenChange, logprob_change
 from gradscope.diagnostics.rank.weight_updates import _adapter_states, module_shares, optimizer_steps
 from gradscope.diagnostics.spike.measure import _tensors_of, repeated_ngrams
 from gradscope.estimate import Estimate
@@ -57,9 +55,10 @@ from gradscope.metrics.gram.geometry import (
     cosine_of_updates,
     cosines_to_sum,
     norms_without,
+    row_sparsity,
     top_share,
+    zero_groups,
 )
-from gradscope.metrics.gram.sparsity import row_sparsity, zero_groups
 from gradscope.metrics.gram.weight_update import (
     frame_of,
     linear_growth,
@@ -337,7 +336,7 @@ def other_values(seed: int) -> Iterator[Found]:
     yield from (("compression_factor", row.compression_factor, 0) for row in comparison.rows)
     yield "reward_drawdown", drawdown(rng.choice([0.0, 0.3, 1.0], 6)), 0
     before, change = rng.normal(size=(4, 5)), rng.normal(size=(4, 5)) * rng.choice([0.0, 1e-9, 1.0])
-    yield "principal_overlap", principal_overlap(before, change if seed % 2 else before)[0], 0
+    yield "principal_overlap", principal_overlap(frame_of(before), change if seed % 2 else before)[0], 0
     path = np.cumsum(rng.normal(size=(4, 6)), axis=0)
     yield "linear_growth", linear_growth(path @ path.T, [1, 2, 3, 4]), 0
     pairs = [pair_of(rng.choice([-0.1, 0.0, 0.3], int(rng.integers(2, 12))) + rng.normal(0, 0.01)) for _ in range(3)]

@@ -1,7 +1,5 @@
 """How the house is built: who may know whom, how full a folder is, where the test of a module stands, what loads."""
 
-from __future__ import annotations
-
 import ast
 import json
 import pydoc
@@ -51,16 +49,13 @@ BOTTOM = {
             "copies",
             "errors",
             "estimate",
-            "machine.memory",
-            "machine.processes",
-            "machine.threads",
+            "machine",
             "option",
             "outside.limits",
             "outside.numerals",
             "outside.plain_json",
         ),
         "outside.rules",
-        "outside.zips",
         *("progress", "reason", "say", "shown", "version", "writing"),
     )
 }

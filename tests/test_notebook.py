@@ -1,7 +1,5 @@
 """What a line and a cell of a notebook say of a result."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -11,8 +9,7 @@ from gradscope.errors import UsageError
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.report import RunIndex
 from tests.render import examples
-from tests.render.compare_example import comparison
-from tests.render.report_example import run_report
+from tests.render.examples import comparison, run_report
 
 
 def test_a_line_names_the_input_and_says_the_first_sentence() -> None:

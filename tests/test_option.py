@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 from typing import Annotated, get_type_hints
 
@@ -40,7 +38,7 @@ def test_a_switch_has_no_metavar() -> None:
 class Small:
     """One field of each kind."""
 
-    asked: Annotated[int, "a note", Option(("--as-typed", "-a"), "Asked.", "Input")] = 0
+    asked: Annotated[int, "a note", Option("Asked.", flags=("--as-typed", "-a"))] = 0
     quiet: Annotated[int, "a note"] = 0
     bare: int = 0
 

@@ -1,7 +1,5 @@
 """The README and the tour are run: each `$ gradscope` line as a reader would type it, and the Python beside it."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,22 +1,24 @@
-"""The page of replay: its table of causes is the code's."""
+"""The reference has every cause of replay with where it is met and what to do, and every claim."""
 
-from __future__ import annotations
+import re
 
-import pytest
-
+from docs.hooks.reference import page_of
+from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.reason import CAUSES
 from tests.conftest import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "replay.md").read_text(encoding="utf-8")
-ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| `")]
+
+def test_the_reference_has_every_cause() -> None:
+    page = page_of("replay")
+    for name, cause in CAUSES.items():
+        assert re.search(
+            rf"^\| `{name}` \| {cause.verdict} \| \w.+ \| {re.escape(cause.advice)} \|$", page, re.MULTILINE
+        )
+    met = (REPOSITORY / "docs" / "research" / "causes.csv").read_text(encoding="utf-8").splitlines()[1:]
+    assert [line.partition(",")[0] for line in met] == list(CAUSES)
 
 
-@pytest.mark.parametrize("name", CAUSES)
-def test_a_cause_has_its_row(name: str) -> None:
-    (row,) = [cells for cells in ROWS if cells[0] == f"`{name}`"]
-    assert (row[1], row[3]) == (CAUSES[name].verdict, CAUSES[name].advice)
-    assert row[2]
-
-
-def test_the_table_has_no_other_rows() -> None:
-    assert [cells[0].strip("`") for cells in ROWS] == list(CAUSES)
+def test_the_reference_has_every_claim() -> None:
+    page = page_of("claims")
+    for claim in CLAIMS:
+        assert f"| `{claim.name}` | {claim.claim} | {claim.metric} | {claim.source} | {claim.settle} |" in page

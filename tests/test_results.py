@@ -1,7 +1,5 @@
 """The result types: plain frozen records whose every field is explained, and whose documents scripts can rely on."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Results in Python: each shows itself in a line, in a notebook, as tables and as figures, and stays plain data."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 
@@ -11,8 +9,7 @@ from matplotlib.figure import Figure
 from gradscope.errors import UsageError
 from gradscope.shown import Drawn, Shown
 from tests.render import examples
-from tests.render.compare_example import comparison
-from tests.render.report_example import run_report
+from tests.render.examples import comparison, run_report
 
 RESULTS = {
     "check": examples.check_report(),

@@ -1,7 +1,5 @@
 """The site of docs and docstrings builds without a warning, with a page a command, and its links lead somewhere."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

@@ -1,7 +1,5 @@
 """The table of verdicts: its thresholds are the code's, and its tests are there."""
 
-from __future__ import annotations
-
 import ast
 import re
 from importlib import import_module

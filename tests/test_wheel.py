@@ -1,7 +1,5 @@
 """The wheel in a bare environment: logs are read without PyTorch, and what needs it says how to get it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import fcntl
 import json
@@ -199,7 +197,7 @@ def test_what_is_no_lock_of_ours_is_neither_written_nor_removed(tmp_path: Path, 
     plant[kind](theirs)
     before = lock.lstat()
     with (
-        pytest.raises(OutputExistsError, match=r"\.out\.lock is in the place of our lock"),
+        pytest.raises(OutputExistsError, match=r"\.out\.lock is where a lock should be"),
         one_writer(tmp_path / "out"),
     ):
         pass
@@ -296,8 +294,8 @@ def test_a_file_system_without_locks_refuses_nobody(
         atomic_write(tmp_path / "out", "newer", force=True)
 
 
-def test_the_root_is_no_place() -> None:
-    with pytest.raises(OutputExistsError, match="no place to write to"):
+def test_nothing_is_written_to_the_root() -> None:
+    with pytest.raises(OutputExistsError, match="Nothing can be written to"):
         lock_path(Path("/"))
 
 

@@ -1,7 +1,5 @@
 """How much work a call is, told by a count that is the same on every machine, loaded or not."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import FrameType

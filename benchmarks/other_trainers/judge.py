@@ -1,7 +1,5 @@
 """Judges the made-up runs: the norm by `gradscope replay`, the singular values by `gradscope rank`."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A trainer of NeMo-RL's semantics in a few lines: token or sequence level, KL with its own weight, correction."""
 
-from __future__ import annotations
-
 import copy
 import json
 import struct

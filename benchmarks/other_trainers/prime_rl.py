@@ -1,7 +1,5 @@
 """A trainer of prime-rl's semantics in a few lines: ratio to the sampler, trust region by probability, token mean."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ of what no advantage reaches, so that the same formula makes the update in float
 Shapes: R rollouts of an update, T tokens of a completion.
 """
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable, Sequence

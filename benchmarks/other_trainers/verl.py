@@ -1,7 +1,5 @@
 """A trainer of verl's semantics in a few lines: mini-batches, ``loss_agg_mode``, dual clip, KL, entropy, correction."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ temporary folder that is removed, one at a time, each of about 1 GB or less unle
 `small` is a log of 160 rows, `follow` the wait of `degeneracy --follow` for a step that is written to a verl log.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

@@ -1,7 +1,5 @@
 """How long ``--follow`` takes to tell a step that was written while it looks at a large log."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

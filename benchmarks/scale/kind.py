@@ -1,7 +1,5 @@
 """What a kind of logs is here: how one is made, and what scans it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The few lines that anybody would write: ``python -m benchmarks.scale.loops {json,torch} FOLDER``."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A made-up run of any size: groups of 8 whose rewards follow the difficulty of their prompts."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Measurements of commands, and their answers."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Logs of text: anybody's, verl's, TRL's and ms-swift's."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

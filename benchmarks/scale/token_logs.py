@@ -1,7 +1,5 @@
 """Logs of tokens, 24 a rollout: prime-rl's, NeMo-RL's, open-instruct's and slime's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

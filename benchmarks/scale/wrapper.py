@@ -3,8 +3,6 @@
 A process of its own, small and fresh: what a child's peak is said to be starts from that of the process which made it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -8,8 +8,6 @@ one float64 backward pass a rollout from the folders of the run. Kept runs are u
 costs only the questions; the folder of a case that was changed has to be deleted.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import fnmatch

@@ -1,7 +1,5 @@
 """What one stranger's run is, and what is expected of gradscope when it looks at it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """All runs: those of cases.yaml, which says how each differs from the common one, and combinations drawn by a seed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path

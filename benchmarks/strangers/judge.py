@@ -1,7 +1,5 @@
 """gradscope's answers on one run, beside what the trainer logged and what autograd says."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

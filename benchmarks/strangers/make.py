@@ -1,7 +1,5 @@
 """Makes a case's run with TRL's own trainer, as a script of a stranger would."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from typing import Any

@@ -1,7 +1,5 @@
 """Tiny models of any architecture with nothing left at a value that hides a mistake, and what scripts do to them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ Rows are laid out as TRL lays them out: prompts padded on the left to the longes
 on the right, an attention mask, no positions.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

@@ -1,7 +1,5 @@
 """What happens to a run's folder after training: damage, which must be named, and falsehoods, which must be found."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Tokenizers of words, ragged prompts of them, rollouts of an environment, and reward functions that look at ids."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import csv
 import io
 import os
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ import gradscope
 from gradscope.__main__ import main
 from gradscope.advantages.registry import ALL_FORMULATIONS
 from gradscope.catalog.lookup import CATALOG
+from gradscope.diagnostics.claims.registry import CLAIMS
+from gradscope.reason import CAUSES
 from gradscope.render.terminal.explain import metric_table
 
 if TYPE_CHECKING:
@@ -57,7 +60,22 @@ def page_of(name: str) -> str:
     """
     metrics = [entry for entry in CATALOG.values() if entry.command == name]
     numbers = f"\n## What it computes\n\n{metric_table(metrics)}" if metrics else ""
-    return f"# gradscope {name}\n\n```text\n{_help_of(name)}\n```\n{numbers}"
+    declared = {"replay": _causes, "claims": _claims}.get(name, str)()
+    return f"# gradscope {name}\n\n```text\n{_help_of(name)}\n```\n{declared}{numbers}"
+
+
+def _causes() -> str:
+    with (Path(__file__).parents[1] / "research" / "causes.csv").open(encoding="utf-8") as stream:
+        met = dict(csv.reader(stream))
+    rows = [f"| `{name}` | {cause.verdict} | {met[name]} | {cause.advice} |" for name, cause in CAUSES.items()]
+    head = "| cause | verdict | met where | what to do |\n|---|---|---|---|\n"
+    return f"\n## All causes\n\n{head}" + "\n".join(rows) + "\n"
+
+
+def _claims() -> str:
+    rows = [f"| `{one.name}` | {one.claim} | {one.metric} | {one.source} | {one.settle} |" for one in CLAIMS]
+    head = "| name | claim | what is measured | source | what would settle it |\n|---|---|---|---|---|\n"
+    return f"\n## All claims\n\n{head}" + "\n".join(rows) + "\n"
 
 
 def formulations_page() -> str:

@@ -108,9 +108,6 @@ def advantage_formulation(
         min_group_size: Fewest rollouts of a group that it is for.
         by_step: Whether it gets all groups of a step at once, a list of N arrays [G], and returns as many.
 
-    Returns:
-        The decorator, which returns the function as it is.
-
     Example:
         >>> @advantage_formulation(min_group_size=2)
         ... def centered(rewards):
@@ -146,9 +143,6 @@ def read_formulation(name: str) -> Formulation:
 
     Args:
         name: ``my.py:name``, the path from the working directory.
-
-    Returns:
-        The formulation, with the file's digest.
 
     Raises:
         UsageError: The file cannot be read or run, or has no such function, or one without the decorator.

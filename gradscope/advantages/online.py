@@ -16,9 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.group import gdpo, optimal_advantages
+from gradscope.advantages.group import (
+    COMPENSATION_LIMIT,
+    compensation,
+    gdpo,
+    optimal_advantages,
+    own_rewards,
+    return_to_go,
+)
 from gradscope.advantages.registry import compute_step_advantages, formulation
-from gradscope.advantages.token import COMPENSATION_LIMIT, compensation, own_rewards, return_to_go
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 
 Array = NDArray[np.float64]
@@ -59,15 +65,10 @@ class StepRollouts:
 
 
 class OnlineAdvantage:
-    """A formulation that needs the rewards of the step alone; the others override it.
-
-    Args:
-        name: The formulation's name.
-    """
+    """A formulation that needs the rewards of the step alone; the others override it."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        """The formulation's name."""
+        self.name = name  # the formulation's name
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
         """The advantages of a step, in the order of its rollouts: a number each, [R][1], or one a token, [R][T]."""
@@ -225,7 +226,6 @@ class _OfTokenRewards(OnlineAdvantage):
     """``per_step`` and ``per_token``: what a token earns, alone or with those after it, against the group.
 
     Args:
-        name: The formulation's name.
         function: From the token rewards of a group, [G][T], to advantages, [G][T].
     """
 
@@ -267,7 +267,6 @@ class Compensation(OnlineAdvantage):
     """``compensation``: the group's advantage, weighed up where the policy was unsure.
 
     Args:
-        name: The formulation's name.
         limit: The largest factor.
     """
 
@@ -286,9 +285,6 @@ class Compensation(OnlineAdvantage):
 
 def online_advantage(name: str) -> OnlineAdvantage:
     """A formulation that needs no torch, with nothing remembered yet; ``UsageError`` where there is none of that name.
-
-    Returns:
-        The formulation.
 
     Example:
         >>> nothing = [[0.0], [0.0]]

@@ -48,9 +48,6 @@ def named_formulation(name: str) -> Formulation:
 
     Args:
         name: The formulation's name, ``sign:c=0.5`` for one with another constant, or ``my.py:name``.
-
-    Returns:
-        Its entry, which :func:`formulation` gives from then on.
     """
     if is_in_file(name):
         _FROM_FILES[name] = read_formulation(name)
@@ -59,9 +56,6 @@ def named_formulation(name: str) -> Formulation:
 
 def short_name(name: str) -> str:
     """A name for folders and ids: of one in a file, without the folders that it lies in.
-
-    Returns:
-        The short name.
 
     Example:
         >>> short_name("rules/my.py:centered"), short_name("sign:c=0.5"), short_name("grpo")
@@ -92,12 +86,6 @@ def _with_constant(name: str) -> Formulation | None:
 def formulation(name: str) -> Formulation:
     """A formulation by its name. No file is run: the name may be one that a log gives.
 
-    Args:
-        name: The formulation's name.
-
-    Returns:
-        Its entry.
-
     Raises:
         UsageError: There is no such formulation; the hint names them, the nearest ones first.
 
@@ -126,7 +114,6 @@ def compute_advantages(name: str, rewards: ArrayLike) -> Array:
     """The advantages of a group, or of several groups of one size.
 
     Args:
-        name: The formulation's name.
         rewards: Finite rewards, [..., G], for a formulation of the whole step [N, G]; several reward functions are
             already one weighted sum.
 
@@ -150,7 +137,6 @@ def compute_step_advantages(name: str, rewards: Iterable[ArrayLike]) -> tuple[Ar
     """The advantages of all groups of a step, which may differ in size.
 
     Args:
-        name: The formulation's name.
         rewards: Finite rewards of each group, [N][G]; refused for the reasons of :func:`compute_advantages`.
 
     Returns:

@@ -67,9 +67,6 @@ def metric(name: str) -> Metric:
     Args:
         name: The metric's name; ``pass@8`` and ``pass^8`` stand for ``pass_at_k`` and ``pass_hat_k``.
 
-    Returns:
-        Its entry.
-
     Raises:
         UsageError: There is no such metric; the hint names the nearest ones.
 
@@ -115,9 +112,6 @@ def _fit(entry: Metric, word: str) -> int:
 
 def definitions(*names: str) -> dict[str, str]:
     """The formulas that a document prints beside its numbers.
-
-    Returns:
-        Name -> formula.
 
     Example:
         >>> definitions("pass@8")

@@ -205,7 +205,7 @@ NULL_METRICS: tuple[Metric, ...] = (
     ),
     rank_metric(
         name="nulls.shuffled",
-        title="null 'shuffle'",
+        title="null 'shuffled'",
         formula="mean effective rank of A_p(i) s_i, p random within the group",
         meaning="The rank where the same advantages go to other rollouts of the group, averaged over seeded shuffles.",
         range=_COUNT,
@@ -225,7 +225,7 @@ NULL_METRICS: tuple[Metric, ...] = (
     ),
     rank_metric(
         name="nulls.gaussian",
-        title="null 'Gauss'",
+        title="null 'unrelated rows'",
         formula="mean effective rank of |g_i| z_i, z_i random unit rows",
         meaning="The rank of rows of the same norms that have nothing in common: the ceiling that unequal norms leave. "
         "For dL/dW of a group the rows are those of its smaller side; for that of a whole step the entries are "
@@ -237,7 +237,7 @@ NULL_METRICS: tuple[Metric, ...] = (
     rank_metric(
         name="nulls.ratio",
         title="ratio",
-        formula="mean effective rank / mean effective rank of null 'Gauss'",
+        formula="mean effective rank / mean effective rank of null 'unrelated rows'",
         meaning="The rank as a share of what unrelated rows of the same norms would have: what is left when the number "
         "of rows and their unequal norms are taken out. It stands beside every null (nulls.<name>.ratio).",
         range="[0, N]",

@@ -22,14 +22,14 @@ from gradscope.version import __version__
 _PANELS = {
     "Start": {
         "demo": "The whole tour on a small model, in two minutes",
-        "train": "A reference run with TRL, of which everything is known",
+        "train": "A reference run with TRL, with everything recorded",
         "explain": "What does a number mean?",
         "config": "Which options are kept for a run?",
     },
     "Diagnose": {
         "degeneracy": "How many groups gave no gradient, why, at what cost?",
         "passk": "pass@k with intervals: wider, or only sharper?",
-        "rank": "How many directions have the gradients?",
+        "rank": "How many directions do the gradients have?",
         "replay": "Does the log reproduce the trainer's numbers?",
         "spike": "What made the step that stands out?",
         "claims": "Does this run bear out what papers say?",

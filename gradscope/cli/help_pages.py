@@ -23,10 +23,8 @@ HELP_NAMES = ("-h", "--help", "--help-all")
 """All three are one option of the parser; which one was typed decides the page."""
 
 _WIDTH = 78
-_FIRST_EXAMPLES = 3
-"""On the first page, which is to fit a terminal of 24 lines."""
-_WIDEST_VALUE = 18
-"""Characters; choices that take more stand behind the sentence."""
+_FIRST_EXAMPLES = 3  # on the first page, which is to fit a terminal of 24 lines
+_WIDEST_VALUE = 18  # characters; choices that take more stand behind the sentence
 _LISTS = "Lists: 2,4 or the option again. Ranges: 2:4 or 2-4."
 _EVERY_PAGE = "--help: the options most people need; --help-all: every option."
 

@@ -27,15 +27,14 @@ import typer
 
 from gradscope.cli.output.streams import say
 from gradscope.errors import GradscopeError, InputError, OutputExistsError
-from gradscope.machine.processes import process_index
+from gradscope.machine import process_index
 from gradscope.option import options_of
 from gradscope.outside.limits import read_whole
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.writing import atomic_write, one_writer
 
 FILE = "gradscope.toml"
-VARIABLE = "GRADSCOPE_REMEMBER"
-"""The environment variable that, as ``0``, has nothing kept and nothing used."""
+VARIABLE = "GRADSCOPE_REMEMBER"  # the environment variable that, as ``0``, has nothing kept and nothing used
 HEADER = "# Options that runs were read with, kept by gradscope. Delete a line to forget it.\n"
 """The first line of a file that gradscope may change."""
 _PROJECT = (".git", "pyproject.toml")
@@ -47,11 +46,9 @@ _FLAGS = {
 }
 """Name in the file -> the record and its field; a switch, such as ``--strict``, is of one command."""
 _PATHS = ("initial", "run-config", "completion-ids", "model")
-_INITIAL = "initial"
-"""Known to commands on the log alone, too, so that they do not ask for it."""
+_INITIAL = "initial"  # known to commands on the log alone, too, so that they do not ask for it
 _LISTS = ("metric-column",)
-_LONGEST = 4096
-"""Characters of a value: the longest path that Linux opens."""
+_LONGEST = 4096  # characters of a value: the longest path that Linux opens
 
 _Value = str | list[str]
 
@@ -60,12 +57,9 @@ _Value = str | list[str]
 class Kept:
     """What one file keeps for one run."""
 
-    file: Path
-    """The ``gradscope.toml``."""
-    run: Path
-    """The run, links followed."""
-    options: Mapping[str, _Value]
-    """Option without its dashes -> value; paths as they open from the current folder."""
+    file: Path  # the ``gradscope.toml``
+    run: Path  # the run, links followed
+    options: Mapping[str, _Value]  # option without its dashes -> value; paths as they open from the current folder
     owner: int | None
     """The user whose file or folder it is, where that is another one than who runs this; None: one's own."""
 
@@ -104,14 +98,9 @@ def remembering(
     """How to read some runs while a command works; what was given is kept once the command has an answer.
 
     Args:
-        runs: As they were named.
-        read: As the command line says.
         offered: The options without their dashes that the command has: of what is kept no other is used, but where
             the first weights are.
         quiet: Say nothing, but of what another user keeps.
-
-    Yields:
-        The options with what is kept for the runs; what was given stands.
 
     Raises:
         InputError: What is kept cannot be read.

@@ -99,7 +99,7 @@ def _open(comparison: Comparison) -> Iterator[str]:
         return
     reasons = {pair.least_detectable.undefined for pair in comparison.pairs}
     if comparison.pairs and not comparison.num_tests and len(reasons) == 1:
-        yield f"Nothing is decided ({', '.join(map(str, reasons))}): no evidence of equality either."
+        yield f"Nothing is decided ({', '.join(map(str, reasons))}), which is no evidence of equality either."
         return
     num_pairs = len({(pair.first, pair.second) for pair in comparison.pairs})
     for metric in comparison.metrics:
@@ -107,7 +107,7 @@ def _open(comparison: Comparison) -> Iterator[str]:
         if undecided:
             yield (
                 f"{metric} leaves {len(undecided)} of {num_pairs} pairs undecided{_not_excluded(undecided)}"
-                f"{_detectable(undecided)}: no evidence of equality."
+                f"{_detectable(undecided)}. This is no evidence of equality."
             )
 
 
@@ -138,14 +138,11 @@ def _caution(comparison: Comparison) -> Iterator[str]:
     fewest = min(pair.num_pairs for pair in comparison.pairs)
     if any(pair.within_runs for pair in comparison.pairs):
         of = "steps" if comparison.source.kind == "metrics" else "prompts"
-        yield (
-            f"These intervals resample the {of} of the two runs: what another seed would change is in none of them, "
-            "and no test is made."
-        )
+        yield (f"These intervals resample the {of} of the two runs and do not cover other seeds, so no test is made.")
     elif fewest < 2:
         yield (
             "Some cells share fewer than two seeds: their differences have no interval and no test. `gradscope report` "
             "on two such runs has intervals that resample their prompts."
         )
     for changed in dict.fromkeys(pair.changed for pair in comparison.pairs if ", " in pair.changed):
-        yield f"The two differ in several things ({changed}), so none of these is told to make the difference."
+        yield f"The two differ in several things ({changed}), so it is unknown which of them makes the difference."

@@ -239,17 +239,9 @@ class LoggedGroups:
     resampled: bool  # whether dead groups were replaced before they reached the log
 
 
-def degeneracy_findings(
-    report: DegeneracyReport, log: LoggedGroups, doubled: GroupSizeDegeneracy | None
-) -> tuple[str, ...]:
-    """The sentences of a report, the verdict first: the share and its kinds.
-
-    Then the target, what does not fit, what it costs, what to try, the gap and its parts, each reward function, and
-    what agrees. ``doubled`` is the forecast at twice the group size, where there is one.
-    """
-    different, agreement = _disagreement(report)
+def degeneracy_summary(report: DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
+    """The first sentences of a report: the share, the target, what does not fit, what it costs, what to try."""
     conflict = conflict_findings(report.reward_conflict)
-    is_undefined = report.iid_prediction.value is None
     leads = conflict and report.is_in_conflict
     sentences = [
         *(conflict if leads else ()),
@@ -257,20 +249,34 @@ def degeneracy_findings(
         *(() if leads else conflict),
         target_finding(report),
         *_filtered(report, log),
-        different,
+        _disagreement(report)[0],
         _left_out(log),
         _levels(report, log),
         cost_finding(report),
         "" if log.resampled else _advice(report, log),
+    ]
+    return tuple(filter(None, sentences))
+
+
+def degeneracy_findings(
+    report: DegeneracyReport, log: LoggedGroups, doubled: GroupSizeDegeneracy | None
+) -> tuple[str, ...]:
+    """All sentences: after the summary what resampling brings, the gap and its parts, each reward, what agrees.
+
+    ``doubled`` is the forecast at twice the group size, where there is one.
+    """
+    is_undefined = report.iid_prediction.value is None
+    sentences = [
+        *degeneracy_summary(report, log),
         "" if log.resampled else remedy_finding(report, doubled),
         *(() if is_undefined else (_gap(report),)),
         policy_finding(report),
         dispersion_finding(report),
         *reward_findings(report),
         *((_gap(report),) if is_undefined else ()),
-        agreement,
+        _disagreement(report)[1],
     ]
-    return tuple(sentence for sentence in sentences if sentence)
+    return tuple(filter(None, sentences))
 
 
 def _share(report: DegeneracyReport) -> str:
@@ -330,7 +336,7 @@ def _gap(report: DegeneracyReport) -> str:
     )
     if report.relative_gap.is_defined and gap.value >= 0:
         text += f", {with_interval(report.relative_gap, _times)} times the prediction"
-    if not (parts.between_prompts.is_defined and parts.over_time.is_defined) or len(report.by_step) < 2:
+    if not (parts.between_prompts.is_defined and parts.over_time.is_defined) or len(report.course.step) < 2:
         return f"{text}."
     return (
         f"{text}: {with_interval(parts.between_prompts, points)} from groups that differ within a step and "
@@ -386,10 +392,11 @@ def _kinds_are_known(report: DegeneracyReport) -> bool:
 
 def _disagreement(report: DegeneracyReport) -> tuple[str, str]:
     """Where the trainer's own share is another one, and else that it is the same: a problem, or the last thing said."""
+    course = report.course
     compared = [
-        (row.step, row.logged, row.frac_reward_zero_std.value)
-        for row in report.by_step
-        if row.logged is not None and row.frac_reward_zero_std.value is not None
+        (step, logged, own)
+        for step, logged, own in zip(course.step, course.logged, course.frac_reward_zero_std, strict=True)
+        if logged is not None and own is not None
     ]
     different = [(step, logged, own) for step, logged, own in compared if not abs(logged - own) <= _SAME]  # NaN differs
     if not compared:

@@ -25,18 +25,21 @@ def spike_headline(step: int, metrics: Sequence[SpikeMetric], *, was_named: bool
     """Whether a step stands out, by the numbers that were logged at it, beside those of the steps around it."""
     broken = [one.name for one in metrics if not one.value.is_defined]
     if broken:
-        return f"Step {step} is broken: {_listed(broken)} was logged as no finite number."
+        return f"Step {step} is broken: {_listed(broken)} was logged as NaN or infinity."
     unusual = [one for one in metrics if one.is_unusual]
     if unusual:
-        return f"Step {step} stands out: {'; '.join(_said(one, was_named=was_named) for one in unusual)}."
+        also = (
+            f"; also {_listed([f'{one.name} ({one.value.value:.3g})' for one in unusual[1:]])}" if unusual[1:] else ""
+        )
+        return f"Step {step} stands out: {_said(unusual[0], was_named=was_named)}{also}."
     told = [one for one in metrics if one.deviation.is_defined]
     if not told:
         untold = metrics[0].typical.undefined if metrics else "no gradient norm, KL or loss was logged at it"
-        return f"Whether step {step} stands out cannot be told: {untold}."
+        return f"It is unknown whether step {step} stands out: {untold}."
     said = _said(told[0], was_named=was_named)
     if was_named:
         return f"Step {step} does not stand out: {said}."
-    return f"No step stands out; the furthest, step {step}, does not either: {said}."
+    return f"No step stands out. The furthest is step {step}: {said}."
 
 
 def _said(one: SpikeMetric, *, was_named: bool) -> str:
@@ -57,8 +60,8 @@ def _norms(report: SpikeReport) -> Iterator[str]:
     logged = next((one.value.value for one in report.metrics if one.name == "grad_norm"), None)
     if logged is not None and abs(report.grad_norm.value - logged) > OTHER_GRADIENT * abs(logged):
         yield (
-            f"The recomputed norm is {report.grad_norm.value:.4g}, logged {logged:.4g}: what follows is of another "
-            "gradient than the trainer's; `gradscope replay` says why."
+            f"The recomputed norm is {report.grad_norm.value:.4g}, the logged one {logged:.4g}: what follows describes "
+            "another gradient than the trainer's; `gradscope replay` says why."
         )
 
 
@@ -72,8 +75,8 @@ def _rollouts(report: SpikeReport) -> Iterator[str]:
     is_above = typical is not None and report.grad_norm.value is not None and report.grad_norm.value > typical
     first = report.removals[0]
     yield (
-        f"Without rollout {first.sample} of group {first.group_id} the norm would be {first.grad_norm:.3g} in place of "
-        f"{report.grad_norm.value:.3g}, the other {number - 1} weighed as they were."
+        f"Without rollout {first.sample} of group {first.group_id} the norm would be {first.grad_norm:.3g} instead of "
+        f"{report.grad_norm.value:.3g}, with the other {number - 1} weighted as before."
     )
     if typical is None or not is_above:
         return

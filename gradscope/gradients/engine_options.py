@@ -6,6 +6,7 @@ Nothing heavy is imported here, so that `gradscope rank --help` loads no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,7 +21,7 @@ Precision = Literal["auto", "high"]
 Engine = Literal["auto", "loop", "stream", "prompt"]
 Verify = Literal["first", "all"]
 
-_MODEL = "Model"
+_option = partial(Option, panel="Model")
 
 
 def missing_library(*more: str) -> str | None:
@@ -60,60 +61,43 @@ def parse_batch_tokens(text: str) -> int | None:
 class EngineOptions:
     """How the gradients are computed. The defaults are exact and choose by the machine and the model."""
 
-    device: Annotated[Device, Option(("--device",), "Where to compute.", _MODEL, metavar="auto|cpu|cuda")] = "auto"
-    """``auto``: the GPU where there is one."""
+    device: Annotated[Device, _option("Where to compute.", "auto|cpu|cuda")] = "auto"  # auto: a GPU where there is one
     dtype: Annotated[
         Dtype,
-        Option(
-            ("--dtype",),
+        _option(
             "What the weights are loaded in; auto: float32 on the CPU, that of the checkpoint on CUDA.",
-            _MODEL,
-            metavar="auto|float32|bfloat16|float16",
+            "auto|float32|bfloat16|float16",
         ),
     ] = "auto"
     """Sums of products are kept in float64 whatever it is."""
     precision: Annotated[
         Precision,
-        Option(
-            ("--precision",),
-            "high: --dtype float32 with TF32 off, to confirm a low rank that was found in less.",
-            _MODEL,
-            metavar="auto|high",
-        ),
+        _option("high: --dtype float32 with TF32 off, to confirm a low rank that was found in less.", "auto|high"),
     ] = "auto"
-    """``high`` settles whether a small singular value is rounding."""
     batch_tokens: Annotated[
         int | None,
-        Option(
-            ("--batch-tokens",),
+        _option(
             "Most tokens of one forward pass, padding included; auto (default): halved while memory runs out.",
-            _MODEL,
-            metavar="auto|N",
+            "auto|N",
             parse=parse_batch_tokens,
             shows_default=False,
         ),
     ] = None
-    """Tokens; None: what fits, by trying."""
-    engine: Annotated[
-        Engine, Option(("--engine",), "How gradients are computed.", _MODEL, metavar="auto|loop|stream|prompt")
-    ] = "auto"
+    engine: Annotated[Engine, _option("How gradients are computed.", "auto|loop|stream|prompt")] = "auto"
     """All three give the same Gram matrix to rounding; they differ in time and memory."""
-    verify: Annotated[
-        Verify,
-        Option(("--verify",), "Which batches to check against an ordinary backward pass.", _MODEL, metavar="first|all"),
-    ] = "first"
+    verify: Annotated[Verify, _option("Which batches to check against an ordinary backward pass.", "first|all")] = (
+        "first"
+    )
     """Two rows of a step cost little and catch a wrong layer rule; ``all`` doubles the time."""
     notice: NoticeCallback = no_notice  # told what a person should know at once, such as that a batch did not fit
     unfinished: Annotated[
         Path | None,
-        Option(
-            ("--keep",),
+        _option(
             "Keep each finished step there, and use those that are there: for commands after this one, or beside it.",
-            _MODEL,
-            metavar="DIR",
+            "DIR",
+            flags=("--keep",),
         ),
     ] = None
-    """Folder in which finished steps are kept for another call, and looked for; None: nowhere."""
 
     def __post_init__(self) -> None:
         if self.precision not in ("auto", "high"):

@@ -16,7 +16,7 @@ import torch
 from torch import distributed
 
 from gradscope.errors import GradscopeError, LaunchError
-from gradscope.machine.processes import num_processes, process_index, settle_speaker
+from gradscope.machine import num_processes, process_index, settle_speaker
 
 _PATIENCE = timedelta(days=7)
 """How long processes wait for each other: the main one may look at the files of a large model for an hour. The launcher

@@ -133,7 +133,6 @@ def mismatch_estimates(
         sums: Of at least one sequence.
         prompts: The prompt of each sequence, numbers or strings, the unit of resampling, [S].
         resampling: How often, and from which seed.
-
     >>> from gradscope.metrics.sampler import sequence_sums
     >>> found = mismatch_estimates(sequence_sums([0.0, np.log(3.0)], [1, 1]), ["a", "b"])
     >>> [round(found[name].value, 3) for name in ("token_ess", "chi2_token", "kl_k3")]
@@ -218,7 +217,6 @@ def lag_estimates(lags: ArrayLike, prompts: ArrayLike, *, resampling: Resampling
         lags: Updates, [R].
         prompts: The prompt of each rollout, numbers or strings, the unit of resampling, [R].
         resampling: How often, and from which seed.
-
     >>> {name: found.value for name, found in lag_estimates([0, 2, 1], ["a", "b", "c"]).items()}
     {'mean_lag': 1.0, 'max_lag': 2.0, 'frac_above_1': 0.3333333333333333}
     """
@@ -246,7 +244,6 @@ def token_mean(
         num_tokens: Tokens of each sequence, at least one, [S].
         prompts: The prompt of each sequence, numbers or strings, [S].
         resampling: How often, and from which seed.
-
     >>> token_mean([1.0, 5.0], [1, 2], ["a", "b"]).value
     2.0
     """

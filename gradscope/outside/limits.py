@@ -12,6 +12,7 @@ import shlex
 import signal
 import stat
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,9 +47,6 @@ def most(limit: int) -> int:
 
     Args:
         limit: One of those above.
-
-    Returns:
-        The limit, times the number in ``GRADSCOPE_LIMITS`` where there is one.
 
     Raises:
         UsageError: What stands there is no number from 1 on.
@@ -126,9 +124,6 @@ def ending(what: str) -> Iterator[None]:
     Args:
         what: What runs, for the message.
 
-    Yields:
-        For the time of the running.
-
     Raises:
         InputError: It took more.
     """
@@ -170,9 +165,6 @@ def open_file(path: Path) -> IO[bytes]:
 def read_whole(path: Path) -> bytes:
     """A small file at once: a configuration, a manifest, an index.
 
-    Returns:
-        Its bytes.
-
     Raises:
         InputError: It is no regular file, or larger than ``MOST_ROW``.
     """
@@ -210,9 +202,6 @@ class Unpacked(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """The next bytes, as io asks for them.
 
-        Returns:
-            How many there were.
-
         Raises:
             InputError: They are more than :func:`most_unpacked`.
         """
@@ -231,3 +220,15 @@ class Unpacked(io.RawIOBase):
         """Close the stream below, too."""
         self._stream.close()
         super().close()
+
+
+def is_zip(file: Path | IO[bytes]) -> bool:
+    """Whether a file ends as a zip does; one that is damaged there is one, too, so that opening it says what is wrong.
+
+    Returns:
+        True where there is an end record, whatever it says; False, too, where the file cannot be read.
+    """
+    try:
+        return zipfile.is_zipfile(file)
+    except zipfile.BadZipFile:  # Python looks at more than its documentation says, and raises over what it finds
+        return True

@@ -41,9 +41,6 @@ def whole_from(text: str) -> int:
     Args:
         text: The text; blanks around it do not count.
 
-    Returns:
-        The number.
-
     Raises:
         ValueError: It is none, or longer than ``MOST_DIGITS``.
 

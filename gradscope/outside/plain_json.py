@@ -40,9 +40,6 @@ def parse_json(text: bytes | str) -> Any:
     Args:
         text: Text, or UTF-8 without a byte-order mark.
 
-    Returns:
-        The value.
-
     Raises:
         RefusedJsonError: It is nested deeper than ``MOST_DEPTH``, or has a number of more digits than Python converts
             (4300).
@@ -87,9 +84,6 @@ def _decoder() -> tuple[Callable[[bytes | str], Any], type[Exception]]:
 
 def read_json(path: Path) -> Any:
     """What a small file of JSON says, a configuration or a manifest.
-
-    Returns:
-        The value.
 
     Raises:
         InputError: It is no regular file, or too large.

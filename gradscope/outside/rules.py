@@ -67,8 +67,6 @@ def require_fields(
         values: Field -> value.
         rules: Field -> what it can be.
         origin: Where they come from, for the message.
-        hint: The next step.
-        cause: Of the error.
 
     Raises:
         InputError: One is something else.

@@ -31,7 +31,6 @@ def plain(text: str, *, limit: int | None = None) -> str:
     r"""A text as one line of visible characters.
 
     Args:
-        text: Anything, such as a path, a prompt or a reward function's name.
         limit: Longest result in characters; a longer one ends in an ellipsis. None: unlimited.
 
     Returns:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from gradscope.estimate import Estimate
-from gradscope.results.envelope import LazyRows
+from gradscope.results.envelope import NOT_IN_DOCUMENT, Deferring, LazyRows
 from gradscope.results.logged import MetricCourse
 from gradscope.results.signal import (
     AdvantageMass,
@@ -135,6 +136,32 @@ class StepDegeneracy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DegeneracyCourse:
+    """The shares of :class:`StepDegeneracy` over steps or windows without intervals, which cost a resampling each."""
+
+    step: Sequence[int] = ()
+    last_step: Sequence[int] = ()  # each as in :class:`StepDegeneracy`, a row each
+    frac_reward_zero_std: Sequence[float | None] = ()  # None where it is undefined, here and below
+    frac_all_pass: Sequence[float | None] = ()  # likewise
+    frac_all_fail: Sequence[float | None] = ()  # likewise
+    frac_tied: Sequence[float | None] = ()  # likewise
+    pass_rate: Sequence[float | None] = ()  # likewise
+    logged: Sequence[float | None] = ()  # None where the trainer logged none that covers these groups
+
+    @classmethod
+    def of(cls, rows: Sequence[StepDegeneracy]) -> DegeneracyCourse:
+        """That of rows whose intervals are known."""
+        columns = {one.name: tuple(getattr(row, one.name) for row in rows) for one in fields(cls)}
+        values = {name: tuple(getattr(one, "value", one) for one in column) for name, column in columns.items()}
+        return cls(**values)
+
+    @property
+    def is_windows(self) -> bool:
+        """Whether its rows join steps."""
+        return self.step != self.last_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepBehindFilter:
     """One step of the run before its trainer's filter."""
 
@@ -156,8 +183,11 @@ class BehindFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class DegeneracyReport(Drawn):
-    """How many groups give no gradient, of which kind, and how that compares with independent coin flips."""
+class DegeneracyReport(Deferring, Drawn):
+    """How many groups give no gradient, of which kind, and how that compares with independent coin flips.
+
+    What an answer of a screen does not show is computed when it is first read.
+    """
 
     source: Source  # where the rollouts came from
     reward: str  # which reward was used: ``reward`` (the trainer's scalar) or the name of one reward function
@@ -191,6 +221,7 @@ class DegeneracyReport(Drawn):
     by_environment: tuple[EnvironmentDegeneracy, ...]
     """One row per environment, data source or agent, where rows name several."""
     by_step: tuple[StepDegeneracy, ...]  # one row per step
+    course: DegeneracyCourse = field(default=DegeneracyCourse(), metadata=NOT_IN_DOCUMENT)  # the shares of ``by_step``
     pass_rates: PassRateDistribution  # the distribution of pass rates over groups
     starvation: SignalCost  # what degenerate groups cost
     advantages: tuple[AdvantageMass, ...]  # each formulation of the registry on these rewards
@@ -210,6 +241,8 @@ class DegeneracyReport(Drawn):
     frac_set_aside: Estimate
     """Share of the log's rows that could not be used; without an interval, for it is of this log and no sample."""
     quarantined: Quarantine  # rows that were set aside (the same object as in ``source``; scripts rely on it here)
+    summary: tuple[str, ...] = field(default=(), metadata=NOT_IN_DOCUMENT)
+    """The first findings: the share, what does not fit, its cost, what to try."""
     findings: tuple[str, ...] = ()  # what the numbers say, in sentences for people
     metrics: tuple[MetricCourse, ...] = ()
     """What the trainer logged by step, where the log holds metrics and no rollouts."""

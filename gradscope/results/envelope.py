@@ -12,15 +12,15 @@ import hashlib
 import json
 import math
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
 from gradscope.copies import copy_of
 from gradscope.errors import InputError
-from gradscope.machine.threads import in_threads
+from gradscope.machine import in_threads
 from gradscope.outside.limits import require_regular
 from gradscope.say import non_finite_word
 from gradscope.version import __version__
@@ -76,6 +76,37 @@ class LazyRows(Sequence[Row]):
     def __repr__(self) -> str:
         """How long it is, and of what."""
         return f"<{len(self)} rows of {', '.join(self._columns)}>"
+
+
+Value = TypeVar("Value")
+
+
+class _Deferred:
+    __slots__ = ("compute",)
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        self.compute = compute
+
+
+def deferred(compute: Callable[[], Value]) -> Value:
+    """What a field of a :class:`Deferring` record is given to be computed when it is first read."""
+    return cast(Value, _Deferred(compute))
+
+
+class Deferring:
+    """A record some of whose fields cost much and are often not read: an answer of ten lines waits for no table."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # mypy would take every name for a field
+
+        def __getattribute__(self, name):
+            """The value, which replaces what computes it."""
+            value = object.__getattribute__(self, name)
+            if type(value) is _Deferred:
+                value = value.compute()
+                object.__setattr__(self, name, value)
+            return value
 
 
 SCHEMA_VERSION = 1
@@ -165,7 +196,6 @@ def build_document(
 
     Args:
         name: The command, as in the schema's name.
-        files: Input files; each is listed with its digest.
         definitions: Metric -> formula, for the metrics in the result.
         digests: File -> its SHA-256, where it was read elsewhere; None: all files are here.
     """

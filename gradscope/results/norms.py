@@ -96,7 +96,7 @@ class SpikeMetric:
     """Standard deviations from it, by their median absolute deviation; of logarithms where none is negative."""
     by_chance: Estimate
     """What the furthest of as many steps exceeds in one run of twenty, were the steps normal and alike."""
-    is_unusual: bool  # whether the deviation lies above that, or the number is none
+    is_unusual: bool  # whether the deviation lies beyond that, or the number is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

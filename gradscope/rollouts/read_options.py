@@ -5,116 +5,79 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from gradscope.errors import InputError
 from gradscope.option import Option, options_of
 
-_INPUT = "Input"
-_MODEL = "Model"
+_input = partial(Option, panel="Input")
+_model = partial(Option, panel="Model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnNames:
     """The columns of a generic log; None: guessed where the name is usual."""
 
-    prompt: Annotated[
-        str | None, Option(("--prompt-column",), "Column that names the prompt.", _INPUT, metavar="NAME")
-    ] = None
-    """The prompt's text or messages."""
-    completion: str | None = None
-    """The completion's text or messages."""
-    reward: Annotated[str | None, Option(("--reward-column",), "Column of rewards.", _INPUT, metavar="NAME")] = None
-    """The scalar reward."""
-    step: Annotated[str | None, Option(("--step-column",), "Column of training steps.", _INPUT, metavar="NAME")] = None
-    """The trainer's step."""
-    group: Annotated[
-        str | None, Option(("--group-column",), "Column that names the group.", _INPUT, metavar="NAME")
-    ] = None
-    """What the rollouts of one group share."""
-    prompt_id: str | None = None
-    """What all groups of one prompt share."""
-    advantage: str | None = None
-    """The advantage that the optimizer saw."""
+    prompt: Annotated[str | None, _input("Column that names the prompt.", "NAME", flags=("--prompt-column",))] = None
+    completion: str | None = None  # the completion's text or messages
+    reward: Annotated[str | None, _input("Column of rewards.", "NAME", flags=("--reward-column",))] = None
+    step: Annotated[str | None, _input("Column of training steps.", "NAME", flags=("--step-column",))] = None
+    group: Annotated[str | None, _input("Column that names the group.", "NAME", flags=("--group-column",))] = None
+    prompt_id: str | None = None  # what all groups of one prompt share
+    advantage: str | None = None  # the advantage that the optimizer saw
     num_samples: Annotated[
-        str | None, Option(("--n-column",), "Column of how many samples a prompt has.", _INPUT, metavar="NAME")
+        str | None, _input("Column of how many samples a prompt has.", "NAME", flags=("--n-column",))
     ] = None
-    """n of a table of counts."""
     num_correct: Annotated[
-        str | None, Option(("--c-column",), "Column of how many of them are correct.", _INPUT, metavar="NAME")
+        str | None, _input("Column of how many of them are correct.", "NAME", flags=("--c-column",))
     ] = None
-    """c of a table of counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """How to read a run. The defaults recognize the format and take what the folder itself tells."""
 
-    reader: Annotated[
-        str | None, Option(("--reader",), "Force a reader instead of detecting it.", _INPUT, metavar="NAME")
-    ] = None
-    """The name of a reader."""
+    reader: Annotated[str | None, _input("Force a reader instead of detecting it.", "NAME")] = None
     model: Annotated[
-        str | Path | None,
-        Option(
-            ("--model",),
-            "The base model, where the log names none or it moved.",
-            _MODEL,
-            metavar="PATH_OR_ID",
-        ),
+        str | Path | None, _model("The base model, where the log names none or it moved.", "PATH_OR_ID")
     ] = None
-    """The base model of the run's adapters: a folder, or an id of the hub's cache."""
     initial_weights: Annotated[
         str | Path | None,
-        Option(
-            ("--initial", "--initial-weights"),
+        _model(
             "The weights before the first update (model or adapter folder), where the run does not hold them.",
-            _MODEL,
-            metavar="PATH",
+            "PATH",
+            flags=("--initial", "--initial-weights"),
         ),
     ] = None
-    """A model or adapter folder. TRL does not save these weights, and the first step and the KL term need them."""
-    columns: ColumnNames = ColumnNames()
-    """Columns of a generic log, where their names are not usual."""
+    """TRL does not save these weights, and the first step and the KL term need them."""
+    columns: ColumnNames = ColumnNames()  # of a generic log, where their names are not usual
     trainer_args: Annotated[
         str | Path | None,
-        Option(
-            ("--run-config", "--trainer-args"),
-            "The trainer's arguments as JSON, where the folder does not tell them.",
-            _INPUT,
-            metavar="FILE",
+        _input(
+            "The trainer's arguments as JSON, where the folder lacks them.",
+            "FILE",
+            flags=("--run-config", "--trainer-args"),
         ),
     ] = None
-    """A JSON file. TRL keeps its arguments in a pickle, which is never opened."""
+    """TRL keeps its arguments in a pickle, which is never opened."""
     completion_ids: Annotated[
-        str | Path | None,
-        Option(
-            ("--completion-ids",),
-            "Exact completion token ids (step, row, completion_ids).",
-            _INPUT,
-            metavar="FILE",
-        ),
+        str | Path | None, _input("Exact completion token ids (step, row, completion_ids).", "FILE")
     ] = None
     """Parquet or JSON lines, for a log that holds text alone."""
     metric_columns: Annotated[
         list[str] | None,
-        Option(
-            ("--metric-column",),
+        _input(
             "A metric under a name of your own: frac_reward_zero_std=groups/dead.",
-            _INPUT,
-            metavar="NAME=COLUMN",
+            "NAME=COLUMN",
+            flags=("--metric-column",),
             shows_default=False,
         ),
     ] = None
-    """Common names of metrics and the log's own, of a log of metrics alone."""
-    metric_run: Annotated[
-        str | None,
-        Option(("--metric-run",), "Which run, where a file of metrics holds several.", _INPUT, metavar="NAME"),
-    ] = None
+    metric_run: Annotated[str | None, _input("Which run, where a file of metrics holds several.", "NAME")] = None
     """A run's name, or its number where the file names none."""
-    strict: Annotated[bool, Option(("--strict",), "Refuse a log with unusable rows.", _INPUT)] = False
-    """Whether a row that cannot be used is an error; else it is set aside and counted."""
+    strict: Annotated[bool, _input("Refuse a log with unusable rows.")] = False  # else they are set aside and counted
     of_run: Mapping[str, ReadOptions] = field(default_factory=dict)
     """Of several runs those that are read in a way of their own, by their names as given."""
 

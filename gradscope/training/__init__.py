@@ -13,7 +13,7 @@ What one step does (``grpo.trainer.RecordingTrainer``):
 3. Take the log-probabilities of the weights that sampled, which generation does not return (``_sampler_logprobs``).
 4. Gather the rollouts of all processes (``processes.gather``).
 5. Turn rewards into advantages (``advantages.online.OnlineAdvantage``), which replace TRL's.
-6. Keep the rollouts aside (``grpo.recorder.Recorder.stage``).
+6. Keep the rollouts aside (``grpo.trainer.Recorder.stage``).
 7. Loss, backward, clipping and AdamW are TRL's own; ``grpo.trainer.NormMatch`` may scale the gradient before it.
 8. Once the step is logged, write its rollouts and metrics (``Recorder.write``); every so often save a checkpoint, with
    what the formulation remembers, and mark it complete (``checkpoints``).

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from gradscope.errors import GradscopeError, UsageError
-from gradscope.machine.processes import num_processes, process_index, tell_own_error
+from gradscope.machine import num_processes, process_index, tell_own_error
 
 _PATIENCE = timedelta(days=7)  # how long processes wait for the main one, which samples the held-out prompts alone
 _FSDP = {"FSDP_VERSION": "2", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"}

@@ -20,7 +20,7 @@ from typing import Any
 from gradscope import version
 from gradscope.advantages.registry import formulation, named_formulation, short_name
 from gradscope.errors import OutputExistsError, UsageError
-from gradscope.machine.processes import num_processes
+from gradscope.machine import num_processes
 from gradscope.rollouts.run_folder import RunManifest, manifest_path
 from gradscope.training.config import TrainConfig
 from gradscope.training.processes import raise_once, shards_model

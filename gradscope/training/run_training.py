@@ -16,7 +16,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from gradscope.advantages.online import OnlineAdvantage, online_advantage
 from gradscope.errors import InputError
-from gradscope.machine.processes import num_processes, process_index
+from gradscope.machine import num_processes, process_index
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
 from gradscope.training.checkpoints import (
@@ -36,8 +36,7 @@ from gradscope.training.grpo.policy import (
     sample,
     write_heldout,
 )
-from gradscope.training.grpo.recorder import Recorder
-from gradscope.training.grpo.trainer import HEADS, NormMatch, RecordingTrainer, StepCallback
+from gradscope.training.grpo.trainer import HEADS, NormMatch, Recorder, RecordingTrainer, StepCallback
 from gradscope.training.libraries import grpo_config, lora_config, own_random_state
 from gradscope.training.processes import gather, run_on_main, shards_model
 from gradscope.training.sampling import make_sampling

@@ -163,11 +163,7 @@ class _StepBatch:
 
 
 class FixedSampling:
-    """G rollouts of each prompt.
-
-    Args:
-        group_size: G.
-    """
+    """G rollouts of each prompt."""
 
     def __init__(self, group_size: int) -> None:
         self._group_size = group_size
@@ -184,9 +180,7 @@ class _DynamicSampling(FixedSampling):
     to replace it.
 
     Args:
-        group_size: G.
         pool: Rows of all prompts of the run.
-        seed: The run's seed.
         max_rounds: Most rounds after the first.
         padding: The token that pads.
     """

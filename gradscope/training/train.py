@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gradscope.advantages.formulation import is_in_file
 from gradscope.advantages.registry import formulation
 from gradscope.errors import GradscopeError, InputError, MissingDependencyError, UsageError
-from gradscope.machine.processes import num_processes, tell_own_error
+from gradscope.machine import num_processes, tell_own_error
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifest_path, read_manifest, write_manifest
 from gradscope.training.checkpoints import complete_checkpoints, drop_spent

@@ -1,7 +1,5 @@
 """Steps for formulations to be asked of."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gradscope.advantages.online import StepRollouts

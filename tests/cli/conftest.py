@@ -1,7 +1,5 @@
 """Commands are run as a shell runs them: arguments in, exit code, stdout and stderr out, read apart."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

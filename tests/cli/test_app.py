@@ -1,7 +1,5 @@
 """The help is what a newcomer reads: every command has it, every option says what it does, every example parses."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

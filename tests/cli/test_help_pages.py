@@ -1,7 +1,5 @@
 """Two pages of help: what most people need on a terminal of 24 lines, and everything."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

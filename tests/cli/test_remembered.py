@@ -1,7 +1,5 @@
 """Options of reading, given once, are used by the next command on that run, and nothing else is."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tomllib

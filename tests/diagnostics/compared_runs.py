@@ -1,7 +1,5 @@
 """Run folders of which only what a comparison reads is there."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs made by hand, and runs made from real files whose answers are known."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 from gradscope.estimate import Estimate
@@ -65,7 +63,7 @@ def test_few_pairs_suggest_and_do_not_decide() -> None:
         "pass@1: sign seems above grpo by 0.250 (+0.250 [+0.125, +0.375], 5 pairs, corrected p = 0.03 if differences "
         "are normal), which so few pairs do not decide."
     ) in text
-    assert "none could be decided (a decision needs 8 pairs, there are 5): no evidence of equality." in text
+    assert "none could be decided (a decision needs 8 pairs, there are 5). This is no evidence of equality." in text
     assert "which sign flips do not decide (corrected p = 0.2)." in compared(pair("suggests"))
 
 
@@ -73,7 +71,7 @@ def test_what_is_open_says_how_far_it_could_be_and_what_would_be_found() -> None
     text = compared(pair(), pair("decides"))
     assert (
         "pass@1 leaves 1 of 1 pairs undecided; differences of up to 0.375 are not excluded; one of 0.400 would be "
-        "decided four times in five: no evidence of equality."
+        "decided four times in five. This is no evidence of equality."
     ) in text
     assert "None of the 1 tests decides after Holm's correction." in compared(pair())
     exact = replace(pair(), difference=Estimate.exact(0.1))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -22,7 +20,7 @@ from gradscope.findings.degeneracy import (
 from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition, GroupSizeDegeneracy
 from gradscope.results.signal import SideRewards
 from gradscope.results.source import LOWER_BOUND
-from tests.render.examples import HOSTILE, degeneracy_report
+from tests.render.examples import HOSTILE, degeneracy_report, with_steps
 
 REPORT = degeneracy_report()
 ALIVE = replace(
@@ -349,17 +347,17 @@ def test_the_trainers_own_share_is_compared_where_it_was_logged() -> None:
     assert "is the same at each of the 19 steps compared." in said(report)
     first, *others = report.by_step
     own = first.frac_reward_zero_std.value
-    fewer = replace(report, by_step=(replace(first, logged=own - 0.25), *others))
-    more = replace(report, by_step=(replace(first, logged=own + 0.25), *others))
+    fewer = with_steps(report, (replace(first, logged=own - 0.25), *others))
+    more = with_steps(report, (replace(first, logged=own + 0.25), *others))
     assert f"At 1 of 19 steps the trainer logged another frac_reward_zero_std, first at step 1: {own - 0.25:.4f}" in (
         said(fewer)
     )
     assert "misses groups of equal fractional rewards" in said(fewer)
     assert "The log may lack rows of the groups that differed" in said(more)
-    broken = said(replace(report, by_step=(replace(first, logged=float("nan")), *others)))
+    broken = said(with_steps(report, (replace(first, logged=float("nan")), *others)))
     assert "first at step 1: NaN, here" in broken
     assert "the trainer's own number is broken" in broken
-    silent = replace(report, by_step=tuple(replace(row, logged=None) for row in report.by_step))
+    silent = with_steps(report, [replace(row, logged=None) for row in report.by_step])
     assert "trainer" not in said(silent)
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -21,7 +19,7 @@ def test_a_step_that_stands_out_is_said_with_what_makes_it() -> None:
         "where chance reaches 3.7 in one run of twenty."
     )
     assert sentences[1].startswith("Without rollout 3 of group ")
-    assert "the norm would be 5.3 in place of 14.2, the other 3 weighed as they were." in sentences[1]
+    assert "the norm would be 5.3 instead of 14.2, with the other 3 weighted as before." in sentences[1]
     assert sentences[2] == ("A few rollouts do not make it: without 1 of 4 the norm is 5.3, the steps around have 1.2.")
     assert "(83%) mostly repeat runs of four tokens; the median of the step is 4%." in sentences[3]
     assert sentences[4] == "Of the squared norm, lm_head.weight 61% (of the parameters 6.0%)."
@@ -37,7 +35,7 @@ def test_nothing_is_made_of_a_step_that_is_as_the_others() -> None:
     report = spike_report()
     quiet = replace(report.metrics[0], value=Estimate.exact(1.1), deviation=Estimate.exact(-0.2), is_unusual=False)
     calm = replace(report, metrics=(quiet,), grad_norm=Estimate.exact(1.1), tensors=())
-    assert said(calm)[0].startswith("No step stands out; the furthest, step 37, does not either: grad_norm 1.1")
+    assert said(calm)[0].startswith("No step stands out. The furthest is step 37: grad_norm 1.1")
     assert said(replace(calm, was_named=True))[0].startswith("Step 37 does not stand out: ")
     assert not any("A few rollouts" in sentence for sentence in said(calm))
 
@@ -47,12 +45,12 @@ def test_what_cannot_be_told_has_its_reason() -> None:
     none = Estimate.undefined_because("3 other steps have the number, and a spread needs 8")
     alone = replace(report.metrics[0], typical=none, deviation=none, by_chance=none, is_unusual=False)
     assert said(replace(report, metrics=(alone,)))[0] == (
-        "Whether step 37 stands out cannot be told: 3 other steps have the number, and a spread needs 8."
+        "It is unknown whether step 37 stands out: 3 other steps have the number, and a spread needs 8."
     )
     assert "no gradient norm, KL or loss was logged at it" in said(replace(report, metrics=()))[0]
     broken = replace(report.metrics[0], value=Estimate.undefined_because("it was logged as no finite number"))
     assert said(replace(report, metrics=(broken,)))[0] == (
-        "Step 37 is broken: grad_norm was logged as no finite number."
+        "Step 37 is broken: grad_norm was logged as NaN or infinity."
     )
     gone = replace(report, grad_norm=Estimate.undefined_because("the weights are gone"))
     assert said(gone)[1] == "Its gradient could not be recomputed: the weights are gone."

@@ -1,7 +1,5 @@
 """Tiny models with every kind of adapter that peft trains and saves, no value left at its start."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

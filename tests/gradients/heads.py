@@ -1,7 +1,5 @@
 """Models that scale, cap or shift what their output layer returns, and the size of the tensors that a pass makes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Tiny models of every architecture family that has rules of its own, with nothing left at a value that hides a bug."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import warnings

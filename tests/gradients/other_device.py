@@ -8,8 +8,6 @@ The device is called ``lazy`` because PyTorch knows the name, runs its backward 
 nothing behind it that could answer in our place.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The two real TRL runs as groups and weights, read straight from their files: no reader in between."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

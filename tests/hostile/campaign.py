@@ -1,7 +1,5 @@
 """Cases by the thousand: a few processes, of Linux, that each run many, watched from outside, begun anew at an end."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

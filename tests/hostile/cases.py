@@ -3,8 +3,6 @@
 One case of five is a log of the oracle, with rows that are none in between, whose counts the command has to reach.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

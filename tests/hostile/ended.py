@@ -5,8 +5,6 @@ The trainer is alone, two processes (DDP), or two that share the model (FSDP2); 
 What was recorded until then is read by everybody, whole steps alone, and the same place can be recorded again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -3,8 +3,6 @@
 `python -m tests.hostile.gate` prints the one as a table and the other as shares.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

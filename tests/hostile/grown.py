@@ -1,7 +1,5 @@
 """Logs that grow, turn back, are rotated, cut, renamed or dated anew between two looks: a look reads what is there."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ it took beyond that. A command may read a model or refuse it with a hint, in ``S
 log may take ``LONG``, and more, as more memory, where it says how far it is.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """One thing, or a few, done to the files of a log or of a model, by a seed: every case can be made again."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

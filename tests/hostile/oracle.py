@@ -1,7 +1,5 @@
 """Logs with known damage, and what a reader of them should count: in a few lines that share nothing with ours."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

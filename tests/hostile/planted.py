@@ -4,8 +4,6 @@ Each trial is a fork. What strangers own lies beside the trial's folder: afterwa
 names it had, whatever the command made of the rest.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

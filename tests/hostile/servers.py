@@ -1,7 +1,5 @@
 """Web servers that send readers elsewhere, never end, or lie about what they send; all of them on this machine."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

@@ -4,8 +4,6 @@
 recorder makes an update at each; `rank`, in one process, is asked at each, of one run, one step after the other.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

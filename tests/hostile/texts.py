@@ -4,8 +4,6 @@ What shows them is parsed by others: pages and notebooks as HTML, JUnit as XML, 
 charts as SVG; a sample of the pages in Chromium.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

@@ -4,8 +4,6 @@ Each trial is a fork of a process that has imported everything, so that hundreds
 the command does to files below its folder (opening for writing, making, renaming, removing) and ends it there.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,8 +3,6 @@
 Twelve kinds of tokens, each token in one of them.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

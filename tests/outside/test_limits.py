@@ -1,12 +1,12 @@
 """Only regular files, and only so much of them."""
 
-from __future__ import annotations
-
 import io
 import os
 import resource
 import signal
 import socket
+import struct
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from gradscope.outside.limits import (
     Unpacked,
     ending,
     in_mib,
+    is_zip,
     most,
     most_unpacked,
     open_file,
@@ -143,3 +144,21 @@ def test_beside_the_main_thread_nothing_is_limited() -> None:
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(run).result()
+
+
+def packed() -> bytes:
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as archive:
+        archive.writestr("a", "b")
+    return sink.getvalue()
+
+
+def test_only_zips_are_zips() -> None:
+    assert is_zip(io.BytesIO(packed()))
+    assert not is_zip(io.BytesIO(b"nothing"))
+
+
+def test_a_zip_over_several_disks_is_one() -> None:
+    end = packed()[-22:]
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 1, 0, 2)
+    assert is_zip(io.BytesIO(packed()[:-22] + locator + end))

@@ -1,7 +1,5 @@
 """One grammar of numbers."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """JSON from anybody: what is bounded, and that all else is what Python reads."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

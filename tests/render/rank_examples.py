@@ -1,7 +1,5 @@
 """Rank reports made by hand for each kind of row: formulations, sparsity, changes of weights, gradients beside them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from gradscope.estimate import Estimate

@@ -1,7 +1,5 @@
 """What CI servers are told of a check."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from xml.etree import ElementTree
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -21,7 +19,7 @@ from gradscope.render.files import document_of, tidy_tables
 from gradscope.render.registry import draw_figures
 from gradscope.results.envelope import render_json
 from tests.diagnostics.made_up_runs import group_of, run_of
-from tests.render import compare_example, examples, rank_examples
+from tests.render import examples, rank_examples
 
 EXPECTED: dict[str, tuple[object, set[str]]] = {
     "degeneracy": (examples.degeneracy_report(), {"degeneracy", "degeneracy_by_group_size", "pass_rates"}),
@@ -169,7 +167,7 @@ OTHERS = {
     "tokens": rank_examples.token_report(),
     "updates": rank_examples.update_report(),
     "weights by group": rank_examples.weight_rank_report(),
-    "compare": compare_example.comparison(),
+    "compare": examples.comparison(),
 }
 
 

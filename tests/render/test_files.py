@@ -1,7 +1,5 @@
 """Documents, tables, arrays and figures as files."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io
@@ -29,11 +27,10 @@ from gradscope.render.files import (
     write_files,
     write_spectra,
 )
-from tests.render import compare_example, examples
-from tests.render.compare_example import comparison
+from tests.render import examples
+from tests.render.examples import comparison, run_report
 from tests.render.html.test_page import INDEX
 from tests.render.rank_examples import formulation_report, gradient_update_report, sparse_weight_report, update_report
-from tests.render.report_example import run_report
 
 
 def test_inputs_of_all_sources_are_listed_once_with_their_digest(tmp_path: Path) -> None:
@@ -63,7 +60,7 @@ def test_a_document_defines_the_metrics_that_it_holds(result: object, schema: st
 
 
 def test_a_comparison_defines_budgets_as_it_names_them() -> None:
-    definitions = document_of(compare_example.comparison())["definitions"]
+    definitions = document_of(examples.comparison())["definitions"]
     assert definitions["pass@1"] == CATALOG["pass_at_k"].formula
     assert "p_holm" in definitions
 

@@ -1,7 +1,5 @@
 """One row a command: what becomes of each result."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys
@@ -10,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from gradscope.render.registry import SPECS, draw_figures, load, metrics_of, render_table, spec_of
-from tests.render import compare_example, examples
+from tests.render import examples
+from tests.render.examples import run_report
 from tests.render.html.test_page import INDEX
-from tests.render.report_example import run_report
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
@@ -76,7 +74,7 @@ def test_a_result_without_figures_loads_no_matplotlib() -> None:
 
 
 def test_a_curve_has_a_row_a_point() -> None:
-    comparison = compare_example.comparison()
+    comparison = examples.comparison()
     points = list(spec_of(comparison).csv(comparison)["curves"])
     curve = comparison.curves[0]
     assert len(points) == sum(len(one.steps) for one in comparison.curves)

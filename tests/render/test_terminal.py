@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import re
 from functools import partial
@@ -14,8 +12,8 @@ from gradscope.render.terminal.explain import essential_metrics, metric_answer
 from gradscope.render.terminal.names import TABLES
 from gradscope.render.words import STYLES, Footnotes, Tone
 from tests.render import examples
+from tests.render.examples import run_report
 from tests.render.printing import printed
-from tests.render.report_example import run_report
 
 REPORTS: dict[str, object] = {
     "degeneracy": examples.degeneracy_report(),
@@ -123,7 +121,7 @@ def test_evaluations_are_rows_of_which_those_beyond_a_screen_are_counted() -> No
     text = printed(render_table(report))
     assert "gsm8k" not in text
     assert "…iltered" in text
-    assert re.search(r"64 x 16¹  0\.400 \[0\.34, 0\.46\]  0\.\d{3} k = 16", text)
+    assert re.search(r"64 x 16¹  0\.420 \[0\.36, 0\.48\]  0\.\d{3} k = 16", text)
     assert "¹ the evaluation was cancelled: 12 of 32 samples" in text
     assert "The first 8 of 14 rows." in text
     assert printed(render_table(report, ("files",))).count("64 x 16") == 8 + 14

@@ -1,7 +1,5 @@
 """Declared tables: titles, cells and the rows that are shown; how the terminal and the page draw them."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 

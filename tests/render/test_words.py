@@ -1,7 +1,5 @@
 """Numbers, labels, colors, and text that would act on a terminal."""
 
-from __future__ import annotations
-
 import itertools
 import unicodedata
 from dataclasses import replace
@@ -30,8 +28,7 @@ from gradscope.render.words import (
 )
 from gradscope.results.report import KeyNumber, NumberStyle
 from gradscope.results.verdicts import Change
-from tests.render.compare_example import comparison
-from tests.render.examples import HOSTILE, check_report
+from tests.render.examples import HOSTILE, check_report, comparison
 
 
 @given(st.text())

@@ -3,16 +3,13 @@
 `python -m tests.results.golden` in the repository's root writes them again after a change that is meant.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 from gradscope.render.files import document_of
 from gradscope.results.envelope import render_json
 from tests.conftest import REPOSITORY
-from tests.render import compare_example, examples
-from tests.render.report_example import run_report
+from tests.render import examples
 
 FOLDER = REPOSITORY / "fixtures" / "golden"
 INPUT = FOLDER / "input.txt"
@@ -22,12 +19,12 @@ def reports() -> dict[str, object]:
     return {
         "check": examples.check_report(),
         "claims": examples.claims_report(),
-        "compare": compare_example.comparison(num_cells=2),
+        "compare": examples.comparison(),
         "degeneracy": examples.degeneracy_report(num_steps=3, files=("fixtures/golden/input.txt",)),
         "passk": examples.passk_report(),
         "rank": examples.weight_report(),
         "replay": examples.replay_report(),
-        "report": run_report(),
+        "report": examples.run_report(),
         "spike": examples.spike_report(),
     }
 

@@ -1,8 +1,8 @@
-from __future__ import annotations
-
 import json
 import math
 import os
+import pickle
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -10,8 +10,24 @@ import numpy as np
 import pytest
 
 from gradscope.estimate import Estimate
-from gradscope.results.envelope import LazyRows, PlainRows, build_document, render_json, sha256_of, to_jsonable
+from gradscope.results.envelope import (
+    Deferring,
+    LazyRows,
+    PlainRows,
+    build_document,
+    deferred,
+    render_json,
+    sha256_of,
+    to_jsonable,
+)
 from tests.render import examples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costly(Deferring):
+    cheap: int
+    costly: int
+
 
 ROWS = LazyRows({"name": np.array(["a", "rows b", None], dtype=object), "number": np.arange(3)})
 
@@ -25,6 +41,15 @@ def test_rows_are_made_when_they_are_asked_for() -> None:
     assert len(LazyRows({})) == 0
     assert LazyRows({"name": np.array(["a", "rows b", None], dtype=object), "number": np.arange(3)}) == ROWS
     assert LazyRows({"name": np.array(["a"], dtype=object)}) != ROWS
+
+
+def test_a_deferred_field_is_computed_once_and_only_when_it_is_read() -> None:
+    calls: list[int] = []
+    record = Costly(cheap=1, costly=deferred(lambda: calls.append(1) or 2))  # type: ignore[func-returns-value]
+    assert (record.cheap, calls) == (1, [])
+    assert (record.costly, record.costly, calls) == (2, 2, [1])
+    assert to_jsonable(Costly(cheap=1, costly=deferred(lambda: 2))) == {"cheap": 1, "costly": 2}
+    assert replace(Costly(cheap=0, costly=deferred(lambda: 2)), cheap=1) == record == pickle.loads(pickle.dumps(record))
 
 
 def test_each_row_is_one_line_of_the_document_and_the_document_is_the_same() -> None:

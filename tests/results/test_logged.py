@@ -1,7 +1,5 @@
 """The records of what a log says of its policy: each part alike, and a document that says why a part is missing."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import get_args, get_type_hints
 

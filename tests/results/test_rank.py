@@ -1,7 +1,5 @@
 """The records of curves of ranks: points of one kind say alike which matrix they are of, and how chance is told."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import get_type_hints
 

@@ -1,7 +1,5 @@
 """Made-up rollouts for tests of what is on disk."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Made-up TRL output folders: what the trainer would have written, without training."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

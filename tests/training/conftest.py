@@ -1,7 +1,5 @@
 """Tiny models of other kinds than the embedded one, and short runs that several tests look at."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Runs that Ctrl-C ends at a chosen point, and what makes two runs the same."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Groups of which only texts and rewards are known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gradscope.rollouts.groups import Rollout, RolloutGroup

@@ -1,7 +1,5 @@
 """Somebody's own script: a stock GRPOTrainer on the embedded model, as small as can be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The installed transformers and TRL have what is used of them, so that a release that drops something is noticed."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from pathlib import Path

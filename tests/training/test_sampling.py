@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,8 +29,7 @@ class FakeSampler:
 
     def __init__(self, rewards: dict[str, list[float]]) -> None:
         self._rewards = {prompt: list(values) for prompt, values in rewards.items()}
-        self.asked: list[list[str]] = []
-        """Prompts of the rows of each round."""
+        self.asked: list[list[str]] = []  # prompts of the rows of each round
 
     def __call__(self, rows: Sequence[Row]) -> Scored:
         prompts = [row["prompt_id"] for row in rows]

@@ -1,7 +1,5 @@
 """The front door of training: a configuration becomes a run, or is refused before anything is written."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

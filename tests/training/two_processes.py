@@ -1,7 +1,5 @@
 """Two processes under torchrun, and a trainer that shards its model between them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

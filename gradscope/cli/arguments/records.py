@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -16,8 +16,7 @@ from gradscope.option import Option, options_of
 from gradscope.rollouts.read_options import ReadOptions
 
 Command = Callable[..., None]
-_RUNS = ("run", "runs", "files")
-"""What commands call the argument that names what is read."""
+_RUNS = ("run", "runs", "files")  # what commands call the argument that names what is read
 
 
 def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -> Callable[[Command], Command]:
@@ -30,9 +29,6 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
         leave_out: Fields, or whole records inside, that this command has no use for; they keep their defaults.
         needs_torch: Whether it may load PyTorch, which shares NumPy's setting of threads; without, NumPy takes one,
             which has to be set before anything loads it.
-
-    Returns:
-        The decorator.
     """
 
     def decorate(command: Command) -> Command:
@@ -65,11 +61,28 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
                 command(**values, **made)
 
         offered = [one.name.replace("_", "-") for one in shown]
-        called_with_flags.__annotations__ = {one.name: one.annotation for one in shown}
-        called_with_flags.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-        return called_with_flags
+        return _with_signature(called_with_flags, shown)
 
     return decorate
+
+
+def with_parameters(more: Iterable[inspect.Parameter], *, panels: tuple[str, ...]) -> Callable[[Command], Command]:
+    """Give a command that takes ``**settings`` a parameter for each of them; the help's panels stand in this order."""
+
+    def decorate(command: Command) -> Command:
+        hints = get_type_hints(command, include_extras=True)
+        own = [one for one in inspect.signature(command).parameters.values() if one.kind is not one.VAR_KEYWORD]
+        shown = [*more, *(one.replace(annotation=hints[one.name]) for one in own)]
+        shown.sort(key=lambda one: panels.index(get_args(one.annotation)[1].rich_help_panel))
+        return _with_signature(command, shown)
+
+    return decorate
+
+
+def _with_signature(command: Command, shown: list[inspect.Parameter]) -> Command:
+    command.__annotations__ = {one.name: one.annotation for one in shown}
+    command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    return command
 
 
 def _flags(record: type, leave_out: tuple[str, ...]) -> Iterator[inspect.Parameter]:

@@ -40,11 +40,6 @@ _NAMED = re.compile(r"gradscope ([a-z]+)")
 def fitting_hint(hint: str, arguments: Sequence[str], options: Mapping[str, frozenset[str]]) -> str:
     """A hint that says whose its options are, where the running command does not have them.
 
-    Args:
-        hint: As the error gives it.
-        arguments: The command line behind ``gradscope``.
-        options: Command -> its options, of every command.
-
     Returns:
         The hint itself where the command, or a command that it names, has all its options; options of other programs
         are left alone.

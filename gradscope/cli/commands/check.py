@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_metrics
-from gradscope.cli.arguments.options import complete_metric, output_option
+from gradscope.cli.arguments.options import complete_metric, output_option, parse_metrics
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import of_same_run
-from gradscope.cli.output.streams import say
+from gradscope.cli.output.streams import of_same_run, say
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.machine.processes import process_index
+from gradscope.machine import process_index
 from gradscope.option import Option
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.writing import naming, one_writer
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.check.requirements import CheckSettings
     from gradscope.results.verdicts import CheckReport
 
-SUMMARY = r"""Hold a run against requirements and a baseline; exit 1 when one fails or cannot be decided.
+SUMMARY = r"""Test a run against requirements and a baseline; exit 1 when one fails or cannot be decided.
 
 A metric that cannot be computed is unknown, and unknown never passes unless --allow-unknown names it. A metric can be
 one of some steps: grad_norm@last20%, grad_norm@5-20:max, reward@trend. Without --require the requirements come from
@@ -51,7 +50,7 @@ COMMON = (
 )
 SETTINGS_FILES = ("gradscope.toml", "pyproject.toml")
 
-_GATE, _INPUT = "Gate", "Input"
+_gate = partial(Option, panel="Gate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,71 +58,27 @@ class GateOptions:
     """What a run is held against, as it is typed; the rest is in the file of settings."""
 
     require: Annotated[
-        list[str] | None,
-        Option(
-            ("--require",),
-            "A requirement (repeatable).",
-            _GATE,
-            metavar="'METRIC OP NUMBER'",
-            complete=complete_metric,
-        ),
+        list[str] | None, _gate("A requirement (repeatable).", "'METRIC OP NUMBER'", complete=complete_metric)
     ] = None
     track: Annotated[
         list[str] | None,
-        Option(
-            ("--track",),
-            "Compare with the baseline, without a limit.",
-            _GATE,
-            metavar="METRIC,...",
-            complete=complete_metric,
-        ),
+        _gate("Compare with the baseline, without a limit.", "METRIC,...", complete=complete_metric),
     ] = None
     allow_unknown: Annotated[
-        list[str] | None,
-        Option(
-            ("--allow-unknown",),
-            "These metrics may be undecided.",
-            _GATE,
-            metavar="METRIC,...",
-            complete=complete_metric,
-        ),
+        list[str] | None, _gate("These metrics may be undecided.", "METRIC,...", complete=complete_metric)
     ] = None
-    baseline: Annotated[
-        Path | None, Option(("--baseline",), "Numbers of a good run to compare with.", _GATE, metavar="FILE")
-    ] = None
-    update_baseline: Annotated[
-        bool, Option(("--update-baseline",), "Write this run's numbers into it; --force replaces one.", _GATE)
-    ] = False
+    baseline: Annotated[Path | None, _gate("Numbers of a good run to compare with.", "FILE")] = None
+    update_baseline: Annotated[bool, _gate("Write this run's numbers into it; --force replaces one.")] = False
     decide_by: Annotated[
         Literal["interval", "value"] | None,
-        Option(
-            ("--decide-by",),
+        _gate(
             "Fail where chance does not explain a change beyond the margin (default), or on the change itself.",
-            _GATE,
-            metavar="interval|value",
+            "interval|value",
         ),
     ] = None
-    config: Annotated[Path | None, Option(("--config",), "A TOML file with requirements.", _GATE, metavar="FILE")] = (
-        None
-    )
-    reward: Annotated[
-        str | None,
-        Option(
-            ("--reward",),
-            "One reward function instead of the scalar reward; the main one of several.",
-            _INPUT,
-            metavar="NAME",
-        ),
-    ] = None
-    success_threshold: Annotated[
-        float | None,
-        Option(
-            ("--success-threshold",),
-            "A rollout passes at this reward or more; for rewards that are not 0/1.",
-            _INPUT,
-            metavar="X",
-        ),
-    ] = None
+    config: Annotated[Path | None, _gate("A TOML file with requirements.", "FILE")] = None
+    reward: Annotated[str | None, Option(options.REWARD, "NAME", panel="Input")] = None
+    success_threshold: Annotated[float | None, Option(options.SUCCESS_THRESHOLD, "X", panel="Input")] = None
 
     def settings(self) -> CheckSettings:
         """With those of the file that was named, or of the first usual file here that has any."""

@@ -9,18 +9,17 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_files, parse_steps
 from gradscope.cli.arguments.options import (
-    GradientsOption,
-    HeldOutOption,
-    StepsOption,
+    RunQuestions,
     complete_formulation,
     input_option,
     measure_option,
+    parse_files,
+    parse_steps,
 )
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import of_same_run
+from gradscope.cli.output.streams import of_same_run
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -53,19 +52,16 @@ ShowOption = Annotated[list[str] | None, options.show_option("claims")]
 def claims(
     context: typer.Context,
     run: options.RunArgument,
-    step: StepsOption = None,
-    gradients: GradientsOption = True,
-    samples: HeldOutOption = None,
+    *,
+    asked: RunQuestions,
     claims_file: ClaimsOption = None,
     advantage: AdvantageOption = None,
-    success_threshold: options.SuccessThresholdOption = None,
     show: ShowOption = None,
-    *,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,
 ) -> None:
-    """Hold a run against what papers say: a row a claim, with what was measured, what chance gives, and a verdict.
+    """Test what papers say on one run: for each claim a number, what chance would give, and a verdict.
 
     Effective rank about 2, growing sparsity, the best baseline, dead groups beyond the prediction, Sign and pass@k,
     search or capacity, and what training does to weights. A claim that this run cannot tell says what would settle it.
@@ -74,7 +70,7 @@ def claims(
     from gradscope.diagnostics.claims.measure import measure_claims, read_claims
     from gradscope.diagnostics.claims.registry import CLAIMS
 
-    steps, held_out = parse_steps(step), parse_files("--samples", samples)
+    steps, held_out = parse_steps(asked.step), parse_files("--samples", asked.samples)
     tables = options.parse_show("claims", show)
     more = read_claims(claims_file) if claims_file else ()
     with delivery(out) as result:
@@ -82,11 +78,11 @@ def claims(
             report = measure_claims(
                 run,
                 steps=steps,
-                gradients=gradients,
+                gradients=asked.gradients,
                 samples=held_out,
                 claims=(*CLAIMS, *more),
                 **({} if advantage is None else {"advantage": advantage}),
-                success_threshold=success_threshold,
+                success_threshold=asked.success_threshold,
                 read=read,
                 engine=replace(engine, notice=result.notice),
                 progress=progress,

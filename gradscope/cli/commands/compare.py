@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_counts
-from gradscope.cli.arguments.options import measure_option
+from gradscope.cli.arguments.options import measure_option, parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.rollouts.read_options import ReadOptions
@@ -30,7 +29,7 @@ RunsArgument = Annotated[
 KOption = Annotated[list[str] | None, measure_option("--k", metavar="K,A:B", help="Budgets of held-out pass@k.")]
 
 VaryOption = Annotated[
-    str | None, measure_option("--vary", metavar="NAME", help="Pairs that differ in this alone, as in `advantage`.")
+    str | None, measure_option("--vary", metavar="NAME", help="Test only pairs that differ in this setting.")
 ]
 GradientsOption = Annotated[
     bool, measure_option("--gradients", help="Effective rank and signal to noise too, from saved weights.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli.output.streams import show_line
+from gradscope.cli.output.streams import say, show_line
 
 EXAMPLES = ("gradscope config", "gradscope config outputs/my-run")
 COMMON = ()
@@ -19,10 +19,10 @@ RunArgument = Annotated[
 
 
 def config(run: RunArgument = None) -> None:
-    """Which options are kept for a run: those of reading, given once, as --reader or --initial.
+    """Which options are kept for a run: reading options, such as --reader or --initial, are kept when given once.
 
-    They stand in gradscope.toml beside the run or in its project's folder, and go when their line is deleted there.
-    Options of the command line go before them. GRADSCOPE_REMEMBER=0 leaves them alone.
+    They stand in gradscope.toml beside the run or in its project's folder; delete a line there to forget it. Options on
+    the command line win over them, and GRADSCOPE_REMEMBER=0 ignores them.
     """
     from gradscope.cli.remembered import FILE, from_here, kept_for, kept_in
 
@@ -32,4 +32,7 @@ def config(run: RunArgument = None) -> None:
         owner = "" if kept.owner is None else f" (of user {kept.owner})"
         show_line(f"{from_here(kept.run)}: {kept.spelled()}  # {kept.file}{owner}")
     if not found:
-        show_line(f"Nothing is kept for {run or 'runs here'}. --initial, --reader and the like will be.")
+        say(
+            f"Nothing is kept for {run or 'runs here'}. --initial, --run-config, --reader, --reward-column and other "
+            "reading options are kept once a command on a run is given them."
+        )

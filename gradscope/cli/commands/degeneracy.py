@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_counts
-from gradscope.cli.arguments.options import measure_option
+from gradscope.cli.arguments.options import parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import of_same_run
-from gradscope.cli.output.streams import say, show_line
+from gradscope.cli.output.streams import of_same_run, say, show_line
 from gradscope.errors import UsageError
+from gradscope.option import Option
 from gradscope.outside.numerals import number_from
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -36,68 +37,55 @@ COMMON = (
     "--json",
 )
 
-GroupSizesOption = Annotated[
-    list[str] | None,
-    measure_option("--group-size", metavar="G,A:B", help="Also at these group sizes; forecast beyond the log's."),
-]
-BasePassRateOption = Annotated[
-    str | None,
-    measure_option(
-        metavar="P", help="Predict from this pass rate, or from that of each 'step', instead of the log's mean."
-    ),
-]
-TargetOption = Annotated[
-    float | None,
-    measure_option(
-        "--target-degeneracy",
-        metavar="SHARE",
-        help="Say which group size, or how much resampling, leaves at most this share of dead groups.",
-    ),
-]
-ByOption = Annotated[
-    Literal["step", "window"],
-    measure_option(
-        "--by", metavar="step|window", help="The course over time: each step, or at most ten windows of steps."
-    ),
-]
-FollowOption = Annotated[
-    bool,
-    typer.Option(
-        "--follow",
-        help="Keep up with a run that is still being written: a line a step, until Ctrl-C.",
-        rich_help_panel="Follow",
-    ),
-]
-EveryOption = Annotated[
-    float, typer.Option("--every", metavar="SECONDS", help="Look at the log this often.", rich_help_panel="Follow")
-]
+_follow_option = partial(Option, panel="Follow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupQuestions:
+    """What is asked of the groups."""
+
+    group_size: Annotated[
+        list[str] | None, Option("Also at these group sizes; forecast beyond the log's.", "G,A:B")
+    ] = None
+    reward: Annotated[str | None, Option(options.REWARD, "NAME", panel="Input")] = None
+    base_pass_rate: Annotated[
+        str | None, Option("Predict from this pass rate, or from that of each 'step', instead of the log's mean.", "P")
+    ] = None
+    target_degeneracy: Annotated[
+        float | None,
+        Option("Say which group size, or how much resampling, leaves at most this share of dead groups.", "SHARE"),
+    ] = None
+    by: Annotated[
+        Literal["step", "window"],
+        Option("The course over time: each step, or at most ten windows of steps.", "step|window"),
+    ] = "step"
+    success_threshold: Annotated[float | None, Option(options.SUCCESS_THRESHOLD, "X", panel="Input")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowOptions:
+    """Whether to keep up with a log, how often to look at it, and for how long."""
+
+    follow: Annotated[
+        bool, _follow_option("Keep up with a run that is still being written: a line a step, until Ctrl-C.")
+    ] = False
+    every: Annotated[float, _follow_option("Look at the log this often.", "SECONDS")] = 2.0
+    idle: Annotated[
+        float | None, _follow_option("End, with the whole report, once the log has not grown for so long.", "SECONDS")
+    ] = None
+
+
 ShowOption = Annotated[list[str] | None, options.show_option("degeneracy")]
-IdleOption = Annotated[
-    float | None,
-    typer.Option(
-        "--idle",
-        metavar="SECONDS",
-        help="End, with the whole report, once the log has not grown for so long.",
-        rich_help_panel="Follow",
-    ),
-]
 
 
 @with_records(needs_torch=False, leave_out=("model", "initial_weights", "completion_ids", "num_samples", "num_correct"))
 def degeneracy(
     context: typer.Context,
     run: options.RunArgument,
-    group_size: GroupSizesOption = None,
-    reward: options.RewardOption = None,
-    base_pass_rate: BasePassRateOption = None,
-    target_degeneracy: TargetOption = None,
-    by: ByOption = "step",
-    success_threshold: options.SuccessThresholdOption = None,
-    follow: FollowOption = False,
-    every: EveryOption = 2.0,
-    idle: IdleOption = None,
-    show: ShowOption = None,
     *,
+    asked: GroupQuestions,
+    follow: FollowOptions,
+    show: ShowOption = None,
     read: ReadOptions,
     out: DeliveryOptions,
 ) -> None:
@@ -109,54 +97,46 @@ def degeneracy(
     """
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 
-    sizes, tables = parse_counts("--group-size", group_size), options.parse_show("degeneracy", show)
-    base = _base_pass_rate(base_pass_rate)
-    _refuse_alone(follow=follow, idle=idle, as_json=out.as_json)
+    sizes, tables = parse_counts("--group-size", asked.group_size), options.parse_show("degeneracy", show)
+    base = _base_pass_rate(asked.base_pass_rate)
+    _refuse_alone(follow, as_json=out.as_json)
     with delivery(out) as result:
-        if follow:
-            _print_steps(run, every=every, idle=idle, success_threshold=success_threshold, reward=reward, read=read)
+        if follow.follow:
+            _print_steps(run, asked, follow, read)
         with result.progress() as progress:
             report = measure_degeneracy(
                 run,
                 group_sizes=sizes,
-                success_threshold=success_threshold,
+                success_threshold=asked.success_threshold,
                 base_pass_rate=base,
-                target_degeneracy=target_degeneracy,
-                by=by,
-                reward=reward,
+                target_degeneracy=asked.target_degeneracy,
+                by=asked.by,
+                reward=asked.reward,
                 read=read,
                 progress=progress,
             )
         result.deliver(report, show=tables, then=[of_same_run(context, "report")])
 
 
-def _refuse_alone(*, follow: bool, idle: float | None, as_json: bool) -> None:
-    if idle is not None and not follow:
+def _refuse_alone(options: FollowOptions, *, as_json: bool) -> None:
+    if options.idle is not None and not options.follow:
         raise UsageError("--idle says when --follow ends.", hint="Add --follow, or leave --idle out.")
-    if as_json and follow:
+    if as_json and options.follow:
         raise UsageError(
             "--follow prints a line a step, and --json one document and nothing else.",
             hint="Leave one of them out; with --idle SECONDS and --output DIR the document is a file.",
         )
 
 
-def _print_steps(
-    run: str,
-    *,
-    every: float,
-    idle: float | None,
-    success_threshold: float | None,
-    reward: str | None,
-    read: ReadOptions,
-) -> None:
+def _print_steps(run: str, asked: GroupQuestions, follow: FollowOptions, read: ReadOptions) -> None:
     from gradscope.diagnostics.degeneracy.measure import Pace, follow_degeneracy
     from gradscope.render.terminal.degeneracy import step_head, step_line
 
     steps = follow_degeneracy(
         run,
-        success_threshold=success_threshold,
-        reward=reward,
-        pace=Pace(every=every, idle=idle),
+        success_threshold=asked.success_threshold,
+        reward=asked.reward,
+        pace=Pace(every=follow.every, idle=follow.idle),
         notice=lambda sentence: say(f"note: {sentence}"),
         read=read,
     )

@@ -32,7 +32,7 @@ MarkdownOption = Annotated[bool, output_option("--markdown", help="Print the who
 
 
 def explain(metric: MetricArgument = None, markdown: MarkdownOption = False) -> None:
-    """What a metric or an advantage formulation is: formula, range, direction, what moves it, where it is from."""
+    """What a metric or an advantage formulation is: formula, range, direction, what moves it, source."""
     from gradscope.advantages.registry import formulation, is_known
     from gradscope.render.terminal.explain import catalog_markdown, essential_metrics, fact_page, metric_answer
 

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_counts
-from gradscope.cli.arguments.options import measure_option
+from gradscope.cli.arguments.options import measure_option, parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.rollouts.read_options import ReadOptions

@@ -7,8 +7,7 @@ from typing import Annotated
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.options import output_option
 from gradscope.cli.arguments.records import with_records
-from gradscope.cli.output.progress import progress_bar
-from gradscope.cli.output.streams import show_line
+from gradscope.cli.output.streams import progress_bar, show_line
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (

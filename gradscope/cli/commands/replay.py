@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_steps
-from gradscope.cli.arguments.options import StepsOption, complete_formulation, measure_option
+from gradscope.cli.arguments.options import StepsOption, complete_formulation, measure_option, parse_steps
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import of_same_run
+from gradscope.cli.output.streams import of_same_run
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.rollouts.read_options import ReadOptions
 

@@ -6,21 +6,21 @@ import shlex
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_files, parse_steps
-from gradscope.cli.arguments.options import GradientsOption, HeldOutOption, StepsOption, measure_option, output_option
+from gradscope.cli.arguments.options import RunQuestions, measure_option, parse_files, parse_steps
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery, staged_folder
 from gradscope.cli.output.streams import say
 from gradscope.errors import OutputExistsError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.machine.processes import process_index
+from gradscope.machine import process_index
+from gradscope.option import Option
 from gradscope.outside.limits import open_file
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.writing import atomic_write, one_writer, refuse_existing
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from gradscope.results.report import RunIndex, RunReport
 
 _PAGE = b"<!doctype html"
-_START = 64
-"""Bytes in which a page says that it is one."""
+_START = 64  # bytes in which a page says that it is one
 EXAMPLES = (
     "gradscope report my-run --open",
     "gradscope report run-a run-b --output beside.html",
@@ -39,7 +38,6 @@ EXAMPLES = (
     "gradscope report rollouts.jsonl --no-gradients --figures slides",
 )
 COMMON = ("--output", "--open", "--figures", "--step", "--gradients", "--samples", "--show", "--force")
-_MOST_COMMANDS = 2
 
 RunsArgument = Annotated[
     list[str],
@@ -49,11 +47,19 @@ RunsArgument = Annotated[
         show_default=False,
     ),
 ]
-PageOption = Annotated[Path, output_option("--output", "-o", metavar="FILE", help="The page.")]
-OpenOption = Annotated[bool, output_option("--open", help="Show the page in the browser.")]
-FiguresOption = Annotated[
-    Path | None, output_option(metavar="DIR", help="Write the page's charts there, as PNG and SVG for slides.")
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageOptions:
+    """Where the page goes, and its charts."""
+
+    path: Annotated[Path, Option("The page.", "FILE", panel="Output", flags=("--output", "-o"))] = Path("report.html")
+    open_page: Annotated[bool, Option("Show the page in the browser.", panel="Output", flags=("--open",))] = False
+    figures: Annotated[
+        Path | None, Option("Write the page's charts there, as PNG and SVG for slides.", "DIR", panel="Output")
+    ] = None
+
+
 MaxTokensOption = Annotated[
     int | None,
     measure_option(
@@ -70,16 +76,11 @@ ShowOption = Annotated[list[str] | None, options.show_option("report")]
 def report(
     context: typer.Context,
     runs: RunsArgument,
-    output: PageOption = Path("report.html"),
-    open_page: OpenOption = False,
-    figures: FiguresOption = None,
-    step: StepsOption = None,
-    gradients: GradientsOption = True,
-    max_tokens: MaxTokensOption = None,
-    samples: HeldOutOption = None,
-    success_threshold: options.SuccessThresholdOption = None,
-    show: ShowOption = None,
     *,
+    page: PageOptions,
+    asked: RunQuestions,
+    max_tokens: MaxTokensOption = None,
+    show: ShowOption = None,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,
@@ -94,44 +95,44 @@ def report(
     from gradscope.diagnostics.report.measure import report_run, runs_below
 
     tables = options.parse_show("report", show)
-    steps, held_out = parse_steps(step), parse_files("--samples", samples)
-    with delivery(out) as result, _places(output, figures, force=out.force, inputs=result.inputs) as folder:
+    steps, held_out = parse_steps(asked.step), parse_files("--samples", asked.samples)
+    with delivery(out) as result, _places(page, force=out.force, inputs=result.inputs) as folder:
         with result.progress() as progress:
             below = () if read.reader is not None or len(runs) > 1 else runs_below(runs[0], progress)
         if len(runs) > 1 or len(below) > 1:
-            _refuse_of_one_run({"--step": step, "--max-tokens": max_tokens, "--samples": samples})
+            _refuse_of_one_run({"--step": asked.step, "--max-tokens": max_tokens, "--samples": asked.samples})
         found: RunReport | RunIndex
         with result.progress() as progress:
             if len(runs) > 1:
                 from gradscope.diagnostics.report.index import report_runs
 
-                found = report_runs(runs, success_threshold=success_threshold, read=read, progress=progress)
+                found = report_runs(runs, success_threshold=asked.success_threshold, read=read, progress=progress)
             elif len(below) > 1:
                 from gradscope.diagnostics.report.index import report_index
 
                 found = report_index(
-                    runs[0], below, success_threshold=success_threshold, strict=read.strict, progress=progress
+                    runs[0], below, success_threshold=asked.success_threshold, strict=read.strict, progress=progress
                 )
             else:
                 found = report_run(
                     runs[0],
-                    steps="all" if step and steps is None else steps,
-                    gradients=gradients,
+                    steps="all" if asked.step and steps is None else steps,
+                    gradients=asked.gradients,
                     tokens=max_tokens,
                     samples=held_out,
-                    success_threshold=success_threshold,
+                    success_threshold=asked.success_threshold,
                     read=read,
                     engine=replace(engine, notice=result.notice),
                     progress=progress,
                 )
-        _write_page(found, output, force=out.force)
+        _write_page(found, page.path, force=out.force)
         if folder is not None:
             _write_figures(found, folder)
         result.deliver(found, show=tables, then=_closer(found))
     if not out.quiet:
-        say(f"wrote {output}" if figures is None else f"wrote {output} and the charts in {figures}")
-    if open_page and process_index() == 0:
-        webbrowser.open(output.resolve().as_uri())
+        say(f"wrote {page.path}" if page.figures is None else f"wrote {page.path} and the charts in {page.figures}")
+    if page.open_page and process_index() == 0:
+        webbrowser.open(page.path.resolve().as_uri())
 
 
 def _refuse_of_one_run(options_of_one: Mapping[str, object]) -> None:
@@ -139,23 +140,23 @@ def _refuse_of_one_run(options_of_one: Mapping[str, object]) -> None:
     given = [name for name, value in options_of_one.items() if value is not None]
     if given:
         raise UsageError(
-            f"Several runs are set side by side from their logs, where {given[0]} has no use.",
+            f"{given[0]} does not apply to several runs, which are compared by their logs.",
             hint=f"Leave {given[0]} out, or name one run.",
         )
 
 
 @contextmanager
-def _places(page: Path, figures: Path | None, *, force: bool, inputs: Sequence[str]) -> Iterator[Path | None]:
+def _places(page: PageOptions, *, force: bool, inputs: Sequence[str]) -> Iterator[Path | None]:
     """The page's place for this process alone; yields a folder where charts wait, None without any to write."""
     if process_index() > 0:
         yield None
         return
-    with one_writer(page), ExitStack() as stack:
-        _refuse_existing(page, force=force)
-        if figures is None:
+    with one_writer(page.path), ExitStack() as stack:
+        _refuse_existing(page.path, force=force)
+        if page.figures is None:
             yield None
         else:
-            yield stack.enter_context(staged_folder(figures, force=force, inputs=inputs))
+            yield stack.enter_context(staged_folder(page.figures, force=force, inputs=inputs))
 
 
 def _write_figures(found: RunReport | RunIndex, folder: Path) -> None:
@@ -167,14 +168,14 @@ def _write_figures(found: RunReport | RunIndex, folder: Path) -> None:
 
 
 def _closer(found: RunReport | RunIndex) -> list[list[str]]:
-    """The words behind ``gradscope`` of commands that look closer: at the first answers, or at the first run."""
+    """The words behind ``gradscope`` of a command that looks closer: at the first answer, or at the first run."""
     from gradscope.results.report import RunIndex
 
     if isinstance(found, RunIndex):
         commands = [one.command for one in found.runs[:1]]
     else:
         answered = dict.fromkeys(one.command for one in found.sections if one.command and one.missing is None)
-        commands = list(answered)[:_MOST_COMMANDS]
+        commands = list(answered)[:1]
     return [shlex.split(command)[1:] for command in commands]
 
 

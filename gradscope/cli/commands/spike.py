@@ -11,7 +11,7 @@ from gradscope.cli.arguments import options
 from gradscope.cli.arguments.options import measure_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import of_same_run
+from gradscope.cli.output.streams import of_same_run
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.rollouts.read_options import ReadOptions
 

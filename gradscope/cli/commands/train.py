@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
 
-from gradscope.cli.arguments.lists import parse_counts, parse_names, parse_numbers
-from gradscope.cli.output.next_commands import show_next
-from gradscope.cli.output.progress import progress_bar
-from gradscope.cli.output.streams import pause, say, show
+from gradscope.cli.arguments.options import output_option, parse_counts, parse_names, parse_numbers
+from gradscope.cli.arguments.records import with_parameters
+from gradscope.cli.output.streams import pause, progress_bar, say, show, show_next
 from gradscope.errors import UsageError
-from gradscope.machine.processes import process_index
+from gradscope.machine import process_index
 from gradscope.outside.plain_json import parse_json
 from gradscope.render.registry import render_table
 from gradscope.render.terminal.names import VERDICT
@@ -29,7 +30,6 @@ EXAMPLES = (
 COMMON = ("--output", "--task", "--model", "--advantage", "--group-size", "--steps", "--learning-rate", "--seeds")
 
 _DEFAULTS = TrainConfig()
-_NOT_FIELDS = ("config", "resume", "force", "quiet", "seeds", "jobs", "advantage", "learning_rate")
 
 
 def _either(names: Sequence[str]) -> str:
@@ -37,100 +37,84 @@ def _either(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def _option(field: str, words: str, panel: str, metavar: str = "N") -> Any:
-    """The option of one field of the configuration, with the field's own default in its help."""
-    default = getattr(_DEFAULTS, field)
-    shown = "" if default is None else rf" \[default: {default}]"
-    flag = f"--{field.replace('_', '-')}"
-    return typer.Option(flag, help=words + shown, rich_help_panel=panel, metavar=metavar, show_default=False)
+_SETTINGS = {
+    "Run": {
+        "output": ("The run's folder.", "DIR"),
+        "seed": ("Seed of everything random.", "N"),
+        "device": ("Where it runs.", "auto|cpu|cuda"),
+        "dtype": ("Precision.", "float32|bfloat16"),
+        "checkpoint_every": ("Updates a checkpoint.", "N"),
+    },
+    "Task": {
+        "task": (f"What is trained: {_either(TASKS)}.", "NAME"),
+        "data": ("Prompts, for gsm8k and jsonl.", "FILE"),
+        "heldout_data": ("Held-out prompts.", "FILE"),
+        "grader": ("How final answers are compared.", "|".join(GRADERS)),
+        "train_prompts": ("Distinct prompts to train on.", "N"),
+        "heldout_prompts": ("Held-out prompts to sample.", "N"),
+        "heldout_samples": ("Samples of each.", "N"),
+    },
+    "Model": {
+        "model": ("The embedded model, a folder, or a hub id.", "PATH_OR_ID"),
+        "lora_rank": ("Train a LoRA adapter of this rank.", "N"),
+        "lora_alpha": ("The adapter's scale.", "X"),
+        "max_completion_length": ("Most tokens of a completion.", "N"),
+        "temperature": ("Sampling temperature.", "X"),
+    },
+    "Optimization": {
+        "reward": (f"What is trained on: {_either(REWARDS)}.", "NAME"),
+        "advantage": ("The formulation, my.py:name for your own; several: a grid.", "NAME,..."),
+        "group_size": ("Rollouts of a prompt, G.", "N"),
+        "num_prompts": ("Prompts of a step.", "N"),
+        "sampling": (f"What becomes of dead groups: {_either(SAMPLINGS)}.", "NAME"),
+        "vllm": ("Sample by vLLM: TRL's vllm_* arguments without vllm_.", "JSON"),
+        "max_resampling": ("Rounds of dynamic sampling; 4 by default.", "N"),
+        "steps": ("Optimizer updates.", "N"),
+        "learning_rate": ("Of AdamW; several: a grid.", "X,..."),
+        "critic_learning_rate": ("Of the head of token_critic and gae.", "X"),
+        "max_grad_norm": ("Clip to this.", "X"),
+        "match_grad_norm": ("Scale each gradient to this norm.", "X"),
+        "gradient_accumulation_steps": ("Parts of a step.", "N"),
+        "beta": ("Weight of the KL penalty.", "X"),
+        "loss_type": (f"Average over tokens: {_either(LOSS_TYPES)}.", "NAME"),
+    },
+}
+"""Panel of the help -> field of the configuration -> its help and metavar."""
+_run_option, _grid_option = (partial(typer.Option, rich_help_panel=panel) for panel in ("Run", "Grid"))
 
 
+def _settings() -> Iterator[inspect.Parameter]:
+    """A flag for each field of the configuration, None where it is not given; its default stands in the help."""
+    types = get_type_hints(TrainConfig) | {"advantage": list[str], "learning_rate": list[str], "vllm": str}
+    for panel, settings in _SETTINGS.items():
+        for name, (words, metavar) in settings.items():
+            default = getattr(_DEFAULTS, name)
+            shown = words if default is None else rf"{words} \[default: {default}]"
+            kind = str if get_origin(types[name]) is Literal else types[name]  # what it can be is said by TrainConfig
+            flag = typer.Option(
+                f"--{name.replace('_', '-')}", help=shown, rich_help_panel=panel, metavar=metavar, show_default=False
+            )
+            yield inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, flag]
+            )
+
+
+@with_parameters(_settings(), panels=("Run", "Grid", *_SETTINGS, "Output"))
 def train(
-    context: typer.Context,
-    output: Annotated[str | None, _option("output", "The run's folder.", "Run", "DIR")] = None,
+    *,
     config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Settings as JSON, or the manifest of a run to repeat.", rich_help_panel="Run"
-        ),
+        Path | None, _run_option(metavar="FILE", help="Settings as JSON, or the manifest of a run to repeat.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an interrupted run in --output.", rich_help_panel="Run")
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a run that is already there.", rich_help_panel="Run")
-    ] = False,
-    seed: Annotated[int | None, _option("seed", "Seed of everything random.", "Run")] = None,
+    resume: Annotated[bool, _run_option("--resume", help="Continue an interrupted run in --output.")] = False,
+    force: Annotated[bool, _run_option("--force", help="Replace a run that is already there.")] = False,
     seeds: Annotated[
-        list[str] | None,
-        typer.Option(metavar="N,A:B", help="A run for each seed, one folder a cell.", rich_help_panel="Grid"),
+        list[str] | None, _grid_option(metavar="N,A:B", help="A run for each seed, in a folder each.")
     ] = None,
     jobs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Cells of a grid at once; one a core by default.", rich_help_panel="Grid"
-        ),
+        int | None, _grid_option(metavar="N", min=1, help="Cells of a grid at once; one a core by default.")
     ] = None,
-    device: Annotated[str | None, _option("device", "Where it runs.", "Run", "auto|cpu|cuda")] = None,
-    dtype: Annotated[str | None, _option("dtype", "Precision.", "Run", "float32|bfloat16")] = None,
-    task: Annotated[str | None, _option("task", f"What is trained: {_either(TASKS)}.", "Task", "NAME")] = None,
-    data: Annotated[str | None, _option("data", "Prompts, for gsm8k and jsonl.", "Task", "FILE")] = None,
-    heldout_data: Annotated[str | None, _option("heldout_data", "Held-out prompts.", "Task", "FILE")] = None,
-    grader: Annotated[
-        str | None, _option("grader", "How final answers are compared.", "Task", "|".join(GRADERS))
-    ] = None,
-    train_prompts: Annotated[int | None, _option("train_prompts", "Distinct prompts to train on.", "Task")] = None,
-    heldout_prompts: Annotated[int | None, _option("heldout_prompts", "Held-out prompts to sample.", "Task")] = None,
-    heldout_samples: Annotated[int | None, _option("heldout_samples", "Samples of each.", "Task")] = None,
-    model: Annotated[
-        str | None, _option("model", "The embedded model, a folder, or a hub id.", "Model", "PATH_OR_ID")
-    ] = None,
-    lora_rank: Annotated[int | None, _option("lora_rank", "Train a LoRA adapter of this rank.", "Model")] = None,
-    lora_alpha: Annotated[float | None, _option("lora_alpha", "The adapter's scale.", "Model", "X")] = None,
-    max_completion_length: Annotated[
-        int | None, _option("max_completion_length", "Most tokens of a completion.", "Model")
-    ] = None,
-    temperature: Annotated[float | None, _option("temperature", "Sampling temperature.", "Model", "X")] = None,
-    reward: Annotated[
-        str | None, _option("reward", f"What is trained on: {_either(REWARDS)}.", "Optimization", "NAME")
-    ] = None,
-    advantage: Annotated[
-        list[str] | None,
-        _option("advantage", "The formulation, my.py:name for your own; several: a grid.", "Optimization", "NAME,..."),
-    ] = None,
-    group_size: Annotated[int | None, _option("group_size", "Rollouts of a prompt, G.", "Optimization")] = None,
-    num_prompts: Annotated[int | None, _option("num_prompts", "Prompts of a step.", "Optimization")] = None,
-    sampling: Annotated[
-        str | None, _option("sampling", f"What becomes of dead groups: {_either(SAMPLINGS)}.", "Optimization", "NAME")
-    ] = None,
-    vllm: Annotated[
-        str | None, _option("vllm", "Sample by vLLM: TRL's vllm_* arguments without vllm_.", "Optimization", "JSON")
-    ] = None,
-    max_resampling: Annotated[
-        int | None, _option("max_resampling", "Rounds of dynamic sampling; 4 by default.", "Optimization")
-    ] = None,
-    steps: Annotated[int | None, _option("steps", "Optimizer updates.", "Optimization")] = None,
-    learning_rate: Annotated[
-        list[str] | None, _option("learning_rate", "Of AdamW; several: a grid.", "Optimization", "X,...")
-    ] = None,
-    critic_learning_rate: Annotated[
-        float | None, _option("critic_learning_rate", "Of the head of token_critic and gae.", "Optimization", "X")
-    ] = None,
-    max_grad_norm: Annotated[float | None, _option("max_grad_norm", "Clip to this.", "Optimization", "X")] = None,
-    match_grad_norm: Annotated[
-        float | None, _option("match_grad_norm", "Scale each gradient to this norm.", "Optimization", "X")
-    ] = None,
-    gradient_accumulation_steps: Annotated[
-        int | None, _option("gradient_accumulation_steps", "Parts of a step.", "Optimization")
-    ] = None,
-    beta: Annotated[float | None, _option("beta", "Weight of the KL penalty.", "Optimization", "X")] = None,
-    loss_type: Annotated[
-        str | None, _option("loss_type", f"Average over tokens: {_either(LOSS_TYPES)}.", "Optimization", "NAME")
-    ] = None,
-    checkpoint_every: Annotated[int | None, _option("checkpoint_every", "Updates a checkpoint.", "Run")] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Say nothing but errors on stderr.", rich_help_panel="Output")
-    ] = False,
+    quiet: Annotated[bool, output_option("--quiet", "-q", help="Say nothing but errors on stderr.")] = False,
+    **settings: Any,
 ) -> None:
     """Train a reference run with GRPO and keep everything that the other commands need.
 
@@ -142,20 +126,20 @@ def train(
 
     Under `torchrun` or `accelerate launch -m gradscope train ...` several processes make one run.
     """
-    given = {name: value for name, value in context.params.items() if value is not None and name not in _NOT_FIELDS}
-    if vllm is not None:
-        given["vllm"] = _read_json("--vllm", vllm)
+    given = {name: value for name, value in settings.items() if value is not None}
+    if "vllm" in given:
+        given["vllm"] = _read_json("--vllm", given["vllm"])
     base = (read_config(config) if config is not None else _DEFAULTS).to_json()
     varied: dict[str, Any] = {
-        "advantages": parse_names("--advantage", advantage),
-        "learning_rates": parse_numbers("--learning-rate", learning_rate),
+        "advantages": parse_names("--advantage", given.pop("advantage", None)),
+        "learning_rates": parse_numbers("--learning-rate", given.pop("learning_rate", None)),
         "seeds": parse_counts("--seeds", seeds),
     }
     if config is not None and not varied["advantages"]:
         _check_code(base["advantage"])
     how = {"resume": resume, "force": force, "quiet": quiet}
     if seeds or any(len(values) > 1 for values in varied.values()):
-        _check_seeds(seed, seeds)
+        _check_seeds(settings["seed"], seeds)
         grid = TrainConfig.from_json(base | given)
         _train_grid(grid, varied, jobs, **how)
         if not quiet:
@@ -197,7 +181,7 @@ def _show_answer(folder: Path, config: TrainConfig) -> None:
     reports = [measure_pass_at_k(folder)] if config.heldout_prompts else []
     for report in (*reports, measure_degeneracy(folder)):
         show(render_table(report, [VERDICT]))
-    show_next(*([command, str(folder)] for command in ("degeneracy", "replay", "report")))
+    show_next(["degeneracy", str(folder)])
 
 
 def _check_code(configured: str) -> None:

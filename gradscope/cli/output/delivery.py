@@ -14,17 +14,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gradscope.cli.output.next_commands import show_next
-from gradscope.cli.output.progress import progress_bar
-from gradscope.cli.output.streams import pause, say, write_data
+from gradscope.cli.output.streams import pause, progress_bar, say, show_next, write_data
 from gradscope.cli.output.streams import show as print_result
 from gradscope.errors import OutputExistsError
-from gradscope.machine.processes import num_processes, process_index
+from gradscope.machine import num_processes, process_index
 from gradscope.option import Option
 from gradscope.progress import ProgressCallback
 from gradscope.render.files import document_of, notes_of
@@ -43,11 +42,6 @@ def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> I
 
     With ``force`` files of the same name are replaced and everything else in the folder stays: it may be a home. What
     the command read is never replaced.
-
-    Args:
-        folder: Where the files belong.
-        force: Write into a folder that is not empty.
-        inputs: The files that were read, known at the latest when the block ends.
 
     Yields:
         An empty folder beside it, on the same disk; an exception removes it and leaves ``folder`` as it was.
@@ -72,10 +66,6 @@ def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> I
 @contextmanager
 def unfinished_folder(folder: Path, *, force: bool) -> Iterator[Path]:
     """A place for finished parts of work that may be interrupted; it goes when the work is done, and only then.
-
-    Args:
-        folder: Where the work's files belong.
-        force: Throw away what an earlier call left there.
 
     Yields:
         A hidden folder beside it, which need not exist.
@@ -127,7 +117,7 @@ def _move_files(aside: Path, folder: Path, inputs: Sequence[str], *, force: bool
             atomic_write(target, file.read_bytes(), force=force)  # the folder is a disk of its own
 
 
-_OUTPUT = "Output"
+_option = partial(Option, panel="Output")
 _MOST_NAMED = 3
 _LINE = 80
 """Characters of what a terminal is told of an input, as far as it can do with them; ``--show notes`` says all."""
@@ -137,34 +127,26 @@ _LINE = 80
 class DeliveryOptions:
     """What a person wants of a result, and where."""
 
-    as_json: Annotated[bool, Option(("--json",), "Print one JSON document and nothing else.", _OUTPUT)] = False
-    """Print the JSON document instead of the table."""
+    as_json: Annotated[bool, _option("Print one JSON document and nothing else.", flags=("--json",))] = False
     output: Annotated[
-        Path | None, Option(("--output", "-o"), "Write JSON, CSV, arrays and figures there.", _OUTPUT, metavar="DIR")
+        Path | None, _option("Write JSON, CSV, arrays and figures there.", "DIR", flags=("--output", "-o"))
     ] = None
-    """The folder for files; it is refused before any work where something is in the way."""
-    force: Annotated[bool, Option(("--force",), "Replace files of the same name there.", _OUTPUT)] = False
-    """Write into a folder that is not empty."""
-    quiet: Annotated[bool, Option(("--quiet", "-q"), "Say nothing but errors on stderr.", _OUTPUT)] = False
-    """No notes, no progress."""
+    """It is refused before any work where something is in the way."""
+    force: Annotated[bool, _option("Replace files of the same name there.")] = False
+    quiet: Annotated[bool, _option("Say nothing but errors on stderr.", flags=("--quiet", "-q"))] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """Where one command's result goes."""
 
-    as_json: bool
-    """Print the JSON document instead of the table."""
-    staging: Path | None
-    """The folder to write into until all files are there; None: no files."""
+    as_json: bool  # print the JSON document instead of the table
+    staging: Path | None  # the folder to write into until all files are there; None: no files
     unfinished: Path | None
     """The folder where finished steps wait for a second call, should this one be interrupted; None: no files."""
-    quiet: bool
-    """Say nothing but errors on stderr."""
-    lost: list[str] = field(default_factory=list)
-    """What could not be read of the input of a result that was delivered."""
-    inputs: list[str] = field(default_factory=list)
-    """The files that the result was read from, which nothing replaces."""
+    quiet: bool  # say nothing but errors on stderr
+    lost: list[str] = field(default_factory=list)  # what could not be read of the input of a result that was delivered
+    inputs: list[str] = field(default_factory=list)  # the files that the result was read from, which nothing replaces
     said: set[str] = field(default_factory=set)
     """What was said while the work went on, so that it is not said again at its end."""
 
@@ -236,10 +218,6 @@ class Delivery:
 @contextmanager
 def delivery(options: DeliveryOptions, *, judges: bool = False) -> Iterator[Delivery]:
     """Opens the output folder around a command's work; of several processes the main one does, and all are connected.
-
-    Args:
-        options: What a person wants of the result.
-        judges: Whether the command has a verdict of its own, whose exit code counts what could not be read.
 
     Yields:
         The delivery; at its end the files are in their place and named on stderr.

@@ -1,17 +1,25 @@
-"""stdout is data, stderr is talk; neither lets a log's text act on the terminal. Of several processes one prints."""
+"""stdout is data, stderr is talk; neither lets a log's text act on the terminal. Of several processes one prints.
+
+How far the work is stands on stderr, a bar on a terminal and a line now and then elsewhere; the commands that a person
+may paste next stand below the answer.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
+import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from gradscope.machine.processes import process_index, speaks
+from gradscope.machine import num_processes, process_index, speaks
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.render.words import QUIET, STYLES, plain
 from gradscope.writing import naming
 
@@ -121,3 +129,113 @@ def write_data(text: str) -> None:
 
 def _console(stream: object) -> Console:
     return Console(file=stream, markup=False, emoji=False, highlight=False)  # type: ignore[arg-type]
+
+
+_SWITCHES = frozenset({"--json", "--force", "--follow", "--update-baseline"})
+_WITH_VALUE = frozenset({"--output", "-o", "--show", "--every", "--idle"})
+"""What the next command has no use for: it prints, once, and it does not replace files."""
+
+
+def typed_again(typed: Sequence[str]) -> list[str]:
+    """The arguments typed behind a command that decide what is computed: no files, no JSON, no tables."""
+    kept: list[str] = []
+    words = iter(typed)
+    for word in words:
+        name, has_value, _ = word.partition("=")
+        if name in _WITH_VALUE:
+            if not has_value:
+                next(words, None)
+        elif word not in _SWITCHES and not (word.startswith("-o") and not word.startswith("--")):
+            kept.append(word)
+    return kept
+
+
+def of_same_run(context: typer.Context, command: str) -> list[str]:
+    """Another command on the same run, with those of the options typed that it has too."""
+    other = context.find_root().command.commands[command]  # type: ignore[attr-defined]
+    shared = {word for one in other.params for word in one.opts}
+    has_value = {word: not getattr(one, "is_flag", True) for one in context.command.params for word in one.opts}
+    again: list[str] = []
+    words = iter(typed_again(context.meta["typed"]))
+    for word in words:
+        name, equals, _ = word.partition("=")
+        taken = [word, *([next(words, "")] if has_value.get(name) and not equals else [])]
+        if not word.startswith("-") or name in shared:
+            again += taken
+    return [command, *again]
+
+
+def show_next(*commands: Sequence[str], apart: bool = True) -> None:
+    """Print commands to paste, the words behind ``gradscope`` each; of several processes none, they have a launcher."""
+    if num_processes() == 1:
+        if apart:
+            show_line("")
+        for words in commands:
+            show_command(["gradscope", *words])
+
+
+LINE_EVERY = 30.0  # seconds between two lines in a file of logs: a run of an hour fills no more than two pages
+FIRST_AFTER = 5.0
+"""Seconds until the first line, where it can say what is left: who waits wants to know whether to wait."""
+_BAR = 20
+
+
+@contextmanager
+def progress_bar(*, quiet: bool) -> Iterator[ProgressCallback]:
+    """A bar for work that reports how far it is; on a stderr that is no terminal a line from time to time."""
+    if quiet:
+        yield no_progress
+        return
+    if not sys.stderr.isatty():
+        yield _lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+
+    console = Console(file=sys.stderr, markup=False, emoji=False)
+    label_room = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    columns = (
+        TimeRemainingColumn(),
+        BarColumn(bar_width=_BAR),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False, table_column=label_room),
+    )
+    with Progress(*columns, console=console, transient=True, expand=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def report(done: float, total: int, label: str) -> None:
+            bar.update(task, completed=done, total=total, description=label)
+
+        yield report
+
+
+def _lines() -> ProgressCallback:
+    said = begun = time.monotonic()
+    of, first, wait, began_moving = 0, 0.0, FIRST_AFTER, False
+
+    def report(done: float, total: int, label: str) -> None:
+        nonlocal said, begun, of, first, wait, began_moving
+        now = time.monotonic()
+        if total != of or done < first:  # another piece of work
+            begun, of, first, began_moving = now, total, done, False
+        left = (total - done) * (now - begun) / (done - first) if first < done < total else None
+        starts = left is not None and not began_moving
+        due = LINE_EVERY if left is None or starts else wait
+        if starts:  # its pace is that of loading a model
+            begun, first, began_moving = now, done, True
+        if now - said < due:
+            return
+        estimate = "" if left is None or left < 1 else f"about {_duration(left)} left: "
+        sys.stderr.write(f"{estimate}{int(done)} of {total} {label}\n")
+        sys.stderr.flush()
+        said, wait = now, LINE_EVERY
+
+    return report
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -34,7 +34,7 @@ from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import conflict_findings
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.machine.processes import process_index
+from gradscope.machine import process_index
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import Resampling, difference_of
 from gradscope.metrics.uncertainty.paired import holm, rise_by_flips, rise_by_interval
@@ -88,8 +88,6 @@ def check_run(
         requirements: What is required, in place of the settings' requirements.
         update_baseline: Write this run's numbers into the baseline instead of comparing with it.
         force: Replace the baseline that is there.
-        read: How to read the run; None: recognize everything.
-        engine: How to compute gradient metrics; None: the defaults.
         progress: True for a line on stderr, or a callback, told how far the copying of a URL is.
 
     Returns:
@@ -97,7 +95,7 @@ def check_run(
         were. A requirement's meaning says where the interval holds the limit.
 
     Raises:
-        UsageError: Nothing is required, or a baseline is to be updated and no file is named.
+        UsageError: No requirement was given, or a baseline is to be updated and no file is named.
         OutputExistsError: The baseline to be updated is there and ``force`` is off, or it is none.
     """
     settings = settings or CheckSettings()
@@ -108,7 +106,7 @@ def check_run(
     ]
     if not required and not track:
         raise UsageError(
-            "Nothing is required of the run.", hint="Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
+            "No requirement was given.", hint="Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
         )
     if baseline is None and (update_baseline or track):
         raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")

@@ -35,7 +35,7 @@ from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
 from gradscope.metrics.sampler import TokenCell
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.studentized import cluster_sums
-from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
+from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
 from gradscope.results.tokens import CorrectionEffect, TokenKind
 from gradscope.rollouts.groups import groups_of_steps
 from gradscope.rollouts.read_options import ReadOptions
@@ -78,6 +78,7 @@ def _values(table: GroupTable, name: str) -> NDArray[np.float64]:
 
 
 _OF_EACH_STEP = frozenset(field.name for field in fields(StepDegeneracy))
+_OF_COURSE = frozenset(field.name for field in fields(DegeneracyCourse)) & set(CATALOG)
 _OF_GROUPS = _OF_EACH_STEP | {"relative_gap", "gap_decomposition", "frac_reward_conflict"}
 """Where in a degeneracy report the numbers stand that some steps have too: their groups are measured together."""
 
@@ -214,6 +215,9 @@ class MetricValues:
         entry = CATALOG.get(metric)
         if self._is_logged_alone(metric):
             rows = {step: self.run.metrics.get(step, {}).get(metric) for step in self.run.every_step}
+        elif metric in _OF_COURSE:
+            course = self.degeneracy().course
+            rows = dict(zip(course.step, getattr(course, metric), strict=True))
         elif _part_of_groups(metric) in _OF_EACH_STEP:
             rows = {row.step: getattr(row, metric).value for row in self.degeneracy().by_step}
         elif _part_of_log(metric):
@@ -478,7 +482,9 @@ def furthest_deviation(run: Run) -> tuple[Estimate, str]:
     """How far the step that `gradscope spike` would choose stands out, and by which number, in words."""
     courses = courses_of(run)
     step = outstanding_step(courses)
-    told = [metric_at(name, course, step, was_named=False) for name, course in courses.items() if step in course]
+    told = [
+        metric_at(name, course, step, num_chosen_from=len(course)) for name, course in courses.items() if step in course
+    ]
     broken = next((one for one in told if not one.value.is_defined), None)
     if broken is not None:
         return broken.deviation, f"deviation of {broken.name} at step {step}"

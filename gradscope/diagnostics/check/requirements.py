@@ -182,9 +182,6 @@ def parse_requirement(text: str) -> Requirement:
     Whether there is such a metric is decided by :func:`check_run`, which knows what the trainer logged; its error names
     the nearest one.
 
-    Returns:
-        The requirement.
-
     Raises:
         UsageError: The text does not read so, the operator is none, or the limit is not a finite number.
 

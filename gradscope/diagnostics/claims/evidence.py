@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.advantages.token import return_to_go
+from gradscope.advantages.group import return_to_go
 from gradscope.diagnostics.check.metric_values import MetricValues
 from gradscope.diagnostics.degeneracy.group_rewards import chosen_threshold, group_rewards, group_table
 from gradscope.diagnostics.inputs.steps import MeasuredStep
@@ -37,8 +37,7 @@ from gradscope.rollouts.groups import RolloutGroup, sizes_of
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.rank.collected import Collected
-    from gradscope.diagnostics.rank.tokens.changes import FollowedTokens
-    from gradscope.diagnostics.rank.tokens.weighed import WeighedTokens
+    from gradscope.diagnostics.rank.tokens.weighed import FollowedTokens, WeighedTokens
 
 BY_SIDE: dict[int, ClaimVerdict] = {1: "supported", 0: "cannot_tell", -1: "contradicted"}
 NO_NULL = Estimate.undefined_because("no chance model belongs to this number")
@@ -100,9 +99,6 @@ def in_range(estimate: Estimate, low: float, high: float, *, num_tests: int = 1)
 def on_side(estimate: Estimate) -> ClaimVerdict:
     """The rule for a direction: supported where the whole interval lies above zero, contradicted where it lies below.
 
-    Returns:
-        The verdict.
-
     Example:
         >>> on_side(Estimate(value=0.4, low=0.3, high=0.5)), on_side(Estimate(value=0.0, low=-0.1, high=0.1))
         ('supported', 'cannot_tell')
@@ -118,9 +114,6 @@ def rises(estimate: Estimate, null: float, margin: float) -> ClaimVerdict:
         margin: The least excess worth the name: an interval that ends below it contradicts the claim, though it may be
             above zero.
 
-    Returns:
-        The verdict.
-
     Example:
         >>> rises(Estimate(value=0.2, low=0.1, high=0.3), 0.0, 0.02)
         'supported'
@@ -135,9 +128,6 @@ def rises(estimate: Estimate, null: float, margin: float) -> ClaimVerdict:
 
 def together(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
     """All of several must hold: one that is contradicted decides, and all must be supported.
-
-    Returns:
-        The verdict on the claim.
 
     Example:
         >>> together(["supported", "cannot_tell"]), together(["supported", "contradicted"])
@@ -232,7 +222,7 @@ class Evidence(MetricValues):
         """The same tokens, and what became of them by the next checkpoint."""
         self._may_compute()
         weighed = self.weighed_tokens()
-        from gradscope.diagnostics.rank.tokens.changes import follow
+        from gradscope.diagnostics.rank.tokens.weighed import follow
 
         found: FollowedTokens = self._once("followed tokens", lambda: follow(self.run, weighed, self.engine))
         return found
@@ -304,7 +294,7 @@ def _check_two(number: int) -> None:
     if number < 2:
         raise InputError("The run has no samples of held-out prompts before and after training.")
     if number > 2:
-        raise InputError(f"Reach is told from two files of samples, before and after, and there are {number}.")
+        raise InputError(f"Reach needs two files of samples, before and after, and there are {number}.")
 
 
 def _with_a_step(found: Collected) -> Collected:

@@ -268,7 +268,7 @@ def moves_as_asked(evidence: Evidence) -> Judgement:
     if not steps:
         return cannot_tell(next(iter(found.missing.values()), NO_TOKENS))
     tokens = [found.weighed[step].tokens for step in steps]
-    from gradscope.diagnostics.rank.tokens.changes import matched_change
+    from gradscope.diagnostics.rank.tokens.weighed import matched_change
 
     matched = matched_change(tokens, [found.changes[step] for step in steps])
     if matched.undefined is not None:

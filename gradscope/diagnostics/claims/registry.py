@@ -44,51 +44,29 @@ _about_two = partial(
     settle=_MORE_ROLLOUTS,
     ours=True,
 )
+_MATRICES = (
+    ("rollouts", ", a row a rollout's gradient by all parameters", gradients.of_rollouts("rollout")),
+    ("tokens", ", a row a token's gradient by all parameters", gradients.of_tokens("token")),
+    ("weights", " of dL/dW of one group, mean over weights", gradients.of_weights),
+    ("output_head", " of dL/dW of one group, output head", gradients.of_head),
+    ("hidden_rollouts", ", a row a rollout's gradient by the last hidden state", gradients.of_rollouts("hidden")),
+    ("hidden_tokens", ", a row a token's gradient by the last hidden state", gradients.of_tokens("hidden")),
+    ("logits", ", a row a token's gradient by the logits", gradients.of_tokens("logit")),
+    ("advantages", " of the advantages, rollouts by tokens", gradients.of_advantages),
+)
 _sparser = partial(
     Claim, source=_FOUNDATIONS, claim="The gradient grows sparser over training.", settle=_CHECKPOINTS, ours=True
 )
 
 
 CLAIMS: tuple[Claim, ...] = (
-    _about_two(
-        name="rank_two.rollouts",
-        metric="effective rank, a row a rollout's gradient by all parameters",
-        judge=partial(gradients.two_whatever_the_size, gradients.of_rollouts("rollout")),
-    ),
-    _about_two(
-        name="rank_two.tokens",
-        metric="effective rank, a row a token's gradient by all parameters",
-        judge=partial(gradients.two_whatever_the_size, gradients.of_tokens("token")),
-    ),
-    _about_two(
-        name="rank_two.weights",
-        metric="effective rank of dL/dW of one group, mean over weights",
-        judge=partial(gradients.two_whatever_the_size, gradients.of_weights),
-    ),
-    _about_two(
-        name="rank_two.output_head",
-        metric="effective rank of dL/dW of one group, output head",
-        judge=partial(gradients.two_whatever_the_size, gradients.of_head),
-    ),
-    _about_two(
-        name="rank_two.hidden_rollouts",
-        metric="effective rank, a row a rollout's gradient by the last hidden state",
-        judge=partial(gradients.two_whatever_the_size, gradients.of_rollouts("hidden")),
-    ),
-    _about_two(
-        name="rank_two.hidden_tokens",
-        metric="effective rank, a row a token's gradient by the last hidden state",
-        judge=partial(gradients.two_whatever_the_size, gradients.of_tokens("hidden")),
-    ),
-    _about_two(
-        name="rank_two.logits",
-        metric="effective rank, a row a token's gradient by the logits",
-        judge=partial(gradients.two_whatever_the_size, gradients.of_tokens("logit")),
-    ),
-    _about_two(
-        name="rank_two.advantages",
-        metric="effective rank of the advantages, rollouts by tokens",
-        judge=partial(gradients.two_whatever_the_size, gradients.of_advantages),
+    *(
+        _about_two(
+            name=f"rank_two.{name}",
+            metric=f"effective rank{matrix}",
+            judge=partial(gradients.two_whatever_the_size, of),
+        )
+        for name, matrix, of in _MATRICES
     ),
     Claim(
         name="rank_two.cause",

@@ -164,9 +164,6 @@ def compare_runs(
         strict: Whether a run that cannot be compared is an error.
         read: How to read logs; a reader that is named reads every run.
 
-    Returns:
-        The comparison.
-
     Raises:
         InputError: There are no two finished runs, two runs of ours have the same settings and seed, no two cells
             differ in what was asked for, or under ``strict`` a run cannot be compared.

@@ -22,6 +22,7 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.degeneracy import (
     BehindFilter,
+    DegeneracyCourse,
     DegeneracyReport,
     GapDecomposition,
     GroupSizeDegeneracy,
@@ -58,6 +59,7 @@ def degeneracy_as_logged(
     dead, passed, failed = (
         course_named(courses, name) for name in ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail")
     )
+    rows, findings = tuple(_rows(dead, passed, failed, by)), metric_findings(courses)
     return undefined(
         DegeneracyReport,
         _NONE,
@@ -81,7 +83,8 @@ def degeneracy_as_logged(
         gap_decomposition=undefined(GapDecomposition, _NONE),
         by_policy=(),
         policy_gap=None,
-        by_step=tuple(_rows(dead, passed, failed, by)),
+        by_step=rows,
+        course=DegeneracyCourse.of(rows),
         pass_rates=undefined(PassRateDistribution, _NONE, histogram=()),
         starvation=undefined(SignalCost, _NONE),
         advantages=(),
@@ -94,7 +97,8 @@ def degeneracy_as_logged(
         target=None if target_degeneracy is None else TargetDegeneracy(target=target_degeneracy, plans=()),
         frac_set_aside=frac_set_aside,
         quarantined=run.source.quarantined,
-        findings=metric_findings(courses),
+        summary=findings,
+        findings=findings,
         metrics=courses,
     )
 

@@ -51,9 +51,6 @@ def measure_prompts(
         threshold: From which of these rewards on a rollout passes; None: not known.
         main: The main one of several reward functions, which then tells instead; None: the reported reward does.
         name: How the reported reward is called.
-
-    Returns:
-        The rows, by the reward that should be learned.
     """
     groups = chosen.table
     values = chosen.values if main is None else groups.rewards[main]

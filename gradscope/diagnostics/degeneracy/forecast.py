@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -15,32 +16,20 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.degeneracy.group_rewards import undefined
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_at_size
-from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, fit_pass_rates
+from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, binomial_chances, fit_pass_rates
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
-from gradscope.metrics.outcomes.mixture import binomial_chances
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.degeneracy import GroupSizeDegeneracy
 from gradscope.results.signal import PassRateDistribution, RateBin, TargetDegeneracy, TargetPlan
 
 Array = NDArray[np.float64]
 
-HOPELESS, SOLVED = 0.01, 0.99
-"""Pass rates up to the one and from the other are the ends of the distribution."""
+HOPELESS, SOLVED = 0.01, 0.99  # pass rates up to the one and from the other are the ends of the distribution
 _MOST_INNER_BINS = 20
 
 
-def pass_rates_of(table: GroupTable) -> PassRates | str:
-    """The distribution of pass rates of a log, or the reason why there is none."""
-    if table.num_passing is None:
-        return NO_THRESHOLD
-    full = (table.num_passing == 0) | (table.num_passing == table.size)
-    if np.any(full != table.dead):
-        return "rewards within pass or fail differ, so passes do not tell which groups have equal rewards"
-    return fit_pass_rates(table.size, table.num_passing, table.prompt)
-
-
 def describe_pass_rates(table: GroupTable, rates: PassRates | str) -> PassRateDistribution:
-    """Shapes, fit, end masses and histogram of a distribution; undefined where :func:`pass_rates_of` gave a reason."""
+    """Shapes, fit, end masses and histogram of a distribution; undefined where ``rates`` is a reason."""
     if isinstance(rates, str):
         unknown = Estimate.undefined_because(rates, num_units=len(table.size))
         return undefined(PassRateDistribution, unknown, histogram=())
@@ -190,15 +179,24 @@ def _histogram(table: GroupTable, rates: PassRates) -> tuple[RateBin, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GroupSizes:
     """The groups of a log, asked about other sizes."""
 
     table: GroupTable  # the groups
     overall: DegeneracyEstimates  # their estimates at the logged size
-    rates: PassRates | str  # the distribution of their pass rates, or why there is none
     base: BasePassRate  # the p of the prediction
     resampling: Resampling  # how to resample
+
+    @cached_property
+    def rates(self) -> PassRates | str:
+        """The distribution of their pass rates, or why there is none."""
+        if self.table.num_passing is None:
+            return NO_THRESHOLD
+        full = (self.table.num_passing == 0) | (self.table.num_passing == self.table.size)
+        if np.any(full != self.table.dead):
+            return "rewards within pass or fail differ, so passes do not tell which groups have equal rewards"
+        return fit_pass_rates(self.table.size, self.table.num_passing, self.table.prompt)
 
     @property
     def logged(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -24,7 +25,7 @@ from gradscope.metrics.outcomes.degeneracy import (
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
-from gradscope.results.degeneracy import StepDegeneracy
+from gradscope.results.degeneracy import DegeneracyCourse, StepDegeneracy
 from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.run import Run
 
@@ -137,7 +138,7 @@ def course_of_run(
     # ``known`` has the estimates of earlier calls with the same options, and takes in those of this one.
     chosen = group_rewards(run, reward)
     table = group_table(chosen, chosen_threshold(chosen, success_threshold))
-    return course(run, table, "step", reward, EstimateOptions(), known)
+    return degeneracy_by_step(run, table, "step", reward, EstimateOptions(), known)
 
 
 def chosen_threshold(chosen: GroupRewards, success_threshold: float | None) -> float | None:
@@ -172,7 +173,30 @@ def _level_counts(chosen: GroupRewards) -> NDArray[np.int64]:
     return counts
 
 
-def course(
+def measure_course(run: Run, table: GroupTable, by: By, reward: str | None) -> DegeneracyCourse:
+    """The shares of :func:`degeneracy_by_step` alone."""
+    ordered, bounds = _in_steps(table, by)
+    starts, size = bounds[:-1], np.diff(bounds)
+    first, last = ordered.step[starts], ordered.step[bounds[1:] - 1]
+
+    def means(values: NDArray[Any]) -> Sequence[float]:  # of millions of steps objects would take a gigabyte
+        return array("d", (np.add.reduceat(values, starts, dtype=np.float64) / size).tobytes())
+
+    dead, passing = ordered.dead, ordered.num_passing
+    unknown = (None,) * len(size)
+    return DegeneracyCourse(
+        step=array("q", first.tobytes()),
+        last_step=array("q", last.tobytes()),
+        frac_reward_zero_std=means(dead),
+        frac_all_pass=unknown if passing is None else means(dead & (passing == ordered.size)),
+        frac_all_fail=unknown if passing is None else means(dead & (passing != ordered.size)),
+        frac_tied=means(dead) if passing is None else (0.0,) * len(size),
+        pass_rate=unknown if passing is None else means(passing / ordered.size),
+        logged=tuple(_logged(run, *ends, reward) for ends in zip(first.tolist(), last.tolist(), strict=True)),
+    )
+
+
+def degeneracy_by_step(
     run: Run,
     table: GroupTable,
     by: By,
@@ -181,20 +205,26 @@ def course(
     known: KnownEstimates | None = None,
 ) -> tuple[StepDegeneracy, ...]:
     """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names what the table is of."""
-    is_ordered = bool(np.all(np.diff(table.step) >= 0))
-    ordered = table if is_ordered else table.take(np.argsort(table.step, kind="stable"))
-    ends = np.flatnonzero(np.diff(ordered.step, append=ordered.step[-1] + 1)) + 1
-    if by == "window":
-        ends = np.array([part[-1] for part in np.array_split(ends, min(NUM_WINDOWS, len(ends)))])
-    bounds = [0, *ends.tolist()]
+    ordered, ends = _in_steps(table, by)
+    bounds = ends.tolist()
 
     def rows() -> Iterator[StepDegeneracy]:
-        for first in range(0, len(ends), _STEPS_AT_ONCE):
+        for first in range(0, len(bounds) - 1, _STEPS_AT_ONCE):
             spans = [ordered.take(slice(*ends)) for ends in pairwise(bounds[first : first + _STEPS_AT_ONCE + 1])]
             estimates = options.estimates(spans) if known is None else _estimates(spans, options, known)
             yield from (_row(run, groups, reward, found) for groups, found in zip(spans, estimates, strict=True))
 
     return tuple(rows())
+
+
+def _in_steps(table: GroupTable, by: By) -> tuple[GroupTable, NDArray[np.int64]]:
+    """The groups by step, and where each row's groups begin and end, [rows + 1]."""
+    is_ordered = bool(np.all(np.diff(table.step) >= 0))
+    ordered = table if is_ordered else table.take(np.argsort(table.step, kind="stable"))
+    ends = np.flatnonzero(np.diff(ordered.step, append=ordered.step[-1] + 1)) + 1
+    if by == "window":
+        ends = np.array([part[-1] for part in np.array_split(ends, min(NUM_WINDOWS, len(ends)))])
+    return ordered, np.concatenate([[0], ends])
 
 
 def _estimates(
@@ -215,15 +245,17 @@ def _digest(groups: GroupTable) -> bytes:
 
 def _row(run: Run, groups: GroupTable, reward: str | None, estimates: DegeneracyEstimates) -> StepDegeneracy:
     """The row of the groups of one step, or of neighboring ones."""
-    step = last = int(groups.step[0])
-    if groups.step[-1] != step:
-        last = int(groups.step[-1])
-    # One reward function's share is another number than the trainer's; so is a share of other rollouts.
-    comparable = reward is None and step == last and not run.is_means(step)
+    step, last = int(groups.step[0]), int(groups.step[-1])
     return StepDegeneracy(
         step=step,
         last_step=last,
         num_groups=len(groups.size),
         **estimates_of(estimates, StepDegeneracy),
-        logged=run.metrics.get(step, {}).get("frac_reward_zero_std") if comparable else None,
+        logged=_logged(run, step, last, reward),
     )
+
+
+def _logged(run: Run, step: int, last: int, reward: str | None) -> float | None:
+    """The trainer's own share; one reward function's is another number, and so is a share of other rollouts."""
+    comparable = reward is None and step == last and not run.is_means(step)
+    return run.metrics.get(step, {}).get("frac_reward_zero_std") if comparable else None

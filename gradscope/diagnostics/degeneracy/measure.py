@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from gradscope.diagnostics.degeneracy.breakdowns import (
     measure_policies,
     measure_prompts,
 )
-from gradscope.diagnostics.degeneracy.forecast import GroupSizes, describe_pass_rates, pass_rate_origin, pass_rates_of
+from gradscope.diagnostics.degeneracy.forecast import GroupSizes, describe_pass_rates, pass_rate_origin
 from gradscope.diagnostics.degeneracy.group_rewards import (
     TRAINER_REWARD,
     By,
@@ -30,17 +29,18 @@ from gradscope.diagnostics.degeneracy.group_rewards import (
     GroupRewards,
     KnownEstimates,
     chosen_threshold,
-    course,
     course_of_run,
+    degeneracy_by_step,
     estimates_of,
     group_rewards,
     group_table,
+    measure_course,
     undefined,
 )
 from gradscope.diagnostics.degeneracy.reward_functions import measure_reward_functions
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
-from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings
+from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, degeneracy_summary
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, split_gap
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
@@ -53,6 +53,7 @@ from gradscope.results.degeneracy import (
     Overdispersion,
     StepDegeneracy,
 )
+from gradscope.results.envelope import deferred
 from gradscope.results.source import Source
 from gradscope.rollouts.places.fetch import log_extent
 from gradscope.rollouts.places.urls import shown
@@ -85,12 +86,7 @@ def measure_degeneracy(
         target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
         by: Rows of the course over time: each ``step``, or at most ten ``window``s of neighboring steps.
         reward: One reward function by name; None: the trainer's scalar.
-        resampling: How often, and from which seed.
-        read: How to read the run; None: recognize everything.
         progress: True for a line on stderr, or a callback, told how far the reading of a large log is.
-
-    Returns:
-        The report.
     """
     progress = reporter(progress)
     run = read_run(path, read, rewards_only=True, progress=progress, metrics_alone=True)
@@ -134,18 +130,14 @@ def degeneracy_of_run(
     threshold = chosen_threshold(chosen, success_threshold)
     table = group_table(chosen, threshold)
     options = EstimateOptions(base_pass_rate=base_pass_rate, resampling=resampling)
-    beside = ThreadPoolExecutor(1)  # the deals are drawn outside the interpreter's lock
-    overdispersion = beside.submit(_overdispersion, table, options)
-    beside.shutdown(wait=False)
     overall = options.estimate(table)
-    between, over_time = split_gap(table, overall.jensen_gap, base_pass_rate=base_pass_rate)
-    rates = pass_rates_of(table)
-    sizes = GroupSizes(table=table, overall=overall, rates=rates, base=base_pass_rate, resampling=options.resampling)
+    sizes = GroupSizes(table=table, overall=overall, base=base_pass_rate, resampling=resampling)
     starvation = measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
     policies, policy_gap = measure_policies(chosen, table, threshold, resampling=resampling)
     rewards = measure_reward_functions(run, chosen, reward, resampling=resampling)
     name = reward or rewards.part or TRAINER_REWARD
     prompts = measure_prompts(chosen, threshold, rewards.main if name == TRAINER_REWARD else None, name=name)
+    logged = _logged_groups(run, chosen)
     report = DegeneracyReport(
         source=run.source,
         reward=name,
@@ -157,17 +149,20 @@ def degeneracy_of_run(
         course_pass_rate_origin=pass_rate_origin(base_pass_rate or by, len(chosen.table)),
         **estimates_of(overall, DegeneracyReport),
         behind_filter=measure_behind_filter(run, table, reward, resampling),
-        predictions=_predictions(table, overall, options),
-        overdispersion=overdispersion.result(),
+        predictions=deferred(lambda: _predictions(table, overall, options)),
+        overdispersion=deferred(lambda: _overdispersion(table, options)),
         by_group_size=sizes.rows(group_sizes),
-        gap_decomposition=GapDecomposition(between_prompts=between, over_time=over_time),
+        gap_decomposition=deferred(lambda: _gap_decomposition(table, overall, options)),
         by_policy=policies,
         policy_gap=policy_gap,
         by_environment=measure_environments(chosen, table, resampling=resampling),
-        by_step=course(run, table, by, reward, options),
-        pass_rates=describe_pass_rates(table, rates),
+        by_step=deferred(lambda: degeneracy_by_step(run, table, by, reward, options)),
+        course=measure_course(run, table, by, reward),
+        pass_rates=deferred(lambda: describe_pass_rates(table, sizes.rates)),
         starvation=starvation,
-        advantages=measure_advantage_mass(chosen, run.settings.get("advantage"), resampling=resampling),
+        advantages=deferred(
+            lambda: measure_advantage_mass(chosen, run.settings.get("advantage"), resampling=resampling)
+        ),
         advantages_of=rewards.advantages_of,
         by_reward=rewards.functions,
         frac_reward_conflict=rewards.frac_conflict,
@@ -177,8 +172,10 @@ def degeneracy_of_run(
         target=None if target_degeneracy is None else sizes.target(target_degeneracy, starvation.tokens_per_rollout),
         frac_set_aside=frac_set_aside(run.source),
         quarantined=run.source.quarantined,
+        summary=deferred(lambda: degeneracy_summary(report, logged)),
+        findings=deferred(lambda: degeneracy_findings(report, logged, sizes.doubled())),
     )
-    return replace(report, findings=degeneracy_findings(report, _logged_groups(run, chosen), sizes.doubled()))
+    return report
 
 
 def frac_set_aside(source: Source) -> Estimate:
@@ -232,6 +229,11 @@ def _predictions(
             )
         )
     return tuple(rows)
+
+
+def _gap_decomposition(table: GroupTable, overall: DegeneracyEstimates, options: EstimateOptions) -> GapDecomposition:
+    between, over_time = split_gap(table, overall.jensen_gap, base_pass_rate=options.base_pass_rate)
+    return GapDecomposition(between_prompts=between, over_time=over_time)
 
 
 def _overdispersion(table: GroupTable, options: EstimateOptions) -> Overdispersion:
@@ -324,7 +326,7 @@ def _news(course: Sequence[StepDegeneracy], told: dict[int, StepDegeneracy]) -> 
 
 def _check_pace(pace: Pace) -> None:
     if pace.every <= 0:
-        raise UsageError(f"Looks are some seconds apart, got {pace.every:g}.", hint="Write --every 2")
+        raise UsageError(f"--every is a positive number of seconds, got {pace.every:g}.", hint="Write --every 2")
     if pace.idle is not None and pace.idle < pace.every:
         raise UsageError(
             f"It cannot end after {pace.idle:g} seconds without growth and look every {pace.every:g} seconds.",

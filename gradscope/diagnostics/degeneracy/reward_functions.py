@@ -107,6 +107,14 @@ def measure_reward_functions(
     # where the main one does not apply, as to another task, it is not tied
     is_tied = spreads[main] <= EQUAL_REWARDS if main in spreads else np.zeros(len(groups), dtype=np.bool_)
     decided = is_tied & (groups.spread(groups.reward) > EQUAL_REWARDS)
+    found = MeasuredRewards(
+        main=main if main in apart and sum(map(bool, (weights or {}).values())) > 1 else None,
+        part=part,
+        frac_conflict=_mean(decided, groups, resampling) if main in apart else _unknown(main, groups),
+        frac_main_differs=_mean(apart[main], groups, resampling) if main in apart else _unknown(main, groups),
+    )
+    if len(names) < 2:
+        return found
     scaled = _scaled(run, groups)
     with np.errstate(over="ignore", invalid="ignore"):  # what cannot be squared is undefined, with that reason
         sums = _sums(groups, names, weights or {}, scaled, decided)
@@ -124,14 +132,7 @@ def measure_reward_functions(
         )
         for name in names
     )
-    found = MeasuredRewards(
-        functions=functions if len(functions) > 1 else (),
-        advantages_of="" if isinstance(scaled, str) else scaled.name,
-        main=main if main in apart and sum(map(bool, (weights or {}).values())) > 1 else None,
-        part=part,
-        frac_conflict=_mean(decided, groups, resampling) if main in apart else _unknown(main, groups),
-        frac_main_differs=_mean(apart[main], groups, resampling) if main in apart else _unknown(main, groups),
-    )
+    found = replace(found, functions=functions, advantages_of="" if isinstance(scaled, str) else scaled.name)
     if not decided.any():
         return found
     others = [name for name, weight in (weights or {}).items() if weight and name != main]

@@ -255,7 +255,7 @@ def _why_not_reach(rows: Sequence[PassAtKDifference], beyond: bool) -> str:
     if beyond:
         return f"; some prompts are solved anew, beyond any best of {MOST_SHARPENING} of the first, others may be lost"
     if rows[-1].difference.side_of_zero > 0:
-        return f"; the best of at most {MOST_SHARPENING} samples of the first is not ruled out"
+        return f"; the best of up to {MOST_SHARPENING} samples of the first may explain them"
     return ""
 
 
@@ -284,12 +284,7 @@ def measure_pass_at_k(
         ks: Budgets; none: powers of two, 5, 10, 20, 50 and 100 up to the largest n, and that n. Budgets beyond n are
             forecast, apart from the estimates.
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        read: How to read the files; None: recognize everything.
-        resampling: How often, and from which seed.
         progress: True for a line on stderr, or a callback, told how far copying a URL and reading are.
-
-    Returns:
-        The report.
 
     Raises:
         UsageError: No file was given, or a budget is below 1.

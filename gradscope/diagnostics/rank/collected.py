@@ -41,8 +41,7 @@ from gradscope.diagnostics.rank.weight_updates import (
 from gradscope.diagnostics.replay.measure import logprob_difference
 from gradscope.errors import GradscopeError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.metrics.gram.geometry import batch_norm
-from gradscope.metrics.gram.sparsity import row_sparsity
+from gradscope.metrics.gram.geometry import batch_norm, row_sparsity
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
 from gradscope.results.rank import (

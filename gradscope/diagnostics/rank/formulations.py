@@ -35,7 +35,9 @@ from gradscope.metrics.gram.geometry import (
     group_sums,
     projection_shares,
     row_norms,
+    row_sparsity,
     update_gram,
+    zero_groups,
 )
 from gradscope.metrics.gram.interference import prompt_effects
 from gradscope.metrics.gram.reward_baselines import (
@@ -45,7 +47,6 @@ from gradscope.metrics.gram.reward_baselines import (
     reward_norm_correlation,
     second_moment,
 )
-from gradscope.metrics.gram.sparsity import row_sparsity, zero_groups
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means
 from gradscope.results.rank import (

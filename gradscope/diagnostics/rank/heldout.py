@@ -62,7 +62,7 @@ def read_heldout(
     usable = [rollout for rollout in correct if _has_answer(rollout)]
     if not usable:
         raise InputError(
-            f"{path} holds {len(correct)} correct samples, and of none both the prompt and the answer.",
+            f"{path} holds {len(correct)} correct samples, but none with both a prompt and an answer.",
             hint="Give a file with the columns prompt, completion and reward, one row a sample.",
         )
     prompts = _by_prompt(usable)
@@ -94,7 +94,7 @@ def _correct(path: str | Path, rollouts: Sequence[Rollout], threshold: float | N
     correct = [rollout for rollout, reward in graded if reward >= least]
     if not correct:
         raise InputError(
-            f"None of the {len(graded):,} samples in {path} is correct, so there is no answer to hold a step against.",
+            f"None of the {len(graded):,} samples in {path} is correct, so there is no answer to compare a step with.",
             hint="Give samples of a policy that solves some of the prompts, or known solutions with reward 1.",
         )
     return correct

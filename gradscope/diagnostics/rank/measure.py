@@ -69,6 +69,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.say import as_ranges
 
+_NO_WEIGHTS = ("weights_missing", "first_weights_missing")
 MOST_TOKENS = 512
 """Tokens of a group that are rows where nothing else is asked for; of more, as many are drawn. Exact rows cost N^2 P
 operations: of a model of 97,344 parameters 512 rows take 2 CPU seconds and 4,032 take 98."""
@@ -95,11 +96,6 @@ def measure_rank(
         options: Group sizes, which rows are drawn, held-out samples; None: the defaults.
         output: Folder for the Gram matrices, written step by step.
         progress: True for a line on stderr, or a callback, told after each step.
-        read: How to read the run; None: recognize everything.
-        engine: How to compute the gradients; None: the defaults.
-
-    Returns:
-        Spectra, rank curves over checkpoints, and the geometry of each step's gradient.
 
     Raises:
         InputError: No step could be computed.
@@ -144,8 +140,14 @@ def measure_rank(
         examine_step(run, collected.take_parts(run, measured, rows), request, collected)
     collected.look_later(run, engine)
     if not collected.steps:
-        reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:3])
         first = next(iter(collected.skipped.values()))
+        if not run.weights and first.cause in _NO_WEIGHTS:
+            raise InputError(
+                f"No weights of {run.source.path} are on disk, and gradients are recomputed from them.",
+                hint="Save checkpoints in the next run (docs/howto.md), or give weights with --initial; gradscope "
+                "degeneracy and report need none.",
+            )
+        reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:3])
         raise InputError(f"No step of {run.source.path} could be computed: {reasons}.", hint=_instead(run, first))
     return _report(run, request, collected, with_damage(run, collected.skipped, wanted))
 
@@ -153,7 +155,7 @@ def measure_rank(
 def _instead(run: Run, reason: Reason) -> str:
     """What to do about a step that cannot be computed; where only its weights are missing, the command for others."""
     others = computable_steps(run)
-    if reason.cause not in ("weights_missing", "first_weights_missing") or not others:
+    if reason.cause not in _NO_WEIGHTS or not others:
         return reason.advice
     return f"{reason.advice} Now: gradscope rank {shlex.quote(run.source.path)} --step {as_ranges(others)}"
 

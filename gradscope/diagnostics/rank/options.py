@@ -17,7 +17,6 @@ from gradscope.results.row_kinds import RowKind
 WHOLE_ROLLOUTS = ("rollout", "group")
 """Kinds of rows that are made of whole rollouts, and ask nothing of a step but held-out answers."""
 TOKEN_ROWS = ("token", "hidden", "logit")  # kinds of rows that are tokens
-_MEASURE = "Measure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,61 +33,41 @@ class RankOptions:
     pair_groups: Annotated[
         bool,
         Option(
-            ("--pair-groups",),
             "Count only prompts that have a gradient at every group size, each the same: then the size is all that "
-            "changes.",
-            _MEASURE,
+            "changes."
         ),
     ] = False
-    """Whether only groups count that live at every size, each weighing the same: the same prompts at every size."""
-    centered: Annotated[bool, Option(("--center",), "Subtract the mean row first.", _MEASURE)] = False
-    """Whether to subtract the mean row first."""
+    centered: Annotated[bool, Option("Subtract the mean row first.", flags=("--center",))] = False
     tokens: Annotated[
         int | None,
         Option(
-            ("--max-tokens",),
             "For rows that are tokens: most tokens of a group, drawn at random where it has more; 512 by default.",
-            _MEASURE,
-            metavar="N",
+            "N",
+            flags=("--max-tokens",),
         ),
     ] = None
-    """For rows that are tokens: most tokens of a group; of more, as many are drawn at random. None: 512."""
     sketch: Annotated[
         int | None,
-        Option(
-            ("--sketch",),
-            "For --rows token: all tokens, however many, each row sketched in K numbers; the error is stated.",
-            _MEASURE,
-            metavar="K",
-        ),
+        Option("For --rows token: all tokens, however many, each row sketched in K numbers; the error is stated.", "K"),
     ] = None
-    """For token rows: all tokens, each kept as this many numbers."""
     heldout: Annotated[
         str | Path | None,
         Option(
-            ("--heldout",),
             "Samples of known correctness (a file, a gradscope run, another log): what each step does to the correct "
             "answers of their prompts. Runs each step's rollouts twice.",
-            _MEASURE,
-            metavar="FILE",
+            "FILE",
             shows_default=False,
         ),
     ] = None
-    """Samples of known correctness to hold each step against: a file, a gradscope run, or another log. It costs the
-    passes of each step once more, and one for each correct answer."""
     heldout_threshold: Annotated[
         float | None,
         Option(
-            ("--heldout-threshold",),
             "A held-out sample is correct when its reward reaches this; 1 by default for rewards of 0/1 or -1/1.",
-            _MEASURE,
-            metavar="X",
+            "X",
             shows_default=False,
         ),
     ] = None
-    """A held-out sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1."""
-    seed: Annotated[int, Option(("--seed",), "Decides what is drawn at random.", _MEASURE, metavar="N")] = 0
-    """Decides which tokens and held-out answers are drawn, and the sketch."""
+    seed: Annotated[int, Option("Decides what is drawn at random.", "N")] = 0
 
     def check(self, rows: RowKind) -> None:
         """Refuse options that do not go with a kind of rows, or with each other."""

@@ -25,8 +25,7 @@ from gradscope.results.rank import WeightRankPoint
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
-    from gradscope.gradients.step.directions import WeightSpectrum
-    from gradscope.gradients.step.group_weights import Combinations, GroupWeightRanks
+    from gradscope.gradients.step.directions import Combinations, GroupWeightRanks, WeightSpectrum
     from gradscope.gradients.step.step_gram import StepGram
 
 
@@ -70,7 +69,7 @@ def _combine_groups(asked: Sequence[AdvantagedPart], *, by_token: bool) -> tuple
 
 
 def _combined(group_id: str, asked: Sequence[AdvantagedPart], *, by_token: bool) -> CombinedGroup:
-    from gradscope.gradients.step.group_weights import Combinations
+    from gradscope.gradients.step.directions import Combinations
 
     rollouts = tuple(sorted({int(row) for one in asked for row in one.part.index}))
     by_token = by_token and any(one.advantage == LOGGED for one in asked)
@@ -152,8 +151,7 @@ class WeightQuestion:
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
     ) -> tuple[WeightAnswer]:
         """The spectra of the step and the ranks of its groups."""
-        from gradscope.gradients.step.directions import measure_weight_spectra
-        from gradscope.gradients.step.group_weights import measure_group_weights
+        from gradscope.gradients.step.directions import measure_group_weights, measure_weight_spectra
 
         refused: dict[str, str] = {}
         asked = _asked(step_rows(gram), self.request, refused)

@@ -314,6 +314,8 @@ def _changes(
     pairs += [pair for pair in pairwise(range(len(checkpoints))) if pair not in pairs]
     whole = _whole(checkpoints, matrices, initial)
     frames = None if whole is None else [frame_of(matrix) for matrix in whole]
+    is_base = initial is not None and whole is not None and np.array_equal(initial, whole[0])
+    base = None if initial is None else frames[0] if is_base and frames else frame_of(initial)
     for first, last in pairs:
         change = matrices[last] - matrices[first]
         values = np.asarray(np.linalg.svd(change, compute_uv=False), dtype=np.float64)
@@ -330,7 +332,7 @@ def _changes(
             gaussian=_unrelated_rank(change.shape, rank),
             stable_rank=stable_rank(values),
             top_energy=_top(values),
-            **_beside_base(change, initial),
+            **_beside_base(change, initial, base),
             **_turned(change, rank, whole, frames, (first, last)),
         )
 
@@ -354,10 +356,10 @@ def _unrelated_rank(shape: tuple[int, ...], rank: int) -> Estimate:
     return effective_rank(frame_of(unrelated_matrix((shape[0], shape[1]), rank)).values[:rank])
 
 
-def _beside_base(change: Array, initial: Array | None) -> dict[str, Estimate]:
+def _beside_base(change: Array, initial: Array | None, base: SingularFrame | None) -> dict[str, Estimate]:
     """What is relative to the weights before training."""
     none = Estimate.undefined_because(_NO_BASE)
-    overlap, null = (none, none) if initial is None else principal_overlap(initial, change)
+    overlap, null = (none, none) if base is None else principal_overlap(base, change)
     return {
         "update_size": _size(initial).map(lambda size: float(np.linalg.norm(change)) / size),
         "principal_overlap": overlap,

@@ -20,7 +20,6 @@ def reduce_run(
     Args:
         path: A log, a file of it or a glob of files.
         output: The folder of the parts; read as the log once all are there.
-        read: How to read it; None: recognize everything.
         progress: True for a line on stderr, or a callback, told how far the reading of a large log is.
 
     Returns:

@@ -209,10 +209,7 @@ def equivalent_check(path: str | Path, steps: Sequence[int] | None, read: ReadOp
     """The ``gradscope check`` command that asks what a replay asks.
 
     Args:
-        path: The run.
         steps: Ascending steps that were asked for; None: all.
-        read: How the run was read.
-        engine: How gradients were computed.
 
     Returns:
         One line for a shell.
@@ -259,9 +256,6 @@ def replay_run(
         tolerance: Largest relative error of ``grad_norm`` that counts as a match.
         advantage: The formulation to hold the logged advantages to, ``my.py:name`` for one of your own; None: the one
             that the folder names.
-
-    Returns:
-        A verdict per step and quantity.
     """
     progress = reporter(progress)
     run = _held_to(read_run(path, read, progress=progress), advantage)
@@ -420,10 +414,8 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
             f"grad_norm was reproduced at {len(matched)} of the {len(with_norm)} steps that could be recomputed; "
             f"the largest relative error is {worst:.2g}."
         )
-    impossible = len(steps) - len(with_norm) - len(dead)
-    if impossible:
-        where = f"{impossible} of {len(steps)} steps" if with_norm or dead else "any step"
-        sentences.append(f"grad_norm could not be recomputed at {where}.")
+    if not with_norm and not dead:
+        sentences.append("grad_norm could not be recomputed at any step.")
     for name in ("reward", "advantage", "frac_reward_zero_std", "completion"):
         wrong = [step.step for step in steps if _verdict_on(step, name) == "mismatch"]
         if wrong:

@@ -125,7 +125,7 @@ def _index(runs: Sequence[_Summarized], left_out: Sequence[tuple[str, str]], pat
 
 def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary:
     report = degeneracy_of_run(run, success_threshold=success_threshold)
-    dead = {row.step: row.frac_reward_zero_std.value for row in report.by_step}
+    dead = dict(zip(report.course.step, report.course.frac_reward_zero_std, strict=True))
     means = mean_rewards(run)
     steps = run.steps or run.every_step
     rewards = tuple(means.get(step) for step in steps)
@@ -240,13 +240,11 @@ def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSectio
             *conflicts_of_runs(sides),
             *_cautions(runs, steps),
         ),
-        meaning="Rewards and dead groups: intervals resample the prompts of each run. Metrics as logged: intervals "
-        "count as many steps as their correlation leaves. The runs are taken for independent, so with prompts in "
-        "common the differences are surer than that. The first sentence names those that hold for all "
-        f"{len(rows)} at once (Bonferroni); an interval is of its own difference alone. None of them has in it what "
-        "another seed would change.",
-        next_step="To tell a setting from a seed's luck, run each setting with several seeds: gradscope compare pairs "
-        "them.",
+        meaning="Intervals of rewards and dead groups resample the prompts of each run; those of logged metrics allow "
+        "for the correlation of steps. Runs count as independent, so with common prompts differences are surer than "
+        f"shown. The first sentence names differences that hold for all {len(rows)} at once (Bonferroni). No interval "
+        "covers other seeds.",
+        next_step="Run each setting with several seeds: gradscope compare pairs them.",
         tables=(_table(first[0], rows, steps),),
     )
 

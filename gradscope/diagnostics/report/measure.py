@@ -354,9 +354,8 @@ def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptio
     """What the tokens of the steps with a gradient say of entropy, reference and turns, and what became of them."""
     # Two backward passes a step and one more a turn; two forward passes under later weights. Nothing where several
     # processes share the model.
-    from gradscope.diagnostics.rank.tokens.changes import follow, logprob_change
     from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kl, turn_shares, with_later
-    from gradscope.diagnostics.rank.tokens.weighed import weigh_step
+    from gradscope.diagnostics.rank.tokens.weighed import follow, logprob_change, weigh_step
 
     weighed, groups = {}, {}
     for step in measured:
@@ -452,8 +451,8 @@ def _dead(inputs: ReportInputs) -> KeyNumber:
         value=report.frac_reward_zero_std,
         style="share",
         note=f"of {report.num_groups:,} groups",
-        places=tuple(row.step for row in report.by_step),
-        course=tuple(row.frac_reward_zero_std.value for row in report.by_step),
+        places=tuple(report.course.step),
+        course=tuple(report.course.frac_reward_zero_std),
     )
 
 
@@ -549,6 +548,6 @@ def _of_groups(report: DegeneracyReport) -> KeyNumber:
         then=report.frac_all_fail.map(lambda share: 1 - share),
         style="share",
         note=f"of {report.num_groups:,} training groups of {size}",
-        places=tuple(row.step for row in report.by_step),
-        course=tuple(row.pass_rate.value for row in report.by_step),
+        places=tuple(report.course.step),
+        course=tuple(report.course.pass_rate),
     )

@@ -6,8 +6,8 @@ How much of a completion repeats itself. Shapes: T tokens or words of a completi
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,18 +70,18 @@ def outstanding_step(courses: Courses) -> int:
         if known:
             return max(known, key=lambda step: known[step])
     raise InputError(
-        "No step can stand out: the gradient norm, the KL or the loss of nine steps or more is not in the log.",
+        "No step can be singled out: fewer than nine steps of the log have a gradient norm, a KL or a loss.",
         hint="Name the step with --step, or put the trainer's metrics beside its rollouts.",
     )
 
 
-def metric_at(name: str, course: Mapping[int, float], step: int, *, was_named: bool) -> SpikeMetric:
-    """One number of a step beside those of the steps around it."""
+def metric_at(name: str, course: Mapping[int, float], step: int, *, num_chosen_from: int) -> SpikeMetric:
+    """One number of a step beside those of the steps around it; from how many it was chosen for standing out."""
     value = course[step]
     if not math.isfinite(value):
         none = Estimate.undefined_because("it was logged as no finite number")
         return SpikeMetric(name=name, value=none, typical=none, deviation=none, by_chance=none, is_unusual=True)
-    found = deviation_of(course, step, num_chosen_from=1 if was_named else len(course))
+    found = deviation_of(course, step, num_chosen_from=num_chosen_from)
     if isinstance(found, str):
         none = Estimate.undefined_because(found)
         return SpikeMetric(
@@ -299,10 +299,23 @@ def _why(run: Run, reason: Reason | str | None) -> str:
     return text if has_weights or not others else f"{text}; steps that can be: --step {as_ranges(others)}"
 
 
+def _also_unusual(run: Run, step: int, courses: Courses) -> Iterator[SpikeMetric]:
+    """Other numbers that are further off, up or down, than the furthest of as many is by chance."""
+    others = [name for name in run.metrics.get(step, {}) if name not in courses]
+    for name in others:
+        course = {at: values[name] for at, values in run.metrics.items() if name in values}
+        found = metric_at(name, course, step, num_chosen_from=len(others))
+        if abs(found.deviation.value or 0.0) > (found.by_chance.value or math.inf):
+            yield replace(found, is_unusual=True)
+
+
 def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str, *, was_named: bool) -> SpikeReport:
-    metrics = tuple(
-        metric_at(name, course, step, was_named=was_named) for name, course in courses.items() if step in course
-    )
+    found = [
+        metric_at(name, course, step, num_chosen_from=1 if was_named else len(course))
+        for name, course in courses.items()
+        if step in course
+    ]
+    metrics = (*found, *_also_unusual(run, step, courses))
     gram = None if isinstance(measured, str) else measured.gram
     reason = measured if isinstance(measured, str) else measured.reason
     whole = None if gram is None else gram.logged_gram
@@ -335,12 +348,7 @@ NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones
 def repeated_ngrams(items: Sequence[Hashable], *, length: int = NGRAM) -> float | None:
     """Share of the runs of a few items that stood there before: 1 - distinct runs / runs (seq-rep-n, 1908.04319).
 
-    Args:
-        items: Token ids, or words, [T].
-        length: Items of a run.
-
-    Returns:
-        A number from 0 (no run twice) to almost 1 (one run over and over); None where there is no run.
+    From 0 (no run twice) to almost 1 (one run over and over), of token ids or words [T]; None where there is no run.
 
     Example:
         >>> repeated_ngrams("a b c d a b c d".split()), repeated_ngrams("a b c d e f g h".split())

@@ -39,10 +39,8 @@ class GramAccumulator:
     def __init__(
         self, num_rows: int, device: torch.device, slice_bytes: int | None = None, places: Sequence[int] | None = None
     ) -> None:
-        self.num_parameters = 0
-        """Elements of all parameters that were added."""
-        self.device = device
-        """Where slices are formed."""
+        self.num_parameters = 0  # elements of all parameters that were added
+        self.device = device  # where slices are formed
         self._places = places
         self._lower = torch.zeros(num_rows, num_rows, dtype=torch.float64, device=device)
         self._slice_bytes = slice_bytes or (CUDA_SLICE_BYTES if device.type == "cuda" else SLICE_BYTES)

@@ -28,7 +28,7 @@ from gradscope.gradients.layers.factors import GradientFactor, Part, Summed, cha
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.passes import Past, backpropagate, completion_logprobs, gradients_on
 from gradscope.gradients.plan.rows import RowPlan
-from gradscope.machine.memory import trim_heap
+from gradscope.machine import trim_heap
 from gradscope.writing import naming
 
 # What several batches of ``stream`` keep until their rows meet: in memory up to a budget, beyond it in a file on disk.
@@ -174,8 +174,7 @@ class PendingParts:
         waits: bool,
         max_kept_bytes: int = KEPT_BYTES,
     ) -> None:
-        self.left: dict[str, nn.Parameter] = {}
-        """Parameters for the rounds to come."""
+        self.left: dict[str, nn.Parameter] = {}  # parameters for the rounds to come
         self._trainable, self._accumulator, self._waits = dict(trainable), accumulator, waits
         self._max_kept_bytes = max_kept_bytes
         self._here: dict[str, list[Part]] = defaultdict(list)

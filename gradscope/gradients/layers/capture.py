@@ -114,8 +114,7 @@ class Capture:
         self._expected: dict[str, int] = defaultdict(int)
         self._arrived: dict[str, list[GradientFactor]] = defaultdict(list)
         self._sink: Sink | None = None
-        self.recompute = recompute
-        """Whether decoder layers run again."""
+        self.recompute = recompute  # whether decoder layers run again
         self._again = decoder_layers(model) if recompute else ()
         self._is_counted = False
 

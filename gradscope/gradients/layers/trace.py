@@ -34,8 +34,7 @@ class CoveredLayers:
         names = {id(parameter): name for name, parameter in trainable.items()}
         self.owned: dict[nn.Module, dict[str, str]] = {}
         """Module -> local name -> name of each trainable parameter that it computes with."""
-        self.rules: dict[nn.Module, Rule] = {}
-        """Module -> its rule."""
+        self.rules: dict[nn.Module, Rule] = {}  # module -> its rule
         ruled: set[str] = set()
         unruled: set[str] = set()
         for module, held in _holders(model):
@@ -48,8 +47,7 @@ class CoveredLayers:
             ruled.update(owned.values())
         self.uncovered: set[str] = set(trainable) - (ruled - unruled)
         """Names of the parameters of which some call has no rule; engines add what they find on the way."""
-        self.asks = False
-        """Whether a question runs, whose calls of modules are none of the model's."""
+        self.asks = False  # whether a question runs, whose calls of modules are none of the model's
         self._assumed: list[tuple[torch.Tensor, tuple[str, ...]]] = []
 
     def assume(self, fits: Verdict, names: Collection[str]) -> bool:

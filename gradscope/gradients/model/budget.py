@@ -46,12 +46,10 @@ class TokenBudget:
     """
 
     def __init__(self, tokens: int, *, fixed: bool = False, notice: NoticeCallback = no_notice) -> None:
-        self.tokens = tokens
-        """Most padded tokens of a batch, as of now; a longer row is a batch of its own."""
+        self.tokens = tokens  # most padded tokens of a batch, as of now; a longer row is a batch of its own
         self.recompute = False
         """Whether decoder layers run again in the backward pass instead of keeping their activations."""
-        self.notes: list[str] = []
-        """What was halved and what took longer for want of room, in sentences."""
+        self.notes: list[str] = []  # what was halved and what took longer for want of room, in sentences
         self._fixed, self._notice = fixed, notice
 
     def fit(self, lengths: Sequence[int], attempt: Callable[[int], Made], *, recomputed: int | None = None) -> Made:

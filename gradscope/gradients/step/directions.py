@@ -1,16 +1,19 @@
-"""Singular values of dL/dW, tensor by tensor: how many directions of each weight matrix a step's update moves.
-
-The sizes of its entries say how much of it is (near) zero.
+"""dL/dW, tensor by tensor: how many directions of each weight a step's update moves, and those of single groups.
 
 The gradient of the whole step is added up by ordinary backward passes, as in training; then each two-dimensional
-parameter is decomposed alone.
+parameter is decomposed alone. The sizes of its entries say how much of it is (near) zero.
 
-Shapes: R rollouts, O outputs, I inputs.
+Of single groups there are many advantages at once. dL/dW is linear in the advantages, so each rollout's gradient is
+formed once and every formulation, group size and null is a combination of them: the backward passes of one step,
+whatever is asked of it. Parameters go in blocks whose gradients fit the memory; each block costs the step's backward
+passes again. The squared norms of all blocks must add up to the step's Gram matrix, or nothing is returned.
+
+Shapes: R rollouts, G rollouts of a group, C channels, V combinations, O outputs, I inputs of a weight, m = min(O, I).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,11 +23,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradscope.estimate import Estimate
-from gradscope.gradients.model.batches import PaddedBatch
-from gradscope.gradients.model.passes import Weigh
+from gradscope.gradients.engines.loop import ROW_BYTES, parameter_blocks
+from gradscope.gradients.model.batches import PaddedBatch, pad_batch
+from gradscope.gradients.model.passes import Weigh, add_gradients, backward, completion_logprobs, gradients_on
 from gradscope.gradients.plan.prepared_step import PreparedStep
-from gradscope.metrics.gram.sparsity import row_sparsity
-from gradscope.metrics.gram.spectrum import Array
+from gradscope.gradients.plan.rows import Row
+from gradscope.gradients.processes import num_connected
+from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.step.verify import require_agreement, tolerance_of
+from gradscope.metrics.gram.geometry import row_sparsity
+from gradscope.metrics.gram.spectrum import Array, gaussian_cosines, rank_counts
 from gradscope.progress import ProgressCallback, no_progress
 
 
@@ -202,3 +210,175 @@ def _moved(parameter: nn.Parameter, steps: list[torch.Tensor], learning_rate: fl
         int((before != (weights + step.double() * (size / step.double().norm())).to(torch.bfloat16)).sum())
         for step in steps
     )
+
+
+_CHUNK_BYTES = 2**28  # memory for the combinations of one tensor that are decomposed together
+_MANY_ROWS = 64  # a matrix of as many rows is its own average: one draw of the random null instead of two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combinations:
+    """Sums of the gradients of one group's rollouts."""
+
+    group_id: str
+    rollouts: tuple[int, ...]  # its rollouts within the step, [G]
+    by_token: bool
+    """Whether a second channel follows, the gradient with the logged advantage of every token: C is 2 or 1."""
+    factors: Array  # what multiplies each rollout's gradient, score vectors first, [V, C G]
+    has_null: NDArray[np.bool_]  # which combinations are wanted beside unrelated rows of their norms, [V]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWeightRanks:
+    """What the spectra of the combinations of one group count as, for one weight."""
+
+    group_id: str
+    tensor: str
+    shape: tuple[int, int]  # its shape, (O, I)
+    counts: Array
+    """Effective rank, stable rank, participation ratio and energy of two directions; NaN for a zero matrix, [V, 4]."""
+    gaussian: Array  # the same of unrelated rows (of the smaller side) of the same norms; NaN where not wanted, [V, 4]
+
+
+def measure_group_weights(
+    prepared: PreparedStep,
+    step: StepGram,
+    groups: Sequence[Combinations],
+    *,
+    max_bytes: int = ROW_BYTES,
+    progress: ProgressCallback = no_progress,
+) -> tuple[GroupWeightRanks, ...]:
+    """The ranks of every combination, group by group and matrix by matrix.
+
+    The diagonal of the step's Gram matrix is what the gradients' squared norms must add up to. More parameters than
+    ``max_bytes`` holds the gradients of, of a group's rollouts, go in several blocks.
+
+    Raises:
+        VerificationError: The gradients do not add up to the step's Gram matrix.
+    """
+    trainable = prepared.policy.trainable
+    width = max((len(group.rollouts) * (1 + group.by_token) for group in groups), default=0)
+    blocks = list(parameter_blocks(trainable, width, max_bytes))
+    squares = dict.fromkeys((row for group in groups for row in group.rollouts), 0.0)
+    ranks: list[GroupWeightRanks] = []
+    for number, block in enumerate(blocks):
+        for index, group in enumerate(groups):
+            progress(number * len(groups) + index, len(blocks) * len(groups), "groups")
+            ranks.extend(_group_ranks(prepared, group, block, squares))
+    _verify(prepared, step, squares)
+    return tuple(ranks)
+
+
+def _group_ranks(
+    prepared: PreparedStep, group: Combinations, block: Mapping[str, nn.Parameter], squares: dict[int, float]
+) -> Iterator[GroupWeightRanks]:
+    rows = _rollout_gradients(prepared, group, block)
+    while rows:
+        name = next(iter(rows))
+        gradients = rows.pop(name)
+        scores = gradients[: len(group.rollouts)].flatten(1)
+        for rollout, square in zip(group.rollouts, scores.double().square().sum(dim=1).tolist(), strict=True):
+            squares[rollout] += square
+        if gradients.dim() == 3:
+            counts, gaussian = _combined(gradients, group)
+            shape = (gradients.shape[1], gradients.shape[2])
+            yield GroupWeightRanks(group_id=group.group_id, tensor=name, shape=shape, counts=counts, gaussian=gaussian)
+
+
+def _rollout_gradients(
+    prepared: PreparedStep, group: Combinations, block: Mapping[str, nn.Parameter]
+) -> dict[str, torch.Tensor]:
+    """The gradients of each rollout's rows by each parameter of a block, [C G, *shape]."""
+    policy, plan, parameters = prepared.policy, prepared.plan, list(block.values())
+    rows = {
+        name: torch.zeros(
+            (1 + group.by_token) * len(group.rollouts),
+            *parameter.shape,
+            dtype=torch.promote_types(parameter.dtype, torch.float32),
+            device=parameter.device,
+        )
+        for name, parameter in block.items()
+    }
+    with gradients_on(block, on=True):
+        for index, sequence in enumerate(group.rollouts):
+            batch = pad_batch([0], [plan.sequences[sequence]], policy.device)
+            channels = [Row(sequence=sequence, channel="score")]
+            if group.by_token:
+                channels.append(Row(sequence=sequence, channel="logged"))
+            if num_connected() > 1:
+                for number, row in enumerate(channels):
+                    _put_whole_gradient(prepared, batch, row, block, rows, number * len(group.rollouts) + index)
+                continue
+            (logprobs,) = completion_logprobs(policy.model, batch, plan.objective.temperature)
+            for number, row in enumerate(channels):
+                weights, is_last = plan.cotangent(row, logprobs.detach()), row is channels[-1]
+                place = number * len(group.rollouts) + index
+                add_gradients(list(rows.values()), place, logprobs, parameters, weights, is_last=is_last)
+    return rows
+
+
+def _put_whole_gradient(
+    prepared: PreparedStep,
+    batch: PaddedBatch,
+    row: Row,
+    block: Mapping[str, nn.Parameter],
+    rows: Mapping[str, torch.Tensor],
+    index: int,
+) -> None:
+    """One row's gradients where several processes hold parts of them: only a whole backward pass puts them together."""
+    policy, plan = prepared.policy, prepared.plan
+
+    def weigh(_: int, logprobs: torch.Tensor) -> torch.Tensor:
+        return plan.cotangent(row, logprobs)
+
+    def put(name: str, grad: torch.Tensor) -> None:
+        rows[name][index] = grad.detach()
+
+    with gradients_on(policy.trainable, on=False):
+        backward(policy.model, block, batch, plan.objective.temperature, weigh, put)
+
+
+def _combined(gradients: torch.Tensor, group: Combinations) -> tuple[Array, Array]:
+    """Counts of all combinations of one tensor and of their nulls, [V, 4] each."""
+    small, large = sorted(gradients.shape[1:])
+    wide = gradients if gradients.shape[1] == small else gradients.transpose(1, 2)
+    factors = torch.as_tensor(group.factors, dtype=torch.float64, device=wide.device)
+    at_once = max(1, _CHUNK_BYTES // (8 * small * large))
+    counts, gaussian = [], np.full((len(factors), 4), np.nan)
+    for first in range(0, len(factors), at_once):
+        part = factors[first : first + at_once]
+        matrices = torch.einsum("vg,gml->vml", part, wide.double())
+        gram = matrices @ matrices.transpose(1, 2)
+        counts.append(rank_counts(_values(gram)))
+        for index in np.flatnonzero(group.has_null[first : first + at_once]).tolist():
+            gaussian[first + index] = _unrelated(gram[index].diagonal(), small, large)
+    return np.concatenate(counts), gaussian
+
+
+def _values(gram: torch.Tensor) -> Array:
+    """Singular values from Gram matrices scaled to their largest entry, descending, [..., m]."""
+    scale = gram.abs().amax(dim=(-2, -1), keepdim=True).clamp(min=torch.finfo(gram.dtype).tiny)
+    squares = torch.linalg.eigvalsh(gram / scale).flip(-1).clamp(min=0.0)
+    return np.asarray(squares.sqrt().cpu().numpy(), dtype=np.float64)
+
+
+def _unrelated(squared_norms: torch.Tensor, small: int, large: int) -> Array:
+    """Mean counts of rows of these norms that have nothing in common, [4]."""
+    norms = squared_norms.clamp(min=0.0).sqrt()
+    if not bool(norms.any()):
+        return np.full(4, np.nan)
+    cosines = gaussian_cosines(small, large, 2 if small < _MANY_ROWS else 1)
+    scaled = norms / norms.max()
+    drawn = torch.as_tensor(cosines, device=norms.device) * scaled[:, None] * scaled
+    return np.asarray(rank_counts(_values(drawn)).mean(axis=0), dtype=np.float64)
+
+
+def _verify(prepared: PreparedStep, step: StepGram, squares: Mapping[int, float]) -> None:
+    if not squares:
+        return
+    rollouts = list(squares)
+    own, expected = np.array(list(squares.values())), np.diag(step.score_gram)[rollouts]
+    scale = np.maximum(expected, expected.mean())
+    error = float(np.max(np.abs(own - expected) / scale, initial=0.0)) if scale.all() else 0.0
+    limit = tolerance_of(prepared.policy)
+    require_agreement("The weights' gradients disagree with the rollouts' Gram matrix", error, limit)

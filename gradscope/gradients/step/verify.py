@@ -30,7 +30,7 @@ from gradscope.gradients.model.passes import completion_logprobs, squared_norm
 from gradscope.gradients.model.policy import MeasuredPolicy, token_embedding
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.processes import num_connected
-from gradscope.machine.memory import trim_heap
+from gradscope.machine import trim_heap
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Largest relative difference of squared norms by dtype. float32's is ten times below the smallest bug seen (a dropped

@@ -29,9 +29,8 @@ from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Channel, Row, RowPlan
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.step.verify import require_agreement, tolerance_of
-from gradscope.gradients.tokens.lockstep import lockstep_gram
+from gradscope.gradients.tokens.lockstep import lockstep_gram, sketch_plain_rows, sketch_rows
 from gradscope.gradients.tokens.rows import TokenRow, TokenTable, chunks_of, token_loop_rows, token_tables
-from gradscope.gradients.tokens.sketch import sketch_plain_rows, sketch_rows
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 

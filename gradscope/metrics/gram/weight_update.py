@@ -18,31 +18,6 @@ _NO_UPDATE = "the weights did not change"
 PRINCIPAL_SHARE = 0.5  # the principal subspace of W_0 holds this share of its energy
 
 
-def principal_overlap(initial: ArrayLike, update: ArrayLike) -> tuple[Estimate, Estimate]:
-    """Share of an update's energy in the principal subspace of W_0, and what a random update would have there.
-
-    |U_k U_k' D V_k V_k'|_F^2 / |D|_F^2 with U_k, V_k the leading singular vectors of W_0, as many as hold half of
-    |W_0|_F^2. A random update has k^2 / (O I) on average. A share below that is an update off the principal directions.
-    Undefined where either matrix is zero.
-
-    >>> share, null = principal_overlap([[3.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 2.0]])
-    >>> share.value, null.value
-    (0.0, 0.25)
-    """
-    weights, change = np.asarray(initial, dtype=np.float64), np.asarray(update, dtype=np.float64)
-    energy = float(np.sum(change**2))
-    if energy == 0.0:
-        return Estimate.undefined_because(_NO_UPDATE), Estimate.undefined_because(_NO_UPDATE)
-    left, values, right = np.linalg.svd(weights, full_matrices=False)
-    rank = energy_rank(values, PRINCIPAL_SHARE).value
-    if rank is None:
-        none = Estimate.undefined_because("the weights before training are zero, so they have no principal subspace")
-        return none, none
-    k = int(rank)
-    inside = left[:, :k].T @ change @ right[:k].T
-    return Estimate.exact(min(float(np.sum(inside**2)) / energy, 1.0)), Estimate.exact(k * k / weights.size)
-
-
 def linear_growth(gram: ArrayLike, num_updates: ArrayLike) -> Estimate:
     """Share of a trajectory's energy on the best straight line from W_0: D_t = t V.
 
@@ -99,6 +74,30 @@ def frame_of(matrix: ArrayLike) -> SingularFrame:
     """
     left, values, right = np.linalg.svd(np.asarray(matrix, dtype=np.float64), full_matrices=False)
     return SingularFrame(left=left, values=values, right=right)
+
+
+def principal_overlap(initial: SingularFrame, update: ArrayLike) -> tuple[Estimate, Estimate]:
+    """Share of an update's energy in the principal subspace of W_0, and what a random update would have there.
+
+    |U_k U_k' D V_k V_k'|_F^2 / |D|_F^2 with U_k, V_k the leading singular vectors of W_0, as many as hold half of
+    |W_0|_F^2. A random update has k^2 / (O I) on average. A share below that is an update off the principal directions.
+    Undefined where either matrix is zero.
+
+    >>> share, null = principal_overlap(frame_of([[3.0, 0.0], [0.0, 1.0]]), [[0.0, 0.0], [0.0, 2.0]])
+    >>> share.value, null.value
+    (0.0, 0.25)
+    """
+    change = np.asarray(update, dtype=np.float64)
+    energy = float(np.sum(change**2))
+    if energy == 0.0:
+        return Estimate.undefined_because(_NO_UPDATE), Estimate.undefined_because(_NO_UPDATE)
+    rank = energy_rank(initial.values, PRINCIPAL_SHARE).value
+    if rank is None:
+        none = Estimate.undefined_because("the weights before training are zero, so they have no principal subspace")
+        return none, none
+    k = int(rank)
+    inside = initial.left[:, :k].T @ change @ initial.right[:k].T
+    return Estimate.exact(min(float(np.sum(inside**2)) / energy, 1.0)), Estimate.exact(k * k / change.size)
 
 
 def spectrum_drift(before: SingularFrame, after: SingularFrame, update_norm: float) -> Estimate:

@@ -40,18 +40,12 @@ _TABLES = 64
 class GroupTable:
     """One row a group."""
 
-    step: NDArray[np.int64]
-    """The trainer's step, [J]."""
-    prompt: NDArray[np.generic]
-    """The prompt, the unit of resampling: a number or a text, [J]."""
-    size: NDArray[np.int64]
-    """Rollouts of the group, [J]."""
-    dead: NDArray[np.bool_]
-    """Whether its rewards are all equal, [J]."""
-    num_passing: NDArray[np.int64] | None
-    """Rollouts that pass, [J]; None where no success threshold is known."""
-    level_counts: NDArray[np.int64]
-    """How many of its rollouts have each reward, filled up with zeros, [J, levels]."""
+    step: NDArray[np.int64]  # the trainer's step, [J]
+    prompt: NDArray[np.generic]  # the prompt, the unit of resampling: a number or a text, [J]
+    size: NDArray[np.int64]  # rollouts of the group, [J]
+    dead: NDArray[np.bool_]  # whether its rewards are all equal, [J]
+    num_passing: NDArray[np.int64] | None  # rollouts that pass, [J]; None where no success threshold is known
+    level_counts: NDArray[np.int64]  # how many of its rollouts have each reward, filled up with zeros, [J, levels]
 
     @cached_property
     def draws(self) -> Draws:
@@ -64,9 +58,6 @@ class GroupTable:
 
         Args:
             rows: Their places, or from which to which.
-
-        Returns:
-            A table of those groups only.
         """
         return GroupTable(
             step=self.step[rows],
@@ -82,34 +73,23 @@ class GroupTable:
 class DegeneracyEstimates:
     """The numbers of a table of groups; those that need a pass rate are undefined where none is known."""
 
-    frac_reward_zero_std: Estimate
-    """Share of groups with zero reward range."""
-    frac_all_pass: Estimate
-    """Share of groups that all pass, with equal rewards."""
-    frac_all_fail: Estimate
-    """Share of groups that all fail, with equal rewards."""
-    frac_tied: Estimate
-    """Share of groups with equal rewards that are neither."""
-    pass_rate: Estimate
-    """Mean over groups of the share of passing rollouts."""
-    iid_prediction: Estimate
-    """Mean over groups of p^G + (1-p)^G."""
-    jensen_gap: Estimate
-    """frac_reward_zero_std - iid_prediction."""
-    relative_gap: Estimate
-    """jensen_gap / iid_prediction."""
+    frac_reward_zero_std: Estimate  # share of groups with zero reward range
+    frac_all_pass: Estimate  # share of groups that all pass, with equal rewards
+    frac_all_fail: Estimate  # share of groups that all fail, with equal rewards
+    frac_tied: Estimate  # share of groups with equal rewards that are neither
+    pass_rate: Estimate  # mean over groups of the share of passing rollouts
+    iid_prediction: Estimate  # mean over groups of p^G + (1-p)^G
+    jensen_gap: Estimate  # frac_reward_zero_std - iid_prediction
+    relative_gap: Estimate  # jensen_gap / iid_prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeEstimates:
     """The numbers at one group size that was sampled down to."""
 
-    degeneracy: Estimate
-    """Unbiased share of degenerate groups of this size."""
-    iid_prediction: Estimate
-    """p^G + (1-p)^G."""
-    jensen_gap: Estimate
-    """degeneracy - iid_prediction."""
+    degeneracy: Estimate  # unbiased share of degenerate groups of this size
+    iid_prediction: Estimate  # p^G + (1-p)^G
+    jensen_gap: Estimate  # degeneracy - iid_prediction
 
 
 NO_THRESHOLD = "the rewards are neither 0/1 nor -1/1 and no success threshold was given"
@@ -123,10 +103,6 @@ def estimate_degeneracy(
     Args:
         table: The groups, at least one.
         base_pass_rate: The p of the prediction.
-        resampling: How often, and from which seed.
-
-    Returns:
-        The estimates, intervals by resampling prompts.
     """
     return estimate_degeneracies([table], base_pass_rate=base_pass_rate, resampling=resampling)[0]
 
@@ -139,10 +115,6 @@ def estimate_degeneracies(
     Args:
         tables: Groups, at least one each.
         base_pass_rate: The p of the prediction.
-        resampling: How often, and from which seed.
-
-    Returns:
-        The estimates of each table.
     """
     keys = [_likeness(table) if len(table.size) <= _FEW else at for at, table in enumerate(tables)]
     different = dict(zip(keys, tables, strict=True))
@@ -230,7 +202,6 @@ def estimate_at_size(
         table: The groups, at least one.
         group_size: G, at least 1.
         base_pass_rate: The p of the prediction.
-        resampling: How often, and from which seed.
 
     Returns:
         The estimates; all undefined where a group has fewer than G rollouts.
@@ -287,15 +258,12 @@ _NOTHING = 1e-9
 class Persistence:
     """Dead groups at the next visit of their prompts."""
 
-    after_dead: Estimate
-    """Share of dead groups whose prompt is dead at its next visit too."""
-    after_live: Estimate
-    """The same of live groups."""
+    after_dead: Estimate  # share of dead groups whose prompt is dead at its next visit too
+    after_live: Estimate  # the same of live groups
     excess: Estimate
     """The first minus the second, among the returns of one step; mean over steps, weighed by how many there are of
     either kind."""
-    num_returns: int
-    """Pairs of consecutive visits, V."""
+    num_returns: int  # pairs of consecutive visits, V
 
 
 def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, resampling: Resampling) -> Persistence:

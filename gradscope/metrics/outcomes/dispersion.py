@@ -31,14 +31,10 @@ from gradscope.metrics.uncertainty.studentized import cluster_numbers, sums_of_c
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-NUM_DEALS = 1999
-"""With the deal that was logged 2,000, so that p-values come in steps of 0.0005."""
-FEW_DEALS = 199
-"""In steps of 0.005, for logs whose deals are dear."""
-_RANGE = (-0.25, 0.5)
-"""Of the variance: two equal groups of half passes, and a group of passes beside one of fails."""
-_MOST_DRAWS = 10_000_000
-"""Random numbers, a second of one core, beyond which deals are few."""
+NUM_DEALS = 1999  # with the deal that was logged 2,000, so that p-values come in steps of 0.0005
+FEW_DEALS = 199  # in steps of 0.005, for logs whose deals are dear
+_RANGE = (-0.25, 0.5)  # of the variance: two equal groups of half passes, and a group of passes beside one of fails
+_MOST_DRAWS = 10_000_000  # random numbers, a second of one core, beyond which deals are few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +43,8 @@ class DispersionTest:
 
     z: Estimate
     """Standard deviations by which fewer pairs disagree than in the mean of all deals; positive: over-dispersed."""
-    p_value: Estimate
-    """Chance of so few disagreeing pairs if all rollouts of a step had one pass rate."""
-    test: str
-    """How the p-value was found."""
+    p_value: Estimate  # chance of so few disagreeing pairs if all rollouts of a step had one pass rate
+    test: str  # how the p-value was found
 
 
 def dispersion_test(
@@ -104,7 +98,6 @@ def estimate_rate_variance(
         num_samples: n of each group, at least 2, [J].
         num_passing: c of each group, [J].
         prompts: The prompt of each group, [J].
-        resampling: How often, and from which seed.
 
     Returns:
         The estimate; undefined for a single group. Where fewer than 6 prompts have two rollouts of the rarer outcome,

@@ -39,8 +39,7 @@ Array = NDArray[np.float64]
 BasePassRate = float | Literal["step"] | None
 """The p of the prediction: a given one, each step's own, or (None) the mean of the groups."""
 
-_ALIKE = 1e-12
-"""Rounding: numbers closer than this are one."""
+_ALIKE = 1e-12  # rounding: numbers closer than this are one
 _UNSEEN = 0.5
 """Weight of the group that stands for those that a short log does not have; a whole one is wider and covers no more."""
 
@@ -49,16 +48,11 @@ _UNSEEN = 0.5
 class Draws:
     """Groups as they were logged, or of a smaller size drawn from them."""
 
-    step: NDArray[np.int64]
-    """The trainer's step, [J]."""
-    prompt: NDArray[np.generic]
-    """The prompt, the unit of resampling: a number or a text, [J]."""
-    size: NDArray[np.int64]
-    """Group size, [J]."""
-    equal: Array
-    """Chance that a group of this size has equal rewards, [J]; 0 or 1 at the logged size."""
-    rate: Array
-    """Pass rate, [J]."""
+    step: NDArray[np.int64]  # the trainer's step, [J]
+    prompt: NDArray[np.generic]  # the prompt, the unit of resampling: a number or a text, [J]
+    size: NDArray[np.int64]  # group size, [J]
+    equal: Array  # chance that a group of this size has equal rewards, [J]; 0 or 1 at the logged size
+    rate: Array  # pass rate, [J]
 
     @cached_property
     def unit(self) -> NDArray[np.int64]:
@@ -81,12 +75,9 @@ class Draws:
 class Gap:
     """A prediction and what the groups show beyond it."""
 
-    prediction: Estimate
-    """p^G + (1-p)^G."""
-    gap: Estimate
-    """Share of equal groups minus prediction; 0 where that is below, unless the prediction's p is given."""
-    relative: Estimate
-    """The gap over the prediction."""
+    prediction: Estimate  # p^G + (1-p)^G
+    gap: Estimate  # share of equal groups minus prediction; 0 where that is below, unless the prediction's p is given
+    relative: Estimate  # the gap over the prediction
 
 
 def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: BasePassRate) -> Gap:

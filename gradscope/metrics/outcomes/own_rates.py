@@ -33,22 +33,17 @@ Counts = NDArray[np.int64]
 _MANY = 4
 """Values, in squares of the order, from which their sums of products come from sums of powers, and each is divided out:
 what cancels then is a small part of the sums of choices that the products are set against."""
-_CELLS = 1 << 20
-"""Coefficients of one level of a tree that are held at once."""
+_CELLS = 1 << 20  # coefficients of one level of a tree that are held at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRates:
     """Mean predictions over the groups of a log, and the same without each prompt."""
 
-    num_blocks: int
-    """Blocks of steps, B."""
-    by_step: Array
-    """At each block's own pass rate, [1 + n]: of the whole log first."""
-    pooled: Array
-    """At the pass rate of the log, likewise."""
-    num_groups: Array
-    """Groups that are left, likewise."""
+    num_blocks: int  # blocks of steps, B
+    by_step: Array  # at each block's own pass rate, [1 + n]: of the whole log first
+    pooled: Array  # at the pass rate of the log, likewise
+    num_groups: Array  # groups that are left, likewise
 
     @property
     def over_time(self) -> Array:
@@ -118,8 +113,7 @@ class _Members:
 
     block: Counts
     unit: Counts
-    within: Counts
-    """Their places within their blocks."""
+    within: Counts  # their places within their blocks
 
 
 def _predictions(
@@ -240,7 +234,6 @@ def estimate_policy_gap(
         passing: Passing rollouts of each policy in each group, [J, M].
         members: Rollouts of each policy in each group, [J, M].
         prompts: The prompt of each group, [J].
-        resampling: How often, and from which seed.
 
     Returns:
         Between prompts (share minus the prediction at the policies' own rates) and between policies (that prediction

@@ -97,7 +97,6 @@ def estimate_pass_table(
         num_samples: n of each prompt, [P].
         num_correct: c of each prompt, [P].
         ks: The budgets.
-        resampling: How often, and from which seed.
 
     Returns:
         For each k: pass@k and pass^k; both undefined where k exceeds the samples of a prompt.
@@ -122,13 +121,10 @@ def estimate_pass_table(
     return table
 
 
-Counts = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""n and c of each prompt, [P] each."""
+Counts = tuple[NDArray[np.int64], NDArray[np.int64]]  # n and c of each prompt, [P] each
 
-_MOST_BUDGETS = 64
-"""Budgets at which the first policy's curve is computed; it is straight between them."""
-_DOUBLINGS = 20
-"""A factor beyond 2^20 is not told from it."""
+_MOST_BUDGETS = 64  # budgets at which the first policy's curve is computed; it is straight between them
+_DOUBLINGS = 20  # a factor beyond 2^20 is not told from it
 _EQUAL = 1e-12
 
 
@@ -136,10 +132,8 @@ _EQUAL = 1e-12
 class CompressionFactor:
     """The least m with which pass@(m k) of the first policy reaches pass@k of the second."""
 
-    factor: Estimate
-    """m, with its interval; undefined where the first's samples do not reach that far."""
-    at_least: float | None
-    """Where m is undefined for that reason: what it is at least, with 97.5 % confidence."""
+    factor: Estimate  # m, with its interval; undefined where the first's samples do not reach that far
+    at_least: float | None  # where m is undefined for that reason: what it is at least, with 97.5 % confidence
 
 
 def compression_factors(first: Counts, second: Counts, ks: Sequence[int]) -> tuple[CompressionFactor, ...]:
@@ -196,7 +190,6 @@ def least_sharpening(first: Counts, second: Counts, *, resampling: Resampling = 
     Args:
         first: Counts of the first policy.
         second: Counts of the second, of the same prompts.
-        resampling: How often, and from which seed.
 
     Returns:
         M with 95 % confidence, half of the error for each j; None where not even q = p is refuted.

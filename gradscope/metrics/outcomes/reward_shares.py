@@ -53,7 +53,6 @@ def correlation_within(
         second: Another, [R].
         groups: The group of each rollout, [R].
         clusters: The prompt of each rollout, the unit of resampling, [R]; None: each rollout is one.
-        resampling: How often, and from which seed.
 
     Returns:
         A number from -1 to 1; undefined where one of the two never differs within a group.
@@ -112,9 +111,6 @@ def count_incoherent(rollouts: Iterable[tuple[float, bool]]) -> tuple[int, int]:
 
     Args:
         rollouts: Reward of each, and whether its reasoning is right.
-
-    Returns:
-        Both counts.
 
     Example:
         >>> count_incoherent([(1.0, True), (0.5, False), (0.49, False)])

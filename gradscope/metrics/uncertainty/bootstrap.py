@@ -63,7 +63,6 @@ def bootstrap_statistics(
         units: One row a unit, [J, m]; a unit is what was drawn independently, a prompt with all its groups.
         within: The least and the greatest that each statistic can be, numbers or [q]. A few units of very different
             size know no better, and their studentized interval runs away.
-        resampling: How often, and from which seed.
 
     Returns:
         q estimates. No interval where there are fewer than 5 units or the statistic does not vary with them.
@@ -125,7 +124,6 @@ def bootstrap_means(
         values: One column a quantity, [rows, q].
         clusters: The unit that each row belongs to, [rows]; None: each row is a unit. Groups of one prompt at
             different steps stay together.
-        resampling: How often, and from which seed.
         share: Whether the values lie in [0, 1]; then so do the intervals, and Wilson's is used where the bootstrap
             cannot work.
 
@@ -156,7 +154,6 @@ def bootstrap_shares(
     Args:
         tables: One column a quantity, [rows, q] each, at least a row.
         clusters: The unit that each row of a table belongs to, [rows] each; None: each row is a unit.
-        resampling: How often, and from which seed.
 
     Returns:
         q estimates a table.
@@ -193,11 +190,7 @@ def bootstrap_mean(
     Args:
         values: [rows].
         clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
-        resampling: How often, and from which seed.
         share: Whether the values lie in [0, 1].
-
-    Returns:
-        The estimate.
 
     Example:
         >>> mean = bootstrap_mean([0.0, 1.0] * 20)
@@ -225,10 +218,6 @@ def bootstrap_difference(
         first: In [0, 1], [rows].
         second: In [0, 1], [rows], in the same order.
         clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
-        resampling: How often, and from which seed.
-
-    Returns:
-        The estimate.
 
     Raises:
         ValueError: The two differ in length, or a share lies outside [0, 1].
@@ -352,7 +341,6 @@ def bounded_means(
         clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
         low: The least that a measurement can be.
         high: The greatest; equal to ``low`` where there is no choice.
-        resampling: How often, and from which seed.
 
     Returns:
         q estimates. No interval for one unit, or where all are equal: nothing tells how much they vary.

@@ -25,13 +25,11 @@ from gradscope.estimate import Estimate
 
 COVERAGE = 0.95
 """How often an interval is to hold the truth: what papers report, so that intervals can be laid beside theirs."""
-UPPER_TAIL = (1 + COVERAGE) / 2
-"""Probability below the upper end of a symmetric interval."""
+UPPER_TAIL = (1 + COVERAGE) / 2  # probability below the upper end of a symmetric interval
 QUANTILES = (round((1 - COVERAGE) / 2, 12), UPPER_TAIL)
 """Probabilities of both ends of an interval that is read off a sample; rounded, because 1 - 0.95 is not 0.05 in
 binary."""
-NORMAL = 1.959963984540054
-"""The normal quantile of the upper tail, written out so that a module needs no scipy for it."""
+NORMAL = 1.959963984540054  # the normal quantile of the upper tail, written out so that a module needs no scipy for it
 
 
 @lru_cache(maxsize=4096)
@@ -60,12 +58,10 @@ class Resampling:
     num_resamples: int = 2000
     """Resamples, B: quantiles at 2.5 % and 97.5 % rest on 50 of them each, and their own noise is then a twentieth of
     the interval's width."""
-    seed: int = 0
-    """The same seed and input give the same interval to the last bit."""
+    seed: int = 0  # the same seed and input give the same interval to the last bit
 
 
-RESAMPLING = Resampling()
-"""What every estimate does unless told otherwise."""
+RESAMPLING = Resampling()  # what every estimate does unless told otherwise
 
 
 Interval = tuple[float, float]
@@ -217,8 +213,7 @@ def _reach(last: float, first: float, correlation: float) -> float:
     return math.sqrt(max(last**2 + first**2 - 2 * correlation * last * first, 0.0))
 
 
-_OUTSIDE = 1e-3
-"""Share of further values that would lie outside: one true match in a thousand is missed."""
+_OUTSIDE = 1e-3  # share of further values that would lie outside: one true match in a thousand is missed
 
 
 def prediction_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -250,10 +245,8 @@ def prediction_interval(values: Sequence[float]) -> tuple[float, float]:
     return float(array.mean()) - half, float(array.mean()) + half
 
 
-_FEWEST = 4
-"""Units of a stratum below which leaving one out leaves too little."""
-_NO_SPREAD = 1e-24
-"""Variance over the squared value that is rounding."""
+_FEWEST = 4  # units of a stratum below which leaving one out leaves too little
+_NO_SPREAD = 1e-24  # variance over the squared value that is rounding
 
 
 def jackknife(value: float, left_out: Sequence[ArrayLike], *, low: float, high: float) -> Estimate:

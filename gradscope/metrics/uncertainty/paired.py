@@ -21,8 +21,7 @@ from gradscope.metrics.uncertainty.intervals import student_quantile
 
 Array = NDArray[np.float64]
 
-_EXACT = 20
-"""Pairs up to which all 2^n sign flips are gone through: a million sums, 8 MB and some 20 ms at the most."""
+_EXACT = 20  # pairs up to which all 2^n sign flips are gone through: a million sums, 8 MB and some 20 ms at the most
 _DRAWS = 100_000
 _EQUAL = 1e-12
 
@@ -144,9 +143,6 @@ def least_detectable_mean(num_pairs: int, level: float, power: float) -> float:
         level: Of the two-sided test, corrected; at least 2 / 2^n.
         power: Chance to find it.
 
-    Returns:
-        The difference over the standard deviation of a pair.
-
     Example:
         >>> round(least_detectable_mean(10, 0.05, 0.8), 2), round(least_detectable_mean(8, 0.0078125, 0.8), 2)
         (1.0, 1.92)
@@ -181,8 +177,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-_MOST_FLIPPED = 14
-"""Differences up to which all sign flips are gone through."""
+_MOST_FLIPPED = 14  # differences up to which all sign flips are gone through
 _FLIPS = 20_000
 _AT_ONCE = 500
 

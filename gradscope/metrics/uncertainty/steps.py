@@ -76,9 +76,6 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: flo
         num_fitted: 1 for numbers as they are, 2 for what is left beside a line.
         errors: Standard errors, ((1 - r^2) / n)^(1/2), by which the correlation is taken to be larger than it seems.
 
-    Returns:
-        At most n.
-
     Example:
         >>> independent_steps([1.0, -1.0] * 10), independent_steps(range(20)) < 2
         (20.0, True)
@@ -224,12 +221,9 @@ def _within(unit: NDArray[np.int64], values: Array) -> Array:
 
 NUM_NEIGHBORS = 50
 """Steps around the one in question: enough for a median and a spread, few enough that a trend moves them little."""
-FEWEST_NEIGHBORS = 8
-"""With fewer a spread says little."""
-LEVEL = 0.05
-"""Share of runs without an outlier in which the furthest step would lie beyond ``by_chance``."""
-_TO_SIGMA = 1.4826
-"""From the median absolute deviation to the standard deviation of a normal distribution."""
+FEWEST_NEIGHBORS = 8  # with fewer a spread says little
+LEVEL = 0.05  # share of runs without an outlier in which the furthest step would lie beyond ``by_chance``
+_TO_SIGMA = 1.4826  # from the median absolute deviation to the standard deviation of a normal distribution
 _EFFICIENCY = 0.37
 """Of the median absolute deviation: it tells a spread as well as the standard deviation of so much of the sample."""
 
@@ -238,17 +232,14 @@ _EFFICIENCY = 0.37
 class Deviation:
     """A step's number beside its neighbors'."""
 
-    typical: float
-    """Median of the neighbors."""
-    times: float | None
-    """The number over that median; None where some step's is negative."""
+    typical: float  # median of the neighbors
+    times: float | None  # the number over that median; None where some step's is negative
     deviation: float
     """Standard deviations from it, of logarithms where no step's number is negative; the spread is the neighbors'
     median absolute deviation."""
     by_chance: float
     """What the furthest of as many steps exceeds in one run of twenty, were all of them normal and alike."""
-    num_neighbors: int
-    """n."""
+    num_neighbors: int  # n
 
     @property
     def is_unusual(self) -> bool:

@@ -23,8 +23,7 @@ from gradscope.metrics.uncertainty.intervals import COVERAGE, Interval, Resampli
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
-_MOST_GAPS = 4
-"""Numbers a row up to which clusters that are whole numbers are counted rather than sorted."""
+_MOST_GAPS = 4  # numbers a row up to which clusters that are whole numbers are counted rather than sorted
 
 
 def cluster_numbers(clusters: ArrayLike) -> Numbers:
@@ -71,8 +70,6 @@ def sums_of_columns(columns: Iterable[Array], clusters: ArrayLike, num_rows: int
 
     Args:
         columns: m times [rows].
-        clusters: As above.
-        num_rows: How many rows each column has.
 
     Returns:
         [J, m], in the order of the clusters' first rows.
@@ -127,22 +124,15 @@ def _is_dense(labels: Numbers) -> bool:
     return bool(labels.min(initial=0) >= 0 and labels.max(initial=0) <= _MOST_GAPS * len(labels))
 
 
-Statistic = Callable[[Array], Array]
-"""From column sums over units [..., m] to the statistics [..., q]."""
+Statistic = Callable[[Array], Array]  # from column sums over units [..., m] to the statistics [..., q]
 
-MIN_UNITS = 5
-"""With fewer units there is no interval."""
-FEW_UNITS = 10
-"""With fewer units the quantiles of resamples are noise, and Student's t takes their place."""
-MANY_UNITS = 1000
-"""With more units the quantiles of resamples are those of their expansion, and nothing is resampled."""
-TAILS = np.array([(1 + COVERAGE) / 2, (1 - COVERAGE) / 2])
-"""Probabilities of the upper and the lower quantile."""
+MIN_UNITS = 5  # with fewer units there is no interval
+FEW_UNITS = 10  # with fewer units the quantiles of resamples are noise, and Student's t takes their place
+MANY_UNITS = 1000  # with more units the quantiles of resamples are those of their expansion, and nothing is resampled
+TAILS = np.array([(1 + COVERAGE) / 2, (1 - COVERAGE) / 2])  # probabilities of the upper and the lower quantile
 
-_TABLES = 16
-"""Tables whose resamples are summed at once: enough that their product runs at the speed of the processor."""
-_CHUNK = 2_000_000
-"""Draws made at once: bounds the memory, never the result."""
+_TABLES = 16  # tables whose resamples are summed at once: enough that their product runs at the speed of the processor
+_CHUNK = 2_000_000  # draws made at once: bounds the memory, never the result
 
 
 def influence_values(statistic: Statistic, units: ArrayLike) -> Array:
@@ -174,7 +164,6 @@ def student_intervals(
     Args:
         statistic: From column sums [..., m] to the statistics [..., q].
         tables: Units, [J, m] each, of at least one.
-        resampling: How often, and from which seed.
 
     Returns:
         One interval a statistic and table; None where there are too few units or it does not vary with them.

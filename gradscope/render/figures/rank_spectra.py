@@ -43,7 +43,7 @@ STYLES: dict[str, tuple[str, str, Any, str]] = {
     "unweighted": ("scores", ORANGE, "--", "s"),
     "shuffled": ("shuffled", GREEN, "-.", "^"),
     "signs": ("signs", PURPLE, ":", "D"),
-    "gaussian": ("Gauss", MUTED, (0, (1, 2.5)), ""),
+    "gaussian": ("unrelated", MUTED, (0, (1, 2.5)), ""),
 }
 """Null -> its name, color, line style and marker."""
 

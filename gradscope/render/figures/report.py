@@ -1,4 +1,4 @@
-"""The charts of a report as figures for slides: one a chart, its section's finding under the title."""
+"""The charts of a report as figures for slides: one a chart, with what it shows in the title."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ COLORS = {"all_fail": SLATE, "all_pass": PALE, "tied": FAINT, "logged": MUTED, "
 _ON_COLOR = {"all_pass": BLUE, "tied": MUTED}  # labels beside a pale area
 _LAYERS = (BLUE, PALE, FAINT)
 _BAR = 0.24  # inches of a horizontal bar
+_NAME = 0.078  # inches of a character of a bar's name
+_MOST_ENDS = 3  # lines whose last values a title has room for
 
 
 def draw_report(report: RunReport) -> dict[str, Figure]:
@@ -46,22 +48,40 @@ def draw_report_index(index: RunIndex) -> dict[str, Figure]:
 
 def _draw_sections(sections: Sequence[ReportSection]) -> dict[str, Figure]:
     return {
-        f"{section.name}_{place}" if len(section.charts) > 1 else section.name: _draw(chart, section)
+        f"{section.name}_{place}" if len(section.charts) > 1 else section.name: _draw(
+            # the first sentence of a section is about the first of its charts
+            chart,
+            section.headline if place == 1 else "",
+        )
         for section in sections
         for place, chart in enumerate(section.charts, start=1)
     }
 
 
-def _draw(chart: Chart, section: ReportSection) -> Figure:
+def _draw(chart: Chart, finding: str) -> Figure:
     draw = {"lines": _lines, "stack": _stack, "bars": _bars}[chart.kind]
     names = [name_of(series.name) for series in chart.series]
     height = 1.4 + _BAR * len(chart.places) if chart.kind == "bars" else 4.0
     right = 0.5 if chart.kind == "bars" else label_room(names)
-    figure, (axes,) = new_figure(
-        name_of(chart.title, limit=67), name_of(section.headline, limit=400), height=height, right=right
-    )
+    title = name_of(f"{chart.title}{_ends(chart)}", limit=134)
+    figure, (axes,) = new_figure(title, name_of(finding, limit=400), height=height, right=right)
     draw(axes, chart)
     return figure
+
+
+def _ends(chart: Chart) -> str:
+    """What a chart comes to, behind its title: its longest and shortest bar, or where lines begin or end."""
+    if chart.kind == "bars":
+        ranked = sorted(zip(_known(chart.series[0]), chart.places, strict=True), reverse=True)
+        return ": " + ", ".join(f"{value:.2g} {name}" for value, name in (ranked[0], *ranked[1:][-1:]))
+    columns = zip(*(series.values for series in chart.series), strict=True)
+    known = [column for column in columns if all(one is not None and math.isfinite(one) for one in column)]
+    if not known or len(chart.series) > _MOST_ENDS:
+        return ""
+    if len(chart.series) > 1 and chart.kind == "lines":
+        ends = zip(known[-1], chart.series, strict=True)
+        return ": " + ", ".join(f"{value:.2g} {name_of(series.name)}" for value, series in ends)
+    return ": " + " to ".join(f"{sum(value or 0.0 for value in column):.2g}" for column in (known[0], known[-1]))
 
 
 def _lines(axes: Axes, chart: Chart) -> None:
@@ -113,10 +133,17 @@ def _bars(axes: Axes, chart: Chart) -> None:
     places = range(len(values), 0, -1)
     axes.barh(list(places), values, 0.7, color=[BLUE if value >= 0 else PALE for value in values])
     axes.axvline(0, color=MUTED, linewidth=0.8)
-    axes.set_yticks(list(places), [name_of(str(name), limit=22) for name in chart.places], color=INK)
+    names = [name_of(str(name), limit=22) for name in chart.places]
+    axes.set_yticks(list(places), names, color=INK)
     axes.grid(visible=False)
     axes.set_xlabel(plain(chart.x_label))
-    axes.figure.subplots_adjust(left=0.25)
+    _indent(axes, 0.3 + _NAME * max(map(len, names)))
+
+
+def _indent(axes: Axes, inches: float) -> None:
+    """Leave so much room on the left."""
+    box, left = axes.get_position(), inches * axes.figure.dpi / axes.figure.bbox.width
+    axes.set_position((left, box.y0, box.x1 - left, box.height))
 
 
 def _known(series: Series) -> Sequence[float]:
@@ -128,3 +155,4 @@ def _frame(axes: Axes, chart: Chart) -> None:
     axes.set_ylabel(name_of(chart.y_label, limit=40))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     axes.set_ylim(*(chart.y_range or axes.get_ylim()))  # final, as labels at the lines need it
+    _indent(axes, 0.88)

@@ -38,8 +38,7 @@ ORANGE = "#d55e00"
 RED = "#b3261e"
 GREEN = "#00795a"
 PURPLE = "#9b4f96"
-ON_COLOR = "#fdfdfd"
-"""Text on a strong color, which is dark on a light page and bright on a dark one."""
+ON_COLOR = "#fdfdfd"  # text on a strong color, which is dark on a light page and bright on a dark one
 SERIES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"))
 """Color, line style and marker of the first, second, ... line of a figure."""
 
@@ -74,8 +73,7 @@ _SCREEN_DPI = 100  # dots per inch in a notebook: its column is about as wide as
 _HEAD = 0.72  # inches above the axes for the title and one line of subtitle
 _LINE = 0.165  # inches of a further line of subtitle, or of the panels' own titles
 _CHARACTER = 0.064  # inches of an average character of the subtitle
-_TITLE_LINE, _TITLE_CHARACTER = 0.21, 0.104
-"""Inches of a further line of the title, and of its average character."""
+_TITLE_LINE, _TITLE_CHARACTER = 0.21, 0.104  # inches of a further line of the title, and of its average character
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -117,9 +115,6 @@ def new_figure(
         subtitle: Formula and what the numbers were computed from; each line is wrapped to the figure's width.
         right: Inches to the right of the axes; width and height are inches, too.
         hspace: Gap between rows, in axes heights.
-
-    Returns:
-        The figure and its axes, row by row.
     """
     figure = ShownFigure(figsize=(width, height))
     FigureCanvasAgg(figure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from rich.console import Console, Group, RenderableType
@@ -32,6 +32,7 @@ def answer(
     findings: Sequence[str] = (),
     views: Views,
     show: Sequence[str] = (),
+    offered: Collection[str] | None = None,
     absent: Mapping[str, str] = MappingProxyType({}),
     tone: Tone = "",
     lines: int = _LINES,
@@ -42,7 +43,7 @@ def answer(
         headline: The verdict of one or two sentences, then the findings, of which at most three are shown, and none
             that goes beyond a screen where no table is asked for.
         facts: What the table is of, a line each.
-        findings: All of them, for ``--show findings``.
+        offered: Further tables that have rows, where that is known without drawing them.
         absent: Name of a further table -> why the result has nothing for it, where that is known.
         lines: How many it may have as long as nothing is asked for.
 
@@ -57,14 +58,17 @@ def answer(
     chosen = [name for name in names if name in show or ALL in show]
     parts: list[RenderableType] = [first, Text(), *(cell(fact, style=QUIET) for fact in facts), *table]
     notes = Footnotes()
+    shown = {name: list(views[name](notes)) for name in chosen if name in views}
+    others = [name for name in names if name not in chosen]
     unseen = Footnotes(is_shown=False)
-    shown = {name: list(views[name](notes if name in chosen else unseen)) for name in names if name in views}
-    left = [name for name in names if name not in chosen and (name == "findings" or shown.get(name))]
+    if offered is None:
+        offered = [name for name in others if name in views and any(True for _ in views[name](unseen))]
+    left = [name for name in others if name in ("findings", *offered)]
     told = findings if "findings" in chosen else said[:MOST_FINDINGS]
     items: list[RenderableType] = [bullet(one) if isinstance(one, str) else one for one in told]
     if not chosen:
         items = _that_fit(items, lines - _height([*parts, Text(), Text(), *_offer(left)]))
-    if "findings" in left and len(findings) <= len(items):
+    if "findings" in left and "findings" not in offered and len(findings) <= len(items):
         left.remove("findings")
     if items:
         parts += [Text(), *items]

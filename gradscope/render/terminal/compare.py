@@ -17,8 +17,7 @@ from gradscope.results.compare import ComparedPair, Comparison
 
 _AT_ONCE = 2  # metrics beside each other in 80 columns
 _MOST_PAIRS = 6
-_METRIC, _LABEL = 16, 29
-"""Characters of a name, as many as leave room for the numbers in 80 columns."""
+_METRIC, _LABEL = 16, 29  # characters of a name, as many as leave room for the numbers in 80 columns
 _OVER_PROMPTS = "Difference of the two runs, the second minus the first [95 % interval]"
 _OVER_SEEDS = "Mean difference over seeds [95 % interval]"
 _ORDER = ("decides", "suggests", "differ", "open")

@@ -15,6 +15,7 @@ from rich.text import Text
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, Views, answer
 from gradscope.render.terminal.layout import draw, draw_table, losses, rows_set_aside
+from gradscope.render.terminal.names import ALL
 from gradscope.render.views.degeneracy import ADVANTAGES, ENVIRONMENTS, POLICIES, REWARDS, SIZES, prompts_view
 from gradscope.render.views.view import MOST_ROWS, Column, Course, digits
 from gradscope.render.words import (
@@ -33,8 +34,7 @@ from gradscope.say import percent
 MOST_STEPS = 80
 """Of more, ``--show steps`` joins neighbors, so that the table stays readable; each is in the JSON and the CSV."""
 _JOINED = 20  # rows of such a table
-_WIDTH, _WIDTH_AS_LOGGED = 26, 16
-"""Of a course over steps, in characters."""
+_WIDTH, _WIDTH_AS_LOGGED = 26, 16  # of a course over steps, in characters
 _ROWS_AS_LOGGED, _LINES_AS_LOGGED = SCREEN_ROWS - 2, 19
 """Of an answer from metrics alone, beside which stands what rollouts would add; its findings say more than a course."""
 
@@ -49,11 +49,12 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
     dead = report.frac_reward_zero_std.value
     return answer(
         "degeneracy",
-        report.findings or ("No group has rewards to compare.",),
+        report.summary,
         _answer(report),
         facts=[f"{what}, reward '{report.reward}'{threshold}{rows_set_aside(report.source)}"],
-        findings=report.findings[1:],
+        findings=report.findings[1:] if {"findings", ALL} & set(show) else (),
         views=_views(report),
+        offered=["shares", "cost", "advantages", "findings", *_tables_with_rows(report)],
         show=show,
         tone="problem" if dead == 1 or report.is_in_conflict else "fine" if dead == 0 else "",
     )
@@ -61,17 +62,23 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
 
 def _views(report: DegeneracyReport) -> Views:
     """The further tables; none of what the log does not have."""
-    several = len(report.by_step) > 1 and not _is_windows(report)
     return {name: partial(draw, views, report) for name, views in _VIEWS.items()} | {
         "shares": partial(_overall, report),
-        "steps": lambda notes: [_by_step(report, notes)] if several else [],
+        "steps": lambda notes: [_by_step(report, notes)] if _has_steps(report) else [],
         "cost": partial(_cost, report),
     }
 
 
-def _is_windows(report: DegeneracyReport) -> bool:
-    """Whether the course was asked for by window, at most ten of them: then it is part of the answer."""
-    return any(row.step != row.last_step for row in report.by_step)
+def _tables_with_rows(report: DegeneracyReport) -> Iterator[str]:
+    """Those of the tables that not every log has."""
+    yield from ("steps",) if _has_steps(report) else ()
+    rows = {"rewards": report.by_reward, "prompts": report.by_prompt, "policies": report.by_policy}
+    yield from (name for name, of in {**rows, "environments": report.by_environment}.items() if of)
+
+
+def _has_steps(report: DegeneracyReport) -> bool:
+    """Whether the course is a table of its own: windows, at most ten, are part of the answer."""
+    return len(report.course.step) > 1 and not report.course.is_windows
 
 
 def _answer(report: DegeneracyReport) -> Blocks:
@@ -84,7 +91,7 @@ def _answer(report: DegeneracyReport) -> Blocks:
         notes.remark(f"i.i.d.: p is {report.pass_rate_origin}")
     if report.target is not None:
         yield from (Text(), draw_table(_plan_columns(report.target.target), report.target.plans, notes))
-    if _is_windows(report):
+    if report.course.is_windows:
         yield from (Text(), _by_step(report, notes))
     yield from map(cell, notes.lines())
 
@@ -116,16 +123,16 @@ _SELDOM = {"  of all sampled", "  tied between", "side rewards alone"}
 
 
 def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
-    steps, several = report.by_step, len(report.by_step) > 1
-    rows = [(name, of(report), [of(row).value for row in steps] if by_step else []) for name, of, by_step in _SHARES]
+    course = report.course
+    rows = [(name, of(report), of(course) if by_step else ()) for name, of, by_step in _SHARES]
     units = report.frac_reward_zero_std.num_units
     columns = [
         Column("", itemgetter(0)),
         Column(f"share of groups [95 %\ninterval, {units:,} prompts]", itemgetter(1), "share", ""),
     ]
-    if several:
+    if len(course.step) > 1:
         columns += [
-            Column(f"steps {steps[0].step} to {steps[-1].last_step},\nfrom 0 to 1", lambda row: _course(row[2])),
+            Column(f"steps {course.step[0]} to {course.last_step[-1]},\nfrom 0 to 1", lambda row: _course(row[2])),
             Column("last", lambda row: _last(row[2]), "share"),
         ]
     shown = [row for row in rows if row[1].is_defined and (row[0] not in _SELDOM or row[1].value)]

@@ -28,8 +28,7 @@ from gradscope.render.words import (
 )
 from gradscope.results.source import Source
 
-WIDTH = 80
-"""Columns that every table fits; what a terminal has beyond them goes to intervals, courses and texts."""
+WIDTH = 80  # columns that every table fits; what a terminal has beyond them goes to intervals, courses and texts
 _UNBOUND = 10_000
 _BARS = "▁▂▃▄▅▆▇█"
 _MISSING, _NOT_FINITE = "·", "!"
@@ -40,7 +39,6 @@ def sparkline(values: Sequence[float | None], *, low: float, high: float, width:
 
     Args:
         values: By step; None where a step has no value.
-        low: The value of the lowest bar.
         high: The value of the highest bar; at most ``low`` draws every value at the lowest.
         width: Longest line; more values than that are averaged in equal runs.
 

@@ -8,8 +8,7 @@ from operator import itemgetter
 from gradscope.render.views.view import Column, Selection, View, digits
 from gradscope.render.words import plain
 
-_LETTERS = 80
-"""Of a prompt; a longer one is cut."""
+_LETTERS = 80  # of a prompt; a longer one is cut
 
 
 def prompts_view(most: int) -> View:

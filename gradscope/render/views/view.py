@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gradscope.estimate import Estimate
 from gradscope.render.words import Tone
-from gradscope.results.report import Chart, ColumnStyle, ReportColumn, ReportTable, Series, SeriesKind
+
+if TYPE_CHECKING:
+    from gradscope.results.report import Chart, ColumnStyle, ReportTable, SeriesKind
 
 Item = TypeVar("Item")
 Pick = str | Callable[[Any], Any]  # the name of a field, or a function of the record
@@ -134,6 +136,8 @@ def tabulate(
     caption: str, columns: Sequence[Column], records: Iterable[Any], *, by_step: bool = False, folded_as: str = ""
 ) -> ReportTable:
     """The plain data of a table, for a report's document: unrounded numbers, and the style they are printed in."""
+    from gradscope.results.report import ReportColumn, ReportTable
+
     return ReportTable(
         caption=caption,
         columns=tuple(ReportColumn(title=column.title, style=column.style_of(None)) for column in columns),
@@ -175,6 +179,8 @@ def lines_over(
     kinds: Mapping[str, SeriesKind] = MappingProxyType({}),
 ) -> tuple[Chart, ...]:
     """A chart of lines over steps, for page and figures; none over a single step, which is no course."""
+    from gradscope.results.report import Chart, Series
+
     steps = tuple(places)
     lines = (Series(name=name, values=tuple(values), kind=kinds.get(name)) for name, values in series.items())
     chart = Chart(title=title, kind="lines", places=steps, series=tuple(lines), y_label=y_label, y_range=y_range)

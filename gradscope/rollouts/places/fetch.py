@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from gradscope.copies import as_named
 from gradscope.errors import UsageError
-from gradscope.machine.processes import num_processes
+from gradscope.machine import num_processes
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.places.listing import awaited_in, list_place
 from gradscope.rollouts.places.mirror import Mirror, in_bytes, mirrored

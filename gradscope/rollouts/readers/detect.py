@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gradscope.errors import InputError, UsageError
-from gradscope.machine.memory import trim_heap
+from gradscope.machine import trim_heap
 from gradscope.outside.limits import require_regular
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.groups import reward_table
@@ -256,7 +256,7 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
                 hint="A row needs a finite number as reward and something to group by.",
             )
     refuse_lone_list(request.path, rows)
-    columns = generic.columns_in(rows)
+    columns = generic.columns_in(generic.with_entries(rows))
     seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
     looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(

@@ -22,10 +22,13 @@ from gradscope.rollouts.function_rewards import reward_terms
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
+    CONVERSATION,
     ENVIRONMENTS,
+    before_answer,
     generation_seconds,
     in_environment,
     is_not_finite,
+    mapping_of,
     parse_messages,
     parse_reward,
     prompt_text_id,
@@ -50,15 +53,21 @@ from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.run import Run
 
 USUAL: dict[str, tuple[str, ...]] = {
-    "prompt": ("prompt", "question", "problem", "input", "query", "instruction"),
+    "prompt": ("prompt", "question", "problem", "input", "query", "instruction", "prompt_ids", CONVERSATION),
     "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
-    "reward": ("reward", "score", "passed", "correct", "is_correct", "success", "acc", "accuracy"),
-    "step": ("step", "global_step", "training_step", "iteration"),
-    "group": ("group_id", "uid", "group", "group_index"),
-    "prompt_id": ("prompt_id", "task_id", "problem_id", "question_id", "example_id", "doc_id"),
+    "reward": (
+        *("reward", "score", "total_reward", "reward_total", "final_reward"),
+        *("passed", "correct", "is_correct", "success", "acc", "accuracy"),
+    ),
+    "step": ("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
+    "group": ("group_id", "uid", "group", "group_index", "group_idx"),
+    "prompt_id": (
+        *("prompt_id", "task_id", "problem_id", "question_id", "example_id", "doc_id", "instance_id"),
+        *("prompt_idx", "prompt_index"),
+    ),
     "advantage": ("advantage", "advantages"),
 }
-"""Role -> column names, most telling first."""
+"""Role -> column names, most telling first. Entries of objects, as ``info.reward``, come after all of them."""
 
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
@@ -73,12 +82,31 @@ def resolve_columns(present: Collection[str], given: ColumnNames) -> ColumnNames
                 f"There is no column {name!r} to take as {role.replace('_', ' ')}.",
                 hint=f"The columns are {list_names(present)}.",
             )
-    guessed = {role: next((name for name in names if name in present), None) for role, names in USUAL.items()}
+    entries = [name for name in present if "." in name]
+    rewards = [name for name in entries if _entry(name) in USUAL["reward"] or reward_columns([name], "")]
+    if len(rewards) > 1:  # which of them the trainer's is, or what sum of them, is not known
+        entries = [name for name in entries if name not in rewards]
+    inner = {_entry(name): name for name in reversed(entries)}
+    columns = inner | {name: name for name in present}
+    guessed = {role: next((columns[name] for name in names if name in columns), None) for role, names in USUAL.items()}
     if given.prompt is not None:  # somebody who names the prompt means to tell prompts apart by it
         guessed["prompt_id"] = None
     if given.prompt is not None or given.prompt_id is not None:
         guessed["group"] = None
     return ColumnNames(**{role: named[role] or guessed[role] for role in USUAL})
+
+
+def _entry(name: str) -> str:
+    return name.partition(".")[2]
+
+
+def with_entries(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with the entries of their objects beside them, as ``object.entry``."""
+    return [dict(row) | {name: cell for name, cell in _entries(row) if name not in row} for row in rows]
+
+
+def _entries(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((f"{of}.{name}", cell) for of, entries in row.items() for name, cell in mapping_of(entries).items())
 
 
 def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:
@@ -89,7 +117,7 @@ def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:
         for name in present
         if name == main
         or name in usual
-        or name.startswith(("reward/", "rewards/", "reward_"))
+        or name.startswith(("reward/", "rewards/", "reward_", "reward.", "rewards."))
         or name.endswith("_reward")
     )
 
@@ -208,6 +236,8 @@ class FlatColumns:
     """The one that names a row's environment, data source or agent."""
     times: tuple[str, ...] = ()
     """Those that ``generation_seconds`` looks at."""
+    entries: frozenset[str] = frozenset()
+    """Those that are entries of objects."""
 
     @property
     def key(self) -> str:
@@ -221,7 +251,9 @@ class FlatColumns:
 
     def take(self, rows: Cells) -> Columns:
         """What rows hold."""
-        names = self.names
+        names, whole = self.names, rows.with_entries(self.entries)
+        holds_answers = names.prompt is not None and names.prompt.endswith(CONVERSATION)
+        rows = whole.changed(names.prompt or "", before_answer) if holds_answers else whole
         reward = rows.numbers(names.reward)
         numbers: dict[str, NDArray[Any]] = {"reward": reward}
         for name in self.rewards:
@@ -251,6 +283,12 @@ class FlatColumns:
                 return named
             return list(map(in_environment, rows.cells(self.environment, some), named))
 
+        def further(at: int) -> dict[str, Any]:
+            asked = rows.cell(names.prompt, at)
+            answer = whole.cell(names.prompt, at)[len(asked) :] if holds_answers and asked else None
+            completion = rows.cell(names.completion, at) if names.completion else answer
+            return {"completion": text_of(completion), "messages": parse_messages(asked)}
+
         return Columns(
             step=np.zeros(len(rows), dtype=np.int64) if names.step is None else rows.steps(names.step),
             group=group,
@@ -261,10 +299,7 @@ class FlatColumns:
             no_reward=partial(rows.no_reward, names.reward or ""),
             is_odd=rows.not_finite(names.advantage),
             sample=lambda at: samples[at] if samples else None,
-            further=lambda at: {
-                "completion": text_of(rows.cell(names.completion, at)),
-                "messages": parse_messages(rows.cell(names.prompt, at)),
-            },
+            further=further,
             flaw=lambda at: BROKEN_ADVANTAGE if is_not_finite(rows.cell(names.advantage, at)) else None,
         )
 
@@ -282,8 +317,10 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     names = columns.names
     roles = (names.reward, names.step, columns.key, names.prompt_id, names.advantage)
     further = (columns.sample, columns.environment, *columns.rewards, *columns.times)
-    wanted = dict.fromkeys(name for name in (*roles, *further) if name is not None and name != names.prompt)
-    texts = () if names.prompt is None else (names.prompt,)
+    read = [name for name in (*roles, *further) if name is not None and name != names.prompt]
+    heads = [name.partition(".")[0] for name in (*read, names.prompt) if name in columns.entries]
+    wanted = dict.fromkeys([*heads, *(name for name in read if name not in columns.entries)])
+    texts = () if names.prompt is None or names.prompt in columns.entries else (names.prompt,)
     lines = line_columns(columns.take, wanted, texts)
     table = TableColumns(names=(*wanted, *texts), take=columns.take)
 
@@ -311,7 +348,7 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
 
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds rows with a reward and something to group by, under usual names."""
-    columns = resolve_columns(columns_in(peek(request.path)), request.columns)
+    columns = resolve_columns(columns_in(with_entries(peek(request.path))), request.columns)
     return columns.reward is not None and key_of(columns) is not None
 
 
@@ -322,7 +359,8 @@ def _read(request: ReadRequest) -> Run:
 
 def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     """Read rows that are rollouts; without steps, all rows of a prompt are one group."""
-    first = peek(request.path)
+    plain = columns_in(peek(request.path))
+    first = with_entries(peek(request.path))
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
     columns = columns if with_steps else dataclasses.replace(columns, step=None)
@@ -335,7 +373,14 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     environment = next((name for name in ENVIRONMENTS if name in names and name not in roles), None)
     rewards = tuple(dict.fromkeys([*named, *terms]))
     times = tuple(name for name in _TIMES if name in names)
-    flat = FlatColumns(names=columns, rewards=rewards, sample=sample, environment=environment, times=times)
+    flat = FlatColumns(
+        names=columns,
+        rewards=rewards,
+        sample=sample,
+        environment=environment,
+        times=times,
+        entries=frozenset(names) - set(plain),
+    )
     return assemble_groups(
         request,
         groups=reduced_groups(column_log(files, flat, quarantine), request) or (),

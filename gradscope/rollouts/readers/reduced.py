@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from gradscope.copies import copy_of
 from gradscope.errors import InputError, OutputExistsError
-from gradscope.machine.threads import in_threads
+from gradscope.machine import in_threads
 from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
 from gradscope.results.source import Quarantine, Source, set_aside_together

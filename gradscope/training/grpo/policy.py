@@ -181,9 +181,7 @@ class AnswerProbability:
     """The reward function.
 
     Args:
-        policy: The policy, for its tokenizer.
         mark: Where an answer begins.
-        temperature: Sampling temperature.
         rows_at_once: Rows of one forward.
     """
 
@@ -268,7 +266,6 @@ def write_heldout(path: Path, policy: TrainedPolicy, task: Task, completions: Se
     Args:
         path: The JSONL file: ``prompt_id, prompt, answer, completion, reward, correct``; replaced where it exists. The
             prompt is a list of messages where the policy gets it through a chat template.
-        policy: What was sampled from.
         completions: From :func:`sample`, the same number for each held-out prompt.
     """
     num_samples = len(completions) // len(task.heldout)
@@ -372,12 +369,10 @@ class RewardFunctions:
     """
 
     def __init__(self, task: Task, dense: AnswerProbability | None = None) -> None:
-        self.last: dict[str, list[float]] = {}
-        """Reward function -> rewards of the last batch, [R]."""
+        self.last: dict[str, list[float]] = {}  # reward function -> rewards of the last batch, [R]
         self.functions = [self._wrap(name, grader) for name, grader in task.graders.items()]
         """What TRL calls, in the order of the task's graders."""
-        self.dense = dense
-        """What is trained on in place of the task's graders, where there is such a thing."""
+        self.dense = dense  # what is trained on in place of the task's graders, where there is such a thing
         self.trained = tuple(task.graders) if dense is None else (ANSWER_PROBABILITY,)
         """The functions whose sum is the scalar reward."""
         if dense is not None:

@@ -216,7 +216,6 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
     or a threshold is given), ``gradscope/frac_all_fail`` and ``gradscope/frac_all_pass``.
 
     Args:
-        trainer: The trainer, not yet training.
         output: The run's folder. It must not exist, unless the trainer resumes from a checkpoint: then what was
             recorded after that checkpoint is recorded again.
         weights_every: Save the weights before an update every so many updates, the first included. None: only the
@@ -421,10 +420,6 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
 
 class GradscopeCallback(TrainerCallback):  # type: ignore[misc]
     """Records the run of the GRPOTrainer that it is a callback of.
-
-    Args:
-        output: The run's folder.
-        **options: Those of :class:`RolloutRecorder`.
 
     Raises:
         TypeError: The recorder has no such option.

@@ -132,7 +132,6 @@ def make_problems(
     """Distinct prompts of very different difficulty, in the order drawn.
 
     Args:
-        num_prompts: How many.
         seed: The same seed draws the same prompts, and the first n of them whatever the number.
         heldout: Which of the two disjoint sides to draw from.
         accept: Whether operands make a prompt of the set.

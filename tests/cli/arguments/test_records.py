@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,27 +14,20 @@ from gradscope.option import Option
 class Inner:
     """A record inside a record."""
 
-    step: Annotated[str | None, Option(("--step-column",), "A column.", "Input", metavar="NAME")] = None
+    step: Annotated[str | None, Option("A column.", "NAME", flags=("--step-column",))] = None
     """Its flag has another name than the field."""
-    hidden: int = 7
-    """No option of the command line."""
+    hidden: int = 7  # no option of the command line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outer:
     """One record of options."""
 
-    path: Annotated[
-        str | Path | None, Option(("--path", "--where"), "A path, under two names.", "Input", metavar="PATH")
-    ] = None
+    path: Annotated[str | Path | None, Option("A path, under two names.", "PATH", flags=("--path", "--where"))] = None
     """Text where a person types it."""
-    inner: Inner = Inner()
-    """Expanded too."""
-    switch: Annotated[bool, Option(("--switch",), "A switch.", "Input")] = False
-    """On or off."""
-    size: Annotated[
-        int | None, Option(("--size",), "Parsed.", "Input", metavar="N", parse=lambda text: int(text) * 2)
-    ] = None
+    inner: Inner = Inner()  # expanded too
+    switch: Annotated[bool, Option("A switch.")] = False  # on or off
+    size: Annotated[int | None, Option("Parsed.", "N", parse=lambda text: int(text) * 2)] = None
     """A number of its own grammar."""
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from gradscope.render.terminal.explain import catalog_markdown
 from tests.cli.conftest import Cli
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
@@ -37,7 +35,7 @@ def test_rank_writes_gram_spectra_and_figures(cli: Cli, tiny_run: Path, tmp_path
 def test_a_wrong_table_is_refused_before_anything_is_read(cli: Cli) -> None:
     done = cli("rank", "no-such-run", "--show", "signal,base")
     assert (done.code, done.out) == (2, "")
-    assert "error: --show knows no 'base'." in done.err
+    assert "error: --show does not take 'base'." in done.err
     assert f"Write --show with any of {', '.join(choices_of('rank'))}" in done.err
 
 

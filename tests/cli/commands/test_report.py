@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -98,7 +96,7 @@ def test_what_has_no_use_for_several_runs_is_refused(
 ) -> None:
     done = cli("report", log, log, *option, "--output", tmp_path / "a.html")
     assert done.code == 2
-    assert f"side by side from their logs, where {option[0]} has no use" in done.err
+    assert f"{option[0]} does not apply to several runs" in done.err
     assert not (tmp_path / "a.html").exists()
 
 

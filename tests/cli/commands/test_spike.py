@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -16,7 +14,7 @@ from tests.contract import missing_fields
 def test_a_run_of_ours_is_taken_apart(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     done = cli("spike", tiny_run, "--step", "2", "-o", tmp_path / "out")
     assert done.code == 0
-    assert done.out.startswith("Whether step 2 stands out cannot be told: 1 other step")
+    assert done.out.startswith("It is unknown whether step 2 stands out: 1 other step")
     assert "Without rollout " in done.out
     assert len(done.out.splitlines()) <= 21
     assert done.out.splitlines()[-1] == f"$ gradscope report {tiny_run} --step 2"
@@ -36,7 +34,7 @@ def test_without_weights_the_log_alone_tells(cli: Cli, log: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [((), "No step can stand out"), (("--step", "9"), "has nothing of step 9"), (("--step", "0"), "--step")],
+    [((), "No step can be singled out"), (("--step", "9"), "has nothing of step 9"), (("--step", "0"), "--step")],
 )
 def test_wrong_input_is_said(cli: Cli, log: Path, options: tuple[str, ...], message: str) -> None:
     done = cli("spike", log, *options)

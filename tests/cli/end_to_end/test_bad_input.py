@@ -1,7 +1,5 @@
 """Bad input: what, where, next step, exit 2, no traceback, and nothing written."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

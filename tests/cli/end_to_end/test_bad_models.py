@@ -1,7 +1,5 @@
 """A model and rollouts that do not fit each other, weights that are no weights: refused, and nothing is left behind."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Damaged and hostile input as a person meets it: a file, a command, its exit code and what it says."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Metrics without rollouts, asked by each command that answers from them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """More than thirty mistakes that people make: one line says what is wrong, and what the hint says to write works."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable

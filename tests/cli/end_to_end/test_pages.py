@@ -1,7 +1,5 @@
 """Pages of real runs, written by the command and opened in a real browser: light, dark, on a phone and on paper."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every command that takes a run takes its URL, answers alike, and says the URL wherever it would say a path."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

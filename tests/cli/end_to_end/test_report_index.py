@@ -1,7 +1,5 @@
 """`gradscope report` on a folder of runs: an index of their logs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

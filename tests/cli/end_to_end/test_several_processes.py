@@ -1,7 +1,5 @@
 """Commands by two processes: what one process prints and writes, once, and the same end."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which row of which step a metric of gradients means."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -615,6 +613,6 @@ def test_a_number_that_is_none_is_no_deviation_and_fails() -> None:
 
 def test_without_a_course_nothing_stands_out() -> None:
     run = run_of(group_of([1, 0], step=1))
-    with pytest.raises(InputError, match="No step can stand out"):
+    with pytest.raises(InputError, match="No step can be singled out"):
         furthest_deviation(run)
     assert not MetricValues(run=run).value("deviation").is_not_finite

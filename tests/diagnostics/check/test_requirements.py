@@ -1,7 +1,5 @@
 """Files written by hand, and what is said where one is not what it should be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Evidence that was found already: what claims look at, given by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

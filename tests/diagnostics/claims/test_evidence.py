@@ -1,7 +1,5 @@
 """What claims look at: read once, refused with a reason."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +21,7 @@ from gradscope.diagnostics.claims.evidence import (
 )
 from gradscope.diagnostics.rank import collected
 from gradscope.diagnostics.rank.collected import Collected
-from gradscope.diagnostics.rank.tokens import changes
+from gradscope.diagnostics.rank.tokens import weighed as tokens
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.rollouts.groups import RolloutGroup
@@ -191,7 +189,7 @@ def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pyt
     asked = []
     kinds = {"token": Collected(steps=[SimpleNamespace(step=1)], weighed={1: "tokens"})}
     monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: kinds)
-    monkeypatch.setattr(changes, "follow", lambda run, weighed, engine: asked.append(weighed) or "followed")
+    monkeypatch.setattr(tokens, "follow", lambda run, weighed, engine: asked.append(weighed) or "followed")
     evidence = Evidence(run=two_steps(), steps=(1,))
     assert evidence.followed_tokens() == evidence.followed_tokens() == "followed"
     assert asked == [{1: "tokens"}]

@@ -1,7 +1,5 @@
 """Claims about gradients, their ranks and the change of weights, held to all outcomes of a tiny policy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """From a run to one row a claim."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Claims about rewards: both sides of each threshold, and how often they are wrong on made-up logs."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from itertools import combinations
@@ -32,8 +30,7 @@ from gradscope.diagnostics.claims.outcomes import (
 from gradscope.diagnostics.degeneracy.group_rewards import EstimateOptions, chosen_threshold, group_rewards, group_table
 from gradscope.diagnostics.passk.measure import compare_samples
 from gradscope.diagnostics.rank.collected import Collected
-from gradscope.diagnostics.rank.tokens.changes import FollowedTokens, TokenChange
-from gradscope.diagnostics.rank.tokens.weighed import KindEnergy, WeighedTokens
+from gradscope.diagnostics.rank.tokens.weighed import FollowedTokens, KindEnergy, TokenChange, WeighedTokens
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.part_sums import ratio_over_groups

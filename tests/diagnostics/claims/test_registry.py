@@ -1,7 +1,5 @@
 """The claims as data."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from gradscope.diagnostics.claims.evidence import Claim

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run

@@ -1,15 +1,24 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
+from dataclasses import asdict
 
+import numpy as np
 import pytest
 
 from gradscope.diagnostics.degeneracy import group_rewards as module
-from gradscope.diagnostics.degeneracy.group_rewards import EstimateOptions, KnownEstimates, course_of_run, group_rewards
+from gradscope.diagnostics.degeneracy.group_rewards import (
+    By,
+    EstimateOptions,
+    KnownEstimates,
+    course_of_run,
+    group_rewards,
+)
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.errors import InputError, UsageError
 from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable
+from gradscope.render.registry import render_table
+from gradscope.results.degeneracy import DegeneracyCourse
 from tests.diagnostics.made_up_runs import group_of, run_of, said, two_steps
+from tests.render.printing import printed
 
 
 def test_one_reward_function_alone() -> None:
@@ -46,6 +55,39 @@ def test_levels_are_the_different_rewards_of_a_log_of_any_length(monkeypatch: py
     monkeypatch.setattr("gradscope.diagnostics.degeneracy.group_rewards._AT_ONCE", 2)
     chosen = group_rewards(run_of(group_of([0.5, 0.0, 1.0], prompt="p"), group_of([1.0, 0.0], prompt="q")))
     assert chosen.levels.tolist() == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("by", ["step", "window"])
+@pytest.mark.parametrize("threshold", [None, 1.0])
+def test_the_course_is_that_of_the_rows_with_intervals(by: By, threshold: float | None) -> None:
+    rng = np.random.default_rng(0)
+    groups = [
+        group_of(list(rng.choice([0.0, 0.5, 1.0], 1 + place % 4, p=[0.6, 0.1, 0.3])), step=place % 23)
+        for place in range(200)
+    ]
+    report = degeneracy_of_run(
+        run_of(*groups, metrics={3: {"frac_reward_zero_std": 0.5}}), by=by, success_threshold=threshold
+    )
+    course, of_rows = (
+        {name: list(values) for name, values in asdict(one).items()}
+        for one in (report.course, DegeneracyCourse.of(report.by_step))
+    )
+    shares = ["frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "pass_rate"]
+    for name in shares if threshold else ("frac_reward_zero_std", "frac_tied"):
+        assert course.pop(name) == pytest.approx(of_rows.pop(name))
+    assert course == of_rows
+    assert report.course.is_windows == (by == "window")
+
+
+def test_an_answer_of_a_screen_resamples_no_step_and_fits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("degeneracy_by_step", "measure_advantage_mass", "_overdispersion", "split_gap"):
+        monkeypatch.setattr(f"gradscope.diagnostics.degeneracy.measure.{name}", None)
+    report = degeneracy_of_run(two_steps())
+    with monkeypatch.context() as fitting:
+        fitting.setattr("gradscope.diagnostics.degeneracy.forecast.fit_pass_rates", None)
+        assert "groups" in printed(render_table(report))
+    with pytest.raises(TypeError, match="NoneType"):
+        report.by_step  # noqa: B018
 
 
 def test_logged_share_stands_beside_ours() -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import combinations
@@ -310,7 +308,7 @@ def test_reading_takes_at_most_half_of_the_time_once_the_log_was_read(tmp_path: 
 @pytest.mark.parametrize(
     ("pace", "message"),
     [
-        (Pace(every=0.0), "Looks are some seconds apart, got 0"),
+        (Pace(every=0.0), "--every is a positive number of seconds, got 0"),
         (Pace(every=5.0, idle=2.0), "It cannot end after 2 seconds without growth and look every 5 seconds"),
     ],
 )

@@ -1,7 +1,5 @@
 """What docs/logs.md says of many machines, run: a cluster of two workers, and some jobs of an array."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A group of more tokens than are sampled: every way to measure it, held to the exact matrix by the error it states."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What is said of a large log, of which a step is in memory at a time, is what is said of it when all rows are held."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Made-up trainers with verl's, prime-rl's and NeMo-RL's semantics: replay's norm and rank's singular values."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

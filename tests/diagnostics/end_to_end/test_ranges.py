@@ -1,7 +1,5 @@
 """No number that a command prints has an interval beyond what the number can be, however odd the rollouts are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A live TRL run that uses each batch three times, through the front door: a run folder, and replay."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

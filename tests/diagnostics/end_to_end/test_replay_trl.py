@@ -1,7 +1,5 @@
 """Runs of TRL through the front door: what the loss looks at beside the step's own rollouts and weights is found."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings

@@ -1,7 +1,5 @@
 """The logs of ``benchmarks.scale``: gradscope, the bare scans and the loops find what was made up."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A sample of strangers' runs: TRL makes them, autograd and TRL's own log judge what gradscope says of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A small run of TRL as its user has it: output_dir with completions, checkpoints and model card, and the arguments."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable, Sequence

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from gradscope.advantages.registry import formulation
 from gradscope.diagnostics.inputs.names import NAMES
 from gradscope.rollouts.readers.detect import format_named

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -222,7 +220,7 @@ def differences(*ends: tuple[float, float]) -> list[PassAtKDifference]:
         ((GAIN, GAIN), SOME, NONE, 65.0, "capacity expansion", "beyond the best of 65 samples of the first"),
         ((LEFT_OPEN, GAIN), SOME, NONE, 65.0, "capacity expansion", "and more at the largest budget"),
         ((GAIN, GAIN), SOME, NONE, 64.0, "undecided", "gains at every sampled k: +0.200"),
-        ((GAIN, GAIN), SOME, NONE, None, "undecided", "the best of at most 64 samples of the first is not ruled out"),
+        ((GAIN, GAIN), SOME, NONE, None, "undecided", "the best of up to 64 samples of the first may explain them"),
         ((GAIN, LOSS), SOME, SOME, 65.0, "undecided", "some prompts are solved anew, beyond any best of 64"),
         ((GAIN, EQUAL), NONE, NONE, None, "search compression", "at the largest less than 0.05 is won"),
         (

@@ -1,7 +1,5 @@
 """What is collected of each step, of one kind of rows and of several, and its sparsity, on sizes that are known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -31,7 +29,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.directions import MatrixSteps, TensorNorm, WeightSpectrum
 from gradscope.gradients.step.heldout import HeldoutGram
-from gradscope.metrics.gram.sparsity import row_sparsity
+from gradscope.metrics.gram.geometry import row_sparsity
 from gradscope.progress import no_progress
 from gradscope.reason import Reason
 from tests.diagnostics.made_up_runs import group_of as rewarded

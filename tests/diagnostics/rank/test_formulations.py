@@ -3,8 +3,6 @@
 How noisy the gradient is under each baseline, worked by hand on groups of two.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

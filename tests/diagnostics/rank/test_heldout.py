@@ -1,7 +1,5 @@
 """Correct answers to held-out prompts: from files as people have them to their cosines with a step."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -122,7 +120,7 @@ def test_samples_without_text_are_counted(tmp_path: Path) -> None:
             [sample("a", "x", 0.3), sample("a", "y", 0.9)],
             "neither 0/1 nor -1/1: which samples are correct is not known",
         ),
-        ([{"task_id": "a", "n": 4, "c": 2}, {"task_id": "b", "n": 4, "c": 1}], "3 correct samples, and of none both"),
+        ([{"task_id": "a", "n": 4, "c": 2}, {"task_id": "b", "n": 4, "c": 1}], "3 correct samples, but none with both"),
     ],
 )
 def test_what_holds_no_answer_is_refused(rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Ranks of a real run: the step's Gram adds up to the logged norm, and every question comes from it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

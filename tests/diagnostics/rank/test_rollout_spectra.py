@@ -1,7 +1,5 @@
 """Spectra of rollouts and their averages, against the rows that they stand for."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The rollouts of a step as rows, their groups and parts of groups, and their advantages."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

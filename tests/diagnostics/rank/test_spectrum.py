@@ -1,7 +1,5 @@
 """From a Gram matrix to ranks, their means, nulls and differences, worked by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Which sums of a group's gradients are asked for, and their ranks."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -18,7 +16,7 @@ from gradscope.diagnostics.rank.weight_groups import (
     weight_curve,
 )
 from gradscope.gradients.plan.prepared_step import prepare_step
-from gradscope.gradients.step.group_weights import Combinations, GroupWeightRanks
+from gradscope.gradients.step.directions import Combinations, GroupWeightRanks
 from gradscope.gradients.step.measure import measure_step
 from gradscope.rollouts.groups import RolloutGroup
 from tests.diagnostics.rank.test_rollout_spectra import make_rows

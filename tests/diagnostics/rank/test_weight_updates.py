@@ -1,7 +1,5 @@
 """What training did to each weight, to an adapter, and beside the gradient before."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from dataclasses import replace

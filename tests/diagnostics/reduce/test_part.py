@@ -1,7 +1,5 @@
 """Every question about rewards has the answer of the whole, byte for byte but for paths and times."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """TRL's own arithmetic as the oracle, in torch, on random rewards with gaps; and what is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A folder of runs as an index, and runs side by side."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A report on runs whose answers are known: every section has an answer or says what to log."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +32,9 @@ from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of, samples_run
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
-from tests.diagnostics.rank.tokens.test_changes import ON_CPU, plain_outputs, run_on, tokens_of
+from tests.diagnostics.rank.tokens.test_weighed import ON_CPU, plain_outputs, run_on, tokens_of
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, inputs_of
-from tests.render.examples import replay_report
-from tests.render.report_example import run_report
+from tests.render.examples import replay_report, run_report
 
 pytestmark = pytest.mark.slow  # a run of shared/data, recomputed
 

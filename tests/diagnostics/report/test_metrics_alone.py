@@ -1,7 +1,5 @@
 """What a log of metrics alone answers."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

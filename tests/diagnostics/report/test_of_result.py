@@ -1,7 +1,5 @@
 """A single result answers with the sections that the page has of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -14,8 +12,7 @@ from gradscope.diagnostics.report.sections.signal import signal_section
 from tests.diagnostics.made_up_runs import group_of, run_of, samples
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of
 from tests.render import examples
-from tests.render.compare_example import comparison
-from tests.render.report_example import run_report
+from tests.render.examples import comparison, run_report
 
 RUN = run_of(*(group_of([1.0, 0.0], step=step, prompt=f"p{step}") for step in (1, 2)))
 

@@ -1,7 +1,5 @@
 """Which rollouts are shown: whole groups, every kind, the largest parts first, and never more than a page bears."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

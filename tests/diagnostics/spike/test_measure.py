@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -60,23 +58,23 @@ def test_the_first_step_with_a_number_that_is_none_comes_before_all() -> None:
 
 def test_a_log_in_which_nothing_can_stand_out_is_refused() -> None:
     for courses in ({}, {"grad_norm": course(steps=8)}, {"kl": dict.fromkeys(range(20), 0.0)}):
-        with pytest.raises(InputError, match="No step can stand out"):
+        with pytest.raises(InputError, match="No step can be singled out"):
             outstanding_step(courses)
 
 
 def test_a_number_stands_beside_those_around_it() -> None:
-    found = metric_at("grad_norm", course(), 7, was_named=False)
+    found = metric_at("grad_norm", course(), 7, num_chosen_from=20)
     assert (found.value.value, found.is_unusual) == (pytest.approx(9 * 1.3), True)
     assert found.typical.value == pytest.approx(1.1)
-    quiet = metric_at("grad_norm", course(), 8, was_named=True)
+    quiet = metric_at("grad_norm", course(), 8, num_chosen_from=1)
     assert not quiet.is_unusual
     assert (quiet.by_chance.value or 0) < (found.by_chance.value or 0)
 
 
 def test_a_number_that_is_none_or_alone_has_its_reason() -> None:
-    broken = metric_at("loss", {1: math.nan}, 1, was_named=False)
+    broken = metric_at("loss", {1: math.nan}, 1, num_chosen_from=1)
     assert (broken.is_unusual, broken.value.undefined) == (True, "it was logged as no finite number")
-    alone = metric_at("loss", {1: 2.0}, 1, was_named=False)
+    alone = metric_at("loss", {1: 2.0}, 1, num_chosen_from=1)
     assert (alone.is_unusual, alone.value.value) == (False, 2.0)
     assert alone.deviation.undefined == "0 other steps have the number, and a spread needs 8"
 
@@ -182,6 +180,7 @@ def test_parameters_come_by_their_part_of_the_squared_norm() -> None:
 
 
 QUIET = {step: {"grad_norm": 1.0 + 0.1 * (step % 4), "kl": 0.01 * (1 + step % 3)} for step in range(1, 21)}
+REWARDS = {step: {**values, "reward": 0.5 + 0.01 * (step % 3)} for step, values in QUIET.items()}
 
 
 def given(monkeypatch: pytest.MonkeyPatch, metrics: Mapping[int, Mapping[str, float]], **more: object) -> Run:
@@ -192,11 +191,12 @@ def given(monkeypatch: pytest.MonkeyPatch, metrics: Mapping[int, Mapping[str, fl
 
 
 def test_the_step_that_stands_out_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, QUIET | {9: {"grad_norm": 30.0, "kl": 0.02}})
+    given(monkeypatch, REWARDS | {9: {"grad_norm": 30.0, "kl": 0.02, "reward": 0.1, "entropy": 1.0}})
     report = measure_spike("run")
     assert (report.step, report.was_named, report.course[9]) == (9, False, 30.0)
-    assert [(one.name, one.is_unusual) for one in report.metrics] == [("grad_norm", True), ("kl", False)]
+    assert {one.name: one.is_unusual for one in report.metrics} == {"grad_norm": True, "kl": False, "reward": True}
     assert report.findings[0].startswith("Step 9 stands out: grad_norm 30, 25 times the 1.2 of the 19 steps")
+    assert report.findings[0].endswith("; also reward (0.1).")
     assert "weights after 8 updates" in str(report.grad_norm.undefined)
     assert len(report.rollouts) == 4
     assert (report.removals, report.tokens, report.tensors, report.engine) == ((), (), (), {})
@@ -213,7 +213,7 @@ def test_a_step_that_was_logged_as_nan_has_no_place_in_the_course(monkeypatch: p
     given(monkeypatch, QUIET | {6: {"grad_norm": math.nan}})
     report = measure_spike("run")
     assert (report.step, 6 in report.course) == (6, False)
-    assert report.findings[0] == "Step 6 is broken: grad_norm was logged as no finite number."
+    assert report.findings[0] == "Step 6 is broken: grad_norm was logged as NaN or infinity."
 
 
 def test_a_step_without_rollouts_is_told_by_its_metrics(monkeypatch: pytest.MonkeyPatch) -> None:

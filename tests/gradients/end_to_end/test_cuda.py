@@ -3,8 +3,6 @@
 What can be seen without one is in ``test_other_device.py``; figures are made by ``benchmarks/gpu.py``.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

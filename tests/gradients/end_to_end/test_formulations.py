@@ -4,8 +4,6 @@ The oracle is one float64 backward of the loss with those advantages in it, thro
 time, and a token at a time.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

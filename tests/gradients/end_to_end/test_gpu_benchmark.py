@@ -1,7 +1,5 @@
 """`benchmarks/gpu.py` on a machine without a GPU: every section runs, and nothing that was measured is lost."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Singular values of a step's gradient rows against one float64 backward a rollout, of losses written down plainly."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A sample of docs/research/architectures*.csv: models with positions, states, experts or selected tokens."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Nothing may stay behind on the CPU, and an engine may wait for its device once a
 and rollouts. ``tests/gradients/other_device.py`` is such a device for machines that have none.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -22,8 +20,13 @@ from gradscope.gradients.model.budget import TokenBudget
 from gradscope.gradients.model.policy import _longest_sequence
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
-from gradscope.gradients.step.directions import measure_optimizer_steps, measure_weight_spectra, step_gradient
-from gradscope.gradients.step.group_weights import Combinations, measure_group_weights
+from gradscope.gradients.step.directions import (
+    Combinations,
+    measure_group_weights,
+    measure_optimizer_steps,
+    measure_weight_spectra,
+    step_gradient,
+)
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.measure import measure_rollout_tokens, measure_signals, measure_tokens
 from gradscope.gradients.tokens.sums import CORRECTIONS, corrected, counted_tokens, measure_token_sums

@@ -1,7 +1,5 @@
 """Other people's per-sample gradients as a second oracle."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 

@@ -3,8 +3,6 @@
 ``test_other_device.py`` sees what runs; this sees what does not run there.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -32,7 +30,7 @@ ON_THE_CPU = {
     "step/heldout._sampled": "logged flags, which are sent where they are used",
     "step/heldout._scales": "one number a token, for numpy",
     "step/measure.coverage": "a count, which processes add on the CPU",
-    "tokens/sketch._hash": "drawn by numpy, so that a sketch is the same on every device",
+    "tokens/lockstep._hash": "drawn by numpy, so that a sketch is the same on every device",
     "tokens/sums.corrected": "one number a token, for numpy",
     "tokens/sums.sequence_factors": "logged numbers, one a rollout, for numpy",
     "tokens/sums.counted_tokens": "one number a token, for numpy",
@@ -45,7 +43,7 @@ ON_THE_CPU = {
 
 INNER = (
     *("engines/loop", "engines/prompt", "engines/stream", "layers/", "model/batches", "model/passes", "plan/losses"),
-    *("tokens/lockstep", "tokens/rows", "tokens/sketch"),
+    *("tokens/lockstep", "tokens/rows"),
 )
 """Where passes run: what is asked here is asked for every batch, layer or row."""
 WAITS = {"all", "any", "cpu", "item", "numpy", "tolist"}
@@ -60,8 +58,8 @@ ASKED = {
     "model/batches.from_settings": "plain settings of a trainer",
     "tokens/rows._weights": "one number a token, for numpy",
     "tokens/rows.token_tables": "likewise",
-    "tokens/sketch._hash": "a number of numpy",
-    "tokens/sketch._touched": "which ids occur, once a table and chunk",
+    "tokens/lockstep._hash": "a number of numpy",
+    "tokens/lockstep._touched": "which ids occur, once a table and chunk",
 }
 """Function -> why it waits, or does not."""
 

@@ -1,7 +1,5 @@
 """TRL itself as the oracle: for each loss it supports here, our norm of a live step is the one it logs."""
 
-from __future__ import annotations
-
 import copy
 import math
 import warnings

@@ -1,7 +1,5 @@
 """A stranger's number: the norm of the whole step's gradient is what TRL logged."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Steps measured by several processes, or by one: ``python -m tests.gradients.engines.cases FOLDER``."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

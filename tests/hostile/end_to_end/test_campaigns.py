@@ -1,7 +1,5 @@
 """A small part of each campaign, whose whole is run by hand; docs/research/security.md has what that came to."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

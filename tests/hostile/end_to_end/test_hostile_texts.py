@@ -1,7 +1,5 @@
 """The hostile texts in all that shows them; the campaign puts many more into every field of every format."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -3,8 +3,6 @@
 Agreement and noise of prompts' gradients, against the vectors themselves and against made-up populations.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 

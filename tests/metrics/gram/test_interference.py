@@ -3,8 +3,6 @@
 Effects on held-out prompts: against loops over the vectors, against a small step itself, and beside chance.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Baselines against search and simulation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

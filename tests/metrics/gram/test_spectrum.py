@@ -1,7 +1,5 @@
 """Null models: each takes one thing away and keeps the rest."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

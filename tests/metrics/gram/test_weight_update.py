@@ -3,8 +3,6 @@
 Drift of singular values and turn of directions, on matrices whose answer is known.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
@@ -27,8 +25,8 @@ def test_an_update_within_the_principal_directions_is_all_there() -> None:
     left, right = np.linalg.qr(rng.normal(size=(8, 8)))[0], np.linalg.qr(rng.normal(size=(6, 6)))[0]
     initial = left[:, :6] @ np.diag([10.0, 9.0, 1.0, 1.0, 1.0, 1.0]) @ right.T
     inside, outside = np.outer(left[:, 0], right[:, 0]), np.outer(left[:, 5], right[:, 5])
-    assert principal_overlap(initial, inside)[0].value == pytest.approx(1.0)
-    share, null = principal_overlap(initial, inside + outside)
+    assert principal_overlap(frame_of(initial), inside)[0].value == pytest.approx(1.0)
+    share, null = principal_overlap(frame_of(initial), inside + outside)
     assert share.value == pytest.approx(0.5)
     assert null.value == pytest.approx(1 / 48)  # one direction of 8 x 6 holds half of the energy
 
@@ -36,13 +34,13 @@ def test_an_update_within_the_principal_directions_is_all_there() -> None:
 def test_a_random_update_has_the_null_share() -> None:
     rng = np.random.default_rng(1)
     initial = rng.normal(size=(40, 30))
-    shares = [principal_overlap(initial, rng.normal(size=(40, 30))) for _ in range(20)]
+    shares = [principal_overlap(frame_of(initial), rng.normal(size=(40, 30))) for _ in range(20)]
     assert np.mean([share.value for share, _ in shares]) == pytest.approx(shares[0][1].value, rel=0.1)
 
 
 def test_without_an_update_or_weights_there_is_no_overlap() -> None:
-    assert principal_overlap(np.eye(2), np.zeros((2, 2)))[0].undefined == "the weights did not change"
-    assert "are zero" in str(principal_overlap(np.zeros((2, 2)), np.eye(2))[0].undefined)
+    assert principal_overlap(frame_of(np.eye(2)), np.zeros((2, 2)))[0].undefined == "the weights did not change"
+    assert "are zero" in str(principal_overlap(frame_of(np.zeros((2, 2))), np.eye(2))[0].undefined)
 
 
 def test_growth_at_one_speed_in_one_direction_is_straight() -> None:

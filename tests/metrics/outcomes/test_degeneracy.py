@@ -1,7 +1,5 @@
 """Returns of prompts: by hand, by somebody else's formula, and where prompts are all alike."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import comb
 

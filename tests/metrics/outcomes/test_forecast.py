@@ -1,10 +1,20 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
+from scipy import stats
+from scipy.optimize import linprog
+from scipy.stats import binom
 
-from gradscope.metrics.outcomes.forecast import PassRates, fit_pass_rates, goodness_of_fit
-from gradscope.metrics.outcomes.mixture import InflatedBeta, PassCounts, fit_inflated_beta
+from gradscope.metrics.outcomes.forecast import (
+    InflatedBeta,
+    PassCounts,
+    PassRates,
+    RateBounds,
+    binomial_chances,
+    fit_inflated_beta,
+    fit_npmle,
+    fit_pass_rates,
+    goodness_of_fit,
+)
 
 
 def drawn(
@@ -12,6 +22,119 @@ def drawn(
 ) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     return np.full(num_prompts, num_samples), rng.binomial(num_samples, rng.beta(a, b, num_prompts))
+
+
+def test_chances_agree_with_scipy() -> None:
+    inner = stats.betabinom.pmf(np.arange(10), 9, 0.4, 2.0)
+    assert InflatedBeta(a=0.4, b=2.0).chances(9) == pytest.approx(inner)
+    inflated = InflatedBeta(a=0.4, b=2.0, at_zero=0.2, at_one=0.1)
+    assert inflated.chances(9) == pytest.approx(0.7 * inner + 0.2 * (np.arange(10) == 0) + 0.1 * (np.arange(10) == 9))
+    assert (inflated.all_fail(9), inflated.all_pass(9)) == pytest.approx(tuple(inflated.chances(9)[[0, 9]]))
+    assert binomial_chances(9, 0.3) == pytest.approx(stats.binom.pmf(np.arange(10), 9, 0.3))
+    assert binomial_chances(3, [0.0, 1.0]).T.tolist() == [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
+
+
+def test_beta_binomial_finds_its_parameters() -> None:
+    found = fit_inflated_beta(PassCounts.of(*drawn(num_prompts=20_000)))
+    assert (found.a, found.b) == pytest.approx((0.5, 1.5), rel=0.06)
+    assert (found.at_zero, found.at_one, found.num_parameters) == (0.0, 0.0, 2)
+
+
+@pytest.mark.parametrize("ends", [(0.575, 0.0), (0.0, 0.3), (0.3, 0.3)])
+def test_inflation_is_found_where_it_is(ends: tuple[float, float]) -> None:
+    rng = np.random.default_rng(1)
+    kind, inner = rng.random(4000), rng.beta(2, 2, 4000)
+    rates = np.where(kind < ends[0], 0.0, np.where(kind < sum(ends), 1.0, inner))
+    # Groups of two sizes tell the two ends apart for each size of its own.
+    n = np.where(np.arange(4000) % 2, 8, 12)
+    found = fit_inflated_beta(PassCounts.of(n, rng.binomial(n, rates)))
+    assert (found.at_zero, found.at_one) == pytest.approx(ends, abs=0.03)
+    assert (found.at_zero == 0.0, found.at_one == 0.0) == (ends[0] == 0.0, ends[1] == 0.0)
+    assert found.num_parameters == 2 + sum(end > 0 for end in ends)
+    assert (found.a, found.b) == pytest.approx((2.0, 2.0), rel=0.25)
+
+
+def test_npmle_has_the_highest_likelihood() -> None:
+    counts = PassCounts.of(*drawn(num_samples=4))
+    free = fit_npmle(counts)
+    chances = stats.binom.pmf(np.arange(5)[:, None], 4, free.points) @ free.weights
+    log_likelihood = counts.weight @ np.log(chances)
+    assert log_likelihood >= counts.weight @ np.log(fit_inflated_beta(counts).chances(4)) - 1e-6
+    assert free.weights.sum() == pytest.approx(1.0)
+    # At its maximum no point of the grid would raise it (Lindsay 1983).
+    gradient = (counts.weight / chances) @ stats.binom.pmf(np.arange(5)[:, None], 4, free.points) / counts.weight.sum()
+    assert gradient.max() < 1.005
+
+
+@pytest.mark.parametrize(("n", "c"), [([], []), ([4], [5])])
+def test_impossible_counts_are_refused(n: list[int], c: list[int]) -> None:
+    with pytest.raises(ValueError, match="a distribution needs prompts with 0 <= c <= n"):
+        PassCounts.of(n, c)
+
+
+def bounds_of(num_samples: np.ndarray, num_passing: np.ndarray, prompts: np.ndarray | None = None) -> RateBounds:
+    groups = np.arange(len(num_samples)) if prompts is None else prompts
+    fit = fit_npmle(PassCounts.of(num_samples, num_passing))
+    return RateBounds.of(num_samples, num_passing, groups, fit)
+
+
+def unsolved(k: int):
+    return lambda p: (1 - p) ** k
+
+
+def starved(seed: int, num_prompts: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    rates = np.where(rng.random(num_prompts) < 0.6, 0.0, rng.beta(2, 2, num_prompts))
+    return np.full(num_prompts, n), rng.binomial(n, rates)
+
+
+@pytest.mark.slow  # a simulation
+def test_many_prompts_leave_what_their_counts_leave_open() -> None:
+    """Of a million prompts the bounds are those that a linear program gives for the expected counts themselves."""
+    points = np.linspace(0, 1, 401) ** 2
+    counts = binom.pmf(np.arange(9)[:, None], 8, points)
+    target = counts @ np.full(401, 1 / 401)
+    ends = [
+        sign * linprog(sign * unsolved(32)(points), A_eq=counts, b_eq=target, method="highs").fun for sign in (1, -1)
+    ]
+    num_prompts = 1_000_000
+    c = np.repeat(np.arange(9), np.round(target * num_prompts).astype(int))
+    low, high = bounds_of(np.full(len(c), 8), c).interval(unsolved(32))
+    assert low == pytest.approx(ends[0], abs=0.01)
+    assert high == pytest.approx(ends[1], abs=0.01)
+    assert low < ends[0] + 1e-3
+    assert high > ends[1] - 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [4, 8, 100])
+def test_bounds_hold_without_any_shape(n: int) -> None:
+    truth = 0.6 + 0.4 * float(np.mean((1 - np.random.default_rng(9).beta(2, 2, 100_000)) ** (4 * n)))
+    ends = np.array([bounds_of(*starved(seed, 150, n)).interval(unsolved(4 * n)) for seed in range(20)])
+    assert np.sum((ends[:, 0] <= truth) & (truth <= ends[:, 1])) >= 18
+    assert np.all((ends >= 0) & (ends <= 1))
+
+
+def test_more_prompts_narrow_the_bounds() -> None:
+    few, many = (np.ptp(bounds_of(*starved(0, size, 8)).interval(unsolved(16))) for size in (50, 5000))
+    assert many < few / 3
+
+
+def test_groups_of_one_prompt_are_no_further_prompts() -> None:
+    n, c = starved(0, 60, 8)
+    apart = bounds_of(np.tile(n, 5), np.tile(c, 5)).interval(unsolved(16))
+    together = bounds_of(np.tile(n, 5), np.tile(c, 5), np.tile(np.arange(60), 5)).interval(unsolved(16))
+    assert np.ptp(together) > 1.5 * np.ptp(apart)
+
+
+def test_groups_of_several_sizes_share_their_cells() -> None:
+    rng = np.random.default_rng(0)
+    n = rng.choice([4, 7, 200], 300)
+    bounds = bounds_of(n, rng.binomial(n, rng.beta(0.5, 1.5, 300)))
+    assert len(bounds.expected) <= 66
+    assert bounds.chances.sum(axis=0) == pytest.approx(1.0)
+    low, high = bounds.interval(lambda p: p)
+    assert low < 0.25 < high
 
 
 def fitted(**options: float) -> PassRates:

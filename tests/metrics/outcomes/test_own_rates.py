@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -12,8 +10,7 @@ from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.outcomes.own_rates import OwnRates, estimate_policy_gap, own_rates
 from gradscope.metrics.uncertainty.intervals import Resampling
 
-Group = tuple[int, str, int, float]
-"""Step, prompt, size, rate."""
+Group = tuple[int, str, int, float]  # step, prompt, size, rate
 
 
 def of_groups(groups: list[Group]) -> OwnRates | str:

@@ -1,7 +1,5 @@
 """Intervals by leaving one out: exact for means, wide enough for ranks."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -8,8 +8,6 @@ scrolls sideways, words on the console, requests, and pages heavier, slower or l
 ``--pictures`` keeps what was seen, to be looked at.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import json

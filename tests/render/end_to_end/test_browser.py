@@ -1,7 +1,5 @@
 """The page in a real browser: it renders, says nothing on the console, asks for nothing, and runs nothing of a log."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,8 +19,8 @@ from tests.render.end_to_end.browser import (
     opened,
     started,
 )
+from tests.render.examples import run_report
 from tests.render.html.test_page import INDEX
-from tests.render.report_example import run_report
 
 pytestmark = [
     pytest.mark.slow,

@@ -1,7 +1,5 @@
 """Screen, page, JSON and check of the same run never say two things of one metric."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

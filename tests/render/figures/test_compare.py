@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +5,7 @@ import pytest
 
 from gradscope.render.figures.style import save_figure
 from gradscope.render.registry import draw_figures
-from tests.render.compare_example import comparison
+from tests.render.examples import comparison
 
 
 @pytest.mark.parametrize("num_cells", [1, 2, 4])

@@ -1,7 +1,5 @@
 """Which figures each kind of rank report has, and what they name."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

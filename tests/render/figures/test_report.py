@@ -1,7 +1,5 @@
 """The charts of a page as figures: each one, in the colors of the other commands, with no text beyond its edge."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace
@@ -11,9 +9,9 @@ from gradscope.render.figures import style
 from gradscope.render.figures.report import COLORS
 from gradscope.render.figures.style import DARK
 from gradscope.render.registry import draw_figures
-from gradscope.results.report import Chart, Series
+from gradscope.results.report import Chart, ChartKind, Series
+from tests.render.examples import run_report
 from tests.render.html.test_page import INDEX
-from tests.render.report_example import run_report
 
 REPORT = run_report()
 
@@ -32,10 +30,40 @@ def test_every_chart_is_drawn_and_named_for_its_section() -> None:
 def test_no_text_leaves_a_figure() -> None:
     for name, figure in draw_figures(REPORT).items():
         figure.canvas.draw()
-        for text in figure.texts + [text for axes in figure.axes for text in axes.texts]:
+        texts = [
+            text
+            for axes in figure.axes
+            for text in (*axes.texts, *axes.get_yticklabels(), axes.yaxis.label)
+            if text.get_text()
+        ]
+        for text in figure.texts + texts:
             extent = text.get_window_extent()
             assert extent.x0 >= 0, name
             assert extent.x1 <= figure.bbox.x1 + 1, (name, text.get_text())
+
+
+def test_a_long_name_of_a_bar_has_room_and_the_longest_bar_is_in_the_title() -> None:
+    series = (Series(name="cosine", values=(0.5, -0.75)),)
+    chart = Chart(
+        title="Cosine", kind="bars", places=("optimal_baseline_of_22", "sign"), series=series, x_label="cosine"
+    )
+    (figure,) = draw_figures(with_chart(chart)).values()
+    figure.canvas.draw()
+    assert figure.texts[0].get_text() == "Cosine: 0.5 optimal_baseline_of_22, -0.75 sign"
+    assert min(text.get_window_extent().x0 for text in figure.axes[0].get_yticklabels()) >= 0
+
+
+def test_a_title_says_where_lines_begin_and_end() -> None:
+    def title(*values: tuple[float | None, ...], kind: ChartKind = "lines") -> str:
+        series = tuple(Series(name=f"run {place}", values=one) for place, one in enumerate(values))
+        chart = Chart(title="Reward", kind=kind, places=(1, 2, 3), series=series)
+        (figure,) = draw_figures(with_chart(chart)).values()
+        return figure.texts[0].get_text()
+
+    assert title((0.25, None, 0.5)) == "Reward: 0.25 to 0.5"
+    assert title((0.25, 0.5, math.nan), (None, 0.75, 1.0)) == "Reward: 0.5 run 0, 0.75 run 1"
+    assert title((0.25, 0.0, 0.5), (0.25, 0.5, 0.25), kind="stack") == "Reward: 0.5 to 0.75"
+    assert title(*[(0.25, 0.5, 0.5)] * 4) == title((None, None, None)) == "Reward"
 
 
 def test_a_value_that_is_not_finite_is_marked() -> None:

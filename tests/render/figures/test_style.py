@@ -1,7 +1,5 @@
 """Figures as files."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Drawings of charts: bars, scales with round ticks, and long courses put together with nothing lost."""
 
-from __future__ import annotations
-
 import math
 import re
 from xml.etree import ElementTree
@@ -27,7 +25,7 @@ from gradscope.render.html.chart import (
     windows_of,
 )
 from gradscope.results.report import Chart, Series
-from tests.render.report_example import run_report
+from tests.render.examples import run_report
 
 CHARTS = run_report().sections[0].charts
 LINES, STACK, _ = CHARTS

@@ -1,11 +1,10 @@
 """The page as a document: complete, self-contained, the same every time, and no text of a result becomes markup."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import count
@@ -35,8 +34,7 @@ from gradscope.render.html.page import (
     token_texts_of,
 )
 from gradscope.results.report import Chart, ChartKind, KeyNumber, RunIndex, RunSummary, Series, ShadedToken
-from tests.render.examples import source
-from tests.render.report_example import ATTACK, run_report
+from tests.render.examples import ATTACK, run_report, source
 
 PAGE = render_page(run_report())
 VOID = {"meta", "link", "line", "rect", "circle", "polyline", "polygon"}
@@ -177,7 +175,7 @@ def test_a_fragment_brings_its_style_and_none_for_what_is_around_it() -> None:
 CHOICES = {"kind", "style", "severity"}  # fields whose values are the program's own few words
 
 
-def poisoned(record: Any, numbers: count[int]) -> Any:
+def poisoned(record: Any, numbers: Iterator[int]) -> Any:
     """The same record with markup and a control character in each of its texts."""
     if isinstance(record, str):
         return f"<b id='t{next(numbers)}'>\x1b</title></style>\"'&<!--{{{{7*7}}}}"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +8,7 @@ from rich.console import Console
 from gradscope.estimate import Estimate
 from gradscope.render.files import document_of, write_files
 from gradscope.render.registry import render_table
-from tests.render.compare_example import comparison
+from tests.render.examples import comparison
 
 
 def printed(num_cells: int = 4, *show: str) -> str:

@@ -1,7 +1,5 @@
 """Courses as lines of bars."""
 
-from __future__ import annotations
-
 import pytest
 
 from gradscope.estimate import Estimate

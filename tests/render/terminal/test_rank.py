@@ -1,7 +1,5 @@
 """The tables of every kind of rank report, right at 80 columns."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from itertools import pairwise

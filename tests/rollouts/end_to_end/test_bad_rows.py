@@ -1,7 +1,5 @@
 """Bad rows: each is used or set aside with its place, and no group changes its verdict unseen."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Known answers that nobody here computed: the shared data's READMEs and the trainer's own log."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

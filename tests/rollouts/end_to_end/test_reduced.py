@@ -1,7 +1,5 @@
 """Logs that are read by blocks have the answers of their rows one by one, whatever their cells hold."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Write small logs for tests of readers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reductions held to the row reader: what a log says must not depend on which of the two read it."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

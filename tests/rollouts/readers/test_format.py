@@ -1,7 +1,5 @@
 """A format of rows, made up here: what the one path does for every reader that declares itself."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +343,50 @@ def test_rows_of_a_group_may_be_anywhere(tmp_path: Path) -> None:
         "Columns were guessed by their names: reward from 'score', step from 'step', groups from 'uid'.",
         "Groups differ in size: 1 to 3 rollouts.",
     )
+
+
+def asked(question: str, *answers: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": question}, *({"role": "assistant", "content": answer} for answer in answers)]
+
+
+@pytest.mark.parametrize(
+    "row_of",
+    [
+        lambda step, q, k, r: {"metadata": {"step": step, "task_id": q}, "prompt": "", "reward": r},
+        lambda step, q, k, r: {"step": step, "prompt": asked(q), "info": {"reward": r, "passed_tests": k}},
+        lambda step, q, k, r: {"iteration": step, "trajectory": {"question": q, "answer_text": f"{k}", "score": r}},
+        lambda step, q, k, r: {"step": step, "messages": asked(q, f"a{k}"), "reward": r},
+        lambda step, q, k, r: {"step": step, "prompt_ids": [1, len(q), ord(q[-1])], "total_reward": r, "reward_b": 0.0},
+    ],
+)
+@pytest.mark.parametrize("kind", ["jsonl", "json", "rollouts", "parquet"])
+def test_entries_of_objects_and_conversations_have_roles_by_usual_names(
+    tmp_path: Path, row_of: Callable[[int, str, int, float], dict[str, Any]], kind: str
+) -> None:
+    rewards = {(1, "q1"): (0.0, 1.0), (1, "q2"): (1.0, 1.0), (2, "q1"): (0.0, 0.0, 1.0)}
+    rows = [row_of(step, q, k, r) for (step, q), of_group in rewards.items() for k, r in enumerate(of_group)]
+    path = tmp_path / ("a.parquet" if kind == "parquet" else "a.jsonl" if kind == "jsonl" else "a.json")
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == "jsonl":
+        write(path, *rows)
+    else:
+        path.write_text(json.dumps(rows if kind == "json" else {"model": "m", "rollouts": rows}))
+    for rewards_only in (False, True):
+        run = read_run(path, rewards_only=rewards_only)
+        assert [(group.step, group.rewards) for group in run.groups] == [(key[0], of) for key, of in rewards.items()]
+    if "messages" in rows[0]:
+        assert [one.completion for one in read_run(path).groups[2].rollouts] == ["a0", "a1", "a2"]
+
+
+def test_rewards_in_an_object_without_their_sum_are_asked_for(tmp_path: Path) -> None:
+    rows = [{"step": 1, "prompt": "p", "rewards": {"accuracy": number, "form": 0}} for number in (0, 1)]
+    path = write(tmp_path / "a.jsonl", *rows)
+    with pytest.raises(InputError, match=r"'rewards', 'rewards\.accuracy', 'rewards\.form'"):
+        read_run(path)
+    run = read_run(path, ReadOptions(columns=ColumnNames(reward="rewards.accuracy")))
+    assert list(shape(run).values()) == [(0.0, 1.0)]
+    assert run.groups[0].rollouts[1].rewards == {"rewards.accuracy": 1.0, "rewards.form": 0.0}
 
 
 def test_an_id_groups_and_only_without_one_the_text_does(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Parts of a log are the log, however it was cut, and whatever is not such a part is refused by name."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess
@@ -16,8 +14,7 @@ from tests.conftest import REPOSITORY
 
 TRL = REPOSITORY / "fixtures" / "logs" / "trl"
 ROWS = "prompt_id;step;reward\n" + "".join(f"p{place};1;{reward}\n" for place in (1, 2) for reward in ("0,5", "1,0"))
-BYTES = b"\x80\x04cos\nsystem\n"
-"""What a hostile pickle begins with: it must never be opened."""
+BYTES = b"\x80\x04cos\nsystem\n"  # what a hostile pickle begins with: it must never be opened
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Runs killed outright, between steps and inside a checkpoint write, and gone on with: they end where others do."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,13 +21,13 @@ FORMULATIONS = ("spo", "token_critic")  # each keeps more than weights
 
 BETWEEN_STEPS = """
 import os, signal
-from gradscope.training.grpo import recorder
-append = recorder.append_metrics
+from gradscope.training.grpo import trainer
+append = trainer.append_metrics
 def append_and_die(run, step, metrics):
     append(run, step, metrics)
     if step == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-recorder.append_metrics = append_and_die
+trainer.append_metrics = append_and_die
 from gradscope.__main__ import run
 run()
 """

@@ -1,7 +1,5 @@
 """Runs on other models than the embedded one: chat templates, GSM8K, LoRA, GPT-2, KL penalty, bfloat16."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run refuses before it touches anything, and what it replaces only when told to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

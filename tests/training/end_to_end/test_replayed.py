@@ -1,7 +1,5 @@
 """The contract between training and diagnosis: the engine reproduces from a run's folder what TRL logged in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Interrupted runs: what is kept, and that going on ends where the uninterrupted run does."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole runs with dynamic and reallocated sampling: the record, and that the engine reproduces what TRL logged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run whose model accelerate shards (FSDP2): two processes on the CPU, and what is refused of such a launch."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the pages of the studies print, computed once more from a row a seed, by lines that share no code with them."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run under a formulation of the user's own: trained, replayed, interrupted, and gone on with."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs that vLLM samples: an engine of the tests in its place, for vLLM itself needs a GPU."""
 
-from __future__ import annotations
-
 import math
 import sys
 import types

@@ -1,7 +1,5 @@
 """A stock trainer under the recorder, and what a recorded run must give."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

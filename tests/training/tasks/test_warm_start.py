@@ -1,7 +1,5 @@
 """Rebuilding the embedded model: the same files, deterministically, and what it starts with."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from math import comb

@@ -17,14 +17,17 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.logged.tokens import METRICS, first_logged
-from gradscope.diagnostics.rank.tokens.changes import NO_LATER, TokenChange, logprob_change, token_changes
 from gradscope.diagnostics.rank.tokens.weighed import (
     ENTROPY,
     MOST_KL_TOKENS,
     MOST_TURNS,
+    NO_LATER,
+    TokenChange,
     WeighedTokens,
     by_group,
     k3_of,
+    logprob_change,
+    token_changes,
     token_energy,
     turn_masks,
 )

@@ -63,9 +63,6 @@ def token_spectra(
         group_size: Regroup into groups of this size; None: as logged.
         seed: What decided which tokens were drawn.
         only: The groups that count, each weighing the same; None: all, each part weighing the same.
-
-    Returns:
-        Both.
     """
     of_group = {gram.table.group_id: gram for gram in tokens}
     parts = [part for part in sub_groups(rows, group_size) if part.group_id in of_group]

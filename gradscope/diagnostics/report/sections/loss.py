@@ -92,7 +92,7 @@ def _spike(run: Run) -> tuple[str, ...]:
         step = outstanding_step(courses)
     except InputError:
         return ()
-    told = [metric_at(name, course, step, was_named=False) for name, course in courses.items()]
+    told = [metric_at(name, course, step, num_chosen_from=len(course)) for name, course in courses.items()]
     is_told = all(one.value.is_defined and one.is_unusual for one in told)
     return (spike_headline(step, told, was_named=False),) if is_told else ()
 

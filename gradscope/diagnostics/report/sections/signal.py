@@ -80,7 +80,7 @@ def _severity(dead: Estimate) -> Severity:
 
 
 def _trend(report: DegeneracyReport) -> str:
-    shares = [(row.step, row.frac_reward_zero_std.value) for row in report.by_step]
+    shares = list(zip(report.course.step, report.course.frac_reward_zero_std, strict=True))
     places = [step for step, value in shares if value is not None]
     change = trend(places, [value for _, value in shares if value is not None]).within(-1.0, 1.0)
     if change.value is None or len({value for _, value in shares}) == 1:

@@ -24,9 +24,8 @@ from typing import Any
 import pyarrow as pa
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import MOST_ROW, in_mib, most, most_unpacked, open_file, raise_limits
+from gradscope.outside.limits import MOST_ROW, in_mib, is_zip, most, most_unpacked, open_file, raise_limits
 from gradscope.outside.plain_json import parse_json, read_json
-from gradscope.outside.zips import is_zip
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.generic import chosen_name
 from gradscope.rollouts.readers.parsing.cells import (

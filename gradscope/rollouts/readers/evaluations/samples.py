@@ -16,7 +16,15 @@ from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import most, raise_limits
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.generic import SAMPLE_IDS, USUAL, columns_in, list_names, read_flat, resolve_columns
+from gradscope.rollouts.readers.generic import (
+    SAMPLE_IDS,
+    USUAL,
+    columns_in,
+    list_names,
+    read_flat,
+    resolve_columns,
+    with_entries,
+)
 from gradscope.rollouts.readers.parsing.cells import (
     digest,
     finite_or_none,
@@ -144,6 +152,8 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     aligned: set[str] = set()
     for name, value in row.items():
         if _is_list_of(value, Mapping) and any(key in value[0] for key in (reward, *USUAL["reward"])):
+            if any(len({digest(one.get(key)) for one in value}) > 1 for key in (*_PROMPTS, *USUAL["step"])):
+                return None  # rollouts of several prompts or steps
             objects = {key: [element.get(key) for element in value] for key in value[0]}
             columns |= objects
             aligned |= set(objects) if reward or not objects.keys().isdisjoint((*_ANSWER_KEYS, *_TRIALS)) else set()
@@ -230,7 +240,7 @@ def _recognizes(request: ReadRequest) -> bool:
     rows = peek(request.path)
     if _holds_shapes(rows, request.columns):
         return True
-    columns = resolve_columns(columns_in(rows), request.columns)
+    columns = resolve_columns(columns_in(with_entries(rows)), request.columns)
     return columns.step is None and None not in (columns.reward, columns.group or columns.prompt_id or columns.prompt)
 
 
@@ -238,7 +248,7 @@ def _read(request: ReadRequest) -> Run:
     """Read a sample file: one group a prompt, at step 0."""
     rows = peek(request.path)
     if not _holds_shapes(rows, request.columns):
-        reward = resolve_columns(columns_in(rows), request.columns).reward
+        reward = resolve_columns(columns_in(with_entries(rows)), request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
         return read_flat(request, format="samples", with_steps=False)
     quarantine = WatchedLog(request.progress, expand(request.path))

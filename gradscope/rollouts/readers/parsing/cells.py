@@ -138,10 +138,26 @@ def text_of(value: Any) -> str:
         return value
     if value is None or value is ABSENT:
         return ""
+    if type(value) is int:  # many logs number their prompts
+        return str(value)
     messages = parse_messages(value)
     if messages is None:
         return _json(value, ensure_ascii=False)
     return "\n".join(_content_of(message) for message in messages)
+
+
+CONVERSATION = "messages"
+"""The column of whole conversations, in which the answer follows its prompt."""
+
+
+def before_answer(messages: Any) -> Any:
+    """A conversation without the assistant's last messages, which are the rollout; any other cell as it is."""
+    if parse_messages(messages) is None:
+        return messages
+    size = len(messages)
+    while size and messages[size - 1]["role"] == "assistant":
+        size -= 1
+    return messages[:size]
 
 
 def prompt_text_id(prompt: Any) -> str:

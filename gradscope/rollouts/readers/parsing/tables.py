@@ -382,7 +382,14 @@ def _named_if_damaged(path: Path) -> Iterator[None]:
         ) from error
 
 
+_LISTS = ("rollouts", "rows", "records", "data")
+"""Names under which a document has its rows, where it is an object."""
+
+
 def _elements_of(document: Any) -> Sequence[Any]:
+    if isinstance(document, dict):
+        lists = [document[name] for name in _LISTS if isinstance(document.get(name), list)]
+        return lists[0] if len(lists) == 1 else [document]
     return document if isinstance(document, list) else [document]
 
 

@@ -21,7 +21,7 @@ from msgspec import UNSET, MsgspecError, Raw, Struct, convert
 from msgspec.structs import fields
 from numpy.typing import NDArray
 
-from gradscope.machine.memory import without_collection
+from gradscope.machine import without_collection
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,

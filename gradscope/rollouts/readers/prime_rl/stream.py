@@ -57,7 +57,7 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
     noted: set[str] = set()
 
     def take(rollouts: Sequence[AgentRollout], _: Path) -> Columns:
-        sent = int_steps(one.step for one in rollouts)
+        sent = int_steps([one.step for one in rollouts])
         names = [one.trace.id if isinstance(one.trace.id, str) else None for one in rollouts]
         trained = annotations.trained_at(names, [one.trace.info and one.trace.info.ship for one in rollouts])
         prompts = [one.prompt_id for one in rollouts]

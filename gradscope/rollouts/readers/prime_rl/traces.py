@@ -275,7 +275,7 @@ def step_layout(trained: TrainedBatches, *, is_whole: bool) -> EpisodeLayout:
 
     def take(rollouts: Sequence[AgentRollout], path: Path) -> Columns:
         in_name = number_in_name(STEP, path)
-        step = int_steps(in_name if one.step is UNSET else one.step for one in rollouts)
+        step = int_steps([in_name if one.step is UNSET else one.step for one in rollouts])
         return columns_of(rollouts, step, lambda at: trained.as_trained(rollouts[at].plain, int(step[at])), noted.add)
 
     return EpisodeLayout(names=names_by_place, take=take, is_whole=is_whole, noted=noted)

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -137,6 +137,29 @@ class Cells:
         absent = pa.nulls(len(batch))
         return cls(path, len(batch), batch.schema.names, lambda key: columns.get(key, absent), from_text=from_text)
 
+    def with_entries(self, names: Collection[str]) -> Cells:
+        """The same with entries of objects as columns, ``object.entry`` each."""
+
+        def column(key: str | None) -> Any:
+            if key not in names:
+                return self.column(key)
+            of, _, entry = str(key).partition(".")
+            objects = self.column(of)
+            if isinstance(objects, pa.Array):
+                is_there = pa.types.is_struct(objects.type) and objects.type.get_field_index(entry) >= 0
+                return objects.flatten()[objects.type.get_field_index(entry)] if is_there else pa.nulls(len(self))
+            return [cell.get(entry, UNSET) if type(cell) is dict else UNSET for cell in objects]
+
+        return Cells(self.path, len(self), (*self.keys, *names), column, from_text=self.from_text) if names else self
+
+    def changed(self, name: str, change: Callable[[Any], Any]) -> Cells:
+        """The same with another column in place of one, made of its plain values."""
+
+        def column(key: str | None) -> Any:
+            return list(map(change, self.cells(name))) if key == name else self.column(key)
+
+        return Cells(self.path, len(self), self.keys, column, from_text=self.from_text)
+
     def __len__(self) -> int:
         return self._size
 
@@ -146,7 +169,8 @@ class Cells:
         if isinstance(column, pa.Array):
             chosen = column if some is None else column.take(to_indices(np.array(some, dtype=np.int64)))
             return list(chosen.to_pylist())
-        return [_plain(cell) for cell in (column if some is None else map(column.__getitem__, some))]
+        cells = column if some is None else list(map(column.__getitem__, some))
+        return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(_plain, cells))
 
     def cell(self, key: str | None, at: int) -> Any:
         """The cell of a row; None where it has none."""
@@ -183,7 +207,8 @@ class Cells:
         """Cells as text; "" for null, [R]."""
         column = self.column(key)
         if isinstance(column, pa.Array):
-            return _mapped(column, text_of)
+            is_text = pa.types.is_string(column.type) and not column.null_count
+            return column if is_text else _mapped(column, text_of)
         if set(map(type, column)) == {str}:
             return list(column)
         return [_name(cell) for cell in column]
@@ -197,10 +222,10 @@ class Cells:
             return ["" if cell in (None, "", UNSET) else prompt_text_id(cell) for cell in column]
         texts = jsons_of(column)
         empty = {b"null": "", b'""': ""}
-        plain = [text for text in dict.fromkeys(texts) if text.startswith(b'"') and text not in empty]
+        different = dict.fromkeys(texts)
+        plain = [text for text in different if text.startswith(b'"') and text not in empty]
         ids = empty | dict(zip(plain, digests_of([(text,) for text in plain]), strict=True))
-        others = [text for text in dict.fromkeys(texts) if text not in ids]
-        ids |= {text: prompt_text_id(json.loads(text)) for text in others}
+        ids |= {text: prompt_text_id(json.loads(text)) for text in different if text not in ids}
         return list(map(ids.__getitem__, texts))
 
 
@@ -209,6 +234,9 @@ def texts_in(names: list[str] | pa.Array, some: Sequence[int] | None = None) -> 
     if isinstance(names, pa.Array):
         return to_texts(names if some is None else names.take(to_indices(np.array(some, dtype=np.int64))))
     return names if some is None else [names[at] for at in some]
+
+
+_MADE_LATER = {Raw, msgspec.UnsetType}
 
 
 def _plain(cell: Any) -> Any:
@@ -425,9 +453,17 @@ def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
     return np.array([_NO_STEP if number is None else number for number in numbers], dtype=np.int64)
 
 
-def int_steps(cells: Iterable[Any]) -> NDArray[np.int64]:
+def int_steps(cells: Sequence[Any]) -> NDArray[np.int64]:
     """:func:`step_numbers` of whole numbers alone: neither text nor 3.0 is one, [R]."""
-    return step_numbers([cell if type(cell) is int else None for cell in cells])
+    are_ints = {int}.issuperset(map(type, cells))
+    return step_numbers(cells if are_ints else [cell if type(cell) is int else None for cell in cells])
+
+
+def texts_of(cells: Sequence[Any]) -> list[str]:
+    """Cells of text; "" for any other, [R]."""
+    if {str}.issuperset(map(type, cells)):
+        return list(cells)
+    return [cell if isinstance(cell, str) else "" for cell in cells]
 
 
 def sample_hashes(cells: Iterable[str | None]) -> NDArray[np.uint32]:

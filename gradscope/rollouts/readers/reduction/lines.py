@@ -296,9 +296,9 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
     if returned.any():
         last = np.where(returned, letters[lasts - 1], last)
     is_doubtful = (letters[starts] != _OPEN) | (last != _CLOSE) | (np.diff(bounds) > most(MOST_ROW))
-    if data.count(b"{") + data.count(b"[") > MOST_DEPTH + len(starts):
-        opened = np.flatnonzero((letters | 0x20) == _BRACKET)
-        is_doubtful |= np.diff(np.searchsorted(opened, bounds)) > MOST_DEPTH
+    is_bracket = (letters | 0x20) == _BRACKET
+    if np.count_nonzero(is_bracket) > MOST_DEPTH + len(starts):
+        is_doubtful |= np.diff(np.searchsorted(np.flatnonzero(is_bracket), bounds)) > MOST_DEPTH
     for place in _long_numbers(data, letters):
         is_doubtful[np.searchsorted(bounds, place, side="right") - 1] = True
     if not data.isascii():

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from gradscope.errors import InputError
-from gradscope.machine.memory import trim_heap, without_collection
+from gradscope.machine import trim_heap, without_collection
 from gradscope.outside.limits import MOST_ROW, most
 from gradscope.results.source import TWICE
 from gradscope.rollouts.arrays import to_indices

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits, require_regular
+from gradscope.outside.limits import MOST_ROW, in_mib, is_zip, most, raise_limits, require_regular
 from gradscope.outside.plain_json import MOST_DEPTH, is_deeper
-from gradscope.outside.zips import is_zip
 
 _FIXED = re.compile(
     rb"(?:[\](tu}asel)0NbdoR.\x81\x85-\x89\x8f-\x91\x93\x94\x97\x98Q]|[Khq\x80]." rb"|M..|[jJ]....|G.{8}|\x95.{8})++",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -161,11 +161,11 @@ def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> It
         quarantine.add("step, prompt, completion and advantages are not lists of one length", location)
         return
     steps = _steps(columns["step"])
-    if None in steps:
+    if steps is None:
         quarantine.add("the step is not a whole number", location)
         return
     quarantine.held(size)
-    different = dict.fromkeys(step for step in steps if step is not None)
+    different = dict.fromkeys(steps)
     for step in different:
         part = columns
         if len(different) > 1:
@@ -174,11 +174,11 @@ def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> It
         yield _Line(location=location, step=step, columns=part)
 
 
-def _steps(cells: Sequence[Any]) -> list[int | None]:
-    if not _are_texts(cells):
-        return list(map(whole_number, cells))
-    steps = {cell: whole_number(cell) for cell in set(cells)}
-    return [steps[cell] for cell in cells]
+def _steps(cells: Sequence[Any]) -> list[int] | None:
+    """The steps of a line's rollouts; None where one is no whole number."""
+    number_of = {cell: whole_number(cell) for cell in set(cells)}.__getitem__ if _are_texts(cells) else whole_number
+    steps = list(map(number_of, cells))
+    return None if None in steps else cast("list[int]", steps)
 
 
 def _are_texts(cells: Sequence[Any]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,9 @@ class RowPrompts:
     @classmethod
     def of(cls, different: Sequence[Any], of_row: NDArray[np.int64], id_of: Callable[[Any], str]) -> RowPrompts:
         """The prompts of rows: different ones, of which some may have the same id, and the place of each row's, [N]."""
-        ids = [id_of(prompt) for prompt in different]
+        ids = list(map(id_of, different))
+        if len(set(ids)) == len(ids):
+            return cls(ids=tuple(ids), texts=tuple(map(text_of, different)), of_row=of_row)
         texts = {name: text_of(prompt) for name, prompt in zip(reversed(ids), reversed(different), strict=True)}
         numbers = {name: at for at, name in enumerate(dict.fromkeys(ids))}
         places = np.array([numbers[name] for name in ids], dtype=np.int64)
@@ -77,8 +79,8 @@ class StepFile:
     """Column names in order."""
     doubles: tuple[str, ...]
     """Names of the columns of type double, in order."""
-    prompt_cells: pa.Array
-    """Its column of prompts."""
+    prompts: RowPrompts
+    """The prompts of its rows, text or messages."""
     numbers: Mapping[str, NDArray[np.float64]]
     """The numbers of the advantage, of doubles and of reward functions; NaN where a cell holds none, or one that is not
     finite, [N] each."""
@@ -95,11 +97,6 @@ class StepFile:
     def size(self) -> int:
         """How many rows it has, N."""
         return len(self.num_tokens)
-
-    @cached_property
-    def prompts(self) -> RowPrompts:
-        """The prompts of its rows, text or messages."""
-        return _prompts(self.prompt_cells)
 
     def numbers_of(self, column: str) -> NDArray[np.float64]:
         """A column of ``numbers``; all NaN where the file lacks it, [N]."""
@@ -132,7 +129,7 @@ def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
         step=steps[0],
         columns=tuple(types),
         doubles=doubles,
-        prompt_cells=cells["prompt"].combine_chunks(),
+        prompts=_prompts(cells["prompt"].combine_chunks()),
         numbers=numbers,
         lacking=frozenset(name for name in numeric if cells[name].null_count),
         is_broken=np.array(list(map(is_not_finite, advantage)), dtype=np.bool_),

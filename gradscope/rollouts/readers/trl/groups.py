@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
-from gradscope.rollouts.groups import UNKNOWN, RewardTable, Rollout, RolloutGroup, group_name
+from gradscope.rollouts.groups import UNKNOWN, RewardTable, Rollout, RolloutGroup
 from gradscope.rollouts.readers.parsing.cells import logged_number, parse_messages, text_of, token_ids
 from gradscope.rollouts.readers.trl.files import RowPrompts, StepFile, TrlState
 from gradscope.rollouts.run import TrainerSettings
@@ -110,10 +111,9 @@ def table_of_blocks(blocks: Sequence[Block], size: int) -> RewardTable:
     """The table of blocks by step, at least one, each of whole groups of a size."""
     step = np.repeat([block.step for block in blocks], [len(block.prompts) // size for block in blocks])
     within = np.arange(len(step)) - np.searchsorted(step, step)
-    pairs = (zip(block.prompts.ids, block.prompts.texts, strict=True) for block in blocks)
     texts: dict[str, str] = {}
-    for name, text in (pair for some in pairs for pair in some):
-        texts.setdefault(name, text)
+    for block in blocks:
+        texts |= zip(block.prompts.ids, block.prompts.texts, strict=True)
     numbers = {name: number for number, name in enumerate(texts)}
     prompts = [np.array([numbers[name] for name in one.prompts.ids])[one.prompts.of_row[::size]] for one in blocks]
     reward, advantage = (np.concatenate([getattr(one, name) for one in blocks]) for name in ("rewards", "advantages"))
@@ -122,7 +122,7 @@ def table_of_blocks(blocks: Sequence[Block], size: int) -> RewardTable:
     )
     return RewardTable(
         step=step.astype(np.int64),
-        names=tuple(map(group_name, step.tolist(), map(str, within.tolist()))),
+        names=pa.array(within).cast(pa.string()),
         prompt=np.concatenate(prompts),
         prompts=tuple(texts),
         size=np.full(len(step), size, dtype=np.int64),

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from gradscope.errors import InputError
-from gradscope.machine.threads import in_threads
+from gradscope.machine import in_threads
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, num_used

@@ -51,12 +51,13 @@ from gradscope.rollouts.readers.reduction.columns import (
     Columns,
     LineColumns,
     digests_of,
+    int_steps,
     jsons_of,
     line_columns,
     numbers_of,
     records_in,
     sample_hashes,
-    step_numbers,
+    texts_of,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
 from gradscope.rollouts.readers.verl.left_behind import SWITCH_ON, is_metrics, verl_metrics, verl_settings, verl_weights
@@ -146,9 +147,10 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
         numbers["advantage"] = to_floats(None if one is None else one.advantage for one in known)
     is_odd = np.array([isinstance(one, UnusableRowError) for one in tokens] or [False] * len(rows))
     samples: list[str | None] = []
+    ids = _prompt_ids(rows, range(len(rows))) if uids is None else []
     match uids:
         case "of outputs":
-            groups, tails = _cut_uids([cell if isinstance(cell, str) else "" for cell in cells])
+            groups, tails = _cut_uids(texts_of(cells))
             kinds, codes = [_TAIL.fullmatch(tail) for tail in to_texts(tails.dictionary)], to_numpy(tails.indices)
             sessions = [kind and kind[1] for kind in kinds]
             samples = [sessions[code] for code in codes.tolist()]
@@ -159,10 +161,16 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
             if is_wrong.any():
                 groups = ["" if wrong else name for wrong, name in zip(is_wrong, to_texts(groups), strict=True)]
         case "of groups":
-            groups = [cell if isinstance(cell, str) else "" for cell in cells]
+            groups = texts_of(cells)
         case None:
             is_odd |= [cell is not UNSET for cell in cells]
-            groups = _prompt_ids(rows, range(len(rows)))
+            groups = ids
+
+    def prompts(some: list[int]) -> list[str]:
+        names = [ids[at] for at in some] if ids else _prompt_ids(rows, some)
+        return (
+            list(map(in_environment, rows.cells("data_source", some), names)) if "data_source" in rows.keys else names
+        )
 
     def further(at: int) -> dict[str, Any]:
         of_row = tokens[at] if tokens else None
@@ -171,10 +179,10 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
         return {"completion": text_of(rows.cell("output", at)), "tokens": of_row}
 
     return Columns(
-        step=step_numbers([cell if type(cell) is int else None for cell in rows.column("step")]),
+        step=int_steps(rows.column("step")),
         group=groups,
         no_group="the uid is not <group>_<session>_<index>" if uids == "of outputs" else "the uid is no text",
-        prompts=lambda some: list(map(in_environment, rows.cells("data_source", some), _prompt_ids(rows, some))),
+        prompts=prompts,
         texts=lambda some: list(map(text_of, rows.cells("input", some))),
         numbers=numbers,
         is_sparse=True,

@@ -1,7 +1,5 @@
 """A run that was trained here, held against every claim; ranks by plain autograd, without the package's engine."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tokens with made-up gradients, as the engine hands them on: what every number should be is a few lines of numpy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

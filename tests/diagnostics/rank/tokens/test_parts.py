@@ -3,8 +3,6 @@
 What corrections make of a gradient, against the tokens' own rows.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 from typing import Any
@@ -14,7 +12,6 @@ import pytest
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank.tokens import parts as token_parts
-from gradscope.diagnostics.rank.tokens.changes import TokenChange
 from gradscope.diagnostics.rank.tokens.parts import (
     TokenTables,
     _entropy_cosine,
@@ -27,6 +24,7 @@ from gradscope.diagnostics.rank.tokens.parts import (
     turn_shares,
     with_later,
 )
+from gradscope.diagnostics.rank.tokens.weighed import TokenChange
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.reason import Reason
 from gradscope.results.tokens import TokenKind

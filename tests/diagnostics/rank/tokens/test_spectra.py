@@ -1,7 +1,5 @@
 """Ranks of token rows: what each advantage makes of one group's tokens."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What sections are made from, made by hand: runs, and Gram matrices of rows whose directions are known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Do sampler and trainer agree: as logged, as recomputed, as the trainer said."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Claims judged by what a report has computed: which are told, which are left to the command, and what is said."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

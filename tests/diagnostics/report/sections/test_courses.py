@@ -1,7 +1,5 @@
 """Entropy, staleness and generation as the log has them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ranks that are known: orthogonal rows span as many directions as they are, equal ones span one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

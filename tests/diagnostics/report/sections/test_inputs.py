@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from gradscope.diagnostics.report.sections.inputs import QUESTIONS, Unavailable, missing_part, missing_section

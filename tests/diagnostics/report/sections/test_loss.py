@@ -1,7 +1,5 @@
 """Questions about the loss: is zero healthy, and what is it made of."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import replace

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,7 +13,7 @@ from gradscope.results.report import ReportSection
 from gradscope.rollouts.groups import RewardTable, RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of
-from tests.render.examples import degeneracy_report
+from tests.render.examples import degeneracy_report, with_steps
 
 
 @pytest.mark.parametrize(
@@ -32,7 +30,7 @@ def with_course(*shares: float) -> DegeneracyReport:
     kinds = {"frac_all_fail": zero, "frac_all_pass": zero, "frac_tied": zero}
     rows = zip(report.by_step, shares, strict=True)
     steps = tuple(replace(row, frac_reward_zero_std=Estimate.exact(share), **kinds) for row, share in rows)
-    return replace(report, by_step=steps, findings=("First.", "Second."))
+    return replace(with_steps(report, steps), findings=("First.", "Second."))
 
 
 def trend_of(*shares: float) -> tuple[str, ...]:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +22,7 @@ from gradscope.rollouts.readers.metrics_alone.published import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
-DEAD = (0.25, 0.5, 0.75)
-"""The share of dead groups at steps 1 to 3 of every file below."""
+DEAD = (0.25, 0.5, 0.75)  # the share of dead groups at steps 1 to 3 of every file below
 STEPS = list(enumerate(DEAD, start=1))
 PAGE = (
     "<p>3/3</p><table border=1><thead><tr><th>Step</th><th>Training Loss</th><th>reward</th>"

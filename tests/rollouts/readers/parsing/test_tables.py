@@ -1,7 +1,5 @@
 """A broken row of CSV costs itself, and rows after it are where they were."""
 
-from __future__ import annotations
-
 import csv
 import gc
 import io

@@ -1,7 +1,5 @@
 """Records, and the parts of a log that they are cut into."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from gradscope.rollouts.groups import RewardTable

@@ -1,7 +1,5 @@
 """Blocks of lines: what the decoder takes at once, and what is left for the row reader."""
 
-from __future__ import annotations
-
 import gzip
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The reduction answers as the row reader does, whatever is in the files."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Files scanned in one process or in several: the same blocks in the same order."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """What each answer asks of its reader: the numbers that decide, on both sides of their limits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -19,8 +17,7 @@ from gradscope.estimate import Estimate
 from gradscope.results.logged import EntropyNumbers, GenerationNumbers
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
-from tests.render.examples import degeneracy_report, passk_report, replay_report
-from tests.render.report_example import run_report
+from tests.render.examples import degeneracy_report, passk_report, replay_report, run_report
 
 NONE = Estimate.undefined_because("there is none")
 

@@ -1,0 +1,82 @@
+"""The machine that this runs on: which of several processes this one is, several files at a time, memory handed back.
+
+Of several processes, as `torchrun` and `accelerate launch` start them, one prints and writes: the main one. Where a run
+ends in an error, the first that met it tells why, and the others end with the same exit code and without a word.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+_told: list[bool] = []  # whether this process is the one that tells how the run ended; empty until that is settled
+
+
+def num_processes() -> int:
+    """How many processes the launcher started, at least 1."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def process_index() -> int:
+    """Which of them this one is, from 0 on; 0 is the main one."""
+    return int(os.environ.get("RANK", "0")) if num_processes() > 1 else 0
+
+
+def settle_speaker(*, speaks: bool) -> None:
+    """Say whether this process tells how the run ended."""
+    _told[:] = [speaks]
+
+
+def tell_own_error() -> None:
+    """Let this process speak of an error that it alone may have met, unless another's turn was settled."""
+    if not _told:
+        settle_speaker(speaks=True)
+
+
+def speaks() -> bool:
+    """Whether what happens is this process's to tell; the main one's, where nothing else was settled."""
+    return _told[0] if _told else process_index() == 0
+
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+def in_threads(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
+    """What comes of items, in their order.
+
+    Args:
+        work: Called in threads; what it raises ends the others that have not begun, and so does Ctrl-C.
+        items: What it is called with.
+    """
+    pool = ThreadPoolExecutor()
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def trim_heap() -> None:
+    """Hand free memory back to the system: glibc keeps what many small pieces held, more than a gigabyte was seen."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:  # musl has none
+            trim(0)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Look for no cycles meanwhile: rows have none, and each pass would look at all of them."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

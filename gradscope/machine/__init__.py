@@ -1,1 +1,0 @@
-"""The machine that this runs on: its processes, threads and memory."""

@@ -1,0 +1,89 @@
+import gc
+import sys
+import time
+from pathlib import Path
+from threading import Barrier
+
+import numpy as np
+import pytest
+
+from gradscope import machine
+from gradscope.machine import in_threads, trim_heap, without_collection
+
+
+@pytest.fixture(autouse=True)
+def nothing_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_told", [])
+    for name in ("WORLD_SIZE", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_without_a_launcher_there_is_one_process_and_it_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")  # left over from another program
+    assert (machine.num_processes(), machine.process_index(), machine.speaks()) == (1, 0, True)
+
+
+def test_of_several_the_main_one_speaks_until_something_else_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "2")
+    assert (machine.num_processes(), machine.process_index(), machine.speaks()) == (4, 2, False)
+    machine.settle_speaker(speaks=True)
+    assert machine.speaks()
+    machine.settle_speaker(speaks=False)
+    machine.tell_own_error()
+    assert not machine.speaks()
+
+
+def test_who_meets_an_error_alone_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "2")
+    machine.tell_own_error()
+    assert machine.speaks()
+
+
+def test_results_have_the_order_of_their_items() -> None:
+    meet = Barrier(2, timeout=60)
+
+    def work(number: int) -> int:
+        meet.wait()
+        return number**2
+
+    assert in_threads(work, range(2)) == [0, 1]
+    assert in_threads(work, []) == []
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_leaves_what_has_not_begun(error: type[BaseException]) -> None:
+    begun = []
+
+    def work(number: int) -> None:
+        begun.append(number)
+        if number == 0:
+            raise error
+        time.sleep(0.01)
+
+    with pytest.raises(error):
+        in_threads(work, range(1000))
+    assert len(begun) < 1000
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_what_is_free_goes_back_to_the_system() -> None:
+    pieces = [np.ones(8_000) for _ in range(2_000)]  # of 64 kB, below what the allocator maps by itself
+    kept, held = pieces[-1], resident()
+    del pieces
+    trim_heap()
+    assert held - resident() > 64_000_000
+    assert kept.sum() == 8_000
+
+
+def test_cycles_are_looked_for_again_afterwards_unless_somebody_said_not_to() -> None:
+    with without_collection():
+        with without_collection():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
