@@ -65,15 +65,7 @@ def seen(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def planted(bench: Bench, writer: Writer, path: str, number: int | None, kind: str) -> str:
-    """Plant one thing and run the command; why it did not hold.
-
-    Args:
-        bench: Where.
-        writer: The command.
-        path: What it writes; the thing takes its place.
-        number: At which of the writes it is planted; None: before the command starts.
-        kind: One of ``PLANTS``.
-    """
+    """Plant one of ``PLANTS`` at a path that a command writes, at that write (None: before); why it did not hold."""
     folder, stranger = bench.fresh(writer), strangers(bench.folder / "stranger")
     before, place = seen(stranger), folder / path
 

@@ -337,18 +337,7 @@ def moments(
 def run_trials(
     folder: Path, *, kills: int | None, most: int | None, seed: int, names: Sequence[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Run the trials of every command, or some of them.
-
-    Args:
-        folder: Where.
-        kills: How often commands are killed, in all; None: each at each of its writes.
-        most: Other trials of each command; None: all.
-        seed: Draws both.
-        names: Commands; none: all.
-
-    Yields:
-        The kind of a trial, ``|`` and which it is, and why it did not hold, an empty text where it did.
-    """
+    """Run so many kills in all and so many other trials a command, of all by default; each, and why it did not hold."""
     bench, chance = Bench(folder), random.Random(seed)
     writers = [writer for writer in WRITERS if not names or writer.name in names]
     for writer in writers:

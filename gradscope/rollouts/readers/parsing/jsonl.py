@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,7 @@ def _is_plain(path: Path) -> bool:
         return stream.read(1) == b"{"
 
 
-def read_bytes(path: Path) -> Iterator[bytes]:
+def read_bytes(path: Path) -> Generator[bytes, None, None]:
     """A file's lines with their ends; of one longer than a row maybe only its start, which is longer still."""
     return (line for line, _ in _sized_lines(path))
 

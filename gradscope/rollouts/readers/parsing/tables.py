@@ -11,7 +11,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path, PurePath
@@ -41,26 +41,22 @@ _WHY = {
 def read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a file after its header, each with the ``file:line`` at which it starts.
 
-    Args:
-        path: An existing file.
-        quarantine: Takes what is no row.
-
-    Yields:
-        Location and cells, all of them text.
+    All cells are text; what is no row goes to the quarantine.
 
     Raises:
         InputError: The file cannot be read, or so many quotes are not closed that the same lines were read too often.
     """
-    rows = CsvRows(path, read_bytes(path))
-    for number, why in rows.before:
-        quarantine.add(why, f"{path}:{number}")
-    while (found := rows.row()) is not None:
-        number, row, num_bytes = found
-        quarantine.passed(0 if path.suffix in COMPRESSED else num_bytes)
-        if isinstance(row, str):
-            quarantine.add(row, f"{path}:{number}")
-        else:
-            yield f"{path}:{number}", row
+    with closing(read_bytes(path)) as lines:  # or the file stays open as long as the rows, which hold themselves
+        rows = CsvRows(path, lines)
+        for number, why in rows.before:
+            quarantine.add(why, f"{path}:{number}")
+        while (found := rows.row()) is not None:
+            number, row, num_bytes = found
+            quarantine.passed(0 if path.suffix in COMPRESSED else num_bytes)
+            if isinstance(row, str):
+                quarantine.add(row, f"{path}:{number}")
+            else:
+                yield f"{path}:{number}", row
 
 
 class CsvRows:

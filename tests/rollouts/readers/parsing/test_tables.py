@@ -1,8 +1,11 @@
 """A broken row of CSV costs itself, and rows after it are where they were."""
 
 import csv
+import gc
 import io
+import os
 import random
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +28,16 @@ def read(tmp_path: Path, text: str | bytes) -> tuple[list[tuple[int, list[str]]]
     quarantine = QuarantineLog()
     rows = [(int(place.rpartition(":")[2]), list(cells.values())) for place, cells in read_csv(file, quarantine)]
     return rows, [(one.reason, one.num_rows) for one in quarantine.result().reasons]
+
+
+def test_a_file_whose_first_rows_were_read_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(HEAD + "1,a,0\n" * 9)
+    gc.disable()
+    try:
+        assert len(list(islice(read_csv(tmp_path / "a.csv", QuarantineLog()), 2))) == 2
+        assert not any("a.csv" in os.path.realpath(f"/dev/fd/{one}") for one in range(64))
+    finally:
+        gc.enable()
 
 
 def test_an_unclosed_quote_costs_its_row(tmp_path: Path) -> None:
