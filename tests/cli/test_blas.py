@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,18 @@ def test_linear_algebra_takes_one_thread_unless_told_otherwise(monkeypatch: pyte
     monkeypatch.setenv("MKL_NUM_THREADS", "4")
     one_blas_thread()
     assert (os.environ["OPENBLAS_NUM_THREADS"], os.environ["MKL_NUM_THREADS"]) == ("1", "4")
+
+
+@pytest.mark.parametrize(("machine", "threads"), [("x86_64", "1"), ("aarch64", None)])
+def test_beside_torch_numpy_alone_takes_one_thread(
+    monkeypatch: pytest.MonkeyPatch, machine: str, threads: str | None
+) -> None:
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "")  # so that what is set below is taken back
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("os.uname", lambda: SimpleNamespace(machine=machine))
+    one_blas_thread(beside_torch=True)
+    assert (os.environ.get("OPENBLAS_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS")) == (threads, None)
 
 
 @pytest.mark.slow

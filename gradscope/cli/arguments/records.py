@@ -27,8 +27,7 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
 
     Args:
         leave_out: Fields, or whole records inside, that this command has no use for; they keep their defaults.
-        needs_torch: Whether it may load PyTorch, which shares NumPy's setting of threads; without, NumPy takes one,
-            which has to be set before anything loads it.
+        needs_torch: Whether it may load PyTorch, which may share NumPy's setting of threads.
     """
 
     def decorate(command: Command) -> Command:
@@ -51,8 +50,7 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
                 return
             from gradscope.cli.remembered import remembering  # `--help` need not wait for it
 
-            if not needs_torch:
-                one_blas_thread()
+            one_blas_thread(beside_torch=needs_torch)
             late_modules()
             named = next(values[name] for name in _RUNS if name in values)
             runs = [named] if isinstance(named, str) else named
