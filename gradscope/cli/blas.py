@@ -10,14 +10,12 @@ from importlib.util import LazyLoader, find_spec, module_from_spec
 def one_blas_thread(*, beside_torch: bool = False) -> None:
     """Let NumPy's linear algebra run on one thread, unless the environment says otherwise; before NumPy is imported.
 
-    Its matrices are small: more threads wait for one another. They cost a third of a command on a small log, and five
-    times the processor time of a singular value decomposition of 576 x 1,536 on two busy cores. PyTorch's own threads stay:
-    its builds for x86 compute by MKL, others may share OpenBLAS and are left alone.
+    Its matrices are small, and more threads wait for one another: for a third of a command on a small log, and for five
+    times the processor time of a singular value decomposition of 576 x 1,536 on two busy cores. PyTorch's own threads
+    stay: its builds for x86 compute by MKL; others may share OpenBLAS, and are left alone.
     """
-    names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    if beside_torch:
-        names = names[:1] if hasattr(os, "uname") and os.uname().machine == "x86_64" else ()
-    for name in names:
+    is_mkl = hasattr(os, "uname") and os.uname().machine == "x86_64"
+    for name in ("OPENBLAS_NUM_THREADS",) * (is_mkl or not beside_torch) + ("MKL_NUM_THREADS",) * (not beside_torch):
         os.environ.setdefault(name, "1")
 
 
