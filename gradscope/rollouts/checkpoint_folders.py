@@ -29,8 +29,7 @@ _HINTS = {
 }
 REFERENCE_ADAPTER = "ref"
 """The folder within a checkpoint where TRL's copy of the adapter that training started from is."""
-_MAX_HEADER = 100_000_000
-"""Longest header that the safetensors format allows, in bytes."""
+_MAX_HEADER = 100_000_000  # longest header that the safetensors format allows, in bytes
 
 
 def weights_kind(folder: Path) -> Literal["full", "adapter"]:

@@ -17,8 +17,7 @@ _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,([^{}]*))?\}")
 _MOST_VALUES = 100_000
 _ENDLESS: list[Any] = []
 _ENDLESS.append(_ENDLESS)
-_MOST_REFERENCES = 8
-"""Longest chain of values that refer to values."""
+_MOST_REFERENCES = 8  # longest chain of values that refer to values
 
 
 def config_format(path: Path) -> str:

@@ -15,8 +15,7 @@ from gradscope.outside.limits import read_whole
 
 _NUMBER, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 """Wire types: a number in as many bytes as it takes, eight bytes, a length and so many bytes, four bytes."""
-_NONE = 0
-"""The checksum of a writer that makes none."""
+_NONE = 0  # the checksum of a writer that makes none
 Field = tuple[int, int | bytes]
 
 

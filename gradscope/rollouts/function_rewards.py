@@ -17,27 +17,20 @@ from gradscope.rollouts.run import TrainerSettings
 
 Array = NDArray[np.float64]
 
-_LARGEST = 1e100
-"""Of a reward function; the squares of larger ones, and their sums, are no floats."""
-_TOLERANCE = 1e-6
-"""Largest residual, relative to the largest sum of absolute terms: a few roundings of float32."""
+_LARGEST = 1e100  # of a reward function; the squares of larger ones, and their sums, are no floats
+_TOLERANCE = 1e-6  # largest residual, relative to the largest sum of absolute terms: a few roundings of float32
 _MOST_TERMS = 4
-_MOST_COLUMNS = 12
-"""Columns among which sums are looked for: of 12 there are 793 sums of up to 4."""
-_ROWS = 2048
-"""Rows that are looked at first; all of them then confirm what is found."""
-_ROWS_A_TERM = 8
-"""Fewer rows a weight could fit by chance."""
+_MOST_COLUMNS = 12  # columns among which sums are looked for: of 12 there are 793 sums of up to 4
+_ROWS = 2048  # rows that are looked at first; all of them then confirm what is found
+_ROWS_A_TERM = 8  # fewer rows a weight could fit by chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionRewards:
     """The rewards of all functions over a step."""
 
-    table: Array
-    """Before weighing, group by group; NaN where a function gave none, [R, F]."""
-    weights: Array
-    """Of the functions, [F]."""
+    table: Array  # before weighing, group by group; NaN where a function gave none, [R, F]
+    weights: Array  # of the functions, [F]
 
 
 def function_rewards(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> FunctionRewards | None:

@@ -24,20 +24,17 @@ Status = Literal["completed", "truncated", "error", "unknown"]
 class Tokens:
     """One sequence of tokens that was trained on, cut where the model starts to write."""
 
-    prompt_ids: tuple[int, ...]
-    """Everything before the first sampled token, [P]."""
+    prompt_ids: tuple[int, ...]  # everything before the first sampled token, [P]
     completion_ids: tuple[int, ...]
     """From the first sampled token on, [T]; a tool's tokens between two turns are among them."""
-    mask: tuple[bool, ...]
-    """Which of them were sampled, [T]."""
+    mask: tuple[bool, ...]  # which of them were sampled, [T]
     logprobs: tuple[float, ...] | None = None
     """The sampler's log-probabilities, [T], 0 where not sampled; None unless every sampled token has one."""
     token_advantages: tuple[float, ...] | None = None
     """Advantages, [T], 0 where not sampled; None unless every sampled token has one."""
     trainer_logprobs: tuple[float, ...] | None = None
     """The trainer's log-probabilities, [T], 0 where not sampled, NaN where there is none; None unless there are T."""
-    entropies: tuple[float, ...] | None = None
-    """Entropies of the trainer's policy, [T], likewise."""
+    entropies: tuple[float, ...] | None = None  # entropies of the trainer's policy, [T], likewise
 
     @property
     def advantage(self) -> float | None:
@@ -52,47 +49,31 @@ class Tokens:
 class Rollout:
     """One sampled completion with its reward."""
 
-    group_id: str
-    """The group it belongs to; unique within a run."""
-    sample: int
-    """Index within its group, from 0."""
-    row: int
-    """Row within the step, from 0, in the order of the log."""
-    prompt: str
-    """The prompt's text as logged (for a conversation: the contents of its messages, joined by newlines)."""
-    completion: str
-    """The completion's text as logged."""
-    messages: tuple[Mapping[str, Any], ...] | None = None
-    """The prompt as chat messages, where it was logged so."""
-    prompt_ids: tuple[int, ...] | None = None
-    """Exact prompt token ids; None where only text was logged."""
+    group_id: str  # the group it belongs to; unique within a run
+    sample: int  # index within its group, from 0
+    row: int  # row within the step, from 0, in the order of the log
+    prompt: str  # the prompt's text as logged (for a conversation: the contents of its messages, joined by newlines)
+    completion: str  # the completion's text as logged
+    messages: tuple[Mapping[str, Any], ...] | None = None  # the prompt as chat messages, where it was logged so
+    prompt_ids: tuple[int, ...] | None = None  # exact prompt token ids; None where only text was logged
     completion_ids: tuple[int, ...] | None = None
     """Exact completion token ids, end-of-sequence included where it was sampled; None where only text was logged."""
-    reward: float | None
-    """The scalar reward; None where it is missing or not a finite number."""
-    rewards: Mapping[str, float | None] = field(default_factory=dict)
-    """Reward per reward function, unweighted."""
-    token_rewards: tuple[float, ...] | None = None
-    """Reward per completion token, [T]."""
-    advantage: float | None = None
-    """The advantage that the optimizer saw."""
+    reward: float | None  # the scalar reward; None where it is missing or not a finite number
+    rewards: Mapping[str, float | None] = field(default_factory=dict)  # reward per reward function, unweighted
+    token_rewards: tuple[float, ...] | None = None  # reward per completion token, [T]
+    advantage: float | None = None  # the advantage that the optimizer saw
     token_advantages: tuple[float, ...] | None = None
     """Advantage per completion token, [T], where the trainer used one per token."""
-    logprobs: tuple[float, ...] | None = None
-    """The sampler's log-probability of each completion token, [T]."""
+    logprobs: tuple[float, ...] | None = None  # the sampler's log-probability of each completion token, [T]
     trainer_logprobs: tuple[float, ...] | None = None
     """The trainer's log-probability of each completion token before the step's first update, [T]; NaN where the log has
     none that is a number."""
     entropies: tuple[float, ...] | None = None
     """Entropy of the trainer's policy where each completion token was sampled, in nats, [T]; NaN as above."""
-    mask: tuple[bool, ...] | None = None
-    """Which completion tokens count in the loss, [T]; None: all."""
-    status: Status = "unknown"
-    """How the completion ended."""
-    seconds: float | None = None
-    """How long it took to generate; None where the log does not time its rollouts."""
-    policy: str | None = None
-    """Name of the policy that sampled it, where a log pools several; None: the only one."""
+    mask: tuple[bool, ...] | None = None  # which completion tokens count in the loss, [T]; None: all
+    status: Status = "unknown"  # how the completion ended
+    seconds: float | None = None  # how long it took to generate; None where the log does not time its rollouts
+    policy: str | None = None  # name of the policy that sampled it, where a log pools several; None: the only one
     policy_versions: tuple[int, int] | None = None
     """How many updates the weights that sampled its first and its last token had had; None where the log does not
     say. Weights that are fresh at step N have had N - 1."""
@@ -124,14 +105,10 @@ class Rollout:
 class RolloutGroup:
     """The rollouts of one prompt at one step."""
 
-    step: int
-    """The trainer's step: these rollouts feed update number ``step`` (counted from 1)."""
-    group_id: str
-    """Unique within the run."""
-    prompt_id: str
-    """The same for every group of the same prompt: prompts, not groups, are the unit of resampling."""
-    rollouts: tuple[Rollout, ...]
-    """At least one."""
+    step: int  # the trainer's step: these rollouts feed update number ``step`` (counted from 1)
+    group_id: str  # unique within the run
+    prompt_id: str  # the same for every group of the same prompt: prompts, not groups, are the unit of resampling
+    rollouts: tuple[Rollout, ...]  # at least one
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
@@ -160,43 +137,34 @@ def group_name(step: int, group: str) -> str:
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_AT_ONCE = 1 << 17
-"""Groups of one size that are looked at at once: what is made of them stays below some dozen MB."""
+_AT_ONCE = 1 << 17  # groups of one size that are looked at at once: what is made of them stays below some dozen MB
 _OF_ROLLOUTS = ("reward", "advantage", "num_tokens", "seconds", "policy", "sample")
-UNKNOWN = -1
-"""A number of tokens that was not logged, and a rollout without a policy's name."""
+UNKNOWN = -1  # a number of tokens that was not logged, and a rollout without a policy's name
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewardTable:
     """Groups in the order of the log, by step."""
 
-    step: Counts
-    """The trainer's step, [J]."""
+    step: Counts  # the trainer's step, [J]
     names: tuple[str, ...] | pa.Array
     """What groups are called: within the run, or, as an array of strings, within their steps, [J]."""
-    prompt: Counts
-    """The place of a group's prompt in ``prompts``, [J]."""
-    prompts: Sequence[str]
-    """Ids of the prompts, each once, by their first group."""
-    size: Counts
-    """Rollouts of the group, at least 1, [J]."""
-    reward: Floats
-    """The scalar reward, [N]; NaN where it is missing or not a finite number."""
+    prompt: Counts  # the place of a group's prompt in ``prompts``, [J]
+    prompts: Sequence[str]  # ids of the prompts, each once, by their first group
+    size: Counts  # rollouts of the group, at least 1, [J]
+    reward: Floats  # the scalar reward, [N]; NaN where it is missing or not a finite number
     rewards: Mapping[str, Floats] = field(default_factory=dict)
     """Reward function -> its rewards, unweighted, [N]; NaN likewise."""
     advantage: Floats | None = None
     """The advantage that the optimizer saw, [N]; NaN where that was not logged, None where it nowhere was."""
-    prompt_texts: Sequence[str] | None = None
-    """The texts of ``prompts``; None where only their ids were read."""
+    prompt_texts: Sequence[str] | None = None  # the texts of ``prompts``; None where only their ids were read
     num_tokens: Counts | None = None
     """Completion tokens of all its sequences, [N]; -1 where they were not logged, None where they nowhere were."""
     seconds: Floats | None = None
     """How long a completion took to generate, [N]; NaN where that was not logged, None where it nowhere was."""
     policy: Counts | None = None
     """The place of a rollout's policy in ``policies``, [N]; -1 where it has none, None where the log names none."""
-    policies: tuple[str, ...] = ()
-    """Names of the policies, by their first rollout."""
+    policies: tuple[str, ...] = ()  # names of the policies, by their first rollout
     place: Counts | None = None
     """The number of each group's first row within the log, ascending from file to file, [J]; None where the rows were
     not numbered."""

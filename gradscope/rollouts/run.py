@@ -47,8 +47,7 @@ class TrlVersion:
         return self.known and self.numbers < numbers
 
 
-UNKNOWN_TRL = TrlVersion()
-"""Where nothing tells the version."""
+UNKNOWN_TRL = TrlVersion()  # where nothing tells the version
 
 VERSION_HINT = 'Give TRL\'s version with --run-config: {"trl_version": "1.16.0", ...}.'
 """What to do where a loss depends on a version that is not known."""
@@ -58,16 +57,12 @@ VERSION_HINT = 'Give TRL\'s version with --run-config: {"trl_version": "1.16.0",
 class WeightsRef:
     """A set of weights on disk."""
 
-    num_updates: int
-    """How many optimizer updates they have had: 0 is the model before the first."""
-    path: Path
-    """A Hugging Face model folder or a PEFT adapter folder."""
-    kind: Literal["full", "adapter"]
-    """Whether ``path`` holds the whole model or an adapter."""
+    num_updates: int  # how many optimizer updates they have had: 0 is the model before the first
+    path: Path  # a Hugging Face model folder or a PEFT adapter folder
+    kind: Literal["full", "adapter"]  # whether ``path`` holds the whole model or an adapter
     base: str | None = None
     """For an adapter: folder or hub id of its base model, with moved relative paths already resolved."""
-    is_base_given: bool = False
-    """Whether a person named ``base``: only then is a hub asked for it."""
+    is_base_given: bool = False  # whether a person named ``base``: only then is a hub asked for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +73,7 @@ class TrainerSettings:
     """Argument -> value, only those that are known: ``loss_type``, ``beta``, ``temperature``, ``scale_rewards``,
     ``num_generations``, ``max_completion_length``, ``reward_weights``, ``epsilon``, ``num_iterations``, ...; of another
     trainer, which ``trainer`` then names, ``actor_rollout_ref.actor.loss_agg_mode`` and the like."""
-    origin: str | None = None
-    """Where they come from: a file's path, "the run's manifest"; None where nothing is known."""
+    origin: str | None = None  # where they come from: a file's path, "the run's manifest"; None where nothing is known
 
     def get(self, name: str, default: Any = None) -> Any:
         """One argument, by TRL's name of it; the default where it is not known or null."""
@@ -105,25 +99,20 @@ class TrainerSettings:
 class Run:
     """One run as read from disk."""
 
-    path: Path
-    """The folder or file that was given."""
-    source: Source
-    """What was recognized, inferred, missing and quarantined."""
+    path: Path  # the folder or file that was given
+    source: Source  # what was recognized, inferred, missing and quarantined
     groups: Sequence[RolloutGroup]
     """Training rollouts by step, then in the order of the log. Evaluation rows are not among them. They
     mostly stay in the log, and are read back a step at a time as they are asked for."""
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Step -> what the trainer logged at that step (``grad_norm``, ``frac_reward_zero_std``, ``reward``, ...)."""
-    settings: TrainerSettings = TrainerSettings()
-    """The trainer's arguments."""
-    weights: tuple[WeightsRef, ...] = ()
-    """All sets of weights on disk, by ``num_updates``."""
+    settings: TrainerSettings = TrainerSettings()  # the trainer's arguments
+    weights: tuple[WeightsRef, ...] = ()  # all sets of weights on disk, by ``num_updates``
     damaged_weights: Mapping[int, str] = field(default_factory=dict)
     """Number of updates -> why the weights after them, of which there is a folder, are of no use."""
     unmerged_weights: Mapping[int, Reason] = field(default_factory=dict)
     """Number of updates -> what to run before the weights after them, which are shards, can be read."""
-    tokenizer: Path | None = None
-    """A folder that holds the tokenizer, where one was found."""
+    tokenizer: Path | None = None  # a folder that holds the tokenizer, where one was found
     notes: Mapping[int, Reason] = field(default_factory=dict)
     """Step -> why its rollouts are not those of its update (a batch that several updates share, ...)."""
     windows: Mapping[int, int] = field(default_factory=dict)

@@ -38,10 +38,8 @@ from gradscope.writing import atomic_write, naming, open_own
 
 SCHEMA = "gradscope/run"
 SCHEMA_VERSION = 1
-TRL_ADVANTAGE = "trl"
-"""A manifest's ``advantage`` where it is TRL's own and ``scale_rewards`` says which."""
-CUSTOM_ADVANTAGE = "custom"
-"""The same where a subclass of the trainer makes it, so that nothing here can say how."""
+TRL_ADVANTAGE = "trl"  # a manifest's ``advantage`` where it is TRL's own and ``scale_rewards`` says which
+CUSTOM_ADVANTAGE = "custom"  # the same where a subclass of the trainer makes it, so that nothing here can say how
 
 _LARGEST_STEP = 1 << 53
 
@@ -60,26 +58,16 @@ class SetAside(Protocol):
 class RunManifest:
     """What it takes to repeat a run and to read its rollouts."""
 
-    run_id: str
-    """A name that is unique among runs."""
-    created_at: str
-    """When it started, ISO 8601 with time zone."""
-    command: str
-    """The command line that started it, or a name for the call."""
-    config: Mapping[str, Any]
-    """The resolved configuration of ``gradscope train``; ``--config`` reads it back."""
-    seed: int
-    """The seed of everything random."""
-    model: str
-    """The model's folder or hub id, as given."""
-    task: str
-    """The task's name."""
-    versions: Mapping[str, str]
-    """Package -> version."""
-    commit: str | None
-    """The commit of the code that ran, where it ran from a checkout."""
-    trainer_arguments: Mapping[str, Any]
-    """The trainer's arguments, in TRL's names."""
+    run_id: str  # a name that is unique among runs
+    created_at: str  # when it started, ISO 8601 with time zone
+    command: str  # the command line that started it, or a name for the call
+    config: Mapping[str, Any]  # the resolved configuration of ``gradscope train``; ``--config`` reads it back
+    seed: int  # the seed of everything random
+    model: str  # the model's folder or hub id, as given
+    task: str  # the task's name
+    versions: Mapping[str, str]  # package -> version
+    commit: str | None  # the commit of the code that ran, where it ran from a checkout
+    trainer_arguments: Mapping[str, Any]  # the trainer's arguments, in TRL's names
     advantage: str
     """The advantage formulation that the optimizer saw; for somebody's own script also ``trl`` or ``custom``."""
     advantage_digest: str | None = None
@@ -176,8 +164,7 @@ def read_manifest(run: Path) -> RunManifest:
     )
 
 
-_OPTIONAL = ("advantage_digest", "notes")
-"""Fields that manifests of older versions lack."""
+_OPTIONAL = ("advantage_digest", "notes")  # fields that manifests of older versions lack
 
 
 _KINDS: dict[str, tuple[type, ...]] = {

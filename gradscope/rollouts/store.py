@@ -36,10 +36,8 @@ _COPY = "Copy the file again from where the run was made."
 _NAME = re.compile(r"(?:step_([0-9]+)|steps_([0-9]+)-([0-9]+))\.parquet")
 _CHECKSUM = ".sha256"
 STEPS_A_FILE = 20
-_MOST_BYTES = 64 << 20
-"""Of a joined file: a run of large steps is not copied a second time for the sake of fewer files."""
-_ROWS_AT_ONCE = 1024
-"""Of a file, as Python's objects: of all they would take several times its memory."""
+_MOST_BYTES = 64 << 20  # of a joined file: a run of large steps is not copied a second time for the sake of fewer files
+_ROWS_AT_ONCE = 1024  # of a file, as Python's objects: of all they would take several times its memory
 
 _BEFORE_REWARDS = (
     ("step", pa.int64()),
@@ -62,8 +60,7 @@ _AFTER_REWARDS = (
     ("mask", pa.list_(pa.bool_())),
     ("status", pa.string()),
 )
-_WHERE_LOGGED = ("trainer_logprobs", pa.list_(pa.float32()))
-"""A column of files in which some rollout has it."""
+_WHERE_LOGGED = ("trainer_logprobs", pa.list_(pa.float32()))  # a column of files in which some rollout has it
 _AS_TUPLE = (
     "prompt_ids",
     "completion_ids",

@@ -92,8 +92,7 @@ ANSWERS: dict[str, list[bytes] | Callable[[], Iterator[bytes]]] = {
 
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads, allow_reuse_address, request_queue_size = True, True, 64
-    other, chance = 0, random.Random()
-    """The port of the server that nobody may be sent to, and what draws mutations."""
+    other, chance = 0, random.Random()  # the port of the server that nobody may be sent to, and what draws mutations
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

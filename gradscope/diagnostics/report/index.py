@@ -178,8 +178,7 @@ def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
 
 MOST_BESIDE = 12
 """Runs side by side: their rewards are in memory together, and a table of differences has a row a number and run."""
-_IN_A_CHART = 4
-"""Runs in one chart, the first among them: of more lines the dashes and markers cannot be told apart."""
+_IN_A_CHART = 4  # runs in one chart, the first among them: of more lines the dashes and markers cannot be told apart
 
 _LOGGED = {
     "grad_norm": "gradient norm, as logged",
@@ -193,8 +192,7 @@ _REWARD, _DEAD = "mean reward", "groups without a gradient"
 _ALONE = {"reward": _REWARD, "frac_reward_zero_std": _DEAD}
 """What the trainer logged of rollouts that are not in the log."""
 _NOT_TOLD = "not known"
-_SHOWN = 40
-"""Characters of a setting's value; a longer one is cut."""
+_SHOWN = 40  # characters of a setting's value; a longer one is cut
 _OF_THE_FOLDER = ("output_dir", "logging_dir", "run_name", "output", "default_local_dir", "experiment_name")
 """Settings that name where a run is and not what it does, by their last part."""
 

@@ -64,8 +64,7 @@ __all__ = ["report_run", "runs_below"]
 
 MOST_STEPS = 4
 """Steps whose gradients are recomputed where none are named: first, last, evenly between, and the largest logged."""
-MOST_TOKENS = 512
-"""Token rows that are computed where no number is named."""
+MOST_TOKENS = 512  # token rows that are computed where no number is named
 
 
 def _of_gradients(name: str) -> Callable[[ReportInputs], ReportSection]:

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 MOST_ROLLOUTS = 96
 """Rollouts of a page, but for one group of each step, which is always whole: more are not read, and a page is small."""
-MOST_CHARACTERS = 120_000
-"""Of all their texts, so that a page of long completions stays as small as one of short ones."""
-LEAST_CHARACTERS = 400
-"""Of one text, however many there are."""
+MOST_CHARACTERS = 120_000  # of all their texts, so that a page of long completions stays as small as one of short ones
+LEAST_CHARACTERS = 400  # of one text, however many there are
 
 _Shares = Mapping[tuple[str, int], float]
 

@@ -17,8 +17,7 @@ from gradscope.rollouts.places.mirror import Mirror, in_bytes, mirrored
 from gradscope.rollouts.places.urls import explaining, scheme_of
 from gradscope.rollouts.run import Run
 
-_MIRRORS: dict[Path, Mirror] = {}
-"""Root of a copy -> the copy, of this process."""
+_MIRRORS: dict[Path, Mirror] = {}  # root of a copy -> the copy, of this process
 
 
 def fetched(path: str | Path, progress: ProgressCallback = no_progress) -> Path:

@@ -64,8 +64,7 @@ def awaited_in(folder: Path) -> tuple[Path, ...]:
     return tuple(mark.with_name(mark.name.removesuffix(_AWAITED)) for mark in sorted(folder.glob(f"*{_AWAITED}")))
 
 
-_SILENCE = 60
-"""Seconds without a byte after which a server is given up; a whole file may take as long as it does."""
+_SILENCE = 60  # seconds without a byte after which a server is given up; a whole file may take as long as it does
 
 
 class AtMost:
@@ -166,12 +165,9 @@ def _nearness_of(address: IPv4Address | IPv6Address) -> int:
     return int(not address.is_global)
 
 
-AT_ONCE = 8
-"""Requests that are under way at a time."""
-_MOST_PAGES = 2000
-"""Pages of links that are followed below one folder of a web server."""
-_MOST_PAGE = 16 << 20
-"""Bytes of one of them."""
+AT_ONCE = 8  # requests that are under way at a time
+_MOST_PAGES = 2000  # pages of links that are followed below one folder of a web server
+_MOST_PAGE = 16 << 20  # bytes of one of them
 # each stops where the next tag or quote begins, so that no page is looked at twice
 _ANCHOR = re.compile(r"<a\s([^<>]+)>", re.IGNORECASE)
 _HREF = re.compile(r"""(?:^|\s)href=["'](?P<link>[^"']+)""", re.IGNORECASE)
@@ -186,28 +182,20 @@ _MARKS = (
 class Entry:
     """One file of a place."""
 
-    name: str
-    """Its path below the place, with ``/``; empty where the place is this file."""
-    address: str
-    """Its path for the file system; may hold credentials."""
-    size: int | None
-    """Its bytes; None where the server does not tell."""
-    mark: str | None
-    """Another text when the file changes; None where the server tells nothing of the kind."""
+    name: str  # its path below the place, with ``/``; empty where the place is this file
+    address: str  # its path for the file system; may hold credentials
+    size: int | None  # its bytes; None where the server does not tell
+    mark: str | None  # another text when the file changes; None where the server tells nothing of the kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """The files of a place."""
 
-    system: Any
-    """fsspec's file system."""
-    root: str
-    """The URL of the file, of the folder, or of the folder that a glob starts in, as it may be shown."""
-    pattern: str
-    """The rest of a glob, below ``root``; empty without one."""
-    entries: tuple[Entry, ...]
-    """Its files, by name."""
+    system: Any  # fsspec's file system
+    root: str  # the URL of the file, of the folder, or of the folder that a glob starts in, as it may be shown
+    pattern: str  # the rest of a glob, below ``root``; empty without one
+    entries: tuple[Entry, ...]  # its files, by name
 
     @property
     def is_file(self) -> bool:

@@ -33,8 +33,7 @@ from gradscope.rollouts.places.urls import explaining, shown_url
 from gradscope.writing import atomic_write
 
 _INDEX = "index.json"
-_MOST_UNTOLD = 4 << 30
-"""Bytes that are copied of a file whose server does not tell how many it has."""
+_MOST_UNTOLD = 4 << 30  # bytes that are copied of a file whose server does not tell how many it has
 _MOST_GROWTH = 256 << 20
 """How much more than twice its size a file may have by the time that it is copied: a log that is being written."""
 _STAND_IN = b"gradscope keeps the name of this file and did not copy it\n"
@@ -44,14 +43,10 @@ _STAND_IN = b"gradscope keeps the name of this file and did not copy it\n"
 class Mirror:
     """The copy of one place."""
 
-    url: str
-    """The place, as typed; may hold credentials, so it is never written."""
-    listing: Listing
-    """What lay there at the last look."""
-    home: Path
-    """The folder of this copy, with its index, in the cache."""
-    progress: ProgressCallback
-    """Told of each copied part, in bytes."""
+    url: str  # the place, as typed; may hold credentials, so it is never written
+    listing: Listing  # what lay there at the last look
+    home: Path  # the folder of this copy, with its index, in the cache
+    progress: ProgressCallback  # told of each copied part, in bytes
     copied: dict[str, tuple[int | None, str | None]] = field(default_factory=dict)
     """File -> size and mark of what was copied last."""
 

@@ -117,20 +117,17 @@ class CheckpointLayout:
     """Globs from a folder of the run to the checkpoints, whose names end in their number of updates."""
     inside: Sequence[str]
     """Globs from a checkpoint to the model; the first that holds whole weights counts, the checkpoint itself last."""
-    merge: Callable[[Path], str]
-    """What to run for a checkpoint that holds no model yet, as a sentence."""
+    merge: Callable[[Path], str]  # what to run for a checkpoint that holds no model yet, as a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedWeights:
     """The weights of a run."""
 
-    weights: tuple[WeightsRef, ...] = ()
-    """Those that can be read, by number of updates."""
+    weights: tuple[WeightsRef, ...] = ()  # those that can be read, by number of updates
     unmerged: dict[int, Reason] = field(default_factory=dict)
     """Number of updates -> what to run before those can be read."""
-    tokenizer: Path | None = None
-    """A folder that holds the tokenizer."""
+    tokenizer: Path | None = None  # a folder that holds the tokenizer
 
 
 def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterable[Path]) -> SavedWeights:

@@ -86,8 +86,7 @@ def format_named(name: str) -> Format | RowFormat:
     raise UsageError(f"There is no format {name!r}.", hint=f"Did you mean {near[0]!r}? {choices}" if near else choices)
 
 
-_LARGEST_REWARD = 1e60
-"""In size: fourth powers of larger ones, which intervals are made of, are beyond floats."""
+_LARGEST_REWARD = 1e60  # in size: fourth powers of larger ones, which intervals are made of, are beyond floats
 
 
 def read_run(

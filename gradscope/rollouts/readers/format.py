@@ -27,22 +27,17 @@ from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced
 from gradscope.rollouts.readers.reduction.parts import with_counted_tokens
 from gradscope.rollouts.run import Run
 
-_NUM_RECOGNIZED = 8
-"""Files that are looked at to recognize a format: the first ones may be damaged."""
+_NUM_RECOGNIZED = 8  # files that are looked at to recognize a format: the first ones may be damaged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """A format with functions of its own."""
 
-    name: str
-    """Its name in ``--reader`` and ``Source.format``."""
-    looks_for: str
-    """What it is recognized by, for people."""
-    recognizes: Callable[[ReadRequest], bool]
-    """Whether an existing path is of this format."""
-    read: Callable[[ReadRequest], Run]
-    """Read it."""
+    name: str  # its name in ``--reader`` and ``Source.format``
+    looks_for: str  # what it is recognized by, for people
+    recognizes: Callable[[ReadRequest], bool]  # whether an existing path is of this format
+    read: Callable[[ReadRequest], Run]  # read it
     takes: frozenset[str] = frozenset()
     """Which options of a request it makes use of: ``columns`` that are named, or the ``reward_column`` alone;
     ``completion_ids`` in a side file."""
@@ -52,14 +47,10 @@ class Format:
 class Reading:
     """One reading of a log: what was asked for, and what its rows have shown so far."""
 
-    request: ReadRequest
-    """What was asked for."""
-    files: tuple[Path, ...]
-    """The files that are read."""
-    quarantine: QuarantineLog = field(default_factory=QuarantineLog)
-    """Rows that were set aside."""
-    noted: set[str] = field(default_factory=set)
-    """Sentences of ``RowFormat.if_noted`` that some row called for."""
+    request: ReadRequest  # what was asked for
+    files: tuple[Path, ...]  # the files that are read
+    quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # rows that were set aside
+    noted: set[str] = field(default_factory=set)  # sentences of ``RowFormat.if_noted`` that some row called for
     inferred: list[str] = field(default_factory=list)
     """Further sentences for ``Source.inferred``, after those of the format."""
     missing: list[str] = field(default_factory=list)
@@ -70,14 +61,10 @@ class Reading:
 class LogRow:
     """One row of a log."""
 
-    file: Path
-    """Its file."""
-    location: str
-    """``file:line``, for the quarantine."""
-    cells: Mapping[str, Any]
-    """Its cells by key."""
-    reading: Reading
-    """The reading that it is part of."""
+    file: Path  # its file
+    location: str  # ``file:line``, for the quarantine
+    cells: Mapping[str, Any]  # its cells by key
+    reading: Reading  # the reading that it is part of
 
     def reward(self, cell: Any) -> float | None:
         """The number in a cell of this row; without one the row is set aside, but stays in its group as incomplete."""
@@ -92,8 +79,7 @@ class LogColumns:
     """How its lines become columns; None: ``records`` reads every row by itself."""
     shared: Mapping[str, Any] = field(default_factory=dict)
     """What ``records`` is called with in place of what ``survey`` finds."""
-    read_back: Callable[[Cells], Columns] | None = None
-    """What rows hold that are read back; None: as ``lines`` says."""
+    read_back: Callable[[Cells], Columns] | None = None  # what rows hold that are read back; None: as ``lines`` says
     judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
     """A last look at the whole, where it has groups; None: it has to be surveyed after all, and read again."""
 
@@ -102,12 +88,9 @@ class LogColumns:
 class RowFormat:
     """A format whose files hold rows, each row a rollout or several."""
 
-    name: str
-    """Its name in ``--reader`` and ``Source.format``."""
-    looks_for: str
-    """What it is recognized by, for people."""
-    title: str
-    """What a log of it is, for ``Source.recognized``: "ART trajectories"."""
+    name: str  # its name in ``--reader`` and ``Source.format``
+    looks_for: str  # what it is recognized by, for people
+    title: str  # what a log of it is, for ``Source.recognized``: "ART trajectories"
     patterns: tuple[str, ...]
     """Globs from the folder that the trainer writes to down to its files, each as seen from another folder."""
     recognizes_file: Callable[[Path], bool]
@@ -118,24 +101,18 @@ class RowFormat:
     survey: Callable[[Sequence[LogRow], Reading], Mapping[str, Any]] | None = None
     """A look at all rows before the first is used, where rows depend on one another; what it returns are further
     arguments of every call of ``records``, or of ``columns``."""
-    inferred: tuple[str, ...] = ()
-    """Sentences for ``Source.inferred``."""
-    missing: tuple[str, ...] = ()
-    """Sentences for ``Source.missing``."""
+    inferred: tuple[str, ...] = ()  # sentences for ``Source.inferred``
+    missing: tuple[str, ...] = ()  # sentences for ``Source.missing``
     if_noted: frozenset[str] = frozenset()
     """Those among ``inferred`` and ``missing`` that hold only where a row has noted them."""
     keeps_file: Callable[[Path], bool] | None = None
     """Whether a file that fits a pattern belongs to the log; None: all do."""
-    rows_of: Callable[[Path, QuarantineLog], Iterator[Row]] = read_rows
-    """A file's rows, each with its ``file:line``."""
-    is_one_file: bool = False
-    """Whether a file is a log of its own, so that only the first of several is read."""
-    needs_reward: bool = True
-    """Whether a row without a reward is of no use; False for formats that have none."""
+    rows_of: Callable[[Path, QuarantineLog], Iterator[Row]] = read_rows  # a file's rows, each with its ``file:line``
+    is_one_file: bool = False  # whether a file is a log of its own, so that only the first of several is read
+    needs_reward: bool = True  # whether a row without a reward is of no use; False for formats that have none
     completes: Callable[[ReadRequest, Run], Run] | None = None
     """Adds what the trainer left beside its log: arguments, weights, metrics; None: nothing."""
-    takes: frozenset[str] = frozenset()
-    """As for :class:`Format`."""
+    takes: frozenset[str] = frozenset()  # as for :class:`Format`
     columns: Callable[..., LogColumns | None] | None = None
     """How logs are read in one go; None: a survey comes first, if there is one, and each row is read by itself. It
     notes what ``survey`` would have found."""

@@ -226,18 +226,12 @@ def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> st
 class FlatColumns:
     """The columns of a log with a row a rollout."""
 
-    names: ColumnNames
-    """By role; the reward and something to group by are known."""
-    rewards: tuple[str, ...]
-    """Those of reward functions."""
-    sample: str | None
-    """The one that tells the rollouts of a group apart."""
-    environment: str | None = None
-    """The one that names a row's environment, data source or agent."""
-    times: tuple[str, ...] = ()
-    """Those that ``generation_seconds`` looks at."""
-    entries: frozenset[str] = frozenset()
-    """Those that are entries of objects."""
+    names: ColumnNames  # by role; the reward and something to group by are known
+    rewards: tuple[str, ...]  # those of reward functions
+    sample: str | None  # the one that tells the rollouts of a group apart
+    environment: str | None = None  # the one that names a row's environment, data source or agent
+    times: tuple[str, ...] = ()  # those that ``generation_seconds`` looks at
+    entries: frozenset[str] = frozenset()  # those that are entries of objects
 
     @property
     def key(self) -> str:

@@ -52,10 +52,8 @@ from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.version import __version__
 from gradscope.writing import atomic_write
 
-SUFFIX = ".part.parquet"
-"""How the names of parts end."""
-LAYOUT = 1
-"""Of what a part holds; those of another are refused."""
+SUFFIX = ".part.parquet"  # how the names of parts end
+LAYOUT = 1  # of what a part holds; those of another are refused
 _KEY = b"gradscope_part"
 _ID_DIGITS = 12
 _OF_GROUPS = ("step", "group", "prompt", "text", "place")
@@ -72,15 +70,11 @@ _BY_NAME = frozenset({"generic", "samples"})
 class _File:
     """An input of a part."""
 
-    name: str
-    """As it was named."""
-    path: str
-    """From the root, on the machine that read it; a URL as it is."""
+    name: str  # as it was named
+    path: str  # from the root, on the machine that read it; a URL as it is
     sha256: str
-    size: int
-    """Bytes, of a compressed file those that it is taken to hold."""
-    has_rows: bool
-    """Whether the part was asked for it; what a reader looked at beside is shared by parts."""
+    size: int  # bytes, of a compressed file those that it is taken to hold
+    has_rows: bool  # whether the part was asked for it; what a reader looked at beside is shared by parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +82,7 @@ class _Manifest:
     """What a part knows beside its table."""
 
     layout: int
-    gradscope: str
-    """The version that wrote it."""
+    gradscope: str  # the version that wrote it
     path: str
     format: str
     recognized: str
@@ -103,10 +96,8 @@ class _Manifest:
     notes: Mapping[int, Reason]
     windows: Mapping[int, int]
     repeats: Mapping[int, int]
-    names_in_run: bool
-    """Whether names of groups are those within the run, not within their steps."""
-    numbers_rows: bool
-    """Whether the places of groups are numbers of rows, from file to file; else groups are counted."""
+    names_in_run: bool  # whether names of groups are those within the run, not within their steps
+    numbers_rows: bool  # whether the places of groups are numbers of rows, from file to file; else groups are counted
     policies: tuple[str, ...]
 
     @property

@@ -19,8 +19,7 @@ _NUMBERED = re.compile(r"(checkpoint|global_step|step|iter)[-_][0-9]+")
 _WEIGHTS = ("*.safetensors*", "pytorch_model*.bin", "*.distcp", "optimizer.pt")
 _PICKLES = ("*.pt", "*.pth", "*.pkl", "*.pickle", "*.dp", "*.bin")
 _EVENTS = "events.out.tfevents.*"
-_START = 65_536
-"""Bytes of a file that are looked at."""
+_START = 65_536  # bytes of a file that are looked at
 _DECIMAL_COMMA = re.compile(r"(?:^|;)-?[0-9]+,[0-9]+(?:;|$)", re.MULTILINE)
 _LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; docs/logs.md has the others"
 """The switches that make the usual trainers log rollouts."""
@@ -28,12 +27,9 @@ _LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    is_it: Callable[[Path], bool]
-    """Whether an existing path is one."""
-    what: str
-    """What it is or has, after its name."""
-    instead: Callable[[Path], str]
-    """What to do."""
+    is_it: Callable[[Path], bool]  # whether an existing path is one
+    what: str  # what it is or has, after its name
+    instead: Callable[[Path], str]  # what to do
 
 
 def refuse_checkpoint(path: Path) -> None:

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
 
 
-LARGE_GAP = 0.01
-"""A mean gap of a hundredth is what bfloat16 kernels of two engines differ by; float32 gives 1e-6."""
+LARGE_GAP = 0.01  # a mean gap of a hundredth is what bfloat16 kernels of two engines differ by; float32 gives 1e-6
 WRONG_SIDE = (
     "Find out which side is off: the sampler's weights may be stale, its precision or kernels other, or the "
     "temperature applied on one side only. Until then, correct with importance sampling."

@@ -146,8 +146,7 @@ def _predicted(changes: Sequence[EntropyChange]) -> tuple[ReportTable, ...]:
     return (tabulate(caption, columns, changes, folded_as="Predicted and measured changes as a table"),)
 
 
-_FRESH = 1.0
-"""Updates behind on average; one is what sampling ahead of training by a batch costs."""
+_FRESH = 1.0  # updates behind on average; one is what sampling ahead of training by a batch costs
 
 
 def staleness_section(inputs: ReportInputs) -> ReportSection:
@@ -209,10 +208,8 @@ def _by_lag(staleness: Staleness) -> ReportTable:
     return tabulate(caption, columns, staleness.by_lag)
 
 
-_MANY = 0.1
-"""Truncated completions from which on the limit decides much of the reward."""
-_SLOW = 3.0
-"""Times the mean that the slowest rollout of a step takes before waiting for it is most of the step."""
+_MANY = 0.1  # truncated completions from which on the limit decides much of the reward
+_SLOW = 3.0  # times the mean that the slowest rollout of a step takes before waiting for it is most of the step
 
 
 def generation_section(inputs: ReportInputs) -> ReportSection:

@@ -10,8 +10,7 @@ from gradscope.render.views.view import Column, tabulate
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
 
-MOST_PROBLEMS = 25
-"""Problems listed by name; the finding counts all of them."""
+MOST_PROBLEMS = 25  # problems listed by name; the finding counts all of them
 
 
 def coverage_section(inputs: ReportInputs) -> ReportSection:

@@ -58,8 +58,7 @@ if TYPE_CHECKING:
 
 _NULLS = {"gaussian": "unrelated rows", "unweighted": "scores alone", "shuffled": "dealt anew"}
 """What a rank is read against, as tables and charts call it."""
-_FEW = 0.5
-"""Half of what unrelated rows span: from there on twice the rollouts of a prompt would add few directions."""
+_FEW = 0.5  # half of what unrelated rows span: from there on twice the rollouts of a prompt would add few directions
 
 
 def directions_section(inputs: ReportInputs) -> ReportSection:
@@ -146,11 +145,9 @@ def _table(points: Sequence[RankCurvePoint]) -> ReportTable:
 
 Array = NDArray[np.float64]
 
-NUM_TOP = 10
-"""Rollouts shown with their text."""
+NUM_TOP = 10  # rollouts shown with their text
 
-_LARGE_SHARE = 0.25
-"""One rollout with a quarter of a step's gradient decides its direction about as much as all others."""
+_LARGE_SHARE = 0.25  # one rollout with a quarter of a step's gradient decides its direction about as much as all others
 
 
 def contributions_section(inputs: ReportInputs) -> ReportSection:
@@ -292,8 +289,7 @@ _Row = tuple[Cell, ...]
 _STEP_NULLS = {"shuffled": "null: shuffled", "unweighted": "null: scores alone"}
 """The null models shown beside a rank, and the heads of their columns."""
 
-_SAME = 0.99
-"""A cosine of eight degrees."""
+_SAME = 0.99  # a cosine of eight degrees
 
 
 def formulations_section(inputs: ReportInputs) -> ReportSection:

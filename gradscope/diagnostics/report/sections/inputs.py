@@ -226,8 +226,7 @@ def visible(token: str) -> str:
     return token if token.strip() else repr(token)
 
 
-TEXT_LIMIT = 400
-"""Characters of a text that the page shows; the log has the rest."""
+TEXT_LIMIT = 400  # characters of a text that the page shows; the log has the rest
 
 
 def excerpt(text: str, limit: int = TEXT_LIMIT) -> str:

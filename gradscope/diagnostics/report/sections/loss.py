@@ -33,8 +33,7 @@ from gradscope.say import percent
 
 _TINY_LOSS = 1e-6
 _TINY_NORM = 1e-12
-_MANY_STEPS = 0.1
-"""Share of steps without a gradient that is worth a look."""
+_MANY_STEPS = 0.1  # share of steps without a gradient that is worth a look
 
 _KINDS = {
     "not finite": "the trainer logged NaN or infinity as loss or grad_norm, so what that update did is not known",
@@ -163,13 +162,10 @@ def _table(run: Run, steps: list[int], live: Counter[int], groups: Counter[int],
     )
 
 
-BY_TOKEN = ("dapo", "bnpo")
-"""TRL's loss types that are a mean over the tokens of the batch."""
+BY_TOKEN = ("dapo", "bnpo")  # TRL's loss types that are a mean over the tokens of the batch
 
-_HALF = 0.5
-"""Below this the learning rate that live groups see is less than half of the one that was set."""
-_LARGE_KL = 0.5
-"""With half of the gradient's norm the KL part is as large as what the rewards ask for."""
+_HALF = 0.5  # below this the learning rate that live groups see is less than half of the one that was set
+_LARGE_KL = 0.5  # with half of the gradient's norm the KL part is as large as what the rewards ask for
 
 
 def loss_scale_section(inputs: ReportInputs) -> ReportSection:

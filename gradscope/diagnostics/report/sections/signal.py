@@ -22,13 +22,10 @@ from gradscope.results.signal import RewardFunction
 from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.say import interval, percent, points, with_interval
 
-MOST_PROMPTS = 200
-"""Prompts that the page lists; a file of --output has all."""
+MOST_PROMPTS = 200  # prompts that the page lists; a file of --output has all
 _ORDER: Sequence[Severity] = ("unknown", "fine", "look", "problem")
-_MOST = 0.5
-"""A share of dead groups that is surely above this costs more rollouts than it leaves."""
-_MANY = 0.25
-"""From a quarter on, resampling dead groups costs at least a third more rollouts, which is worth a look."""
+_MOST = 0.5  # a share of dead groups that is surely above this costs more rollouts than it leaves
+_MANY = 0.25  # from a quarter on, resampling dead groups costs at least a third more rollouts, which is worth a look
 
 
 def signal_section(inputs: ReportInputs) -> ReportSection:

@@ -39,10 +39,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-MOST_TEXTS = 6
-"""Rollouts whose text is shown; the numbers are of all that were measured."""
-NUM_TOP = 10
-"""Tokens in the table of the largest."""
+MOST_TEXTS = 6  # rollouts whose text is shown; the numbers are of all that were measured
+NUM_TOP = 10  # tokens in the table of the largest
 _FIFTHS = ("first fifth", "second", "third", "fourth", "last fifth")
 _KINDS = {
     TokenCell(sign="positive"): "made more likely",

@@ -20,8 +20,7 @@ from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand, natural, suffix_of
 
-_MOST_DEPTH = 5
-"""Folders within one another that are looked into: lighteval writes details/<owner>/<model>/<date>/."""
+_MOST_DEPTH = 5  # folders within one another that are looked into: lighteval writes details/<owner>/<model>/<date>/
 _PART = re.compile(r"(?:.*[-_.])?(?:part|shard|rank|chunk|worker)[-_.]?[0-9]+|(?:.*[-_.])?[0-9]+-of-[0-9]+|[0-9]+")
 """Names, without their endings, of files that are parts of one log of samples."""
 _FORMATS: tuple[Format | RowFormat, ...] = (
@@ -39,18 +38,13 @@ _FORMATS: tuple[Format | RowFormat, ...] = (
 class EvaluationLog:
     """One evaluation: a task that a model was given once."""
 
-    path: Path
-    """What names it: a file, or the folder of its parts."""
-    format: str | None
-    """The reader's name; None: it is recognized."""
-    task: str
-    """The task, by the file's name where nothing else tells."""
-    model: str
-    """The model; empty where nothing tells."""
+    path: Path  # what names it: a file, or the folder of its parts
+    format: str | None  # the reader's name; None: it is recognized
+    task: str  # the task, by the file's name where nothing else tells
+    model: str  # the model; empty where nothing tells
     scorers: tuple[str | None, ...] | None = None
     """What can score it, names for ``--reward-column`` and None for the scalar; None: every reward of its rollouts."""
-    scalar: str = "reward"
-    """What the scalar is called."""
+    scalar: str = "reward"  # what the scalar is called
 
 
 Evaluations = tuple[EvaluationLog, ...]

@@ -48,12 +48,10 @@ from gradscope.rollouts.run import Run
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """inspect_ai's own values of correct, partial, incorrect and no answer."""
 SUFFIX = ".eval"
-_HEADERS = ("header.json", "_journal/start.json")
-"""Members that say what an evaluation is: written last, and first."""
+_HEADERS = ("header.json", "_journal/start.json")  # members that say what an evaluation is: written last, and first
 _SAMPLE = re.compile(r"samples/[^/]+\.json")
 _CHUNK = re.compile(r"samples/[^/]+_epoch_[0-9]+/.+")
-_ZSTD = 93
-"""The zip format's number for Zstandard, which Python's zipfile knows from 3.14 on."""
+_ZSTD = 93  # the zip format's number for Zstandard, which Python's zipfile knows from 3.14 on
 _LOCAL_HEADER = struct.Struct("<26x2H")
 """What stands before a member's bytes: 26 bytes of no interest here, and the lengths of its name and extra field."""
 _BROKEN = (
@@ -62,8 +60,7 @@ _BROKEN = (
 )
 """What reading an archive raises that is damaged or compressed in a way that nobody uses."""
 _CONVERT = "Convert it where inspect_ai is installed: inspect log convert {} --to json --output-dir logs-json"
-SHARDS = ".shards"
-"""The end of the name of a folder with a log a worker."""
+SHARDS = ".shards"  # the end of the name of a folder with a log a worker
 _RECOVERED = "-recovered"
 _CREATED = re.compile(r"[0-9]{4}-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]-[0-9][0-9]-[0-9][0-9]")
 
@@ -191,14 +188,10 @@ def read_archived_samples(path: Path, quarantine: QuarantineLog) -> Iterator[tup
 class Header:
     """What a log says of its evaluation."""
 
-    task: str = ""
-    """The task's name; empty where it does not say."""
-    model: str = ""
-    """The model, likewise."""
-    status: str = ""
-    """``success``, ``started``, ``cancelled`` or ``error``, likewise."""
-    num_samples: int | None = None
-    """Samples that it was to have, each epoch counted; None where it does not say."""
+    task: str = ""  # the task's name; empty where it does not say
+    model: str = ""  # the model, likewise
+    status: str = ""  # ``success``, ``started``, ``cancelled`` or ``error``, likewise
+    num_samples: int | None = None  # samples that it was to have, each epoch counted; None where it does not say
 
     @property
     def is_whole(self) -> bool:

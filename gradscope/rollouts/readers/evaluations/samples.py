@@ -55,18 +55,15 @@ _PROMPTS = (*USUAL["prompt"], *USUAL["prompt_id"])
 _TRIALS = ("trial", *SAMPLE_IDS)
 _TOTALS = ("n", "num_samples", "n_samples", "total")
 _RIGHTS = ("c", "num_correct", "n_correct", "num_passed", "n_passed", "correct", "passed")
-_ALSO_VERDICTS = ("correct", "passed")
-"""Names that a verdict of one sample has as well: a boolean there is no count."""
-_COUNTS = "counts"
-"""The shape of a row with n and c."""
+_ALSO_VERDICTS = ("correct", "passed")  # names that a verdict of one sample has as well: a boolean there is no count
+_COUNTS = "counts"  # the shape of a row with n and c
 _NO_COLUMNS = ColumnNames()
 _MAX_COUNT = 1_000_000
 _MAX_DEPTH = 12
 _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _POLICIES = ("policy", "model")
-MOST_SAMPLES = 20_000_000
-"""Samples of all prompts: a row of counts declares up to a million with a few digits."""
+MOST_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
 _PLAIN = frozenset({type(None), bool, int, float, str})
 """What equal rewards can be counted as: a list or an object has no hash."""
 
@@ -75,16 +72,12 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 class PromptSamples:
     """The samples of one prompt."""
 
-    shape: str
-    """How they were written, in words."""
-    rewards: tuple[Any, ...]
-    """One cell a sample; not yet judged."""
+    shape: str  # how they were written, in words
+    rewards: tuple[Any, ...]  # one cell a sample; not yet judged
     further: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Other numbers a sample, by name, the scalar reward among them."""
-    texts: tuple[Any, ...] = ()
-    """Completions, where they were written."""
-    policies: tuple[str, ...] = ()
-    """The policy of each sample, where a row holds one of each."""
+    texts: tuple[Any, ...] = ()  # completions, where they were written
+    policies: tuple[str, ...] = ()  # the policy of each sample, where a row holds one of each
 
 
 def samples_of(row: Mapping[str, Any], columns: ColumnNames = _NO_COLUMNS) -> PromptSamples | str | None:

@@ -57,12 +57,9 @@ Cells = Mapping[str, Any]
 class MetricRow:
     """A row as it stands in its file."""
 
-    location: str
-    """``file:line``, or ``file:entry``."""
-    cells: Cells
-    """Its cells by key."""
-    run: str = ""
-    """The run that it is of, where its file names one beside the cells."""
+    location: str  # ``file:line``, or ``file:entry``
+    cells: Cells  # its cells by key
+    run: str = ""  # the run that it is of, where its file names one beside the cells
 
 
 Rows = Iterator[MetricRow]
@@ -72,10 +69,8 @@ Rows = Iterator[MetricRow]
 class MetricFile:
     """A file that may hold metrics."""
 
-    title: str
-    """What it is, in words."""
-    path: Path
-    """Where it lies."""
+    title: str  # what it is, in words
+    path: Path  # where it lies
     read: Callable[[Path, QuarantineLog], Iterator[MetricRow | Row]]
     """Its rows; an :class:`InputError` where it cannot be read to its end."""
 
@@ -174,8 +169,7 @@ def _events(file: Path, aside: QuarantineLog) -> Rows:
 
 
 _IS_TABLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql NOT LIKE '%GENERATED%'"
-_MOST_STEPS_OF_SQL = 1 << 31
-"""Virtual instructions of a query: a table that was made to never end does."""
+_MOST_STEPS_OF_SQL = 1 << 31  # virtual instructions of a query: a table that was made to never end does
 
 
 def _trackio(file: Path, aside: QuarantineLog) -> Rows:
@@ -293,8 +287,7 @@ def _mlflow(file: Path, aside: QuarantineLog) -> Rows:
             aside.add("the line is no time, value and step", location)
 
 
-PLACE = "gradscope/step_is_place"
-"""Key of a row whose step is its place among the rows of a console."""
+PLACE = "gradscope/step_is_place"  # key of a row whose step is its place among the rows of a console
 
 
 def first_rows(file: MetricFile, number: int) -> list[MetricRow]:

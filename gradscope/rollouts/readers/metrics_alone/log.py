@@ -33,8 +33,7 @@ _STEPS = (
     *("progress/batch", "Step", "_step"),
 )
 """Columns of steps: the trainer's own count before that of a logger, which counts its calls. ms-swift's is ``3/30``."""
-_SLIMES = ("rollout/step", "train/step")
-"""Of rows of slime's each has one of them."""
+_SLIMES = ("rollout/step", "train/step")  # of rows of slime's each has one of them
 _RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
 """Columns that name the run of a row."""
 _OF_ROLLOUTS = frozenset(
@@ -52,8 +51,7 @@ _OF_ROLLOUTS = frozenset(
     )
 )
 """Columns of which texts are: then a row is a rollout."""
-_UNNAMED = ("data", "metrics")
-"""Objects whose keys are metrics by themselves, as verl's logger writes them."""
+_UNNAMED = ("data", "metrics")  # objects whose keys are metrics by themselves, as verl's logger writes them
 _NUM_PEEKED = 200
 _LARGEST_STEP = 1 << 53
 _MOST_NAMED = 6

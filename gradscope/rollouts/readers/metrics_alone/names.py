@@ -23,28 +23,20 @@ MetricStyle = Literal["share", "norm", "count"]
 class Derived:
     """A number that the log holds in parts."""
 
-    keys: tuple[str, ...]
-    """The keys that it is made of, all of which a step must have."""
-    formula: str
-    """The same in words, with the keys."""
-    make: Callable[..., float]
-    """The number, from the values of the keys in order; NaN where they make none."""
+    keys: tuple[str, ...]  # the keys that it is made of, all of which a step must have
+    formula: str  # the same in words, with the keys
+    make: Callable[..., float]  # the number, from the values of the keys in order; NaN where they make none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonMetric:
     """A number that every trainer logs under a name of its own."""
 
-    name: str
-    """The name that it has here."""
-    title: str
-    """What it is, in a few words."""
-    style: MetricStyle
-    """How it reads."""
-    keys: tuple[str, ...]
-    """The trainers' names; the first that a log has counts."""
-    derived: tuple[Derived, ...] = ()
-    """What it is made of where no log has it itself."""
+    name: str  # the name that it has here
+    title: str  # what it is, in a few words
+    style: MetricStyle  # how it reads
+    keys: tuple[str, ...]  # the trainers' names; the first that a log has counts
+    derived: tuple[Derived, ...] = ()  # what it is made of where no log has it itself
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -192,8 +184,7 @@ _ROUNDING = 1e-6  # by which a sum of shares may be more than 1
 class Naming:
     """How the numbers of one log get their common names."""
 
-    parts: Mapping[str, Derived]
-    """Common name -> what it is made of; of a number that the log has itself, that."""
+    parts: Mapping[str, Derived]  # common name -> what it is made of; of a number that the log has itself, that
 
     def apply(self, numbers: Numbers) -> dict[str, float]:
         """A step's numbers under their common names, and beside these under the trainer's own."""

@@ -14,10 +14,8 @@ from typing import Any
 
 from gradscope.outside.numerals import number_from
 
-Text = tuple[str, str]
-"""Location and text of a line."""
-Table = list[list[str]]
-"""Rows of cells, the head first."""
+Text = tuple[str, str]  # location and text of a line
+Table = list[list[str]]  # rows of cells, the head first
 
 _NUMBER = r"[+-]?(?:nan|inf(?:inity)?|[0-9.][0-9.]*(?:e[+-]?[0-9]+)?)"
 _PAIR = re.compile(

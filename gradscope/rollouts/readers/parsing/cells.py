@@ -23,8 +23,7 @@ from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 
 _NOT_FINITE = frozenset({"nan", "inf", "infinity"})
-ABSENT = object()
-"""Stands for a key that a row does not have."""
+ABSENT = object()  # stands for a key that a row does not have
 
 
 def parse_reward(value: Any, *, from_text: bool = False) -> float | str:
@@ -146,8 +145,7 @@ def text_of(value: Any) -> str:
     return "\n".join(_content_of(message) for message in messages)
 
 
-CONVERSATION = "messages"
-"""The column of whole conversations, in which the answer follows its prompt."""
+CONVERSATION = "messages"  # the column of whole conversations, in which the answer follows its prompt
 
 
 def before_answer(messages: Any) -> Any:
@@ -180,8 +178,7 @@ def _without_null(value: Any) -> Any:
     return value
 
 
-LARGEST_STEP = 1 << 53
-"""Beyond this a float no longer tells whole numbers apart."""
+LARGEST_STEP = 1 << 53  # beyond this a float no longer tells whole numbers apart
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
@@ -400,12 +397,9 @@ def _of_sampled(values: list[Any] | None, sampled: Sequence[bool], start: int) -
 class Conversation:
     """Both parts."""
 
-    prompt: str
-    """Contents of the messages before the first of the policy's, joined by newlines."""
-    messages: tuple[dict[str, Any], ...] | None
-    """Those messages; None where there are none."""
-    completion: str
-    """Contents of the messages from then on."""
+    prompt: str  # contents of the messages before the first of the policy's, joined by newlines
+    messages: tuple[dict[str, Any], ...] | None  # those messages; None where there are none
+    completion: str  # contents of the messages from then on
 
 
 def cut_conversation(value: Any) -> Conversation:

@@ -23,14 +23,12 @@ from gradscope.outside.plain_json import RefusedJsonError, parse_json
 from gradscope.results.source import BLANK, CUT_OFF
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
-COMPRESSED = (".gz", ".zst")
-"""Last suffixes of the files that are decompressed on the way."""
+COMPRESSED = (".gz", ".zst")  # last suffixes of the files that are decompressed on the way
 _PASSED_AT_ONCE = 1 << 24
 """Bytes of a compressed file that are passed over at once: it has to be decompressed from its start."""
 MOST_FLAWED = 1_000_000
 """Lines without a row, one after the other, after which a file is given up: a few bytes unpack to any number."""
-BOM = b"\xef\xbb\xbf"
-"""The byte-order mark of UTF-8."""
+BOM = b"\xef\xbb\xbf"  # the byte-order mark of UTF-8
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -102,14 +100,10 @@ def named_if_unreadable(path: Path) -> Iterator[None]:
 class PlacedRow:
     """An object of a file of JSON lines, and where it stands there."""
 
-    number: int
-    """The number of its line, from 1 on."""
-    start: int
-    """Its first byte; of a compressed file, decompressed."""
-    end: int
-    """The byte behind its line."""
-    cells: dict[str, Any]
-    """The object."""
+    number: int  # the number of its line, from 1 on
+    start: int  # its first byte; of a compressed file, decompressed
+    end: int  # the byte behind its line
+    cells: dict[str, Any]  # the object
 
 
 def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:

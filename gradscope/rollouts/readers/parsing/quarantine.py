@@ -22,8 +22,7 @@ from gradscope.results.source import (
     set_aside_together,
 )
 
-BROKEN_ADVANTAGE = "the advantage is not finite"
-"""Of a row whose reward can be used; it stays in its group."""
+BROKEN_ADVANTAGE = "the advantage is not finite"  # of a row whose reward can be used; it stays in its group
 
 
 class UnusableRowError(Exception):

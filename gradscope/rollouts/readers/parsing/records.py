@@ -39,44 +39,29 @@ CONTRADICTED = "the row contradicts an earlier one of the same sample, so that n
 class Record:
     """One usable row of a foreign log."""
 
-    step: int
-    """The trainer's step; 0 where the log has none."""
-    group: str
-    """What the rows of a group share within a step."""
-    prompt_id: str
-    """What all groups of a prompt share."""
-    prompt: str
-    """The prompt's text."""
-    completion: str
-    """The completion's text."""
+    step: int  # the trainer's step; 0 where the log has none
+    group: str  # what the rows of a group share within a step
+    prompt_id: str  # what all groups of a prompt share
+    prompt: str  # the prompt's text
+    completion: str  # the completion's text
     reward: float | None
     """The scalar reward; None where the row has none that can be used, so that its group is known to be incomplete."""
-    rewards: Mapping[str, float | None] = field(default_factory=dict)
-    """Reward per reward function."""
-    messages: tuple[Mapping[str, Any], ...] | None = None
-    """The prompt as messages."""
-    advantage: float | None = None
-    """The advantage that the optimizer saw."""
-    status: Status = "unknown"
-    """How the completion ended."""
-    seconds: float | None = None
-    """How long it took to generate, where the log says."""
-    tokens: Tokens | None = None
-    """Exact tokens, where the log has them; their common advantage wins over ``advantage``."""
+    rewards: Mapping[str, float | None] = field(default_factory=dict)  # reward per reward function
+    messages: tuple[Mapping[str, Any], ...] | None = None  # the prompt as messages
+    advantage: float | None = None  # the advantage that the optimizer saw
+    status: Status = "unknown"  # how the completion ended
+    seconds: float | None = None  # how long it took to generate, where the log says
+    tokens: Tokens | None = None  # exact tokens, where the log has them; their common advantage wins over ``advantage``
     earlier: tuple[Tokens, ...] = ()
     """Those of the sequences before, where the rollout is several; none without ``tokens``."""
     num_tokens: int | None = None
     """How many tokens its completions have, where a reading counts them and makes no ``tokens`` of them."""
-    sample_id: str | None = None
-    """What tells a rollout from the others of its group; None where the log does not say."""
-    location: str = ""
-    """``file:line``, where ``sample_id`` is known."""
-    policy: str | None = None
-    """The policy that sampled it, where the log names one."""
+    sample_id: str | None = None  # what tells a rollout from the others of its group; None where the log does not say
+    location: str = ""  # ``file:line``, where ``sample_id`` is known
+    policy: str | None = None  # the policy that sampled it, where the log names one
     policy_versions: tuple[int, int] | None = None
     """How many updates the weights that sampled its first and its last token had had, where the log says."""
-    count: int = 1
-    """How many rollouts it stands for, which then are one object."""
+    count: int = 1  # how many rollouts it stands for, which then are one object
 
 
 def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[RolloutGroup, ...]:
@@ -145,8 +130,7 @@ def describe_groups(groups: Sequence[RolloutGroup]) -> tuple[str, ...]:
 
 
 DIFFER, TWICE_LOGGED = "Groups differ in size", "Perhaps logged twice"
-_NEAR = 0.1
-"""How far a step, of which rows may be set aside, is from a multiple of the usual one."""
+_NEAR = 0.1  # how far a step, of which rows may be set aside, is from a multiple of the usual one
 
 
 def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout:
@@ -184,8 +168,7 @@ def common_advantage(record: Record, sequences: Sequence[Tokens]) -> float | Non
     return levels.pop() if len(levels) == 1 else None
 
 
-_NUM_PEEKED = 50
-"""Rows that are looked at to learn the columns: not every row of a log names every key."""
+_NUM_PEEKED = 50  # rows that are looked at to learn the columns: not every row of a log names every key
 _MOST_PEEKED = 16_000_000
 """Bytes behind which none is looked at any more, however few there were: a row may be all rollouts of a step."""
 

@@ -39,18 +39,13 @@ class EarlierLooks:
 class ReadRequest:
     """One call of ``read_run``."""
 
-    path: Path
-    """What to read."""
-    options: ReadOptions = field(default_factory=ReadOptions)
-    """How."""
+    path: Path  # what to read
+    options: ReadOptions = field(default_factory=ReadOptions)  # how
     rewards_only: bool = False
     """Whether the caller looks at nothing but rewards: no rollout is then kept, nor read back."""
-    parts_answer: bool = False
-    """Whether parts of a log, reduced to their rewards, are an answer."""
-    progress: ProgressCallback = no_progress
-    """Told how far a long reading is."""
-    so_far: EarlierLooks | None = None
-    """What earlier looks at a log that is still being written have read of it."""
+    parts_answer: bool = False  # whether parts of a log, reduced to their rewards, are an answer
+    progress: ProgressCallback = no_progress  # told how far a long reading is
+    so_far: EarlierLooks | None = None  # what earlier looks at a log that is still being written have read of it
 
     @property
     def columns(self) -> ColumnNames:

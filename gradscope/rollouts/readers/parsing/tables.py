@@ -74,24 +74,21 @@ class CsvRows:
         self._source = lines
         self._waiting: deque[bytes] = deque()
         self._taken: list[bytes] = []
-        self.num_lines = 0
-        """Lines of the rows so far."""
+        self.num_lines = 0  # lines of the rows so far
         self._size = 0
         self._most = self._left = most(MOST_ROW)
         self._reader = partial(csv.reader, strict=True, delimiter=delimiter_of(path))
         self._rows = self._reader(self._lines())
         self.before: list[tuple[int, str]] = []
         """Lines before the header that are no row, each with its number and the reason."""
-        self.header: tuple[str, ...] = ()
-        """The names of the columns."""
+        self.header: tuple[str, ...] = ()  # the names of the columns
         while (found := self._cells()) is not None:
             number, cells, _ = found
             if not isinstance(cells, str):
                 self.header = tuple(cells)
                 break
             self.before.append((number, cells))
-        self.twice = twice_in(self.header)
-        """A name that two columns have."""
+        self.twice = twice_in(self.header)  # a name that two columns have
 
     def row(self) -> tuple[int, dict[str, str] | str, int] | None:
         """The next row.
@@ -181,15 +178,12 @@ class CsvRows:
         self._size = 0
 
 
-Row = tuple[str, dict[str, Any]]
-"""``file:line`` and the row's cells."""
+Row = tuple[str, dict[str, Any]]  # ``file:line`` and the row's cells
 
 _BATCH = 64
 """Rows of a Parquet file that are decoded at once: a few bytes on disk may stand for a large cell in every row."""
-_CHUNK = 1024
-"""The same where they stay columns."""
-_LARGE, _MANY = 64 << 20, 1 << 16
-"""Bytes and rows of some columns at once, by what the file says of its size."""
+_CHUNK = 1024  # the same where they stay columns
+_LARGE, _MANY = 64 << 20, 1 << 16  # bytes and rows of some columns at once, by what the file says of its size
 _DIGITS = re.compile("[0-9]+")
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
@@ -382,8 +376,7 @@ def _named_if_damaged(path: Path) -> Iterator[None]:
         ) from error
 
 
-_LISTS = ("rollouts", "rows", "records", "data")
-"""Names under which a document has its rows, where it is an object."""
+_LISTS = ("rollouts", "rows", "records", "data")  # names under which a document has its rows, where it is an object
 
 
 def _elements_of(document: Any) -> Sequence[Any]:

@@ -27,8 +27,7 @@ from gradscope.rollouts.readers.reduction.lines import blocks_in
 STREAMS = ("advantages", "trainer_logprobs", "entropies")
 """Lists a branch that become lists of the same name of its nodes, which ``read_trace`` takes up; prime-rl's trainer
 also writes ``is_masked``, what its loss left out."""
-VERSION = 1
-"""That of the annotations that are known."""
+VERSION = 1  # that of the annotations that are known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

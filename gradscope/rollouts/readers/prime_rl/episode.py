@@ -49,24 +49,19 @@ from gradscope.rollouts.readers.reduction.columns import (
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 
-_COLUMNS = ("logprobs", "advantages", "trainer_logprobs", "entropies")
-"""Lists of a node, a value a sampled token."""
+_COLUMNS = ("logprobs", "advantages", "trainer_logprobs", "entropies")  # lists of a node, a value a sampled token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTrace:
     """What one agent read and wrote."""
 
-    prompt: str
-    """The contents of the messages before the first sampled one, joined by newlines."""
-    messages: tuple[dict[str, Any], ...] | None
-    """Those messages; None where one of them has no role."""
-    completion: str
-    """The contents of the messages from then on, joined by newlines."""
+    prompt: str  # the contents of the messages before the first sampled one, joined by newlines
+    messages: tuple[dict[str, Any], ...] | None  # those messages; None where one of them has no role
+    completion: str  # the contents of the messages from then on, joined by newlines
     tokens: Tokens | None
     """Its tokens, of several sequences the last; None where they were not logged or contradict each other."""
-    earlier: tuple[Tokens, ...]
-    """Those of the sequences before: each branch that was trained on is one."""
+    earlier: tuple[Tokens, ...]  # those of the sequences before: each branch that was trained on is one
 
 
 def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
@@ -169,8 +164,7 @@ def _tokens(path: Sequence[Mapping[str, Any]], is_own: Sequence[bool]) -> Tokens
         return None
 
 
-AGENTS = "Episodes with several trained agents: the rollouts of one agent form a group."
-"""For ``Source.inferred``."""
+AGENTS = "Episodes with several trained agents: the rollouts of one agent form a group."  # for ``Source.inferred``
 _NUM_PEEKED = 20
 """Episodes that are looked at before to see whether traces branch: that need not be looked for in the others."""
 
@@ -250,12 +244,9 @@ class AgentRollout(Struct, gc=False, frozen=True):
 
     episode: Episode
     trace: Trace
-    group: str
-    """The name of its group."""
-    line: Mapping[str, Any] = {}
-    """The episode as it stands; empty where only what is declared of it was decoded."""
-    plain: Mapping[str, Any] = {}
-    """The trace, likewise."""
+    group: str  # the name of its group
+    line: Mapping[str, Any] = {}  # the episode as it stands; empty where only what is declared of it was decoded
+    plain: Mapping[str, Any] = {}  # the trace, likewise
 
     @property
     def step(self) -> Any:
@@ -441,16 +432,11 @@ def _without_loss(tokens: Tokens) -> Tokens:
 class EpisodeLayout:
     """How logs of episodes are read that lie in one way."""
 
-    names: Callable[[str, Sequence[Trace]], list[str]]
-    """The groups of an episode's agents, by the name of its own."""
-    take: Callable[[Sequence[AgentRollout], Path], Columns]
-    """What rollouts of a file say."""
-    is_left_out: Callable[[Episode], bool] = lambda _: False
-    """Whether an episode is passed over."""
-    is_whole: bool = True
-    """Whether texts and tokens count, too; else rollouts have none."""
-    noted: set[str] = field(default_factory=set)
-    """Sentences that some episode calls for."""
+    names: Callable[[str, Sequence[Trace]], list[str]]  # the groups of an episode's agents, by the name of its own
+    take: Callable[[Sequence[AgentRollout], Path], Columns]  # what rollouts of a file say
+    is_left_out: Callable[[Episode], bool] = lambda _: False  # whether an episode is passed over
+    is_whole: bool = True  # whether texts and tokens count, too; else rollouts have none
+    noted: set[str] = field(default_factory=set)  # sentences that some episode calls for
 
     def lines(self, files: Sequence[Path]) -> LineColumns:
         """How lines become columns."""

@@ -121,10 +121,8 @@ class _Placed:
 
     names: list[str]
     """Within the step, with the prompt where several share a name, which then is used again and again, [J]."""
-    steps: Counts
-    """The first step that trained on each, or, where none did, the first of its dispatches, [J]."""
-    divided: frozenset[int]
-    """Steps among which some group is divided."""
+    steps: Counts  # the first step that trained on each, or, where none did, the first of its dispatches, [J]
+    divided: frozenset[int]  # steps among which some group is divided
 
 
 def _placed(in_log: Sequence[str], prompts: Sequence[str], group: Counts, sent: Floats, trained: Floats) -> _Placed:

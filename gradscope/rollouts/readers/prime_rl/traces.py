@@ -59,14 +59,12 @@ from gradscope.rollouts.readers.reduction.columns import Columns, int_steps
 from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups
 from gradscope.rollouts.run import Run, TrainerSettings
 
-STEP = re.compile(r"^step_([0-9]+)$")
-"""A step's folder."""
+STEP = re.compile(r"^step_([0-9]+)$")  # a step's folder
 
 
 _NAMES = {"optim/grad_norm": "grad_norm", "reward/all/mean": "reward", "reward/mean": "reward"}
 _SUFFIXES = (".json", ".toml")
-_DEEPEST = 5
-"""Folders from a file of rollouts up to the run's."""
+_DEEPEST = 5  # folders from a file of rollouts up to the run's
 
 
 def with_prime_rls(request: ReadRequest, run: Run) -> Run:

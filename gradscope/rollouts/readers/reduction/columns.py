@@ -43,33 +43,26 @@ from gradscope.rollouts.readers.parsing.tables import Row
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-REWARD = "reward/"
-"""What stands before the name of a reward function in the name of its column."""
-NOT_COMPARED = 0
-"""Stands for what tells a rollout apart where only its row can be compared."""
+REWARD = "reward/"  # what stands before the name of a reward function in the name of its column
+NOT_COMPARED = 0  # stands for what tells a rollout apart where only its row can be compared
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _NO_STEP = -1
-_AT_ONCE = 1 << 13
-"""Rows that are objects at once."""
+_AT_ONCE = 1 << 13  # rows that are objects at once
 _ID_CELLS = b" 0123456789,"
 _CELLS = _ID_CELLS + b".-+eEnultrfas"
 """What stands in a JSON list of whole numbers, and in one of numbers, booleans and null."""
-_STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
-"""What a key of a struct must not have."""
+_STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # what a key of a struct must not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """Some rows as columns, [R] each."""
 
-    step: NDArray[np.int64]
-    """Whole numbers from 0 on; -1 where the row has none, and so holds no rollout."""
-    no_step: str = "the step is not a whole number"
-    """Why, for the quarantine."""
+    step: NDArray[np.int64]  # whole numbers from 0 on; -1 where the row has none, and so holds no rollout
+    no_step: str = "the step is not a whole number"  # why, for the quarantine
     group: list[str] | pa.Array
     """What the rows of a group share within a step; "" where the row has none, and so holds no rollout."""
-    no_group: str = ""
-    """Why, for the quarantine."""
+    no_group: str = ""  # why, for the quarantine
     prompts: Callable[[list[int]], list[str]]
     """The ids of the prompts of some rows: asked for the first row of each group."""
     texts: Callable[[list[int]], list[str]] | None = None
@@ -77,16 +70,12 @@ class Columns:
     numbers: Mapping[str, NDArray[Any]]
     """``reward``, NaN where the row has none, and each reward function as ``reward/NAME``; any of ``seconds``,
     ``advantage``, ``num_tokens`` and ``sample``, as ``Part`` has them."""
-    is_sparse: bool = False
-    """Whether a rollout has those reward functions alone of which it has a number."""
-    no_reward: Callable[[int], str] = lambda _: "the reward is missing"
-    """Why a row has none."""
-    is_odd: NDArray[np.bool_] | None = None
-    """Where ``further`` has to look at the row; None: nowhere."""
+    is_sparse: bool = False  # whether a rollout has those reward functions alone of which it has a number
+    no_reward: Callable[[int], str] = lambda _: "the reward is missing"  # why a row has none
+    is_odd: NDArray[np.bool_] | None = None  # where ``further`` has to look at the row; None: nowhere
     noted: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     """Sentences on the log, and which rows call for them, [R]."""
-    sample: Callable[[int], str | None] = lambda _: None
-    """What tells a rollout from the others of its group."""
+    sample: Callable[[int], str | None] = lambda _: None  # what tells a rollout from the others of its group
     further: Callable[[int], Mapping[str, Any]] = lambda _: {}
     """Further fields of a row's ``Record``; raises ``UnusableRowError`` where the row holds no rollout."""
     flaw: Callable[[int], str | None] = lambda _: None
@@ -251,16 +240,12 @@ def _name(cell: Any) -> str:
 class LineColumns:
     """How lines become columns."""
 
-    row: type[msgspec.Struct]
-    """The keys that are read, with the types that a decoder holds them to."""
-    take: Callable[[Sequence[Any], Path], Columns]
-    """What rows of a file say; at least one."""
+    row: type[msgspec.Struct]  # the keys that are read, with the types that a decoder holds them to
+    take: Callable[[Sequence[Any], Path], Columns]  # what rows of a file say; at least one
     of_cells: Callable[[Cells], Columns] | None = None
     """The same of rows that the decoder refuses, by their cells; None: somebody else reads them."""
-    looks_at_path: bool = False
-    """Whether they say something else in a file of another name."""
-    decoder: msgspec.json.Decoder[Any] = field(init=False)
-    """Of the struct."""
+    looks_at_path: bool = False  # whether they say something else in a file of another name
+    decoder: msgspec.json.Decoder[Any] = field(init=False)  # of the struct
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decoder", msgspec.json.Decoder(self.row))
@@ -312,10 +297,8 @@ def line_columns(
 class TableColumns:
     """How the rows of a Parquet or CSV file become columns."""
 
-    names: tuple[str, ...]
-    """The columns that are read, where the file has them."""
-    take: Callable[[Cells], Columns]
-    """What their cells mean."""
+    names: tuple[str, ...]  # the columns that are read, where the file has them
+    take: Callable[[Cells], Columns]  # what their cells mean
 
 
 def records_in(

@@ -30,8 +30,7 @@ BLOCK = 8 << 20
 _END, _OPEN, _CLOSE, _RETURN = map(ord, "\n{}\r")
 _BRACKET = ord("{")
 """``[`` and ``{`` with this bit set: ``[`` becomes ``{``."""
-_STRIDE = 2100
-"""Any number that Python refuses to convert has digits at two places so far apart, and all between them."""
+_STRIDE = 2100  # any number that Python refuses to convert has digits at two places so far apart, and all between them
 _UNDECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -39,56 +38,40 @@ _UNDECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 class OddRow:
     """A row for the row reader, or several lines in a row that hold none for one reason."""
 
-    at: int
-    """Its number within the block."""
-    row: dict[str, Any] | str
-    """Its cells, or why it has none."""
-    start: int
-    """Its first byte in the file."""
-    end: int
-    """The byte behind its last."""
-    count: int = 1
-    """How many lines it is."""
+    at: int  # its number within the block
+    row: dict[str, Any] | str  # its cells, or why it has none
+    start: int  # its first byte in the file
+    end: int  # the byte behind its last
+    count: int = 1  # how many lines it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """A stretch of a block that holds rows of a step, and maybe others between them."""
 
-    step: int
-    """The step."""
-    start: int
-    """Its first byte in the file; of a compressed file, decompressed."""
-    end: int
-    """The byte behind its last."""
-    line: int
-    """The number of its first line within the block."""
+    step: int  # the step
+    start: int  # its first byte in the file; of a compressed file, decompressed
+    end: int  # the byte behind its last
+    line: int  # the number of its first line within the block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
     """What came of a block of a file."""
 
-    file: int
-    """The file's number within the log."""
-    end: int
-    """The byte behind its last; of a compressed file, decompressed."""
-    num_rows: int
-    """How many lines or rows it has."""
+    file: int  # the file's number within the log
+    end: int  # the byte behind its last; of a compressed file, decompressed
+    num_rows: int  # how many lines or rows it has
     part: Part | None = None
     """The groups of its usual rows, which are numbered within the block; None where there are none."""
     at: Counts | None = None
     """The numbers of these rows, group after group; None where no other row stands between them."""
-    odd: list[OddRow] = field(default_factory=list)
-    """The others, in order."""
+    odd: list[OddRow] = field(default_factory=list)  # the others, in order
     spans: list[Span] | None = None
     """Where the usual rows of each step lie; None: the file is read as a whole or not at all."""
-    is_open: bool = False
-    """Whether its last line has no end, so that it may be being written."""
-    noted: tuple[str, ...] = ()
-    """What its rows call to be noted."""
-    lost: InputError | None = None
-    """Why what follows in the file cannot be read."""
+    is_open: bool = False  # whether its last line has no end, so that it may be being written
+    noted: tuple[str, ...] = ()  # what its rows call to be noted
+    lost: InputError | None = None  # why what follows in the file cannot be read
     is_of_several: bool = False
     """Whether ``part`` has the groups of files before it, too, and their places are those within the log."""
 
@@ -97,16 +80,11 @@ class Scanned:
 class LineBlock:
     """Some lines of a file, each with its end."""
 
-    data: bytes
-    """The lines."""
-    offset: int
-    """Their first byte in the file; of a compressed file, decompressed."""
-    end: int
-    """The byte behind the last that was read."""
-    is_open: bool = False
-    """Whether it is the last line of its file, without an end."""
-    lost: InputError | None = None
-    """Why what follows in the file cannot be read; then there are no lines."""
+    data: bytes  # the lines
+    offset: int  # their first byte in the file; of a compressed file, decompressed
+    end: int  # the byte behind the last that was read
+    is_open: bool = False  # whether it is the last line of its file, without an end
+    lost: InputError | None = None  # why what follows in the file cannot be read; then there are no lines
 
     def decoded(self, decoder: msgspec.json.Decoder[Any]) -> tuple[list[Any], Counts, Counts]:
         """The rows that a decoder takes, the numbers of their lines, and where each line starts and the last ends."""

@@ -39,24 +39,18 @@ from gradscope.rollouts.readers.reduction.parts import (
 from gradscope.rollouts.readers.reduction.processes import expanded_size, scan_files
 from gradscope.rollouts.readers.reduction.spans import NoSpans, StepSpans
 
-_MARK = 256
-"""Bytes at the start of a file, and before the place where reading stopped, by which it is known again."""
+_MARK = 256  # bytes at the start of a file, and before the place where reading stopped, by which it is known again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSoFar:
     """How far a file of JSON lines was read."""
 
-    end: int
-    """Bytes: the end of its last whole line."""
-    num_lines: int
-    """Lines up to there."""
-    inode: int
-    """The file's number in its file system: a file that replaces it has another."""
-    written: int
-    """When it was last written, in nanoseconds."""
-    marks: tuple[bytes, bytes]
-    """Its first bytes, and the last that were read."""
+    end: int  # bytes: the end of its last whole line
+    num_lines: int  # lines up to there
+    inode: int  # the file's number in its file system: a file that replaces it has another
+    written: int  # when it was last written, in nanoseconds
+    marks: tuple[bytes, bytes]  # its first bytes, and the last that were read
 
 
 class ReadSoFar(EarlierLooks):
@@ -116,21 +110,17 @@ def _marks(path: Path, end: int) -> tuple[bytes, bytes]:
 MOST_WITH_TEXTS = 64 << 20
 """Bytes of a log up to which the texts of its prompts are kept beside its rewards: those of a larger one take more
 memory than all the rest, and its prompts have their ids alone."""
-_ROWS = 1 << 13
-"""Rows of the row reader that are objects at once."""
+_ROWS = 1 << 13  # rows of the row reader that are objects at once
 _MEGABYTE = 1 << 20
-FileRow = tuple[Path, Row]
-"""A row and its file."""
+FileRow = tuple[Path, Row]  # a row and its file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnLog:
     """A log whose usual rows are read as columns."""
 
-    files: Sequence[Path]
-    """Its files, in order."""
-    declared: Callable[[Path], LineColumns | TableColumns | None]
-    """How a file is read; None: by the row reader alone."""
+    files: Sequence[Path]  # its files, in order
+    declared: Callable[[Path], LineColumns | TableColumns | None]  # how a file is read; None: by the row reader alone
     rows: Callable[[Path, QuarantineLog], Iterable[Row]]
     """The row reader's rows of a file; what is no row goes to the quarantine."""
     records: Callable[[Path, Iterable[Row], QuarantineLog], Iterable[tuple[int, Record]]]
@@ -138,12 +128,9 @@ class ColumnLog:
     together: Callable[[Sequence[FileRow]], Iterable[Record]] | None = None
     """The rollouts of rows that are read together, as those of a step, where these may depend on one another; None: as
     ``records`` does."""
-    quarantine: QuarantineLog = field(default_factory=QuarantineLog)
-    """What is set aside."""
-    note: Callable[[str], object] = lambda _: None
-    """Called with what ``Columns.noted`` says of some rows."""
-    keys: tuple[str, ...] = ()
-    """What is read of its rows, so that a log is known again."""
+    quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # what is set aside
+    note: Callable[[str], object] = lambda _: None  # called with what ``Columns.noted`` says of some rows
+    keys: tuple[str, ...] = ()  # what is read of its rows, so that a log is known again
     repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
     """In which groups a rollout may be logged twice, [J], where a table tells; None: ``sample`` of its columns does."""
 

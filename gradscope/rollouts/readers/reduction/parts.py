@@ -21,8 +21,7 @@ from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD, C
 
 Counts = NDArray[np.int64]
 
-PLACES_A_FILE = 1 << 40
-"""Numbers of rows that are kept free for each file of a log."""
+PLACES_A_FILE = 1 << 40  # numbers of rows that are kept free for each file of a log
 COLUMN_TYPES: dict[str, Any] = {"num_tokens": np.int64, "policy": np.int64, "sample": np.uint32}
 """Of the columns that are no float64."""
 
@@ -31,18 +30,12 @@ COLUMN_TYPES: dict[str, Any] = {"num_tokens": np.int64, "policy": np.int64, "sam
 class Part:
     """The groups of some rows, in the order of their first rows."""
 
-    place: Counts
-    """The number of each group's first row within the log, [j]."""
-    step: Counts
-    """[j]."""
-    group: pa.Array
-    """Names within the step, strings, [j]."""
-    prompt: Sequence[str]
-    """Ids of their prompts, [j]."""
-    texts: Sequence[str] = ()
-    """Their texts, [j]; empty where they are not kept."""
-    size: Counts
-    """Rollouts, [j]."""
+    place: Counts  # the number of each group's first row within the log, [j]
+    step: Counts  # [j]
+    group: pa.Array  # names within the step, strings, [j]
+    prompt: Sequence[str]  # ids of their prompts, [j]
+    texts: Sequence[str] = ()  # their texts, [j]; empty where they are not kept
+    size: Counts  # rollouts, [j]
     columns: Mapping[str, NDArray[Any]]
     """Numbers of the rollouts, group after group, [n]: ``reward``; each reward function as ``reward/NAME``; any of
     ``seconds``, ``advantage``, ``num_tokens``, ``sample`` (a short hash of what tells a rollout from the others of its
@@ -260,10 +253,8 @@ def ranges(start: Counts, size: Counts) -> Counts:
 
 
 _LEAST = 1 << 14
-_NAMES = 1 << 16
-"""Names that are compared at once, more where a step has more."""
-_GROWTH = 1.125
-"""Of a column that is full, so that at most an eighth of its memory is not used."""
+_NAMES = 1 << 16  # names that are compared at once, more where a step has more
+_GROWTH = 1.125  # of a column that is full, so that at most an eighth of its memory is not used
 
 
 class Whole:

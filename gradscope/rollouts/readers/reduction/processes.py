@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
-BLOCK = 8 << 20
-"""Bytes of a block of CSV."""
-_AT_ONCE = 1 << 13
-"""Rows of the row reader that are objects at once."""
+BLOCK = 8 << 20  # bytes of a block of CSV
+_AT_ONCE = 1 << 13  # rows of the row reader that are objects at once
 _END, _RETURN, _QUOTE = map(ord, '\n\r"')
 
 
@@ -94,8 +92,7 @@ class _Source:
         self._stream = stream
         self._left = io.BytesIO()
         self._step = 0 if is_packed else 1
-        self.end = 0
-        """Bytes of the file that were read; 0 of a compressed one."""
+        self.end = 0  # bytes of the file that were read; 0 of a compressed one
 
     def read(self, size: int) -> bytes:
         data = self._left.read(size)
@@ -215,20 +212,17 @@ def _are_cells(letters: np.ndarray, quotes: Counts, delimiter: int) -> bool:
     )
 
 
-RANGE = 32 << 20
-"""Bytes that a process reads before it answers."""
+RANGE = 32 << 20  # bytes that a process reads before it answers
 MIN_FORKED = 96 << 20
 """Bytes of a log, decompressed ones by a guess, below which a second process takes longer than it saves."""
-_SMALL, _TOGETHER = 1 << 20, 4 << 20
-"""Bytes of a file that is read together with others, and of these."""
+_SMALL, _TOGETHER = 1 << 20, 4 << 20  # bytes of a file that is read together with others, and of these
 EXPANSION = 10
 """What a compressed file is taken to hold, in its sizes on disk: rollouts of one prompt are alike and compress well."""
 
 Declared = Callable[[Path], LineColumns | TableColumns | None]
 Range = tuple[int, int, int | None]
 """A file by its number, and the bytes of it in which lines begin that are read; no end: that of the file."""
-Task = int | list[Range]
-"""A file for the row reader, or ranges of others."""
+Task = int | list[Range]  # a file for the row reader, or ranges of others
 
 _work: tuple[Sequence[Path], Declared, bool] = ((), lambda _: None, False)
 """Files, how each is read, and whether texts of prompts are kept: of this process and those that are forked from it."""

@@ -30,14 +30,10 @@ compressed file together, reading all rows at once costs less."""
 class _Stretch:
     """A stretch of a file that holds rows of a step, and maybe others between them."""
 
-    file: int
-    """The file's number within the log."""
-    start: int = 0
-    """Its first byte; of a compressed file, decompressed."""
-    end: int | None = None
-    """The byte behind its last; None: it is all of a file that is not of JSON lines."""
-    line: int = 1
-    """The number of its first line."""
+    file: int  # the file's number within the log
+    start: int = 0  # its first byte; of a compressed file, decompressed
+    end: int | None = None  # the byte behind its last; None: it is all of a file that is not of JSON lines
+    line: int = 1  # the number of its first line
 
 
 class StepSpans:

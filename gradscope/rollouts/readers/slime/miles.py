@@ -40,8 +40,7 @@ _INDEX = "sample_index"
 class TokenColumns:
     """The tokens of the samples of one rollout."""
 
-    table: pa.Table
-    """[R]."""
+    table: pa.Table  # [R]
 
     @classmethod
     def beside(cls, file: Path) -> TokenColumns | None:
@@ -69,8 +68,7 @@ _NO_COLUMNS = (
     "Some rollouts have no dashboard_columns/rollout_<step>.parquet beside them (pip install miles[dashboard] writes "
     "it), and so no tokens."
 )
-_OF_ALL_LEAVES = ("group_index", "reward", "status")
-"""What all sequences of a sample share."""
+_OF_ALL_LEAVES = ("group_index", "reward", "status")  # what all sequences of a sample share
 _UNTOLD = "the sample kept no conversation, so that neither its group nor its reward is known"
 
 

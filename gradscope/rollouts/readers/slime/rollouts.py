@@ -209,8 +209,7 @@ FORMAT = RowFormat(
 )
 
 
-_NUM_PEEKED = 20
-"""Rows of each file that are looked at for the names of rewards, of which one counts."""
+_NUM_PEEKED = 20  # rows of each file that are looked at for the names of rewards, of which one counts
 
 
 def _survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str | None]:

@@ -41,8 +41,7 @@ _SIZED = {
     b"\x96": 8,
 }
 """Operation -> bytes that say how long its argument is."""
-_LINES = {b"c": 2, b"i": 2}
-"""Operation -> lines that are its argument, where there are more than one."""
+_LINES = {b"c": 2, b"i": 2}  # operation -> lines that are its argument, where there are more than one
 _BY_LINE = frozenset({b"F", b"I", b"L", b"S", b"V", b"P", b"g", b"p", b"c", b"i"})
 """Operations whose argument ends with its line: those of the oldest form."""
 _PUT_LONG = b"r"

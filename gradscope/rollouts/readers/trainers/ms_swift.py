@@ -55,23 +55,18 @@ from gradscope.rollouts.readers.trl.groups import (
 )
 from gradscope.rollouts.run import Run, TrainerSettings
 
-_KEYS = ("step", "prompt", "completion", "advantages")
-"""The lists that every line has."""
+_KEYS = ("step", "prompt", "completion", "advantages")  # the lists that every line has
 _FILTERED = hidden_by("With dynamic_sample, ms-swift drops groups of equal rewards before it logs")
-_NUM_PEEKED = 50
-"""Lines that are looked at until one is of this format."""
+_NUM_PEEKED = 50  # lines that are looked at until one is of this format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
     """The rollouts of one log call at one step."""
 
-    location: str
-    """``file:line``."""
-    step: int
-    """The step."""
-    columns: Mapping[str, Sequence[Any]]
-    """Its lists by key, in order, [N] each."""
+    location: str  # ``file:line``
+    step: int  # the step
+    columns: Mapping[str, Sequence[Any]]  # its lists by key, in order, [N] each
 
     @property
     def before_advantages(self) -> list[str]:

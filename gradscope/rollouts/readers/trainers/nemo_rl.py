@@ -138,12 +138,9 @@ _BY_TEXT = (
     "Rows carry no group id and no tokens (NeMo-RL before 0.4): all messages but the last are taken as the prompt, and "
     "rollouts of equal prompts at one step are a group."
 )
-_FLAT = b" 0123456789,.-+eEnultrfas"
-"""Letters of lists of numbers, without their brackets."""
-_IDS = b"[] 0123456789,"
-"""Letters of lists of ids."""
-_NOT_PLAIN = (-1, b"[]", None)
-"""Stands for the tokens of a row whose lists are not plain."""
+_FLAT = b" 0123456789,.-+eEnultrfas"  # letters of lists of numbers, without their brackets
+_IDS = b"[] 0123456789,"  # letters of lists of ids
+_NOT_PLAIN = (-1, b"[]", None)  # stands for the tokens of a row whose lists are not plain
 _FILTERED = hidden_by("Dynamic sampling was on (filtered_rewards) and removes groups of equal rewards")
 
 

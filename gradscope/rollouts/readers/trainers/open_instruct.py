@@ -33,8 +33,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     nums_ids,
 )
 
-_Prompts = defaultdict[tuple[int, str | None], set[str]]
-"""Step and ``prompt_idx`` -> ids of its prompts."""
+_Prompts = defaultdict[tuple[int, str | None], set[str]]  # step and ``prompt_idx`` -> ids of its prompts
 _STATUS: dict[str, Status] = {"'stop'": "completed", "'length'": "truncated"}
 
 

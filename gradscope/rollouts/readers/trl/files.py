@@ -45,12 +45,9 @@ _EVAL_PREFIX = "eval_"
 class RowPrompts:
     """The prompts of some rows, of which many are the same."""
 
-    ids: tuple[str, ...]
-    """Their ids, each once."""
-    texts: tuple[str, ...]
-    """Their texts."""
-    of_row: NDArray[np.int64]
-    """The place of each row's prompt in ``ids``, [N]."""
+    ids: tuple[str, ...]  # their ids, each once
+    texts: tuple[str, ...]  # their texts
+    of_row: NDArray[np.int64]  # the place of each row's prompt in ``ids``, [N]
 
     @classmethod
     def of(cls, different: Sequence[Any], of_row: NDArray[np.int64], id_of: Callable[[Any], str]) -> RowPrompts:
@@ -71,27 +68,18 @@ class RowPrompts:
 class StepFile:
     """One file of training rollouts, without its completions."""
 
-    path: Path
-    """The file."""
-    step: int
-    """The step it was first written at."""
-    columns: tuple[str, ...]
-    """Column names in order."""
-    doubles: tuple[str, ...]
-    """Names of the columns of type double, in order."""
-    prompts: RowPrompts
-    """The prompts of its rows, text or messages."""
+    path: Path  # the file
+    step: int  # the step it was first written at
+    columns: tuple[str, ...]  # column names in order
+    doubles: tuple[str, ...]  # names of the columns of type double, in order
+    prompts: RowPrompts  # the prompts of its rows, text or messages
     numbers: Mapping[str, NDArray[np.float64]]
     """The numbers of the advantage, of doubles and of reward functions; NaN where a cell holds none, or one that is not
     finite, [N] each."""
-    lacking: frozenset[str]
-    """Those among them of which a row has no cell."""
-    is_broken: NDArray[np.bool_]
-    """Where the advantage is a number but not a finite one, [N]."""
-    num_tokens: NDArray[np.int64]
-    """Tokens of each completion, -1 where its ids were not logged, [N]."""
-    repeated_at: tuple[int, ...] = ()
-    """Later steps at which the same batch was written again."""
+    lacking: frozenset[str]  # those among them of which a row has no cell
+    is_broken: NDArray[np.bool_]  # where the advantage is a number but not a finite one, [N]
+    num_tokens: NDArray[np.int64]  # tokens of each completion, -1 where its ids were not logged, [N]
+    repeated_at: tuple[int, ...] = ()  # later steps at which the same batch was written again
 
     @property
     def size(self) -> int:
@@ -186,16 +174,12 @@ def run_of(path: Path) -> Path:
 class TrlState:
     """The trainer's log."""
 
-    path: Path | None = None
-    """The file; None where the run has none."""
-    last_step: int = 0
-    """The log ends at this step."""
-    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    """Step -> what was logged about training."""
+    path: Path | None = None  # the file; None where the run has none
+    last_step: int = 0  # the log ends at this step
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # step -> what was logged about training
     eval_steps: frozenset[int] = frozenset()
     """Steps at which an evaluation was logged: it overwrites the step's file of completions."""
-    damaged: tuple[Path, ...] = ()
-    """State files that could not be read, of which no other one is known to reach as far."""
+    damaged: tuple[Path, ...] = ()  # state files that could not be read, of which no other one is known to reach as far
 
     @property
     def reward_names(self) -> tuple[str, ...]:

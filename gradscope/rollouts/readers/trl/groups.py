@@ -29,34 +29,24 @@ Floats = NDArray[np.float64]
 _TOLERANCE = 1e-3
 """Largest deviation from the group's line, relative to the largest advantage: far above the rounding of float32, far
 below what a wrong block makes."""
-_SHARE_TOLERANCE = 1e-6
-"""The log is float32."""
+_SHARE_TOLERANCE = 1e-6  # the log is float32
 _HOW = "greatest common divisor of the runs of equal prompts"
-_FIT_TOLERANCE = 1e-5
-"""Largest residual of fitted weights, relative to the largest logged reward: the log is float32."""
+_FIT_TOLERANCE = 1e-5  # largest residual of fitted weights, relative to the largest logged reward: the log is float32
 _MASKS = ("completion_mask", "env_mask", "tool_mask")
-_MAX_CONDITION = 1e4
-"""Beyond this the steps do not tell the reward functions apart."""
+_MAX_CONDITION = 1e4  # beyond this the steps do not tell the reward functions apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """The rows of one step without their texts, as columns of numbers, [N] each."""
 
-    location: str
-    """Their file, or their place in it."""
-    step: int
-    """The step."""
-    prompts: RowPrompts
-    """The prompts of its rows."""
-    rewards: Floats
-    """Scalar rewards; not finite where there is none."""
-    functions: Mapping[str, Floats]
-    """Reward function -> its rewards, NaN where it gave none."""
-    advantages: Floats
-    """Logged advantages; likewise."""
-    logged_share: float | None = None
-    """The trainer's ``frac_reward_zero_std``, where it was logged for this step alone."""
+    location: str  # their file, or their place in it
+    step: int  # the step
+    prompts: RowPrompts  # the prompts of its rows
+    rewards: Floats  # scalar rewards; not finite where there is none
+    functions: Mapping[str, Floats]  # reward function -> its rewards, NaN where it gave none
+    advantages: Floats  # logged advantages; likewise
+    logged_share: float | None = None  # the trainer's ``frac_reward_zero_std``, where it was logged for this step alone
     num_tokens: NDArray[np.int64] | None = None
     """Tokens of completions, -1 where they were not logged; None where the log has none."""
 
@@ -239,12 +229,9 @@ def _has_logged_share(block: Block, size: int) -> bool:
 class RewardWeights:
     """Which columns are reward functions and how they add up."""
 
-    weights: Mapping[str, float]
-    """Reward function -> weight, in the order of the columns."""
-    inferred: tuple[str, ...] = ()
-    """What was worked out, for ``Source.inferred``."""
-    missing: tuple[str, ...] = ()
-    """What could not be, for ``Source.missing``."""
+    weights: Mapping[str, float]  # reward function -> weight, in the order of the columns
+    inferred: tuple[str, ...] = ()  # what was worked out, for ``Source.inferred``
+    missing: tuple[str, ...] = ()  # what could not be, for ``Source.missing``
 
 
 def reward_weights(files: Sequence[StepFile], state: TrlState, settings: TrainerSettings) -> RewardWeights:

@@ -53,10 +53,8 @@ SHARED_NAME = "reward functions share a name, so that their sum is not known"
 _TRAINER = re.compile(r"^This model was trained with ([A-Za-z0-9 +-]{1,40}?)[,.]", re.MULTILINE)
 _TAGS = re.compile(r"^tags:\n((?:- .{1,40}\n)+)", re.MULTILINE)
 _VERSION = re.compile(r"^- TRL: (\S+)$", re.MULTILINE)
-VERSION = "trl_version"
-"""The setting that holds it."""
-TRAINER = "trl_trainer"
-"""The setting that holds the name of the trainer, such as ``GRPO``."""
+VERSION = "trl_version"  # the setting that holds it
+TRAINER = "trl_trainer"  # the setting that holds the name of the trainer, such as ``GRPO``
 SideIds = Mapping[tuple[int, int], tuple[int, ...]]
 
 

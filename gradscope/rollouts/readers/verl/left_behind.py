@@ -30,20 +30,16 @@ SWITCH_ON = (
 )
 COMMON_NAMES = {"actor/grad_norm": "grad_norm", "critic/score/mean": "reward"}
 """verl's names of what every trainer logs."""
-_CLOSE = 1e-4
-"""Means of one batch differ by less: verl adds up in float32."""
+_CLOSE = 1e-4  # means of one batch differ by less: verl adds up in float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerlMetrics:
     """What verl's logger "file" left of a run."""
 
-    file: Path | None = None
-    """Its file; None where there is none."""
-    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    """Step -> name -> number."""
-    sentences: tuple[str, ...] = ()
-    """What was concluded, where there was something to choose."""
+    file: Path | None = None  # its file; None where there is none
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # step -> name -> number
+    sentences: tuple[str, ...] = ()  # what was concluded, where there was something to choose
 
 
 def verl_metrics(

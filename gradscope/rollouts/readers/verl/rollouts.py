@@ -222,8 +222,7 @@ def _cut_uids(cells: list[str]) -> tuple[pa.Array, pa.Array]:
 
 
 _UID = re.compile(r"(?P<group>.+)_(?P<session>[0-9]+)_(?P<index>[0-9]+)")
-_NUM_PEEKED = 1000
-"""Rows that tell what uids name."""
+_NUM_PEEKED = 1000  # rows that tell what uids name
 _WELL_KNOWN = 20
 """Files of which several rows are looked at before the log is read; of the others one, as there may be thousands."""
 _NUMBERED = re.compile(r"[0-9]+\.jsonl(\.gz)?")
@@ -305,11 +304,9 @@ class _Found:
 
     groups: Sequence[RolloutGroup]
     quarantine: QuarantineLog
-    uids: Uids
-    """What uids name."""
+    uids: Uids  # what uids name
     has_tokens: bool
-    folded: frozenset[int]
-    """Steps at which a session had several outputs."""
+    folded: frozenset[int]  # steps at which a session had several outputs
 
 
 def _by_row(files: Sequence[Path], request: ReadRequest) -> _Found:
