@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.outside.numerals import number_from
+from gradscope.rollouts.readers.parsing.cells import is_number
 
 Text = tuple[str, str]  # location and text of a line
 Table = list[list[str]]  # rows of cells, the head first
@@ -232,6 +233,7 @@ def scalars_saved(triples: Sequence[Any], file: Path) -> list[Any]:
     return [scalar_saved(file, one) if is_one else one for one, is_one in zip(triples, is_triple, strict=True)]
 
 
+_MOST_NUMBERS = 4  # of a row of a long table: its value, and step, epoch and time; more are metrics of their own
 _LONG_NAMES = ("metric", "metric_name", "name", "key", "tag", "variable")
 
 
@@ -240,8 +242,10 @@ def unpivoted(cells: Mapping[str, Any]) -> Mapping[str, Any]:
 
     >>> unpivoted({"step": 1, "metric": "reward", "value": 0.5})
     {'step': 1, 'reward': 0.5}
+    >>> unpivoted({"step": 1, "name": "a", "value": 0.1, "loss": 2.0, "kl": 0.0, "reward": 1.0})["name"]
+    'a'
     """
     name = next((key for key in _LONG_NAMES if isinstance(cells.get(key), str)), None)
-    if name is None or "value" not in cells:
+    if name is None or "value" not in cells or sum(map(is_number, cells.values())) > _MOST_NUMBERS:
         return cells
     return {key: cell for key, cell in cells.items() if key not in (name, "value")} | {cells[name]: cells["value"]}
