@@ -28,7 +28,7 @@ FIRST_HITS = {
     "trl log completions": "howto/#trl-as-it-is-from-its-log-of-completions",
     "replay mismatch": "replay/",
     "loss is zero": "report/#the-loss-is-zero",
-    "nan gradient": "spike/",
+    "nan gradient": "spike/#a-nan-gradient",
     "out of memory": "engine/#out-of-memory-or-of-time",
 }
 """What a person in trouble types into the site's search -> where it should lead."""
