@@ -14,9 +14,10 @@ def one_blas_thread(*, beside_torch: bool = False) -> None:
     times the processor time of a singular value decomposition of 576 x 1,536 on two busy cores. PyTorch's own threads
     stay: its builds for x86 compute by MKL; others may share OpenBLAS, and are left alone.
     """
-    is_mkl = hasattr(os, "uname") and os.uname().machine == "x86_64"
-    for name in ("OPENBLAS_NUM_THREADS",) * (is_mkl or not beside_torch) + ("MKL_NUM_THREADS",) * (not beside_torch):
-        os.environ.setdefault(name, "1")
+    if not beside_torch or (hasattr(os, "uname") and os.uname().machine == "x86_64"):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if not beside_torch:
+        os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 
 def late_modules() -> None:

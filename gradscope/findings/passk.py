@@ -59,9 +59,8 @@ def reach_finding(comparison: PassAtKComparison) -> str:
     turn = "" if comparison.crossover_k is None else f"; the sign turns at k = {comparison.crossover_k}"
     verdict: str = comparison.verdict
     if verdict == "undecided":
-        lost = comparison.evidence.startswith(
-            ("losses at every", "no certain difference at the smallest budget, a loss")
-        )
+        sides = [row.difference.side_of_zero for row in defined]
+        lost = len(sides) > 1 and (set(sides) == {-1} or (sides[0], sides[-1]) == (0, -1))
         verdict = "neither wider nor sharper" if lost else "undecided whether it solves more or needs fewer samples"
     return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {verdict}."
 

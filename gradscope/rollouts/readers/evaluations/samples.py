@@ -145,7 +145,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     aligned: set[str] = set()
     for name, value in row.items():
         if _is_list_of(value, Mapping) and any(key in value[0] for key in (reward, *USUAL["reward"])):
-            if any(len({digest(one.get(key)) for one in value}) > 1 for key in (*_PROMPTS, *USUAL["step"])):
+            if any(one.get(key) != value[0].get(key) for one in value for key in (*_PROMPTS, *USUAL["step"])):
                 return None  # rollouts of several prompts or steps
             objects = {key: [element.get(key) for element in value] for key in value[0]}
             columns |= objects
