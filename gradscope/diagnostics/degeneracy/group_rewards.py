@@ -21,6 +21,7 @@ from gradscope.metrics.outcomes.degeneracy import (
     GroupTable,
     estimate_degeneracies,
     estimate_degeneracy,
+    share_columns,
 )
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
@@ -179,20 +180,22 @@ def measure_course(run: Run, table: GroupTable, by: By, reward: str | None) -> D
     starts, size = bounds[:-1], np.diff(bounds)
     first, last = ordered.step[starts], ordered.step[bounds[1:] - 1]
 
-    def means(values: NDArray[Any]) -> Sequence[float]:  # of millions of steps objects would take a gigabyte
-        return array("d", (np.add.reduceat(values, starts, dtype=np.float64) / size).tobytes())
-
-    dead, passing = ordered.dead, ordered.num_passing
+    means = np.add.reduceat(share_columns(ordered), starts, axis=0) / size[:, None]
     unknown = (None,) * len(size)
+    # of millions of steps objects would take a gigabyte
+    dead, *kinds = (array("d", column.tobytes()) for column in means.T)
+    passed, failed, rate = kinds or (unknown,) * 3
     return DegeneracyCourse(
         step=array("q", first.tobytes()),
         last_step=array("q", last.tobytes()),
-        frac_reward_zero_std=means(dead),
-        frac_all_pass=unknown if passing is None else means(dead & (passing == ordered.size)),
-        frac_all_fail=unknown if passing is None else means(dead & (passing != ordered.size)),
-        frac_tied=means(dead) if passing is None else (0.0,) * len(size),
-        pass_rate=unknown if passing is None else means(passing / ordered.size),
-        logged=tuple(_logged(run, *ends, reward) for ends in zip(first.tolist(), last.tolist(), strict=True)),
+        frac_reward_zero_std=dead,
+        frac_all_pass=passed,
+        frac_all_fail=failed,
+        frac_tied=(0.0,) * len(size) if kinds else dead,
+        pass_rate=rate,
+        logged=tuple(_logged(run, *ends, reward) for ends in zip(first.tolist(), last.tolist(), strict=True))
+        if run.metrics
+        else unknown,
     )
 
 

@@ -122,7 +122,7 @@ def estimate_degeneracies(
     for start in range(0, len(one_each), _TABLES):
         some = one_each[start : start + _TABLES]
         shares = bootstrap_shares(
-            list(map(_columns, some)), [table.draws.unit for table in some], resampling=resampling
+            list(map(share_columns, some)), [table.draws.unit for table in some], resampling=resampling
         )
         found += [_estimates(table, of_table, base_pass_rate) for table, of_table in zip(some, shares, strict=True)]
     known = dict(zip(different, found, strict=True))
@@ -143,8 +143,8 @@ def _ranks(values: list[object]) -> tuple[int, ...]:
     return tuple(rank[value] for value in values)
 
 
-def _columns(table: GroupTable) -> NDArray[np.float64]:
-    """What the shares of a table are means of, [J, 1] or [J, 4]."""
+def share_columns(table: GroupTable) -> NDArray[np.float64]:
+    """What the shares of a table are means of: dead, [J, 1]; where passing is known also all pass, all fail, rate."""
     if table.num_passing is None:
         return table.dead[:, None].astype(np.float64)
     columns = np.empty((len(table.size), 4))
