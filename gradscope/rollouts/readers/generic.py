@@ -353,8 +353,8 @@ def _read(request: ReadRequest) -> Run:
 
 def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     """Read rows that are rollouts; without steps, all rows of a prompt are one group."""
-    plain = columns_in(peek(request.path))
-    first = with_entries(peek(request.path))
+    rows = peek(request.path)
+    plain, first = columns_in(rows), with_entries(rows)
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
     columns = columns if with_steps else dataclasses.replace(columns, step=None)
