@@ -13,15 +13,18 @@ import torch
 from torch import nn
 
 from gradscope.errors import UsageError
-from gradscope.gradients.layers.factors import GradientFactor, Scatter
+from gradscope.gradients.layers.factors import GradientFactor, OuterProduct, PaddedProduct, Scatter
 from gradscope.gradients.model.batches import pad_batch
+from gradscope.gradients.model.calls import without_tf32
 from gradscope.gradients.model.passes import add_gradients, completion_logprobs, gradients_on, row_buffers
 from gradscope.gradients.plan.rows import RowPlan
 
 SLICE_BYTES = 64 * 2**20  # memory for the slice of all rows' gradients that exists at one time
 CUDA_SLICE_BYTES = 2**29
-"""The same on a GPU, which is idle between slices; a float64 copy of as many bytes exists beside it. Not measured."""
+"""The same on a GPU, which is idle between slices; a float64 copy of twice as many bytes exists beside it."""
 CAST_BYTES = 2 * 2**20  # memory for the float64 copy of a part of it: on a CPU it should stay in the cache
+FLOAT32_COLUMNS = 2**12
+"""Columns whose products are added in float32 before they are added in float64, where rows are no better than that."""
 TILE = 128  # rows of a tile of the Gram matrix; tiles above the diagonal are not computed
 
 
@@ -32,16 +35,25 @@ class GramAccumulator:
     2e-4 of the largest.
 
     Args:
+        is_coarse: Whether rows are themselves off by 1e-3 and more, as those of half precision. On a GPU their products
+            are then added in float32, a few columns at a time: a float64 copy moves five times the memory.
         places: Row of the matrix that each row of the step counts to, so that those of one place are summed; None: each
             is a row of its own.
     """
 
     def __init__(
-        self, num_rows: int, device: torch.device, slice_bytes: int | None = None, places: Sequence[int] | None = None
+        self,
+        num_rows: int,
+        device: torch.device,
+        slice_bytes: int | None = None,
+        places: Sequence[int] | None = None,
+        *,
+        is_coarse: bool = False,
     ) -> None:
         self.num_parameters = 0  # elements of all parameters that were added
         self.device = device  # where slices are formed
         self._places = places
+        self._is_coarse = is_coarse
         self._lower = torch.zeros(num_rows, num_rows, dtype=torch.float64, device=device)
         self._slice_bytes = slice_bytes or (CUDA_SLICE_BYTES if device.type == "cuda" else SLICE_BYTES)
         self._cast_bytes = self._slice_bytes if device.type == "cuda" else min(self._slice_bytes, CAST_BYTES)
@@ -83,15 +95,37 @@ class GramAccumulator:
         working = torch.promote_types(dtype, torch.float32)
         step = max(1, min(length, self._slice_bytes // (width * self.num_rows * working.itemsize)))
         buffer = torch.empty(self.num_rows * step * width, dtype=working, device=self.device)
+        whole = self._whole_product(parts)
         for start in range(0, length, step):
             stop = min(start + step, length)
-            slices = buffer[: self.num_rows * (stop - start) * width].view(self.num_rows, stop - start, width).zero_()
-            for rows, factors in parts:
-                for local, row in enumerate(rows):
-                    target = row if self._places is None else self._places[row]
-                    for factor in factors:
-                        factor.add_to(local, start, slices[target])
+            slices = buffer[: self.num_rows * (stop - start) * width].view(self.num_rows, stop - start, width)
+            if whole is not None:
+                whole.write_all(start, slices)
+            else:
+                self._add_one_by_one(parts, start, slices.zero_())
             self._lower += self.products(slices.flatten(1))
+
+    def _whole_product(self, parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]]) -> PaddedProduct | None:
+        """A parameter that multiplies tokens once, in one batch of all rows: the rows at once, as a GPU needs it."""
+        if self.device.type == "cpu" or self._places is not None or len(parts) != 1 or len(parts[0][1]) != 1:
+            return None
+        rows, (factor,) = parts[0]
+        if not isinstance(factor, OuterProduct) or len(rows) != self.num_rows:
+            return None
+        order = sorted(range(len(rows)), key=rows.__getitem__)
+        return factor.padded(order) if factor.padded_bytes <= 4 * self._slice_bytes else None
+
+    def _add_one_by_one(
+        self,
+        parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]],
+        start: int,
+        slices: torch.Tensor,
+    ) -> None:
+        for rows, factors in parts:
+            for local, row in enumerate(rows):
+                target = row if self._places is None else self._places[row]
+                for factor in factors:
+                    factor.add_to(local, start, slices[target])
 
     def add_products(self, products: torch.Tensor) -> None:
         """Add float64 inner products that are known without rows, right on and below the diagonal."""
@@ -99,6 +133,8 @@ class GramAccumulator:
 
     def products(self, rows: torch.Tensor) -> torch.Tensor:
         """Inner products of rows [N, columns] in float64, right on and below the diagonal, [N, N]."""
+        if self._is_coarse and rows.dtype == torch.float32:
+            return _products_of_parts(rows)
         total = torch.zeros_like(self._lower)
         width = max(1, self._cast_bytes // (8 * self.num_rows))
         for start in range(0, rows.shape[1], width):
@@ -107,6 +143,16 @@ class GramAccumulator:
                 last = min(first + TILE, self.num_rows)
                 total[first:last, :last].addmm_(wide[first:last], wide[:last].t())
         return total
+
+
+def _products_of_parts(rows: torch.Tensor) -> torch.Tensor:
+    """Inner products of float32 rows, [N, N]: of a few columns in float32, their sum in float64."""
+    num_parts = rows.shape[1] // FLOAT32_COLUMNS
+    whole = num_parts * FLOAT32_COLUMNS
+    parts = rows[:, :whole].view(len(rows), num_parts, FLOAT32_COLUMNS).transpose(0, 1), rows[:, whole:].unsqueeze(0)
+    with without_tf32():
+        products = [torch.bmm(part, part.transpose(1, 2)).sum(0, dtype=torch.float64) for part in parts]
+    return products[0] + products[1]
 
 
 def _renumber(

@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 from gradscope.gradients.model.calls import exact_products
 from gradscope.gradients.model.head import HeadTokens, PlainHead
@@ -43,6 +44,33 @@ class OuterProduct:
         left, right = self.left[row][:, start : start + out.shape[0]], self.right[row]
         with exact_products(left.dtype, right.dtype):
             out.addmm_(left.to(out).t(), right.to(out))
+
+    @property
+    def padded_bytes(self) -> int:
+        """What both take in float32 with all rows as long as the longest."""
+        width = self.left[0].shape[1] + self.right[0].shape[1]
+        return 4 * len(self.left) * max(map(len, self.left)) * width
+
+    def padded(self, order: Sequence[int]) -> PaddedProduct:
+        """The products of all rows in some order."""
+        left, right = ([part[row] for row in order] for part in (self.left, self.right))
+        if len(set(map(len, left))) == 1:
+            return PaddedProduct(left=torch.stack(left), right=torch.stack(right))
+        return PaddedProduct(left=pad_sequence(left, batch_first=True), right=pad_sequence(right, batch_first=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedProduct:
+    """The same for all rows at once, [B, T, O] and [B, T, I], shorter rows filled with zeros."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+
+    def write_all(self, start: int, out: torch.Tensor) -> None:
+        """Write rows ``start:start + out.shape[1]`` of the outer products to ``out``, [B, slice, I]."""
+        left = self.left[:, :, start : start + out.shape[1]]
+        with exact_products(left.dtype, self.right.dtype):
+            torch.bmm(left.to(out).transpose(1, 2), self.right.to(out), out=out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,20 +94,30 @@ def exact_products(first: torch.dtype, second: torch.dtype) -> Iterator[None]:
     if before != "highest" or not {first, second} <= {torch.bfloat16, torch.float16}:
         yield
         return
-    torch.set_float32_matmul_precision("high")
-    try:
+    with _products("high"):
         yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
     """Keep float32 products float32; PyTorch's settings come back afterwards."""
+    with _products("highest"):
+        yield
+
+
+@contextmanager
+def finer_products(dtype: torch.dtype) -> Iterator[None]:
+    """Float32 products that are finer than those of a dtype: of bfloat16's 8 bits of mantissa TF32's 11 are enough."""
+    with _products("high" if dtype == torch.bfloat16 else "highest"):
+        yield
+
+
+@contextmanager
+def _products(precision: str) -> Iterator[None]:
     products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     try:
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.allow_tf32 = False
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = precision != "highest"
         yield
     finally:
         torch.set_float32_matmul_precision(products)

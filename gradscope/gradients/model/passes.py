@@ -144,7 +144,8 @@ def _starts(batch: PaddedBatch) -> list[int]:
 # The engine is checked against this, and everything that needs a gradient rather than a Gram is computed by it.
 Weigh = Callable[[int, torch.Tensor], torch.Tensor]
 """From a position within the batch and its detached outputs, log-probabilities [T], to as many weights."""
-_PART = 2**20  # elements that are copied into float64 at one time: a whole table of embeddings would take gigabytes
+_PART, _CUDA_PART = 2**20, 2**26
+"""Elements that are copied into float64 at one time: a whole table of embeddings would take gigabytes."""
 
 
 @contextmanager
@@ -261,12 +262,19 @@ def squared_norm(
     entropies: bool = False,
 ) -> float:
     """Squared norm of a batch's gradient over all trainable parameters, added up in float64."""
-    # one number in place: many small tensors between large ones keep the C library from reusing their memory
     total = torch.zeros((), dtype=torch.float64, device=batch.input_ids.device)
 
     def add(_: str, grad: torch.Tensor) -> None:
-        for part in torch.split(grad.flatten(), _PART):
-            total.add_(part.double().square().sum())
+        total.add_(sum_of_squares(grad))
 
     backward(model, trainable, batch, temperature, weigh, add, entropies=entropies)
     return float(total)
+
+
+def sum_of_squares(tensor: torch.Tensor) -> torch.Tensor:
+    """Added up in float64, a number on the tensor's device."""
+    # one number in place: many small tensors between large ones keep the C library from reusing their memory
+    total = torch.zeros((), dtype=torch.float64, device=tensor.device)
+    for part in torch.split(tensor.flatten(), _CUDA_PART if tensor.is_cuda else _PART):
+        total.add_(part.double().square().sum())
+    return total

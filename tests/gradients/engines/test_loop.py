@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 
@@ -5,6 +7,7 @@ from gradscope.errors import UsageError
 from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
 from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
+from tests.gradients.other_device import THERE
 
 
 def test_loop_refuses_rows_beyond_its_budget():
@@ -55,6 +58,38 @@ def test_planted_small_directions_survive_the_sum():
     accumulator.add_rows((turn * planted) @ directions)
     found = torch.linalg.eigvalsh(accumulator.gram).flip(0).clamp(min=0).sqrt()
     torch.testing.assert_close(found, planted, rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("columns", [1, 4096, 3 * 4096 + 5])
+def test_products_of_coarse_rows_are_exact_to_single_precision(columns):
+    torch.manual_seed(1)
+    rows = torch.randn(5, columns)
+    accumulator = GramAccumulator(5, CPU, is_coarse=True)
+    accumulator.add_rows(rows)
+    exact = rows.double() @ rows.double().t()
+    assert float((accumulator.gram - exact).abs().max()) < 1e-6 * float(exact.max())
+
+
+@pytest.mark.parametrize("slice_bytes", [200, 2**20])
+def test_rows_are_formed_at_once_where_one_product_has_all_of_them(slice_bytes, monkeypatch):
+    """Elsewhere than on a CPU; rows of a batch come in any order, and too many for the memory are formed one by one."""
+    torch.manual_seed(0)
+    left, right = (tuple(torch.randn(length, width) for length in (4, 2, 3)) for width in (7, 5))
+    dense = torch.stack([a.t() @ b for a, b in zip(left, right, strict=True)])[[1, 2, 0]].flatten(1).double()
+    accumulator = GramAccumulator(3, CPU, slice_bytes)
+    accumulator.device = THERE
+    part = ((2, 0, 1), [OuterProduct(left=left, right=right)])
+    assert (accumulator._whole_product([part]) is not None) == (4 * slice_bytes >= 4 * 3 * 4 * 12)
+    for others in ([part, part], [(part[0], part[1] * 2)], [((2, 0), part[1])], [(part[0], [Summed(rows=dense)])]):
+        assert accumulator._whole_product(others) is None
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "empty", partial(_empty_here, torch.empty))
+        accumulator.add_slices((7, 5), torch.float32, [part])
+    torch.testing.assert_close(accumulator.gram, dense @ dense.t(), rtol=1e-5, atol=1e-5)
+
+
+def _empty_here(empty, *shape, device, **options):
+    return empty(*shape, device=CPU, **options)
 
 
 def test_tiles_below_the_diagonal_give_the_whole():

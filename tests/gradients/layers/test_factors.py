@@ -57,6 +57,19 @@ def test_a_slice_holds_its_part_of_each_kind_of_factor():
     assert out.tolist() == [[9.0]]
 
 
+@pytest.mark.parametrize("lengths", [(4, 4, 4), (1, 5, 3)], ids=["even", "ragged"])
+def test_all_rows_at_once_are_the_rows_one_by_one(lengths):
+    torch.manual_seed(0)
+    left, right = (tuple(torch.randn(length, width) for length in lengths) for width in (6, 5))
+    product, order = OuterProduct(left=left, right=right), (2, 0, 1)
+    together, alone = torch.full((3, 4, 5), torch.nan), torch.zeros(3, 4, 5)
+    product.padded(order).write_all(1, together)
+    for position, row in enumerate(order):
+        product.add_to(row, 1, alone[position])
+    torch.testing.assert_close(together, alone)
+    assert product.padded_bytes == 4 * 3 * max(lengths) * 11
+
+
 def test_an_output_layer_forms_the_gradient_of_its_output_slice_by_slice(monkeypatch):
     torch.manual_seed(0)
     module = nn.Linear(4, 11).double()

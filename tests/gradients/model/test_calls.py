@@ -7,6 +7,7 @@ from gradscope.gradients.model.calls import (
     activations_kept,
     call_on,
     exact_products,
+    finer_products,
     forward_arguments,
     uses_tf32,
     without_adapter,
@@ -50,6 +51,16 @@ def test_tf32_is_switched_off_and_comes_back(tf32):
         raise KeyError
     assert uses_tf32(cuda)
     assert torch.backends.cudnn.allow_tf32 == convolutions
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [(torch.bfloat16, "high"), (torch.float16, "highest"), (torch.float32, "highest")]
+)
+def test_products_are_finer_than_those_of_the_dtype(dtype, precision):
+    with suppress(KeyError), finer_products(dtype):
+        assert torch.get_float32_matmul_precision() == precision
+        raise KeyError
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,13 @@ from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.layers import trace
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
-from gradscope.gradients.step.measure import FLOAT32_ROW_ERROR, _first_non_finite, measure_step
+from gradscope.gradients.step.measure import (
+    FLOAT32_ROW_ERROR,
+    _choose,
+    _first_non_finite,
+    measure_step,
+    relative_row_error,
+)
 from gradscope.reason import Reason
 from tests.gradients.models import (
     ARCHITECTURES,
@@ -31,6 +37,7 @@ from tests.gradients.models import (
     tiny_policy,
     weight_of,
 )
+from tests.gradients.other_device import THERE
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 24])
@@ -279,6 +286,9 @@ def test_auto_keeps_rows_while_they_fit():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups()
     assert measured_step(policy, groups, DAPO).engine == "loop"
     assert measured_step(policy, groups, DAPO, max_row_bytes=1000).engine == "stream"
+    on_gpu = dataclasses.replace(policy, device=torch.device("cuda"))
+    prepared = dataclasses.replace(prepare_step(policy, groups, DAPO), policy=on_gpu)
+    assert _choose("auto", prepared, 2**30) == "stream"
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
@@ -415,6 +425,30 @@ def test_bfloat16_rows_are_measured_against_float32_and_the_model_is_left_as_it_
     truth = np.linalg.svd(exact, compute_uv=False)
     singular = np.sqrt(np.clip(np.linalg.eigvalsh(found.gram)[::-1], 0, None))
     assert np.abs(singular - truth).max() < found.relative_row_error * np.linalg.norm(exact)
+
+
+def test_the_row_that_float32_leaves_no_room_for_waits_on_the_cpu(monkeypatch):
+    def full(prepared, row, kept_on):
+        devices.append(kept_on.type)
+        if len(devices) <= 1 + is_hopeless:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return 0.01
+
+    policy, groups = policy_of(tiny_model("qwen3_gqa_norms", dtype=torch.bfloat16)), tiny_groups()
+    prepared = dataclasses.replace(prepare_step(policy, groups, DAPO), policy=dataclasses.replace(policy, device=THERE))
+    monkeypatch.setattr("gradscope.gradients.step.measure._row_difference", full)
+    for is_hopeless in (False, True):
+        devices = []
+        if is_hopeless:
+            with pytest.raises(InputError, match="Memory ran out on one rollout in float32"):
+                relative_row_error(prepared, [1.0])
+        else:
+            assert relative_row_error(prepared, [1.0]) == 0.01
+        assert devices == [THERE.type, "cpu"]
+    devices, is_hopeless = [], False
+    here = dataclasses.replace(prepared, policy=policy)
+    with pytest.raises(InputError, match="Memory ran out on one rollout in float32"):
+        relative_row_error(here, [1.0])
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream"])
