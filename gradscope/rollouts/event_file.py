@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.outside.limits import read_whole
-from gradscope.rollouts.step_metrics import Counts, Floats, NumberColumn, StepMetrics
+from gradscope.rollouts.step_metrics import Counts, Floats, Numbers, StepMetrics
 
 Bytes = NDArray[np.uint8]
 
@@ -125,7 +125,7 @@ class _Scalars:
             numbers, at, values = joined[tag]
             order = np.lexsort((numbers, at))
             order = order[np.append(np.diff(at[order]) > 0, True)]
-            columns[tag] = NumberColumn(np.searchsorted(steps, at[order]), values[order])
+            columns[tag] = Numbers(np.searchsorted(steps, at[order]), values[order])
         return StepMetrics(steps, columns)
 
 

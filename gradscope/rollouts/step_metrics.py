@@ -15,25 +15,25 @@ _AT_ONCE = 1 << 12  # steps that are dictionaries at once
 
 
 @dataclass(frozen=True, slots=True)
-class NumberColumn:
+class Numbers:
     """A number that some of R rows have, N of them."""
 
     at: Counts | None  # which rows, ascending, [N]; None: all of them
     values: Floats  # [N]
 
-    def take(self, places: Counts) -> NumberColumn:
+    def take(self, places: Counts) -> Numbers:
         """The same of some rows, which are ascending, by their places among these."""
         if self.at is None:
-            return NumberColumn(None, self.values[places])
+            return Numbers(None, self.values[places])
         where = np.searchsorted(self.at, places)
         has = np.append(self.at, -1)[where] == places
-        return NumberColumn(np.flatnonzero(has), self.values[where[has]])
+        return Numbers(np.flatnonzero(has), self.values[where[has]])
 
 
 class StepMetrics(Mapping[int, Mapping[str, float]]):
     """Step -> name -> number, ascending by step."""
 
-    def __init__(self, steps: Counts, columns: Mapping[str, NumberColumn]) -> None:
+    def __init__(self, steps: Counts, columns: Mapping[str, Numbers]) -> None:
         """Takes the steps, ascending, [S], and a series over them for each name."""
         self.steps = steps
         self.columns = columns
@@ -51,7 +51,7 @@ class StepMetrics(Mapping[int, Mapping[str, float]]):
                 at.append(place)
                 values.append(value)
         series = {
-            name: NumberColumn(np.array(at, dtype=np.int64), np.array(values, dtype=np.float64))
+            name: Numbers(np.array(at, dtype=np.int64), np.array(values, dtype=np.float64))
             for name, (at, values) in found.items()
         }
         return cls(np.array(steps, dtype=np.int64), series)

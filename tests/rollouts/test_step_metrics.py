@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from gradscope.rollouts.step_metrics import NumberColumn, StepMetrics
+from gradscope.rollouts.step_metrics import Numbers, StepMetrics
 
 ROWS = {3: {"b": 1.0}, 1: {"a": 0.5, "b": math.inf}, 2: {}, 7: {"a": 2.0}}
 
@@ -27,8 +27,8 @@ def test_a_course_is_the_steps_that_have_a_number() -> None:
 
 def test_more_steps_than_are_dictionaries_at_once() -> None:
     steps = np.arange(10_000)
-    even = NumberColumn(np.arange(0, 10_000, 2), np.arange(5_000.0))
-    found = StepMetrics(steps, {"all": NumberColumn(None, steps * 2.0), "even": even})
+    even = Numbers(np.arange(0, 10_000, 2), np.arange(5_000.0))
+    found = StepMetrics(steps, {"all": Numbers(None, steps * 2.0), "even": even})
     rows = list(found.items())
     assert rows[9_998] == (9_998, {"all": 19_996.0, "even": 4_999.0})
     assert rows[9_999] == (9_999, {"all": 19_998.0})
@@ -37,9 +37,7 @@ def test_more_steps_than_are_dictionaries_at_once() -> None:
 
 @pytest.mark.parametrize("at", [None, [0, 2, 5]])
 def test_some_rows_of_a_series(at: list[int] | None) -> None:
-    series = NumberColumn(
-        None if at is None else np.array(at), np.arange(6.0) if at is None else np.array([0.0, 2.0, 5.0])
-    )
+    series = Numbers(None if at is None else np.array(at), np.arange(6.0) if at is None else np.array([0.0, 2.0, 5.0]))
     taken = series.take(np.array([1, 2, 5]))
     found = dict(zip(range(3) if taken.at is None else taken.at.tolist(), taken.values.tolist(), strict=True))
     assert found == ({0: 1.0, 1: 2.0, 2: 5.0} if at is None else {1: 2.0, 2: 5.0})

@@ -63,7 +63,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, Watched
 from gradscope.rollouts.readers.parsing.tables import Row, read_json_rows, read_parquet_rows
 from gradscope.rollouts.readers.reduction.lines import OddRow, blocks_in
 from gradscope.rollouts.readers.reduction.processes import csv_blocks
-from gradscope.rollouts.step_metrics import Counts, NumberColumn
+from gradscope.rollouts.step_metrics import Counts, Numbers
 
 Cells = Mapping[str, Any]
 
@@ -303,9 +303,9 @@ def _cells(cells: pa.Array) -> Column:
         return [number_or_text(cell or "") for cell in cells.to_pylist()]
     values = to_filled(numbers, math.nan)
     if not numbers.null_count:
-        return NumberColumn(None, values)
+        return Numbers(None, values)
     at = np.flatnonzero(to_numpy(numbers.is_valid().cast(pa.int8())))
-    return NumberColumn(at, values[at])
+    return Numbers(at, values[at])
 
 
 def _table_piece(file: Path, columns: Mapping[str, Column], numbers: Counts) -> Piece:
@@ -333,7 +333,7 @@ def _table_piece(file: Path, columns: Mapping[str, Column], numbers: Counts) -> 
 
 def _filled(cells: Column, at: Counts) -> Counts:
     """The rows that have a cell which is not empty."""
-    if isinstance(cells, NumberColumn):
+    if isinstance(cells, Numbers):
         return at if cells.at is None else cells.at
     return np.array([place for place, cell in enumerate(cells) if cell != ""], dtype=np.int64)
 
@@ -347,7 +347,7 @@ def _events(file: Path, aside: MetricsLog) -> Rows:
         return
     aside.passed(file.stat().st_size, len(scalars))
     at = np.arange(len(scalars))
-    columns = {**scalars.columns, "step": NumberColumn(None, scalars.steps.astype(np.float64))}
+    columns = {**scalars.columns, "step": Numbers(None, scalars.steps.astype(np.float64))}
     yield Piece(where=str(file), numbers=at + 1, tables=[MetricTable(at=at, columns=columns)])
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from gradscope.errors import UsageError
-from gradscope.rollouts.step_metrics import Floats, NumberColumn, StepMetrics
+from gradscope.rollouts.step_metrics import Floats, Numbers, StepMetrics
 
 MetricStyle = Literal["share", "norm", "count"]
 
@@ -238,15 +238,15 @@ def naming_of(keys: Iterable[str], given: Mapping[str, str]) -> Naming:
     return Naming(parts)
 
 
-def _made(derived: Derived, metrics: StepMetrics) -> NumberColumn:
+def _made(derived: Derived, metrics: StepMetrics) -> Numbers:
     """A number at the steps that have all its parts."""
     parts = [metrics.columns[key] for key in derived.keys]
     places = [one.at for one in parts if one.at is not None]
     at = reduce(np.intersect1d, places) if places else None
-    return NumberColumn(at, derived.make(*(one.values if at is None else one.take(at).values for one in parts)))
+    return Numbers(at, derived.make(*(one.values if at is None else one.take(at).values for one in parts)))
 
 
-def _or_else(first: NumberColumn, second: NumberColumn | None, size: int) -> NumberColumn:
+def _or_else(first: Numbers, second: Numbers | None, size: int) -> Numbers:
     """A number, and where there is none another."""
     if first.at is None or second is None:
         return first
@@ -256,7 +256,7 @@ def _or_else(first: NumberColumn, second: NumberColumn | None, size: int) -> Num
     left = np.intersect1d(every[is_left], every if second.at is None else second.at)
     at = np.concatenate([first.at, left])
     order = np.argsort(at)
-    return NumberColumn(at[order], np.concatenate([first.values, second.take(left).values])[order])
+    return Numbers(at[order], np.concatenate([first.values, second.take(left).values])[order])
 
 
 def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[str, ...]]:
@@ -270,7 +270,7 @@ def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[
         one = columns[name]
         share = np.clip(one.values, 0.0, 1.0)
         is_wrong = np.abs(one.values - share) > _ROUNDING
-        columns[name] = NumberColumn(one.at, np.where(is_wrong, math.nan, share))
+        columns[name] = Numbers(one.at, np.where(is_wrong, math.nan, share))
         if is_wrong.any():
             steps, values = metrics.course(name)
             first = f"{values[is_wrong][0]:g} at step {steps[is_wrong][0]}"

@@ -12,9 +12,9 @@ import numpy as np
 
 from gradscope.outside.numerals import number_from
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, whole_number
-from gradscope.rollouts.step_metrics import Counts, Floats, NumberColumn
+from gradscope.rollouts.step_metrics import Counts, Floats, Numbers
 
-Column = NumberColumn | Sequence[Any]
+Column = Numbers | Sequence[Any]
 """The cells of some rows, or those of them that are numbers."""
 
 _UNNAMED = ("data", "metrics")  # objects whose keys are metrics by themselves, as verl's logger writes them
@@ -35,7 +35,7 @@ class MetricTable:
         """Some of the rows, by their places among these."""
         some = places.tolist()
         columns = {
-            key: cells.take(places) if isinstance(cells, NumberColumn) else [cells[place] for place in some]
+            key: cells.take(places) if isinstance(cells, Numbers) else [cells[place] for place in some]
             for key, cells in self.columns.items()
         }
         return MetricTable(at=self.at[places], columns=columns, run=self.run)
@@ -73,21 +73,17 @@ def as_tables(rows: Sequence[Mapping[str, Any]], runs: Sequence[str] = ()) -> li
     ]
 
 
-def numbers_of_rows(
-    columns: Mapping[str, Column], at: Counts, prefix: str = ""
-) -> Iterator[tuple[str, Counts, Floats]]:
+def numbers_by_key(columns: Mapping[str, Column], at: Counts, prefix: str = "") -> Iterator[tuple[str, Counts, Floats]]:
     """The numbers of rows, those of an object under its key and theirs; NaN and infinity count, as words too.
 
     Yields:
         Key, the rows that have a number, by their names ``at`` [R], and the numbers.
     """
     for key, cells in columns.items():
-        objects = (
-            [] if isinstance(cells, NumberColumn) else [(place, cells[place]) for place in _places_of(cells, dict)]
-        )
+        objects = [] if isinstance(cells, Numbers) else [(place, cells[place]) for place in _places_of(cells, dict)]
         for one in as_tables([cell for _, cell in objects]):
             names = at[np.array([place for place, _ in objects])[one.at]]
-            yield from numbers_of_rows(one.columns, names, prefix if key in _UNNAMED else f"{prefix}{key}/")
+            yield from numbers_by_key(one.columns, names, prefix if key in _UNNAMED else f"{prefix}{key}/")
         series = _series(cells)
         if len(series.values):
             yield f"{prefix}{key}", at if series.at is None else at[series.at], series.values
@@ -100,18 +96,18 @@ def _places_of(cells: Sequence[Any], *kinds: type) -> list[int]:
     return [place for place, cell in enumerate(cells) if type(cell) in kinds]
 
 
-def _series(cells: Column) -> NumberColumn:
+def _series(cells: Column) -> Numbers:
     """The numbers of a column."""
-    if isinstance(cells, NumberColumn):
+    if isinstance(cells, Numbers):
         return cells
     if {int, float}.issuperset(map(type, cells)):
         try:
-            return NumberColumn(None, np.array(cells, dtype=np.float64))
+            return Numbers(None, np.array(cells, dtype=np.float64))
         except OverflowError:  # a whole number beyond all floats
             pass
     found = list(map(_number, cells))
     at = [place for place, number in enumerate(found) if number is not None]
-    return NumberColumn(np.array(at, dtype=np.int64), np.array([found[place] for place in at], dtype=np.float64))
+    return Numbers(np.array(at, dtype=np.int64), np.array([found[place] for place in at], dtype=np.float64))
 
 
 def _number(cell: Any) -> float | None:
@@ -131,7 +127,7 @@ def _number(cell: Any) -> float | None:
 def has_text(columns: Mapping[str, Column], keys: Iterable[str]) -> bool:
     """Whether any of some columns holds texts or lists."""
     found = (columns[key] for key in keys if key in columns)
-    return any(not isinstance(cells, NumberColumn) and bool(_places_of(cells, str, list)) for cells in found)
+    return any(not isinstance(cells, Numbers) and bool(_places_of(cells, str, list)) for cells in found)
 
 
 def steps_in(table: MetricTable, keys: Iterable[str]) -> Counts:
@@ -144,7 +140,7 @@ def steps_in(table: MetricTable, keys: Iterable[str]) -> Counts:
 
 
 def _steps(cells: Column, size: int) -> Counts:
-    if isinstance(cells, NumberColumn):
+    if isinstance(cells, Numbers):
         found = np.full(size, NO_STEP)
         found[slice(None) if cells.at is None else cells.at] = _whole(cells.values)
         return found
@@ -172,16 +168,16 @@ def _step(cell: Any) -> int:
 
 def unpivoted(table: MetricTable) -> list[MetricTable]:
     """Rows of a long table, ``step, metric, value``, as rows of these metrics; other rows as they are."""
-    keys = [key for key in _LONG_NAMES if key in table.columns and not isinstance(table.columns[key], NumberColumn)]
+    keys = [key for key in _LONG_NAMES if key in table.columns and not isinstance(table.columns[key], Numbers)]
     if "value" not in table.columns or not keys:
         return [table]
     num_numbers = np.zeros(len(table.at), dtype=np.int64)
     for cells in table.columns.values():
-        is_all = isinstance(cells, NumberColumn) and cells.at is None
-        places = cells.at if isinstance(cells, NumberColumn) else np.flatnonzero(list(map(is_number, cells)))
+        is_all = isinstance(cells, Numbers) and cells.at is None
+        places = cells.at if isinstance(cells, Numbers) else np.flatnonzero(list(map(is_number, cells)))
         num_numbers[slice(None) if is_all else places] += 1
     rows: dict[tuple[str, str] | None, list[int]] = {}
-    texts = [cells for key in keys if not isinstance(cells := table.columns[key], NumberColumn)]
+    texts = [cells for key in keys if not isinstance(cells := table.columns[key], Numbers)]
     for place, names in enumerate(zip(*texts, strict=True)):
         named = ((key, name) for key, name in zip(keys, names, strict=True) if isinstance(name, str))
         is_long = num_numbers[place] <= _MOST_NUMBERS
@@ -200,7 +196,7 @@ def _renamed(table: MetricTable, named: tuple[str, str] | None) -> MetricTable:
 def by_run(table: MetricTable, keys: Iterable[str]) -> list[MetricTable]:
     """The rows of each run, by the first of some columns that has a text in a row, where the table has no run."""
     columns = (table.columns[key] for key in keys if key in table.columns)
-    texts = [cells for cells in columns if not isinstance(cells, NumberColumn)]
+    texts = [cells for cells in columns if not isinstance(cells, Numbers)]
     if table.run or not texts:
         return [table]
     rows: dict[str, list[int]] = {}

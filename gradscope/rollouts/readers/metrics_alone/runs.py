@@ -20,12 +20,12 @@ from gradscope.rollouts.readers.metrics_alone.rows import (
     NO_STEP,
     Piece,
     by_run,
-    numbers_of_rows,
+    numbers_by_key,
     steps_in,
     unpivoted,
 )
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP
-from gradscope.rollouts.step_metrics import Counts, Floats, NumberColumn, StepMetrics
+from gradscope.rollouts.step_metrics import Counts, Floats, Numbers, StepMetrics
 
 STEPS = (
     *("train/global_step", "global_step", "step", "training_step", "rollout/step", "train/step"),
@@ -105,7 +105,7 @@ class RunRows:
                 rows, at = self._rows.setdefault(table.run, _Rows()), table.at + self._size
                 rows.at.append(at)
                 rows.steps.append(steps)
-                for key, some, values in numbers_of_rows(table.columns, at):
+                for key, some, values in numbers_by_key(table.columns, at):
                     if key == PLACE:
                         self.steps_are_places |= bool(values.any())
                     elif key not in keys and key not in STEPS:
@@ -121,12 +121,12 @@ class RunRows:
 
     def _runs_of(self, label: str, rows: _Rows) -> Iterator[OneRun]:
         at, steps = _in_order([*zip(rows.at, rows.steps, strict=True)])
-        numbers: dict[str, NumberColumn] = {}
+        numbers: dict[str, Numbers] = {}
         for key in list(rows.numbers):
             names, values = _in_order(rows.numbers.pop(key))  # so that not all are there twice
             is_last = np.append(np.diff(names) > 0, True)
             places = None if np.count_nonzero(is_last) == len(at) else np.searchsorted(at, names[is_last])
-            numbers[key] = NumberColumn(places, values[is_last])
+            numbers[key] = Numbers(places, values[is_last])
         parts = self._parts(steps, numbers)
         for order, part in enumerate(parts, start=1):
             yield OneRun(
@@ -141,7 +141,7 @@ class RunRows:
                 ),
             )
 
-    def _parts(self, steps: Counts, numbers: Mapping[str, NumberColumn]) -> list[_Part]:
+    def _parts(self, steps: Counts, numbers: Mapping[str, Numbers]) -> list[_Part]:
         """Where runs begin, and where they were resumed."""
         part = _Part(start=0, stop=len(steps))
         parts = [part]
@@ -193,7 +193,7 @@ def _in_order(parts: list[tuple[Counts, Values]]) -> tuple[Counts, Values]:
     return at[order], values[order]
 
 
-def _metrics_of(part: _Part, steps: Counts, numbers: Mapping[str, NumberColumn]) -> StepMetrics:
+def _metrics_of(part: _Part, steps: Counts, numbers: Mapping[str, Numbers]) -> StepMetrics:
     """The last number of each key and step."""
     ends = np.full(len(steps) + 1, LARGEST_STEP + 1)  # the lowest step at which it was resumed behind a row
     ends[part.resumed] = steps[part.resumed]
@@ -210,5 +210,5 @@ def _metrics_of(part: _Part, steps: Counts, numbers: Mapping[str, NumberColumn])
             order = order[np.append(np.diff(at[order]) > 0, True)]
             at, values = at[order], values[order]
         if len(at):
-            columns[key] = NumberColumn(None if len(at) == len(distinct) else np.searchsorted(distinct, at), values)
+            columns[key] = Numbers(None if len(at) == len(distinct) else np.searchsorted(distinct, at), values)
     return StepMetrics(distinct, columns)

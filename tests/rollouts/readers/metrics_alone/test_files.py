@@ -10,7 +10,7 @@ import pytest
 from gradscope.progress import no_progress
 from gradscope.rollouts.readers.metrics_alone.files import PLACE, MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.rows import Piece
-from gradscope.rollouts.step_metrics import NumberColumn
+from gradscope.rollouts.step_metrics import Numbers
 
 
 def aside_log() -> MetricsLog:
@@ -23,10 +23,8 @@ def rows_in(piece: Piece) -> list[tuple[str, str, dict[str, Any]]]:
     for table in piece.tables:
         rows: list[dict[str, Any]] = [{} for _ in table.at]
         for key, cells in table.columns.items():
-            at = range(len(rows)) if not isinstance(cells, NumberColumn) or cells.at is None else cells.at.tolist()
-            for place, cell in zip(
-                at, cells.values.tolist() if isinstance(cells, NumberColumn) else cells, strict=True
-            ):
+            at = range(len(rows)) if not isinstance(cells, Numbers) or cells.at is None else cells.at.tolist()
+            for place, cell in zip(at, cells.values.tolist() if isinstance(cells, Numbers) else cells, strict=True):
                 rows[place][key] = cell
         found += [(place, table.run, row) for place, row in zip(table.at.tolist(), rows, strict=True)]
     return [(piece.location(place), run, row) for place, run, row in sorted(found, key=lambda one: one[0])]

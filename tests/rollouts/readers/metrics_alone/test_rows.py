@@ -12,11 +12,11 @@ from gradscope.rollouts.readers.metrics_alone.rows import (
     as_tables,
     by_run,
     has_text,
-    numbers_of_rows,
+    numbers_by_key,
     steps_in,
     unpivoted,
 )
-from gradscope.rollouts.step_metrics import NumberColumn
+from gradscope.rollouts.step_metrics import Numbers
 
 
 def table(*rows: dict[str, Any]) -> MetricTable:
@@ -27,7 +27,7 @@ def table(*rows: dict[str, Any]) -> MetricTable:
 def numbers(*rows: dict[str, Any]) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for one in as_tables(rows):
-        for key, at, values in numbers_of_rows(one.columns, one.at):
+        for key, at, values in numbers_by_key(one.columns, one.at):
             found.setdefault(key, {}).update(zip(at.tolist(), values.tolist(), strict=True))
     return found
 
@@ -75,7 +75,7 @@ def test_steps(cells: list[Any], steps: list[int]) -> None:
 
 
 def test_the_first_column_of_steps_that_a_row_has_counts() -> None:
-    sparse = NumberColumn(np.array([1]), np.array([7.0]))
+    sparse = Numbers(np.array([1]), np.array([7.0]))
     one = MetricTable(at=np.arange(3), columns={"a": sparse, "b": [1, 2, None]})
     assert steps_in(one, ["a", "b"]).tolist() == [1, 7, NO_STEP]
     assert (has_text(one.columns, ["a", "b"]), has_text({"a": ["x"]}, ["a"])) == (False, True)
