@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import uuid
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -140,7 +141,7 @@ def to_jsonable(value: Any) -> Any:
         return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, LazyRows):
         return PlainRows(value[:])
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, array)):
         return [to_jsonable(item) for item in value]
     if isinstance(value, Path):
         return str(value)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -89,12 +90,12 @@ class MetricCourse:
     mean: Estimate  # mean over these steps, without an interval; undefined where one of them is no finite number
     largest_step: int  # the step of its largest finite number; of its first number where none is finite
     smallest_step: int  # the same of its smallest
-    steps: tuple[int, ...]  # the steps, ascending
-    values: tuple[float, ...]  # the number at each of them; NaN and infinity as they were logged
+    steps: Sequence[int]  # the steps, ascending
+    values: Sequence[float]  # the number at each of them; NaN and infinity as they were logged
 
     def at(self, step: int) -> float:
         """The number at one of its steps."""
-        return self.values[self.steps.index(step)]
+        return self.values[bisect_left(self.steps, step)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

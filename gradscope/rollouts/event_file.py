@@ -10,13 +10,26 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.outside.limits import read_whole
+from gradscope.rollouts.step_metrics import Counts, Floats, Numbers, StepMetrics
+
+Bytes = NDArray[np.uint8]
 
 _NUMBER, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 """Wire types: a number in as many bytes as it takes, eight bytes, a length and so many bytes, four bytes."""
 _NONE = 0  # the checksum of a writer that makes none
-Field = tuple[int, int | bytes]
+Field = tuple[int, int | bytes, int]  # number, value, and where the value stands
+
+_FEW, _LONG_MESSAGE, _MOST_KINDS = 16, 512, 32
+"""Fewer messages of a size, longer ones and those of further kinds are read one by one."""
+_CELLS = 1 << 21  # bytes of messages that are looked at together
+_MOST_STEPS = (1 << 63) - 1
+_NO_STEPS = np.zeros(0, dtype=np.int64)
 
 
 def event_files(folder: Path, *, below: Sequence[str] = ("**",)) -> list[Path]:
@@ -25,7 +38,7 @@ def event_files(folder: Path, *, below: Sequence[str] = ("**",)) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
-def scalars_in(file: Path, damaged: Callable[[str], None]) -> dict[int, dict[str, float]]:
+def scalars_in(file: Path, damaged: Callable[[str], None]) -> StepMetrics:
     """The scalars of a file; a last record that is cut off is left out, for it may be being written.
 
     Args:
@@ -35,20 +48,85 @@ def scalars_in(file: Path, damaged: Callable[[str], None]) -> dict[int, dict[str
     Returns:
         Step -> tag -> value, of a repeated one the later.
     """
-    found: dict[int, dict[str, float]] = {}
-    for at, message, checksum in _records(read_whole(file), damaged):
+    data = np.frombuffer(read_whole(file), dtype=np.uint8)
+    starts, sizes, why = _records(data)
+    read = _Scalars()
+    order = np.argsort(sizes, kind="stable")
+    for alike in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1):
+        read.records(data, starts, alike, int(sizes[alike[0]]) if len(alike) else 0)
+    for _, said in sorted(read.damage):
+        damaged(said)
+    if why:
+        damaged(why)
+    return read.result()
+
+
+class _Scalars:
+    """What was read of some records, each by its number."""
+
+    def __init__(self) -> None:
+        self.damage: list[tuple[int, str]] = []  # the record, and what is wrong with it
+        self._found: dict[str, list[tuple[Counts, Counts, Floats]]] = {}  # tag -> records, steps, values
+
+    def records(self, data: Bytes, starts: Counts, numbers: Counts, size: int) -> None:
+        """Read messages of one size: of some thousands at once those that differ in time, step and value alone."""
+        at_once = max(_CELLS // max(size, 1), 1)
+        for left in np.split(numbers, range(at_once, len(numbers), at_once)):
+            is_short = len(left) >= _FEW and size <= _LONG_MESSAGE
+            messages = data[starts[left][:, None] + np.arange(12, 12 + size)] if is_short else data[:0]
+            for _ in range(_MOST_KINDS if is_short else 0):
+                layout = _layout(messages[0].tobytes()) if len(left) else None
+                if layout is None:
+                    break
+                is_alike = _are_alike(messages, layout)
+                alike, found = messages[is_alike], left[is_alike]
+                written = _words(data, starts[found] + 12 + size)
+                is_whole = (written == _NONE) | (written == _checksums(alike))
+                for number in found[~is_whole].tolist():
+                    self._spoilt(number, int(starts[number]))
+                one = (found[is_whole], *(column[is_whole] for column in _taken(alike, layout)))
+                self._found.setdefault(layout.tag, []).append(one)
+                messages, left = messages[~is_alike], left[~is_alike]
+            for number in left.tolist():
+                start = int(starts[number])
+                message = data[start + 12 : start + 12 + size].tobytes()
+                self._one(number, start, message, int(_words(data, starts[[number]] + 12 + size)[0]))
+
+    def _one(self, number: int, at: int, message: bytes, checksum: int) -> None:
         try:
             event = list(_fields(message))
-            step = next((value for number, value in event if number == 2 and isinstance(value, int)), 0)
-            values = dict(_values(event))
+            step = next((value for field, value, _ in event if field == 2 and isinstance(value, int)), 0)
+            values = [(tag, value) for tag, value, _ in _values(event)]
         except (IndexError, ValueError, struct.error):
-            damaged(f"the record at byte {at:,} is none")
-            continue
+            self.damage.append((number, f"the record at byte {at:,} is none"))
+            return
         if values and checksum not in (_NONE, masked_checksum(message)):  # of images, which are not read, it takes long
-            damaged(f"the record at byte {at:,} is not what was written: its checksum is another")
-            continue
-        found.setdefault(step, {}).update(values)
-    return {step: values for step, values in found.items() if values}
+            self._spoilt(number, at)
+            return
+        for tag, value in values:
+            one = (np.array([number]), np.array([min(step, _MOST_STEPS)]), np.array([value]))
+            self._found.setdefault(tag, []).append(one)
+
+    def _spoilt(self, number: int, at: int) -> None:
+        said = f"the record at byte {at:,} is not what was written: its checksum is another"
+        self.damage.append((number, said))
+
+    def result(self) -> StepMetrics:
+        """The later of two values of a tag at a step; tags in the order of the file."""
+        joined = {
+            tag: tuple(map(np.concatenate, zip(*some, strict=True)))
+            for tag, some in self._found.items()
+            if any(len(one[0]) for one in some)
+        }
+        tags = sorted(joined, key=lambda tag: int(joined[tag][0].min()))
+        steps = np.unique(np.concatenate([_NO_STEPS, *(joined[tag][1] for tag in tags)]))
+        columns = {}
+        for tag in tags:
+            numbers, at, values = joined[tag]
+            order = np.lexsort((numbers, at))
+            order = order[np.append(np.diff(at[order]) > 0, True)]
+            columns[tag] = Numbers(np.searchsorted(steps, at[order]), values[order])
+        return StepMetrics(steps, columns)
 
 
 def masked_checksum(data: bytes) -> int:
@@ -68,6 +146,16 @@ def masked_checksum(data: bytes) -> int:
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+def _checksums(messages: Bytes) -> NDArray[np.uint32]:
+    """:func:`masked_checksum` of each of some messages of one size, [M]."""
+    table = np.array(_table(), dtype=np.uint32)
+    checksums = np.full(len(messages), 0xFFFFFFFF, dtype=np.uint32)
+    for column in messages.T:
+        checksums = table[(checksums ^ column) & 0xFF] ^ (checksums >> 8)
+    checksums = ~checksums
+    return np.asarray((checksums >> 15 | checksums << 17) + np.uint32(0xA282EAD8), dtype=np.uint32)
+
+
 @cache
 def _table() -> tuple[int, ...]:
     table = []
@@ -78,30 +166,84 @@ def _table() -> tuple[int, ...]:
     return tuple(table)
 
 
-def _records(data: bytes, damaged: Callable[[str], None]) -> Iterator[tuple[int, bytes, int]]:
-    """Each record's place, message and checksum; behind a length that is none nothing can be found."""
-    at = 0
-    while at + 12 <= len(data):
-        length, of_length = struct.unpack_from("<QI", data, at)
-        if of_length not in (_NONE, masked_checksum(data[at : at + 8])):
-            damaged(f"from byte {at:,} on it cannot be read")
-            return
-        end = at + 12 + length
-        if end + 4 > len(data):
-            return
-        yield at, data[at + 12 : end], struct.unpack_from("<I", data, end)[0]
-        at = end + 4
+def _records(data: Bytes) -> tuple[Counts, Counts, str]:
+    """Where each record starts, the bytes of its message, and why what follows them cannot be read, or nothing."""
+    bounds, whole = [0], data.data
+    while (at := bounds[-1]) + 12 <= len(data):
+        bounds.append(at + 16 + int.from_bytes(whole[at : at + 8], "little"))
+    last = bounds.pop()
+    starts = np.array(bounds if last > 0 else [], dtype=np.int64)
+    written = _words(data, starts + 8)
+    bad = np.flatnonzero((written != _NONE) & (written != _checksums(data[starts[:, None] + np.arange(8)])))
+    if len(bad):
+        return (
+            starts[: bad[0]],
+            np.diff(starts[: bad[0] + 1]) - 16,
+            f"from byte {starts[bad[0]]:,} on it cannot be read",
+        )
+    if last <= len(data):
+        return starts, np.diff(np.append(starts, last)) - 16, ""
+    return starts[:-1], np.diff(starts) - 16, ""  # the last is cut off: it may be being written
 
 
-def _values(event: list[Field]) -> Iterator[tuple[str, float]]:
-    summaries = (value for number, value in event if number == 5 and isinstance(value, bytes))
-    for summary in summaries:
-        for number, value in _fields(summary):
+def _words(data: Bytes, at: Counts) -> NDArray[np.uint32]:
+    """The four bytes from each place on as a number."""
+    return np.asarray(data[at[:, None] + np.arange(4)].view("<u4")[:, 0])
+
+
+class _Layout(NamedTuple):
+    """Where a message has what its scalar is made of."""
+
+    time_at: int  # the first of eight bytes
+    step: tuple[int, int]  # the first byte, and the one behind the last
+    tag: str
+    value_at: int  # the first of four bytes
+
+
+def _layout(message: bytes) -> _Layout | None:
+    """That of an event of one time, one step and one scalar; None of any other."""
+    try:
+        event = list(_fields(message))
+        (tag, _, value_at), *others = _values(event)
+    except (IndexError, ValueError, struct.error):
+        return None
+    place = {number: at for number, _, at in event}
+    known = place.keys() >= {1, 2, 5} and len(place) == len(event) and not others
+    if not known or message[place[1] - 1] & 7 != _LONG or message[place[2] - 1] & 7 != _NUMBER:
+        return None
+    size = next(count for count in range(1, 11) if message[place[2] + count - 1] < 128)
+    return _Layout(place[1], (place[2], place[2] + size), tag, value_at) if size < 9 else None
+
+
+def _are_alike(messages: Bytes, layout: _Layout) -> NDArray[np.bool_]:
+    """Which of some messages differ from the first in time, step and value alone, [M]."""
+    is_same = messages == messages[0]
+    step, value_at = slice(*layout.step), layout.value_at
+    is_same[:, step] = (messages[:, step] ^ messages[0, step]) < 128  # the last byte alone is below
+    is_same[:, layout.time_at : layout.time_at + 8] = True
+    is_same[:, value_at : value_at + 4] = True
+    return np.asarray(is_same.all(axis=1))
+
+
+def _taken(messages: Bytes, layout: _Layout) -> tuple[Counts, Floats]:
+    """Steps and values, [M]."""
+    steps = np.zeros(len(messages), dtype=np.int64)
+    for shift, place in enumerate(range(*layout.step)):
+        steps |= (messages[:, place].astype(np.int64) & 127) << (7 * shift)
+    values = np.ascontiguousarray(messages[:, layout.value_at : layout.value_at + 4]).view("<f4")
+    return steps, values[:, 0].astype(np.float64)
+
+
+def _values(event: list[Field]) -> Iterator[tuple[str, float, int]]:
+    """The scalars of an event: tag, value, and where in the message the value stands."""
+    summaries = ((value, at) for number, value, at in event if number == 5 and isinstance(value, bytes))
+    for summary, begin in summaries:
+        for number, value, at in _fields(summary):
             if number == 1 and isinstance(value, bytes):
-                fields = dict(_fields(value))
-                tag, simple = fields.get(1), fields.get(2)
+                fields = {inner: (found, place) for inner, found, place in _fields(value)}
+                (tag, _), (simple, place) = fields.get(1, (0, 0)), fields.get(2, (0, 0))
                 if isinstance(tag, bytes) and isinstance(simple, bytes):
-                    yield tag.decode("utf-8"), struct.unpack("<f", simple)[0]
+                    yield tag.decode("utf-8"), struct.unpack("<f", simple)[0], begin + at + place
 
 
 def _fields(message: bytes) -> Iterator[Field]:
@@ -111,15 +253,16 @@ def _fields(message: bytes) -> Iterator[Field]:
         key, at = _varint(message, at)
         kind = key & 7
         if kind == _NUMBER:
+            start = at
             number, at = _varint(message, at)
-            yield key >> 3, number
+            yield key >> 3, number, start
             continue
         length = {_LONG: 8, _SHORT: 4}.get(kind)
         if kind == _BYTES:
             length, at = _varint(message, at)
         if length is None:
             raise ValueError(f"wire type {kind}")
-        yield key >> 3, message[at : at + length]
+        yield key >> 3, message[at : at + length], at
         at += length
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from gradscope.diagnostics.degeneracy.group_rewards import NUM_WINDOWS, TRAINER_REWARD, By, undefined
-from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, logged_estimate, metric_courses
+from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, logged_estimate, logged_value, metric_courses
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import course_named, metric_findings
@@ -31,7 +32,7 @@ from gradscope.results.degeneracy import (
     StepBehindFilter,
     StepDegeneracy,
 )
-from gradscope.results.envelope import LazyRows
+from gradscope.results.envelope import LazyRows, deferred
 from gradscope.results.logged import MetricCourse
 from gradscope.results.signal import PassRateDistribution, SignalCost, TargetDegeneracy
 from gradscope.rollouts.run import Run
@@ -59,7 +60,10 @@ def degeneracy_as_logged(
     dead, passed, failed = (
         course_named(courses, name) for name in ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail")
     )
-    rows, findings = tuple(_rows(dead, passed, failed, by)), metric_findings(courses)
+    findings = metric_findings(courses)
+    steps = () if dead is None else dead.steps
+    shares = [_aligned(one, steps) for one in (dead, passed, failed)]
+    windows = _rows(steps, shares, NUM_WINDOWS) if by == "window" else ()
     return undefined(
         DegeneracyReport,
         _NONE,
@@ -83,8 +87,8 @@ def degeneracy_as_logged(
         gap_decomposition=undefined(GapDecomposition, _NONE),
         by_policy=(),
         policy_gap=None,
-        by_step=rows,
-        course=DegeneracyCourse.of(rows),
+        by_step=windows if by == "window" else deferred(lambda: _rows(steps, shares, len(steps))),
+        course=DegeneracyCourse.of(windows) if by == "window" else _course(steps, shares),
         pass_rates=undefined(PassRateDistribution, _NONE, histogram=()),
         starvation=undefined(SignalCost, _NONE),
         advantages=(),
@@ -103,34 +107,54 @@ def degeneracy_as_logged(
     )
 
 
-def _rows(
-    dead: MetricCourse | None, passed: MetricCourse | None, failed: MetricCourse | None, by: By
-) -> list[StepDegeneracy]:
-    steps = () if dead is None else dead.steps
-    number = min(NUM_WINDOWS, len(steps)) if by == "window" else len(steps)
-    parts = [part.tolist() for part in np.array_split(np.array(steps), number)] if steps else []
-    shares, passing, failing = (
-        {} if one is None else dict(zip(one.steps, one.values, strict=True)) for one in (dead, passed, failed)
+_Values = Sequence[float | None]  # at each step, None where it was not logged
+
+
+def _aligned(course: MetricCourse | None, steps: Sequence[int]) -> _Values:
+    """The numbers of a course at some steps."""
+    if course is None or course.steps == steps:
+        return [None] * len(steps) if course is None else course.values
+    known = dict(zip(course.steps, course.values, strict=True))
+    return [known.get(step) for step in steps]
+
+
+def _course(steps: Sequence[int], shares: Sequence[_Values]) -> DegeneracyCourse:
+    dead, passed, failed = ([None if value is None else logged_value(value) for value in values] for values in shares)
+    nothing = (None,) * len(steps)
+    return DegeneracyCourse(
+        step=steps,
+        last_step=steps,
+        frac_reward_zero_std=dead,
+        frac_all_pass=passed,
+        frac_all_fail=failed,
+        frac_tied=nothing,
+        pass_rate=nothing,
+        logged=nothing,
     )
-    return [
-        undefined(
-            StepDegeneracy,
-            _NONE,
-            step=part[0],
-            last_step=part[-1],
-            num_groups=0,
-            frac_reward_zero_std=_mean_at(shares, part),
-            frac_all_pass=_mean_at(passing, part),
-            frac_all_fail=_mean_at(failing, part),
-            logged=None,
+
+
+def _rows(steps: Sequence[int], shares: Sequence[_Values], number: int) -> tuple[StepDegeneracy, ...]:
+    """At most so many rows, of neighboring steps each."""
+    number = min(number, len(steps))
+    size, longer = divmod(len(steps), max(number, 1))
+    edges = accumulate((size + (place < longer) for place in range(number)), initial=0)
+    blank = undefined(StepDegeneracy, _NONE, step=0, last_step=0, num_groups=0, logged=None)
+    return tuple(
+        replace(
+            blank,
+            step=steps[start],
+            last_step=steps[stop - 1],
+            frac_reward_zero_std=_mean_of(shares[0][start:stop]),
+            frac_all_pass=_mean_of(shares[1][start:stop]),
+            frac_all_fail=_mean_of(shares[2][start:stop]),
         )
-        for part in parts
-    ]
+        for start, stop in pairwise(edges)
+    )
 
 
-def _mean_at(course: Mapping[int, float], steps: Sequence[int]) -> Estimate:
-    values = [course[step] for step in steps if step in course]
-    return logged_estimate(math.fsum(values) / len(values)) if values else _NONE
+def _mean_of(values: _Values) -> Estimate:
+    known = [value for value in values if value is not None]
+    return logged_estimate(math.fsum(known) / len(known)) if known else _NONE
 
 
 NO_COUNTER = "the log has no counter of groups that a filter dropped"

@@ -6,6 +6,7 @@ Shapes: N tokens of a step.
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ from gradscope.results.logged import (
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.readers.metrics_alone.names import COMMON
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.step_metrics import StepMetrics
 from gradscope.say import non_finite_word
 
 _LARGEST = 1e100
@@ -54,6 +56,11 @@ def first_logged(run: Run, names: Iterable[str]) -> tuple[str, dict[int, float]]
         if logged:
             return name, logged
     return None
+
+
+def logged_value(value: float) -> float | None:
+    """A logged number; None where it is not finite, or too large to add up."""
+    return value if abs(value) < _LARGEST else None
 
 
 def logged_estimate(value: float) -> Estimate:
@@ -99,21 +106,24 @@ NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts
 
 def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
     """The common metrics of a run, in the order of reading; those that no step has are left out."""
-    found, by_step = [], sorted(run.metrics.items())
+    found, metrics = [], StepMetrics.of(run.metrics)
     for metric in COMMON:
-        course = {step: values[metric.name] for step, values in by_step if metric.name in values}
-        if course:
-            finite = {step: value for step, value in course.items() if math.isfinite(value)} or course
+        steps, values = metrics.course(metric.name)
+        if len(steps):
+            is_finite = np.isfinite(values)
+            chosen = is_finite if is_finite.any() else ~is_finite
+            unusable = np.flatnonzero(~(np.abs(values) < _LARGEST))[:1]
+            broken = _first_undefined(dict(zip(steps[unusable].tolist(), values[unusable].tolist(), strict=True)))
             found.append(
                 MetricCourse(
                     name=metric.name,
                     title=metric.title,
                     style=metric.style,
-                    mean=_first_undefined(course) or Estimate.exact(fmean(course.values()), num_units=len(course)),
-                    largest_step=max(finite, key=lambda step: finite[step]),
-                    smallest_step=min(finite, key=lambda step: finite[step]),
-                    steps=tuple(course),
-                    values=tuple(course.values()),
+                    mean=broken or Estimate.exact(fmean(values.tolist()), num_units=len(steps)),
+                    largest_step=int(steps[chosen][np.argmax(values[chosen])]),
+                    smallest_step=int(steps[chosen][np.argmin(values[chosen])]),
+                    steps=array("q", steps.tobytes()),
+                    values=array("d", values.tobytes()),
                 )
             )
     return tuple(found)

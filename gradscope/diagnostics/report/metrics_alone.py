@@ -153,6 +153,6 @@ def _key_number(course: MetricCourse) -> KeyNumber:
         value=course.mean,
         style=course.style,
         note=f"mean of {len(course.steps):,} steps, as logged",
-        places=course.steps,
+        places=tuple(course.steps),
         course=tuple(map(_drawn, course.values)),
     )

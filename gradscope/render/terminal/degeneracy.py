@@ -311,12 +311,12 @@ def _as_logged(report: DegeneracyReport, show: Sequence[str]) -> Group:
 def _courses(report: DegeneracyReport, courses: Sequence[MetricCourse]) -> Blocks:
     """Each number that was logged, with its course."""
     if report.metrics:
-        steps = sorted({step for one in report.metrics for step in one.steps})
+        first, last = min(one.steps[0] for one in report.metrics), max(one.steps[-1] for one in report.metrics)
         yield cell("As the trainer logged it; a mean is over logged steps, without an interval.")
         columns = (
             Column("", "title"),
             Column("mean", lambda one: None if one.mean.value is None else _number(one.mean.value, one), "count"),
-            Column(f"steps {steps[0]} to {steps[-1]}"[:_WIDTH_AS_LOGGED], _drawn),
+            Column(f"steps {first} to {last}"[:_WIDTH_AS_LOGGED], _drawn),
             Column("first", lambda one: _number(one.values[0], one), "count"),
             Column("last", lambda one: _number(one.values[-1], one), "count"),
             Column("largest", lambda one: _number(one.at(one.largest_step), one), "count"),
@@ -338,12 +338,28 @@ def _number(value: float, course: MetricCourse) -> str:
 
 
 def _steps_as_logged(report: DegeneracyReport, notes: Footnotes) -> Iterator[Table]:
+    """Every step or window, of many steps neighbors together."""
+    course = report.course
+    if len(course.step) < 2:
+        return
+    dead = course.frac_reward_zero_std
+    number = len(course.step) if len(course.step) <= MOST_STEPS else _JOINED
+    edges = [len(course.step) * edge // number for edge in range(number + 1)]
     columns = (
-        Column("step", lambda row: _span(row.step, row.last_step), "count"),
-        Column("no\ngradient", lambda row: row.frac_reward_zero_std.value, "share"),
+        Column("step", lambda part: _span(course.step[part.start], course.last_step[part.stop - 1]), "count"),
+        Column("no\ngradient", lambda part: _known_mean(dead[part.start : part.stop]), "share"),
     )
-    if len(report.by_step) > 1:
-        yield draw_table(columns, report.by_step, notes)
+    if number < len(course.step):
+        notes.remark(
+            f"Each row joins about {len(course.step) / number:.0f} steps, a mean over them; the JSON and the CSV have "
+            "each step."
+        )
+    yield draw_table(columns, [slice(*edge) for edge in pairwise(edges)], notes)
+
+
+def _known_mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 _FOLLOWED = ((7, "step"), (7, "groups"), (20, "degenerate [95 %]"), (7, "fail"), (7, "pass"), (7, "tied"), (7, "p"))

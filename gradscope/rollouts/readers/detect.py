@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import math
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +36,7 @@ from gradscope.rollouts.readers.trl import reader as trl
 from gradscope.rollouts.readers.trl.files import completion_files
 from gradscope.rollouts.readers.verl import rollouts as verl
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.step_metrics import StepMetrics
 from gradscope.say import non_finite_word
 
 TRAINERS: tuple[Format | RowFormat, ...] = (
@@ -183,16 +184,20 @@ def _naming_others(run: Run, reader: Format | RowFormat, request: ReadRequest) -
 
 def _naming_non_finite(run: Run) -> Run:
     """The run, with a sentence for each metric that the trainer logged as NaN or infinity."""
-    steps: dict[str, list[int]] = {}
-    for step, values in sorted(run.metrics.items()):
-        for name, value in values.items():
-            if not math.isfinite(value) and name.removeprefix("train/") not in values.keys() - {name}:
-                steps.setdefault(name, []).append(step)
-    sentences = tuple(
-        f"The trainer logged {name} as {non_finite_word(run.metrics[where[0]][name])} at step {where[0]}"
-        f"{f' and at {len(where) - 1} more as no finite number' if len(where) > 1 else ''}."
-        for name, where in steps.items()
-    )
+    metrics = StepMetrics.of(run.metrics)
+    told = []
+    for name, series in metrics.columns.items():
+        if np.isfinite(series.values).all():
+            continue
+        steps, values = metrics.course(name)
+        bare = name.removeprefix("train/")
+        is_told = ~np.isfinite(values) & (bare == name or ~np.isin(steps, metrics.course(bare)[0]))
+        if is_told.any():
+            first, more = int(steps[is_told][0]), np.count_nonzero(is_told) - 1
+            word = non_finite_word(float(values[is_told][0]))
+            rest = f" and at {more} more as no finite number" if more else ""
+            told.append((first, f"The trainer logged {name} as {word} at step {first}{rest}."))
+    sentences = tuple(sentence for _, sentence in sorted(told, key=itemgetter(0)))
     return replace(run, source=replace(run.source, missing=(*run.source.missing, *sentences))) if sentences else run
 
 
@@ -270,7 +275,7 @@ METRICS = Format(
     name=metrics_log.NAME,
     looks_for=metrics_log.LOOKS_FOR,
     recognizes=lambda request: metrics_log.holds_metrics(request.path, request.options),
-    read=lambda request: metrics_log.read_metrics_log(request.path, request.options, QuarantineLog()),
+    read=metrics_log.read_metrics_log,
     takes=frozenset({"columns"}),
 )
 """Asked last, so that rollouts count where both are there."""

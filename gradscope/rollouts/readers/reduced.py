@@ -134,7 +134,7 @@ def write_part(run: Run, folder: Path) -> Path:
         inferred=_own(source.inferred),
         missing=_own(source.missing),
         quarantined=source.quarantined,
-        metrics=run.metrics,
+        metrics=dict(run.metrics),
         settings=run.settings,
         notes=run.notes,
         windows=run.windows,

@@ -20,7 +20,6 @@ _WEIGHTS = ("*.safetensors*", "pytorch_model*.bin", "*.distcp", "optimizer.pt")
 _PICKLES = ("*.pt", "*.pth", "*.pkl", "*.pickle", "*.dp", "*.bin")
 _EVENTS = "events.out.tfevents.*"
 _START = 65_536  # bytes of a file that are looked at
-_DECIMAL_COMMA = re.compile(r"(?:^|;)-?[0-9]+,[0-9]+(?:;|$)", re.MULTILINE)
 _LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; docs/logs.md has the others"
 """The switches that make the usual trainers log rollouts."""
 
@@ -110,11 +109,6 @@ def _is_wandb(path: Path) -> bool:
     return _is_file(path, "*.wandb") or _has(path, "*.wandb", *(f"{one}wandb-summary.json" for one in folders))
 
 
-def _has_semicolons(path: Path) -> bool:
-    header = _start_of(path).partition("\n")[0] if path.is_file() and suffix_of(path) == ".csv" else ""
-    return ";" in header and "," not in header
-
-
 def _is_text(path: Path) -> bool:
     start = _start_of(path) if path.is_file() and suffix_of(path) is None else ""
     return start.strip() != "" and "\0" not in start and not start.lstrip().startswith(("{", "["))
@@ -128,18 +122,6 @@ def _start_of(path: Path) -> str:
 def _unpacking(path: Path) -> str:
     unpack, into = ("python -m zipfile -e", " .") if path.suffix == ".zip" else ("tar -xf", "")
     return f"Unpack it and name what comes out: {unpack} {shlex.quote(str(path))}{into}"
-
-
-def _conversion(path: Path) -> str:
-    """The command that writes the same rows as Parquet, decimal commas as points."""
-    decimal = (
-        ", convert_options=csv.ConvertOptions(decimal_point=',')" if _DECIMAL_COMMA.search(_start_of(path)) else ""
-    )
-    read = f"csv.read_csv({str(path)!r}, parse_options=csv.ParseOptions(delimiter=';'){decimal})"
-    target = path.with_suffix(".parquet")
-    code = f"from pyarrow import csv, parquet; parquet.write_table({read}, {str(target)!r})"
-    quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
-    return f"Write it as Parquet and name that: python -c {quoted}"
 
 
 def _name_rollouts(path: Path) -> str:
@@ -199,11 +181,6 @@ _KNOWN = (
         is_it=lambda path: _is_file(path, "*.tar", "*.tar.gz", "*.tgz", "*.zip"),
         what="is an archive",
         instead=_unpacking,
-    ),
-    _Kind(
-        is_it=_has_semicolons,
-        what="has semicolons between its columns, and CSV has commas",
-        instead=_conversion,
     ),
     _Kind(
         is_it=_is_text,

@@ -183,17 +183,6 @@ def test_a_folder_of_runs_names_one_and_the_command_for_all(cli: Cli, tiny_run: 
     assert cli(*commands[1], "--output", tmp_path / "all.html").code == 0
 
 
-def test_columns_between_semicolons_are_rewritten_by_the_command_of_the_hint(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("semi.csv").write_text("prompt;reward;step\na;1;1\na;0;1\n")
-    program = shlex.split(refused(cli, "degeneracy", "semi.csv").partition("that: ")[2])
-    assert program[:2] == ["python", "-c"]
-    exec(program[2], {})
-    assert cli("degeneracy", "semi.parquet").code == 0
-
-
 def test_a_training_log_is_sent_to_the_command_that_reads_it(cli: Cli, log: Path) -> None:
     named = re.search(r"`gradscope (\w+)`", refused(cli, "passk", log))
     assert named is not None

@@ -59,8 +59,8 @@ def test_what_is_no_number_to_add_has_its_word(value: float, word: str) -> None:
 def test_courses_are_the_common_metrics_at_the_steps_that_have_them() -> None:
     metrics = {1: {"kl": 0.5, "own": 1.0}, 3: {"kl": 0.25, "reward": 2.0}, 2: {"kl": 1.0}}
     reward, kl = metric_courses(run_of(metrics=metrics))
-    assert (reward.name, reward.steps, reward.values, reward.mean.value) == ("reward", (3,), (2.0,), 2.0)
-    assert (kl.steps, kl.values) == ((1, 2, 3), (0.5, 1.0, 0.25))
+    assert (reward.name, *reward.steps, *reward.values, reward.mean.value) == ("reward", 3, 2.0, 2.0)
+    assert (list(kl.steps), list(kl.values)) == ([1, 2, 3], [0.5, 1.0, 0.25])
     assert (kl.largest_step, kl.smallest_step, kl.at(2), kl.mean.num_units) == (2, 3, 1.0, 3)
     assert kl.mean.interval is None
 

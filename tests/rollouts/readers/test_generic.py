@@ -497,3 +497,14 @@ def test_no_content_makes_a_reader_crash(lines: list[bytes], name: str) -> None:
             assert error.message  # noqa: PT017 - either outcome is right; any other exception is not
         else:
             assert run.source.num_rows == sum(r is not None for group in run.groups for r in group.rewards) > 0
+
+
+@pytest.mark.parametrize("more", ["", 'p3;1;"0,5;\n'], ids=["usual", "row by row"])
+@pytest.mark.parametrize("header", ["prompt_id;step;reward", '"prompt_id";"step, of the run";"reward"'])
+def test_a_csv_with_semicolons_may_have_decimal_commas(tmp_path: Path, header: str, more: str) -> None:
+    rows = "".join(f"p{place};1;{reward}\n" for place in (1, 2) for reward in ("0,5", "-1,25", "1", "1,2e"))
+    (tmp_path / "log.csv").write_text(f"{header}\n{rows}{more}")
+    column = header.split(";")[1].strip('"')
+    run = read_run(tmp_path / "log.csv", ReadOptions(columns=ColumnNames(step=column)))
+    rewards = [rollout.reward for group in run.groups for rollout in group.rollouts]
+    assert rewards == [0.5, -1.25, 1.0, None] * 2

@@ -13,7 +13,6 @@ from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import REPOSITORY
 
 TRL = REPOSITORY / "fixtures" / "logs" / "trl"
-ROWS = "prompt_id;step;reward\n" + "".join(f"p{place};1;{reward}\n" for place in (1, 2) for reward in ("0,5", "1,0"))
 BYTES = b"\x80\x04cos\nsystem\n"  # what a hostile pickle begins with: it must never be opened
 
 
@@ -87,25 +86,6 @@ def test_a_run_two_folders_down_is_named(tmp_path: Path) -> None:
     shutil.copytree(TRL, tmp_path / "a" / "run")
     with pytest.raises(InputError, match=r"is not a run itself, but .*run is"):
         read_run(tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "rows"), [("log.csv", ROWS), ("my $log's.csv", ROWS.replace(",", "."))], ids=["commas", "points"]
-)
-def test_a_csv_with_semicolons_is_refused_with_the_command_that_converts_it(
-    tmp_path: Path, name: str, rows: str
-) -> None:
-    log = tmp_path / name
-    log.write_text(rows)
-    with pytest.raises(InputError, match="has semicolons between its columns, and CSV has commas") as caught:
-        read_run(log)
-    _, _, pasted = (caught.value.hint or "").partition(": ")
-    program, *arguments = shlex.split(pasted)
-    assert program == "python"
-    subprocess.run([sys.executable, *arguments], check=True)
-    rewards = [one.reward for group in read_run(log.with_suffix(".parquet")).groups for one in group.rollouts]
-    assert rewards == [0.5, 1.0, 0.5, 1.0]
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "train.log", "README"])

@@ -6,6 +6,7 @@ several runs it is of where its file says so.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sqlite3
@@ -14,14 +15,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, pairwise
+from itertools import count, groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
+import msgspec
+import numpy as np
+import pyarrow as pa
+
 from gradscope.errors import InputError
-from gradscope.outside.limits import MOST_ROW, in_mib, most
+from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits
 from gradscope.outside.plain_json import parse_json
+from gradscope.progress import no_progress
+from gradscope.results.source import BLANK, CUT_OFF
+from gradscope.rollouts.arrays import to_filled, to_numpy
 from gradscope.rollouts.event_file import scalars_in
 from gradscope.rollouts.readers.metrics_alone.published import (
     MLFLOW_LINE,
@@ -33,22 +42,28 @@ from gradscope.rollouts.readers.metrics_alone.published import (
     number_or_text,
     outputs_of_notebook,
     rows_of_table,
-    scalar_saved,
     scalars_saved,
     tables_of_markdown,
     tables_of_page,
+    tag_of,
 )
+from gradscope.rollouts.readers.metrics_alone.rows import Column, MetricTable, Piece, as_tables
+from gradscope.rollouts.readers.parsing.cells import whole_number
 from gradscope.rollouts.readers.parsing.jsonl import (
     BOM,
+    COMPRESSED,
+    MOST_FLAWED,
     document_bytes,
     named_if_unreadable,
     open_bytes,
     parse_line,
     read_bytes,
-    read_jsonl,
 )
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.tables import Row, read_csv, read_json_rows, read_parquet_rows
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
+from gradscope.rollouts.readers.parsing.tables import Row, read_json_rows, read_parquet_rows
+from gradscope.rollouts.readers.reduction.lines import OddRow, blocks_in
+from gradscope.rollouts.readers.reduction.processes import csv_blocks
+from gradscope.rollouts.step_metrics import Counts, Numbers
 
 Cells = Mapping[str, Any]
 
@@ -62,7 +77,41 @@ class MetricRow:
     run: str = ""  # the run that it is of, where its file names one beside the cells
 
 
-Rows = Iterator[MetricRow]
+class MetricsLog(WatchedLog):
+    """What a reading of metrics sets aside, which also knows whether a file ends in such a row."""
+
+    _last = ""
+
+    def add(self, reason: str, location: str, num_rows: int = 1) -> None:
+        """Set aside, and remembered until the next row."""
+        super().add(reason, location, num_rows)
+        if reason not in (BLANK, CUT_OFF):
+            self._last = f"{location}: {reason}"
+
+    def met(self) -> None:
+        """Told that a row was read."""
+        self._last = ""
+
+    def judged(self, piece: Piece, bad: Counts) -> None:
+        """Told which rows of a piece have a step that is none."""
+        if not len(bad):
+            return
+        reason, last = "the step is not a whole number", self._last
+        self.add(reason, piece.location(bad[0]), len(bad))
+        ends_so = bad[-1] == len(piece.numbers) - 1
+        self._last = last or (f"{piece.location(bad[-1])}: {reason}" if ends_so else "")
+
+    def ended(self) -> None:
+        """Told that a file was read to its end."""
+        if self._last:
+            what = f"{self._last}; it is the file's last row, so the run may go on beyond what was read."
+            self.lose(InputError(what, hint="Copy the file again."))
+        self._last = ""
+
+
+Rows = Iterator[MetricRow | Row | Piece]
+_FEW, _MANY = 1 << 8, 1 << 14  # rows that are a piece, at first and later
+_SMALL, _LARGE = 1 << 16, 8 << 20  # the same in bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +120,50 @@ class MetricFile:
 
     title: str  # what it is, in words
     path: Path  # where it lies
-    read: Callable[[Path, QuarantineLog], Iterator[MetricRow | Row]]
+    read: Callable[[Path, MetricsLog], Rows]
     """Its rows; an :class:`InputError` where it cannot be read to its end."""
 
-    def rows(self, aside: QuarantineLog) -> Rows:
-        """Its rows; what cannot be read is set aside."""
+    def pieces(self, aside: MetricsLog) -> Iterator[Piece]:
+        """Its rows, some of them at a time; what cannot be read is set aside."""
+        waiting: list[MetricRow] = []
+        size = _FEW
+        for row in self._rows(aside):
+            if not isinstance(row, Piece):
+                aside.met()
+                waiting.append(row if isinstance(row, MetricRow) else MetricRow(*row))
+            if isinstance(row, Piece) or len(waiting) == size:
+                yield from _pieces(waiting)
+                size, waiting = min(2 * size, _MANY), []
+            if isinstance(row, Piece):
+                yield row
+        yield from _pieces(waiting)
+
+    def _rows(self, aside: MetricsLog) -> Rows:
         try:
-            for row in self.read(self.path, aside):
-                yield row if isinstance(row, MetricRow) else MetricRow(*row)
+            yield from self.read(self.path, aside)
         except InputError as error:
             aside.lose(error)
+
+    def first_pieces(self, number: int) -> list[Piece]:
+        """The first of them, with at least so many rows; what else it holds is met when it is read."""
+        pieces = list[Piece]()
+        with closing(self.pieces(MetricsLog(no_progress, ()))) as rest:  # type: ignore[type-var]
+            while number > 0 and (piece := next(rest, None)) is not None:
+                pieces.append(piece)
+                number -= len(piece.numbers)
+        return pieces
+
+
+def _pieces(rows: Sequence[MetricRow]) -> Iterator[Piece]:
+    """Rows as pieces of one place each."""
+    places = [row.location.rpartition(":") for row in rows]
+    for where, some in groupby(range(len(rows)), key=lambda at: places[at][0]):
+        chosen = list(some)
+        yield Piece(
+            where=where,
+            numbers=np.array([int(places[at][2]) for at in chosen], dtype=np.int64),
+            tables=as_tables([rows[at].cells for at in chosen], [rows[at].run for at in chosen]),
+        )
 
 
 def opened(file: Path) -> MetricFile | None:
@@ -103,7 +186,7 @@ def opened(file: Path) -> MetricFile | None:
         case ".json":
             return MetricFile("metrics in JSON", file, partial(read_json_rows, rows_in=partial(_rows_in, file)))
         case ".jsonl" | ".ndjson":
-            return MetricFile("metrics in JSON lines", file, read_jsonl)
+            return MetricFile("metrics in JSON lines", file, _json_lines)
         case ".csv" | ".tsv":
             return MetricFile("a table of metrics", file, _table)
         case ".ipynb":
@@ -126,6 +209,10 @@ def _rows_in(file: Path, document: Any) -> Sequence[Any]:
     lists = [document[key] for key in ("log_history", "history", "data", "rows") if isinstance(document.get(key), list)]
     if lists:
         return cast(Sequence[Any], lists[0])
+    rows = {key: value for key, value in document.items() if isinstance(value, dict)}
+    by_step = len(rows) == len(document) and all(map(_is_step, rows))
+    if by_step and not all(_is_step(key) for row in rows.values() for key in row):
+        return [{"step": key, **row} for key, row in rows.items()]
     columns = {key: value for key, value in document.items() if isinstance(value, list | dict)}
     lengths = {len(value) for value in columns.values()}
     if len(columns) < len(document) or len(lengths) != 1:
@@ -138,44 +225,142 @@ def _rows_in(file: Path, document: Any) -> Sequence[Any]:
     return [{key: value[at] for key, value in columns.items()} for at in keys]
 
 
-def _table(file: Path, aside: QuarantineLog) -> Rows:
-    """A CSV with a head. Columns ``RUN - METRIC`` of W&B's export are of several runs, and ``__MIN`` of none."""
-    for location, cells in read_csv(file, aside):
-        if tuple(cells) == SAVED_SCALARS:
-            yield MetricRow(location, scalar_saved(file, [*map(number_or_text, cells.values())]))
-            continue
-        shared: dict[str, Any] = {}
-        of_run: dict[str, dict[str, Any]] = {}
-        for name, cell in cells.items():
-            run, _, metric = name.rpartition(" - ")
-            if not (run and metric):
-                shared[name] = number_or_text(cell)
-            elif cell and not metric.endswith(("__MIN", "__MAX")):
-                of_run.setdefault(run, {})[metric] = number_or_text(cell)
-        is_export = any(run and metric for run, _, metric in (name.rpartition(" - ") for name in cells))
-        for run, values in of_run.items() if is_export else [("", {})]:
-            yield MetricRow(location, {**shared, **values}, run)
+def _is_step(key: str) -> bool:
+    return whole_number(key) is not None
 
 
-def _events(file: Path, aside: QuarantineLog) -> Rows:
+def _sizes() -> Iterator[int]:
+    return (min(_SMALL << doubled, _LARGE) for doubled in count())
+
+
+def _json_lines(file: Path, aside: MetricsLog) -> Rows:
+    """Lines of JSON; a line that the decoder refuses is read alone."""
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    packed = file.suffix in COMPRESSED
+    num_lines = last = 0
+    for block in blocks_in(file, sizes=_sizes()):
+        if block.lost is not None:
+            raise block.lost
+        rows, at, bounds = block.decoded(decoder)
+        others = block.odd_rows(bounds, np.setdiff1d(np.arange(len(bounds) - 1), at).tolist())
+        alone = [(one.at, one.row) for one in others if isinstance(one.row, dict)]
+        if alone:
+            numbered = sorted([*zip(at.tolist(), rows, strict=True), *alone], key=itemgetter(0))
+            rows, at = [row for _, row in numbered], np.array([number for number, _ in numbered])
+        end = int(at[-1]) if rows else -1
+        _set_aside(file, aside, others, num_lines, end)
+        aside.passed(0 if packed else len(block.data), len(rows))
+        if rows:
+            last = num_lines + end + 1
+            yield Piece(where=str(file), numbers=at + num_lines + 1, tables=as_tables(rows))
+        num_lines += len(bounds) - 1
+        if num_lines - last > most(MOST_FLAWED):
+            what = f"{file} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on."
+            raise InputError(what, hint=raise_limits(file))
+    if packed:
+        aside.passed(file.stat().st_size, 0)
+
+
+def _set_aside(file: Path, aside: MetricsLog, odd: Iterable[OddRow], num_lines: int, end: int) -> None:
+    """Set the lines without a row of a block aside, whose last row is at ``end``: of several the ends."""
+    flawed = [one for one in odd if isinstance(one.row, str)]
+    for is_behind in (False, True):
+        for one in (one for one in flawed if (one.at > end) == is_behind):
+            first = num_lines + one.at + 1
+            for number, num_rows in ((first, one.count - 1), (first + one.count - 1, 1)):
+                if num_rows:
+                    aside.add(str(one.row), f"{file}:{number}", num_rows)
+        if not is_behind and end >= 0:
+            aside.met()
+
+
+def _table(file: Path, aside: MetricsLog) -> Rows:
+    """A CSV with a head."""
+    num_lines = done = 0
+    for block in csv_blocks(file, None, _sizes(), with_null=True):
+        rows = [(one.at, one.row) for one in block.odd if isinstance(one.row, dict)]
+        lines, columns = block.lines, dict[str, Column]()
+        if block.batch is not None:
+            columns = {name: _cells(block.batch.column(name)) for name in block.batch.schema.names}
+        elif rows:
+            lines = np.array([at for at, _ in rows])
+            columns = {name: [number_or_text(row[name]) for _, row in rows] for name in rows[0][1]}
+        _set_aside(file, aside, block.odd, num_lines, int(lines[-1]) if len(lines) else -1)
+        if len(lines):
+            yield _table_piece(file, columns, lines + num_lines + 1)
+        num_lines += block.num_lines
+        aside.passed(block.end - done, len(lines))
+        done = block.end
+    if file.suffix in COMPRESSED:
+        aside.passed(file.stat().st_size, 0)
+
+
+def _cells(cells: pa.Array) -> Column:
+    """The numbers of a column of text, where null is the empty one; its texts and numbers where it has any text."""
+    try:
+        numbers = cells.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return [number_or_text(cell or "") for cell in cells.to_pylist()]
+    values = to_filled(numbers, math.nan)
+    if not numbers.null_count:
+        return Numbers(None, values)
+    at = np.flatnonzero(to_numpy(numbers.is_valid().cast(pa.int8())))
+    return Numbers(at, values[at])
+
+
+def _table_piece(file: Path, columns: Mapping[str, Column], numbers: Counts) -> Piece:
+    """Rows of a table. Columns ``RUN - METRIC`` of W&B's export are of several runs, and ``__MIN`` of none."""
+    at, where = np.arange(len(numbers)), str(file)
+    if tuple(columns) == SAVED_SCALARS:
+        _, step, value = columns.values()
+        columns = {"step": step, tag_of(file): value}
+    parts = {name: name.rpartition(" - ") for name in columns}
+    shared = {name: columns[name] for name, (run, _, metric) in parts.items() if not (run and metric)}
+    whole = MetricTable(at=at, columns=shared)
+    if len(shared) == len(columns):
+        return Piece(where=where, numbers=numbers, tables=[whole])
+    of_run: dict[str, dict[str, Column]] = {}
+    for name, (run, _, metric) in parts.items():
+        if name not in shared and not metric.endswith(("__MIN", "__MAX")):
+            of_run.setdefault(run, {})[metric] = columns[name]
+    tables = []
+    for run, cells in of_run.items():
+        filled = np.unique(np.concatenate([_filled(one, at) for one in cells.values()]))
+        if len(filled):
+            tables.append(MetricTable(at=at, columns={**shared, **cells}, run=run).take(filled))
+    return Piece(where=where, numbers=numbers, tables=tables)
+
+
+def _filled(cells: Column, at: Counts) -> Counts:
+    """The rows that have a cell which is not empty."""
+    if isinstance(cells, Numbers):
+        return at if cells.at is None else cells.at
+    return np.array([place for place, cell in enumerate(cells) if cell != ""], dtype=np.int64)
+
+
+def _events(file: Path, aside: MetricsLog) -> Rows:
     damaged = aside.of_metrics(file)
     try:
         scalars = scalars_in(file, damaged)
     except (OSError, InputError) as error:
         damaged(str(error).rstrip("."))
         return
-    for number, (step, values) in enumerate(sorted(scalars.items()), start=1):
-        yield MetricRow(f"{file}:{number}", {**values, "step": step})
+    aside.passed(file.stat().st_size, len(scalars))
+    at = np.arange(len(scalars))
+    columns = {**scalars.columns, "step": Numbers(None, scalars.steps.astype(np.float64))}
+    yield Piece(where=str(file), numbers=at + 1, tables=[MetricTable(at=at, columns=columns)])
 
 
+PLACE = "gradscope/step_is_place"  # key of a row whose step is its place among the rows of a console
 _IS_TABLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql NOT LIKE '%GENERATED%'"
 _MOST_STEPS_OF_SQL = 1 << 31  # virtual instructions of a query: a table that was made to never end does
 
 
-def _trackio(file: Path, aside: QuarantineLog) -> Rows:
+def _trackio(file: Path, aside: MetricsLog) -> Rows:
     """Trackio's table of metrics, whose JSON it writes as bytes, and older releases of it as text."""
     for location, (run, step, cell) in trackio_rows(file, "metrics", ("run_name", "step", "metrics"), aside):
         text = cell.encode() if isinstance(cell, str) else cell
+        aside.passed(len(text) if isinstance(text, bytes) else 0)
         row = parse_line(text + b"\n") if isinstance(text, bytes) else "the metrics are no text"
         if isinstance(row, str):
             aside.add(row, location)
@@ -219,9 +404,10 @@ def trackio_rows(
             aside.lose(InputError(f"{file} cannot be read to its end: {error}.", hint="Copy the database again."))
 
 
-def _texts(file: Path, aside: QuarantineLog) -> Iterator[tuple[str, str]]:
+def _texts(file: Path, aside: MetricsLog) -> Iterator[tuple[str, str]]:
     """The lines of a file, each with its location; what is no text is set aside."""
     for number, line in enumerate(read_bytes(file), start=1):
+        aside.passed(0 if file.suffix in COMPRESSED else len(line))
         if len(line) > most(MOST_ROW):
             aside.add(f"the line is longer than {in_mib(most(MOST_ROW))}", f"{file}:{number}")
             continue
@@ -231,12 +417,12 @@ def _texts(file: Path, aside: QuarantineLog) -> Iterator[tuple[str, str]]:
             aside.add("the line is not UTF-8", f"{file}:{number}")
 
 
-def _console(file: Path, aside: QuarantineLog) -> Rows:
+def _console(file: Path, aside: MetricsLog) -> Rows:
     """What a trainer printed. The step of a dictionary without one is its bar of progress's, else its place."""
     yield from _printed(_texts(file, aside), aside)
 
 
-def _printed(lines: Iterable[Text], aside: QuarantineLog) -> Rows:
+def _printed(lines: Iterable[Text], aside: MetricsLog) -> Rows:
     printed = PrintedLines()
     for location, line in lines:
         values = printed.read(location, line)
@@ -250,7 +436,7 @@ def _printed(lines: Iterable[Text], aside: QuarantineLog) -> Rows:
         yield MetricRow(location, {"step": bar if is_counted else place, **values, PLACE: float(not is_counted)})
 
 
-def _tables_in(file: Path, aside: QuarantineLog, find: Callable[[str], Sequence[Table]]) -> Rows:
+def _tables_in(file: Path, aside: MetricsLog, find: Callable[[str], Sequence[Table]]) -> Rows:
     text = "\n".join(line for _, line in _texts(file, aside))
     yield from _tables(file, [(place, table) for place, table in enumerate(find(text), start=1)])
 
@@ -263,7 +449,7 @@ def _tables(file: Path, tables: Sequence[tuple[int, Table]]) -> Rows:
             yield MetricRow(f"{file}:{place}:{number}", row, f"table {place}" if len(rows) > 1 else "")
 
 
-def _notebook(file: Path, aside: QuarantineLog) -> Rows:
+def _notebook(file: Path, aside: MetricsLog) -> Rows:
     """The tables that a trainer kept in a notebook's outputs; where there are none, what it printed there."""
     data = document_bytes(file)
     try:
@@ -276,7 +462,7 @@ def _notebook(file: Path, aside: QuarantineLog) -> Rows:
     yield from rows or _printed(((place, line) for place, text in printed for line in text.splitlines()), aside)
 
 
-def _mlflow(file: Path, aside: QuarantineLog) -> Rows:
+def _mlflow(file: Path, aside: MetricsLog) -> Rows:
     """MLflow's file of one metric: a time, a value and a step a line."""
     name = mlflow_name(file)
     for location, line in _texts(file, aside):
@@ -285,11 +471,3 @@ def _mlflow(file: Path, aside: QuarantineLog) -> Rows:
             yield MetricRow(location, {name: number_or_text(cells[1]), "step": number_or_text(cells[2])})
         else:
             aside.add("the line is no time, value and step", location)
-
-
-PLACE = "gradscope/step_is_place"  # key of a row whose step is its place among the rows of a console
-
-
-def first_rows(file: MetricFile, number: int) -> list[MetricRow]:
-    """The first rows of a file; what else it holds is met when it is read."""
-    return list(islice(file.rows(QuarantineLog()), number))

@@ -11,11 +11,14 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Literal
 
-from gradscope.errors import UsageError
+import numpy as np
 
-Numbers = Mapping[str, float]
+from gradscope.errors import UsageError
+from gradscope.rollouts.step_metrics import Floats, Numbers, StepMetrics
+
 MetricStyle = Literal["share", "norm", "count"]
 
 
@@ -25,7 +28,7 @@ class Derived:
 
     keys: tuple[str, ...]  # the keys that it is made of, all of which a step must have
     formula: str  # the same in words, with the keys
-    make: Callable[..., float]  # the number, from the values of the keys in order; NaN where they make none
+    make: Callable[..., Floats]  # the number, from the values of the keys in order; NaN where they make none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +42,9 @@ class CommonMetric:
     derived: tuple[Derived, ...] = ()  # what it is made of where no log has it itself
 
 
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else math.nan
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    with np.errstate(all="ignore"):
+        return np.where(whole != 0, part / whole, math.nan)
 
 
 def _one_minus(key: str) -> Derived:
@@ -186,14 +190,11 @@ class Naming:
 
     parts: Mapping[str, Derived]  # common name -> what it is made of; of a number that the log has itself, that
 
-    def apply(self, numbers: Numbers) -> dict[str, float]:
-        """A step's numbers under their common names, and beside these under the trainer's own."""
-        named = {
-            name: one.make(*(numbers[key] for key in one.keys))
-            for name, one in self.parts.items()
-            if all(key in numbers for key in one.keys)
-        }
-        return {**named, **{key: value for key, value in numbers.items() if key not in named}}
+    def apply(self, metrics: StepMetrics) -> StepMetrics:
+        """A log's numbers under their common names, and beside these under the trainer's own."""
+        named = {name: _made(one, metrics) for name, one in self.parts.items()}
+        columns = {name: _or_else(one, metrics.columns.get(name), len(metrics)) for name, one in named.items()}
+        return StepMetrics(metrics.steps, {**columns, **{k: v for k, v in metrics.columns.items() if k not in columns}})
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -237,26 +238,45 @@ def naming_of(keys: Iterable[str], given: Mapping[str, str]) -> Naming:
     return Naming(parts)
 
 
-def impossible_shares(metrics: Mapping[int, dict[str, float]]) -> Iterator[str]:
-    """Make each share of a step that is none NaN, in place, so that no mean and no gate takes it for a number.
+def _made(derived: Derived, metrics: StepMetrics) -> Numbers:
+    """A number at the steps that have all its parts."""
+    parts = [metrics.columns[key] for key in derived.keys]
+    places = [one.at for one in parts if one.at is not None]
+    at = reduce(np.intersect1d, places) if places else None
+    return Numbers(at, derived.make(*(one.values if at is None else one.take(at).values for one in parts)))
 
-    Args:
-        metrics: Step -> common name -> number.
 
-    Yields:
-        Of each metric that has some, how many, and the first.
+def _or_else(first: Numbers, second: Numbers | None, size: int) -> Numbers:
+    """A number, and where there is none another."""
+    if first.at is None or second is None:
+        return first
+    every = np.arange(size)
+    is_left = np.ones(size, dtype=np.bool_)
+    is_left[first.at] = False
+    left = np.intersect1d(every[is_left], every if second.at is None else second.at)
+    at = np.concatenate([first.at, left])
+    order = np.argsort(at)
+    return Numbers(at[order], np.concatenate([first.values, second.take(left).values])[order])
+
+
+def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[str, ...]]:
+    """Metrics with NaN in place of each share that is none, so that no mean and no gate takes it for a number.
+
+    Returns:
+        The metrics, and of each that had some, how many, and the first.
     """
-    for name in (metric.name for metric in COMMON if metric.style == "share"):
-        wrong = {}
-        for step, values in metrics.items():
-            if not math.isnan(value := values.get(name, math.nan)):
-                values[name] = min(max(value, 0.0), 1.0)
-                if abs(value - values[name]) > _ROUNDING:
-                    wrong[step], values[name] = value, math.nan
-        if wrong:
-            step, value = next(iter(wrong.items()))
-            where = f"{len(wrong):,} of {len(metrics):,} steps ({value:g} at step {step})"
-            yield f"{name} is no share at {where}: that counts as NaN."
+    columns, told = dict(metrics.columns), []
+    for name in (metric.name for metric in COMMON if metric.style == "share" and metric.name in columns):
+        one = columns[name]
+        share = np.clip(one.values, 0.0, 1.0)
+        is_wrong = np.abs(one.values - share) > _ROUNDING
+        columns[name] = Numbers(one.at, np.where(is_wrong, math.nan, share))
+        if is_wrong.any():
+            steps, values = metrics.course(name)
+            first = f"{values[is_wrong][0]:g} at step {steps[is_wrong][0]}"
+            where = f"{np.count_nonzero(is_wrong):,} of {len(metrics):,} steps ({first})"
+            told.append(f"{name} is no share at {where}: that counts as NaN.")
+    return StepMetrics(metrics.steps, columns), tuple(told)
 
 
 def given_names(words: Sequence[str] | None) -> dict[str, str]:

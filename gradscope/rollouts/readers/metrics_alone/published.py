@@ -7,13 +7,12 @@ Trainers show the same numbers under names of their own typography, such as ``Tr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from gradscope.outside.numerals import number_from
-from gradscope.rollouts.readers.parsing.cells import is_number
 
 Text = tuple[str, str]  # location and text of a line
 Table = list[list[str]]  # rows of cells, the head first
@@ -221,31 +220,10 @@ SAVED_SCALARS = ("Wall time", "Step", "Value")
 """Columns of a CSV that TensorBoard's page saves; its JSON is a list of the same triples."""
 
 
-def scalar_saved(file: Path, triple: Sequence[Any]) -> dict[str, Any]:
-    """The row of one of these triples."""
-    _, step, value = triple
-    return {"step": step, tag_of(file): value}
-
-
 def scalars_saved(triples: Sequence[Any], file: Path) -> list[Any]:
     """Rows of a JSON document that TensorBoard's page saved; other elements stay as they are."""
     is_triple = [isinstance(one, list) and len(one) == len(SAVED_SCALARS) for one in triples]
-    return [scalar_saved(file, one) if is_one else one for one, is_one in zip(triples, is_triple, strict=True)]
-
-
-_MOST_NUMBERS = 4  # of a row of a long table: its value, and step, epoch and time; more are metrics of their own
-_LONG_NAMES = ("metric", "metric_name", "name", "key", "tag", "variable")
-
-
-def unpivoted(cells: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row of a long table, ``step, metric, value``, as the row of that metric; other rows as they are.
-
-    >>> unpivoted({"step": 1, "metric": "reward", "value": 0.5})
-    {'step': 1, 'reward': 0.5}
-    >>> unpivoted({"step": 1, "name": "a", "value": 0.1, "loss": 2.0, "kl": 0.0, "reward": 1.0})["name"]
-    'a'
-    """
-    name = next((key for key in _LONG_NAMES if isinstance(cells.get(key), str)), None)
-    if name is None or "value" not in cells or sum(map(is_number, cells.values())) > _MOST_NUMBERS:
-        return cells
-    return {key: cell for key, cell in cells.items() if key not in (name, "value")} | {cells[name]: cells["value"]}
+    return [
+        {"step": one[1], tag_of(file): one[2]} if is_one else one
+        for one, is_one in zip(triples, is_triple, strict=True)
+    ]

@@ -72,12 +72,14 @@ class CsvRows:
         csv.field_size_limit(sys.maxsize)  # completions outgrow the default of 128 KiB; rows have a limit of their own
         self._path = path
         self._source = lines
-        self._waiting: deque[bytes] = deque()
+        first = next(lines, b"")
+        self._waiting: deque[bytes] = deque([first] if first else [])
+        self.delimiter = _delimiter_of(path, first)
         self._taken: list[bytes] = []
         self.num_lines = 0  # lines of the rows so far
         self._size = 0
         self._most = self._left = most(MOST_ROW)
-        self._reader = partial(csv.reader, strict=True, delimiter=delimiter_of(path))
+        self._reader = partial(csv.reader, strict=True, delimiter=self.delimiter)
         self._rows = self._reader(self._lines())
         self.before: list[tuple[int, str]] = []
         """Lines before the header that are no row, each with its number and the reason."""
@@ -119,6 +121,8 @@ class CsvRows:
             return "the line is not UTF-8"
         if self.twice is not None:
             return TWICE.format(self.twice)
+        if self.delimiter == ";":
+            cells = [re.sub(DECIMAL_COMMA, r"\1.\2", cell) for cell in cells]
         return dict(zip(self.header, cells, strict=True))
 
     def skip(self, num_lines: int) -> None:
@@ -177,6 +181,9 @@ class CsvRows:
         self._taken.clear()
         self._size = 0
 
+
+DECIMAL_COMMA = "^([+-]?[0-9]+),([0-9]+)$"
+"""A number as it is written where semicolons stand between cells."""
 
 Row = tuple[str, dict[str, Any]]  # ``file:line`` and the row's cells
 
@@ -257,9 +264,12 @@ def is_untyped(path: Path) -> bool:
     return suffix_of(path) in (".csv", ".tsv")
 
 
-def delimiter_of(path: Path) -> str:
-    """What stands between the cells of a CSV or TSV."""
-    return "\t" if suffix_of(path) == ".tsv" else ","
+def _delimiter_of(path: Path, first: bytes) -> str:
+    """What stands between the cells of a CSV or TSV; semicolons where its first line has no comma outside quotes."""
+    if suffix_of(path) == ".tsv":
+        return "\t"
+    outside = re.sub(rb'"[^"]*"', b"", first)
+    return ";" if b";" in outside and b"," not in outside else ","
 
 
 def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import IO, Any
 
@@ -99,15 +99,18 @@ class LineBlock:
         return list(_odd_rows(self, bounds, numbers))
 
 
-def blocks_in(path: Path, start: int = 0, end: int | None = None) -> Iterator[LineBlock]:
-    """The lines that begin within some bytes of a file, or from ``start`` on, block after block."""
-    at = start
+def blocks_in(
+    path: Path, start: int = 0, end: int | None = None, sizes: Iterator[int] | None = None
+) -> Iterator[LineBlock]:
+    """The lines that begin within some bytes of a file, or from ``start`` on, block after block of about a size."""
+    at, sizes = start, sizes or repeat(BLOCK)
     try:
         with open_bytes(path) as stream:
             if start:
                 at = _seek_line(stream, start, end)
             while end is None or at < end:
-                data, skipped = _whole_lines(stream, BLOCK if end is None else min(BLOCK, end - at))
+                size = next(sizes)
+                data, skipped = _whole_lines(stream, size if end is None else min(size, end - at))
                 if not data:
                     break
                 offset = at

@@ -11,7 +11,10 @@ import signal
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -24,7 +27,7 @@ from gradscope.outside.limits import MOST_ROW, most
 from gradscope.results.source import TWICE
 from gradscope.rollouts.arrays import to_indices
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, named_if_unreadable, open_bytes
-from gradscope.rollouts.readers.parsing.tables import CsvRows, delimiter_of, parquet_batches, suffix_of
+from gradscope.rollouts.readers.parsing.tables import DECIMAL_COMMA, CsvRows, parquet_batches, suffix_of
 from gradscope.rollouts.readers.reduction.columns import Cells, LineColumns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, is_text, scan_range, scan_small
 from gradscope.rollouts.readers.reduction.parts import Counts, part_of_columns
@@ -62,27 +65,77 @@ def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool
 
 
 def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
+    for block in csv_blocks(path, columns.names):
+        batch, lines = block.batch, block.lines
+        if batch is None:
+            yield Scanned(file=file, end=block.end, num_rows=block.num_lines, odd=block.odd)
+            continue
+        cells = Cells.of_batch(batch, path, from_text=True)
+        part, at, is_odd = part_of_columns(columns.take(cells), lines, with_texts=with_texts)
+        odd = [
+            OddRow(at=int(lines[row]), row=block.alone(row), start=0, end=0) for row in np.flatnonzero(is_odd).tolist()
+        ]
+        yield Scanned(file=file, end=block.end, num_rows=block.num_lines, part=part, at=at if odd else None, odd=odd)
+
+
+_NO_LINES = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvBlock:
+    """Some lines of a CSV file: a batch of rows, or rows that the row reader made."""
+
+    end: int  # bytes of the file that were read; 0 of a compressed one
+    num_lines: int
+    header: tuple[str, ...]  # the names of its columns
+    batch: pa.RecordBatch | None = None  # the chosen columns, as text, null where ``with_null`` and a cell is empty
+    lines: Counts = field(default_factory=_NO_LINES.copy)  # the number of the first line of each row within the block
+    alone: Callable[[int], dict[str, str] | str] = lambda _: ""  # what the row reader says of a row of the batch
+    odd: list[OddRow] = field(default_factory=list)  # rows without a batch
+
+
+def csv_blocks(
+    path: Path, names: Collection[str] | None, sizes: Iterator[int] | None = None, *, with_null: bool = False
+) -> Iterator[CsvBlock]:
+    """The lines of a CSV file, block after block.
+
+    Args:
+        path: The file.
+        names: The columns that are read, where it has them; None: all.
+        sizes: Bytes of each block.
+        with_null: Whether an empty cell is null.
+
+    Raises:
+        InputError: It cannot be read, or so many quotes are not closed that its rows cannot be told apart.
+    """
+    sizes = sizes or repeat(BLOCK)
     with named_if_unreadable(path), open_bytes(path) as stream:
         source = _Source(stream, is_packed=path.suffix in COMPRESSED)
         rows = CsvRows(path, source)
+        chosen = [name for name in rows.header if names is None or name in names]
         odd = [OddRow(at=number - 1, row=why, start=0, end=0) for number, why in rows.before]
-        yield Scanned(file=file, end=source.end, num_rows=rows.num_lines, odd=odd)
+        yield CsvBlock(end=source.end, num_lines=rows.num_lines, header=rows.header, odd=odd)
         source.give_back(rows.given_back())
-        while data := _whole_rows(source):
-            taken = _csv_batch(data, rows.header, columns.names, delimiter_of(path)) if rows.twice is None else None
+        while data := _whole_rows(source, next(sizes)):
+            taken = None if rows.twice is not None else _csv_batch(data, rows, chosen, with_null=with_null)
             if taken is None:
                 source.give_back(data)
-                yield from _by_row(file, source, rows, len(data))
+                yield from _by_row(source, rows, len(data))
                 continue
-            batch, bounds, line_of_row, num_lines = taken
-            cells = Cells.of_batch(batch, path, from_text=True)
-            part, at, is_odd = part_of_columns(columns.take(cells), line_of_row, with_texts=with_texts)
-            odd = [
-                OddRow(at=int(line_of_row[row]), row=rows.alone(data[bounds[row] : bounds[row + 1]]), start=0, end=0)
-                for row in np.flatnonzero(is_odd).tolist()
-            ]
+            batch, bounds, lines, num_lines = taken
             rows.skip(num_lines)
-            yield Scanned(file=file, end=source.end, num_rows=num_lines, part=part, at=at if odd else None, odd=odd)
+            yield CsvBlock(
+                end=source.end,
+                num_lines=num_lines,
+                header=rows.header,
+                batch=batch,
+                lines=lines,
+                alone=partial(_alone, rows, data, bounds),
+            )
+
+
+def _alone(rows: CsvRows, data: bytes, bounds: Counts, row: int) -> dict[str, str] | str:
+    return rows.alone(data[bounds[row] : bounds[row + 1]])
 
 
 class _Source:
@@ -120,7 +173,7 @@ class _Source:
         return line
 
 
-def _by_row(file: int, source: _Source, rows: CsvRows, num_bytes: int) -> Iterator[Scanned]:
+def _by_row(source: _Source, rows: CsvRows, num_bytes: int) -> Iterator[CsvBlock]:
     """The rows that begin within so many next bytes, as the row reader reads them."""
     while num_bytes > 0:
         before, odd = rows.num_lines, list[OddRow]()
@@ -132,13 +185,13 @@ def _by_row(file: int, source: _Source, rows: CsvRows, num_bytes: int) -> Iterat
             number, row, size = found
             odd.append(OddRow(at=number - 1 - before, row=row, start=0, end=0))
             num_bytes -= size
-        yield Scanned(file=file, end=source.end, num_rows=rows.num_lines - before, odd=odd)
+        yield CsvBlock(end=source.end, num_lines=rows.num_lines - before, header=rows.header, odd=odd)
     source.give_back(rows.given_back())
 
 
-def _whole_rows(source: _Source) -> bytes:
+def _whole_rows(source: _Source, size: int) -> bytes:
     """The next rows, as far as quotes tell where they end; nothing at the end."""
-    data = source.read(BLOCK)
+    data = source.read(size)
     while data:
         letters = np.frombuffer(data, dtype=np.uint8)
         cut = data.rfind(b"\n") + 1
@@ -148,7 +201,7 @@ def _whole_rows(source: _Source) -> bytes:
         if cut:
             source.give_back(data[cut:])
             return data[:cut]
-        more = source.read(BLOCK) if len(data) <= most(MOST_ROW) else b""
+        more = source.read(size) if len(data) <= most(MOST_ROW) else b""
         if not more:
             break
         data += more
@@ -162,7 +215,7 @@ def _ends_of_rows(letters: np.ndarray, quotes: Counts) -> Counts:
 
 
 def _csv_batch(
-    data: bytes, header: tuple[str, ...], names: tuple[str, ...], delimiter: str
+    data: bytes, rows: CsvRows, names: list[str], *, with_null: bool
 ) -> tuple[pa.RecordBatch, Counts, Counts, int] | None:
     """A block's rows, where each begins and the last ends, its line, and how many lines; None: for the row reader."""
     import pyarrow.csv as arrow_csv  # 10 ms that no other log needs
@@ -172,26 +225,34 @@ def _csv_batch(
     returns = np.flatnonzero(letters == _RETURN) if b"\r" in data else np.zeros(0, dtype=np.int64)
     is_plain = bool((letters[returns + 1] == _END).all()) and not data.startswith(BOM) and is_text(data)
     quotes = np.flatnonzero(letters == _QUOTE) if b'"' in data else np.zeros(0, dtype=np.int64)
-    if not is_plain or not _are_cells(letters, quotes, ord(delimiter)):
+    if not is_plain or not _are_cells(letters, quotes, ord(rows.delimiter)):
         return None
     ends = _ends_of_rows(letters, quotes)
     try:
         table = arrow_csv.read_csv(
             pa.BufferReader(data),
-            read_options=arrow_csv.ReadOptions(use_threads=False, column_names=list(header), block_size=len(data) + 1),
+            read_options=arrow_csv.ReadOptions(
+                use_threads=False, column_names=list(rows.header), block_size=len(data) + 1
+            ),
             parse_options=arrow_csv.ParseOptions(
-                delimiter=delimiter, newlines_in_values=len(quotes) > 0, ignore_empty_lines=False
+                delimiter=rows.delimiter, newlines_in_values=len(quotes) > 0, ignore_empty_lines=False
             ),
             convert_options=arrow_csv.ConvertOptions(
-                include_columns=[name for name in names if name in header],
-                column_types=dict.fromkeys(header, pa.string()),
-                strings_can_be_null=False,
+                include_columns=names,
+                column_types=dict.fromkeys(rows.header, pa.string()),
+                null_values=[""],
+                strings_can_be_null=with_null,
             ),
         )
     except (pa.ArrowInvalid, UnicodeEncodeError):  # the latter of a head that is not UTF-8
         return None
     if len(table) != len(ends):
         return None
+    if rows.delimiter == ";":
+        import pyarrow.compute as pc  # 20 ms that no other log needs
+
+        points = {name: pc.replace_substring_regex(table[name], DECIMAL_COMMA, r"\1.\2") for name in table.schema.names}
+        table = pa.table(points)
     bounds = np.concatenate([[0], ends + 1])
     lines = np.flatnonzero(letters == _END) if len(quotes) else ends
     batch = table.combine_chunks().to_batches()[0]

@@ -407,7 +407,7 @@ def _with_metrics(request: ReadRequest, run: Run) -> Run:
     """The run with the metrics that stand beside its traces."""
     if not holds_metrics(request.path, request.options):
         return run
-    return replace(run, metrics=read_metrics_log(request.path, request.options, QuarantineLog()).metrics)
+    return replace(run, metrics=read_metrics_log(request).metrics)
 
 
 TRACKIO = RowFormat(

@@ -7,16 +7,37 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gradscope.rollouts.readers.metrics_alone.files import PLACE, first_rows, opened
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.progress import no_progress
+from gradscope.rollouts.readers.metrics_alone.files import PLACE, MetricsLog, opened
+from gradscope.rollouts.readers.metrics_alone.rows import Piece
+from gradscope.rollouts.step_metrics import Numbers
 
 
-def cells_in(path: Path, aside: QuarantineLog | None = None) -> list[dict[str, Any]]:
+def aside_log() -> MetricsLog:
+    return MetricsLog(no_progress, ())
+
+
+def rows_in(piece: Piece) -> list[tuple[str, str, dict[str, Any]]]:
+    """Location, run and cells of each row; a number that a row of a table lacks is no cell of it."""
+    found = []
+    for table in piece.tables:
+        rows: list[dict[str, Any]] = [{} for _ in table.at]
+        for key, cells in table.columns.items():
+            at = range(len(rows)) if not isinstance(cells, Numbers) or cells.at is None else cells.at.tolist()
+            for place, cell in zip(at, cells.values.tolist() if isinstance(cells, Numbers) else cells, strict=True):
+                rows[place][key] = cell
+        found += [(place, table.run, row) for place, row in zip(table.at.tolist(), rows, strict=True)]
+    return [(piece.location(place), run, row) for place, run, row in sorted(found, key=lambda one: one[0])]
+
+
+def cells_in(path: Path, aside: MetricsLog | None = None) -> list[dict[str, Any]]:
     file = opened(path)
     assert file is not None
-    found = list(file.rows(aside or QuarantineLog()))
-    assert [row.location for row in first_rows(file, 2)] == [row.location for row in found[:2]]
-    return [dict(row.cells) for row in found]
+    found = [row for piece in file.pieces(aside or aside_log()) for row in rows_in(piece)]
+    first = [row for piece in file.first_pieces(2) for row in rows_in(piece)]
+    assert str(first) == str(found[: len(first)])
+    assert len(first) >= min(len(found), 2)
+    return [row for _, _, row in found]
 
 
 def write(path: Path, text: str) -> Path:
@@ -32,6 +53,10 @@ def write(path: Path, text: str) -> Path:
         ({"history": [{"_step": 0}]}, [{"_step": 0}]),
         ({"step": [1, 2], "loss": [0.5, 0.25]}, [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]),
         ({"step": {"0": 1, "1": 2}, "loss": {"0": 3, "1": 4}}, [{"step": 1, "loss": 3}, {"step": 2, "loss": 4}]),
+        (
+            {"0": {"loss": 0.5}, "10": {"loss": 1, "kl": 2}},
+            [{"step": "0", "loss": 0.5}, {"step": "10", "loss": 1, "kl": 2}],
+        ),
         ({"step": 3, "loss": 0.5}, [{"step": 3, "loss": 0.5}]),
         ({"step": {"0": 1}, "loss": {"1": 4}}, []),
         ({"name": "x"}, []),
@@ -49,19 +74,19 @@ def test_json_lines_under_another_name_and_compressed(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     assert cells_in(tmp_path / "x.jsonl.gz") == [{"step": 1}, {"step": 2}]
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(lines.encode() * 1000)[:-20])
-    aside = QuarantineLog()
+    aside = aside_log()
     cells_in(tmp_path / "x.jsonl.gz", aside)
     assert "cannot be read" in aside.result().lost[0]
 
 
 def test_entries_that_are_no_objects_are_set_aside(tmp_path: Path) -> None:
-    aside = QuarantineLog()
+    aside = aside_log()
     assert cells_in(write(tmp_path / "x.json", '[{"step": 1}, 5]'), aside) == [{"step": 1}]
     assert aside.result().reasons[0].first == f"{tmp_path / 'x.json'}:2"
 
 
 def test_a_table(tmp_path: Path) -> None:
-    aside = QuarantineLog()
+    aside = aside_log()
     text = '\ufeffStep,"train/loss",note\n\n1,0.5,"a,b"\n2,NaN,\n3\n4,"x\n'
     found = cells_in(write(tmp_path / "x.csv", text), aside)
     assert [str(one) for one in found] == [
@@ -78,7 +103,8 @@ def test_a_chart_of_several_runs(tmp_path: Path) -> None:
     text = '"Step","a - train/loss","a - train/loss__MIN","b - c - train/loss"\n1,0.5,0.4,0.25\n2,0.5,0.4,\n'
     file = opened(write(tmp_path / "x.csv", text))
     assert file is not None
-    found = [(row.run, dict(row.cells)) for row in file.rows(QuarantineLog())]
+    (piece,) = file.pieces(aside_log())
+    found = [(run, cells) for _, run, cells in rows_in(piece)]
     assert found == [
         ("a", {"Step": 1.0, "train/loss": 0.5}),
         ("b - c", {"Step": 1.0, "train/loss": 0.25}),
@@ -91,7 +117,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert cells_in(tmp_path / "x.parquet") == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": None}]
     data = (tmp_path / "x.parquet").read_bytes()
     (tmp_path / "cut.parquet").write_bytes(data[:-30])
-    aside = QuarantineLog()
+    aside = aside_log()
     assert cells_in(tmp_path / "cut.parquet", aside) == []
     assert aside.result().lost
 
@@ -119,7 +145,7 @@ def test_other_lines_of_a_console(tmp_path: Path) -> None:
     text = "(pid=1) step:7 - actor/grad_norm:0.5 - x:np.float64(1e-05) - bad:abc\n"
     text += "Step 8 | loss:0.25 rewards:1.5 note:abc kl_loss:nan \n"
     text += "INFO rollout 3: {'rollout/raw_reward': 0.5, 'n': 2}\nnothing\n{'loss': 0.5, 'rew\n"
-    aside = QuarantineLog()
+    aside = aside_log()
     found = cells_in(write(tmp_path / "x.txt", text), aside)
     assert str(found.pop(1)) == "{'loss': 0.25, 'rewards': 1.5, 'kl_loss': nan, 'step': 8}"
     assert found == [
@@ -131,7 +157,7 @@ def test_other_lines_of_a_console(tmp_path: Path) -> None:
 
 def test_text_that_is_not_utf8_costs_its_line(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(b'{"step": 1}\n{"step": "\xff"}\n{"step": 2}\n')
-    aside = QuarantineLog()
+    aside = aside_log()
     assert len(cells_in(tmp_path / "x.jsonl", aside)) == 2
     assert aside.result().reasons[0].reason == "the line is not UTF-8"
 
@@ -139,6 +165,6 @@ def test_text_that_is_not_utf8_costs_its_line(tmp_path: Path) -> None:
 def test_other_files_hold_no_metrics(tmp_path: Path) -> None:
     assert opened(write(tmp_path / "x.safetensors", "abc")) is None
     (tmp_path / "events.out.tfevents.1").write_bytes(b"garbage garbage garbage")
-    aside = QuarantineLog()
+    aside = aside_log()
     assert cells_in(tmp_path / "events.out.tfevents.1", aside) == []
     assert aside.result().lost

@@ -13,7 +13,7 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.metrics_alone import log
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import write_lines
@@ -234,7 +234,7 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
     path = series(tmp_path, *rows)
     assert not holds_metrics(path, ReadOptions())
     with pytest.raises(InputError, match="no metrics by step"):
-        read_metrics_log(path, ReadOptions(), QuarantineLog())
+        read_metrics_log(ReadRequest(path=path))
     with pytest.raises(InputError, match=r"not a log that gradscope knows|no usable rows"):
         read(path)
 

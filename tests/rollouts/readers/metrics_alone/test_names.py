@@ -1,9 +1,21 @@
 import math
+from collections.abc import Iterable
 
 import pytest
 
 from gradscope.errors import UsageError
-from gradscope.rollouts.readers.metrics_alone.names import COMMON, given_names, impossible_shares, naming_of, switch_on
+from gradscope.rollouts.readers.metrics_alone.names import (
+    COMMON,
+    given_names,
+    naming_of,
+    switch_on,
+    without_impossible_shares,
+)
+from gradscope.rollouts.step_metrics import StepMetrics
+
+
+def applied(keys: Iterable[str], numbers: dict[str, float], given: dict[str, str] | None = None) -> dict[str, float]:
+    return dict(naming_of(keys, given or {}).apply(StepMetrics.of({1: numbers}))[1])
 
 
 @pytest.mark.parametrize(
@@ -27,7 +39,7 @@ from gradscope.rollouts.readers.metrics_alone.names import COMMON, given_names, 
     ],
 )
 def test_what_trainers_call_the_same(numbers: dict[str, float], name: str, value: float | None) -> None:
-    found = naming_of(numbers, {}).apply(numbers)
+    found = applied(numbers, numbers)
     assert found.keys() >= numbers.keys()
     assert found.get(name) == value or (value is not None and math.isnan(value) and math.isnan(found[name]))
 
@@ -35,23 +47,24 @@ def test_what_trainers_call_the_same(numbers: dict[str, float], name: str, value
 def test_a_share_that_is_none_counts_as_nan() -> None:
     shares = dict(enumerate((0.5, -0.5, 1 + 1e-9, math.nan, math.inf)))
     metrics = {step: {"frac_all_fail": share, "reward": share} for step, share in shares.items()} | {5: {}}
-    told = list(impossible_shares(metrics))
-    assert told == ["frac_all_fail is no share at 2 of 6 steps (-0.5 at step 1): that counts as NaN."]
-    assert str([metrics[step]["frac_all_fail"] for step in shares]) == "[0.5, nan, 1.0, nan, nan]"
-    assert str([metrics[step]["reward"] for step in shares]) == str(list(shares.values()))
+    found, told = without_impossible_shares(StepMetrics.of(metrics))
+    assert told == ("frac_all_fail is no share at 2 of 6 steps (-0.5 at step 1): that counts as NaN.",)
+    assert str([found[step]["frac_all_fail"] for step in shares]) == "[0.5, nan, 1.0, nan, nan]"
+    assert str([found[step]["reward"] for step in shares]) == str(list(shares.values()))
 
 
 def test_each_key_of_the_table_gives_its_own_name() -> None:
     for metric in COMMON:
         for key in metric.keys:
-            assert naming_of([key], {}).apply({key: 0.5})[metric.name] == 0.5
+            assert applied([key], {key: 0.5})[metric.name] == 0.5
     names = [metric.name for metric in COMMON]
     assert len(names) == len(set(names))
 
 
 def test_a_step_that_lacks_a_part_has_no_derived_number() -> None:
+    rows = {1: {"groups_total": 4.0}, 2: {"groups_total": 4.0, "groups_skipped": 1.0}}
     naming = naming_of(["groups_skipped", "groups_total"], {})
-    assert naming.apply({"groups_total": 4.0}) == {"groups_total": 4.0}
+    assert naming.apply(StepMetrics.of(rows)) == {1: rows[1], 2: {**rows[2], "frac_reward_zero_std": 0.25}}
     assert naming.sentences == ("By the trainer's names: frac_reward_zero_std is groups_skipped / groups_total.",)
 
 
@@ -59,7 +72,7 @@ def test_a_name_that_a_person_gave_goes_first() -> None:
     given = given_names(["reward=score, frac_reward_zero_std = groups/dead", "own=x"])
     assert given == {"reward": "score", "frac_reward_zero_std": "groups/dead", "own": "x"}
     numbers = {"reward": 1.0, "score": 2.0, "groups/dead": 0.5, "x": 3.0}
-    found = naming_of(numbers, given).apply(numbers)
+    found = applied(numbers, numbers, given)
     assert (found["reward"], found["frac_reward_zero_std"], found["own"]) == (2.0, 0.5, 3.0)
 
 
@@ -88,3 +101,10 @@ def test_a_name_that_is_not_there_is_an_error() -> None:
 )
 def test_each_trainer_is_told_how_to_log_rollouts(key: str, words: str) -> None:
     assert words in switch_on([key])
+
+
+def test_a_step_without_the_trainers_number_has_that_of_the_common_name() -> None:
+    rows = {1: {"actor/pg_loss": 0.5}, 2: {"loss": 2.0}, 3: {"actor/pg_loss": 0.25, "loss": 3.0}}
+    naming = naming_of(["actor/pg_loss", "loss"], {"loss": "actor/pg_loss"})
+    found = naming.apply(StepMetrics.of(rows))
+    assert [found[step]["loss"] for step in rows] == [0.5, 2.0, 0.25]

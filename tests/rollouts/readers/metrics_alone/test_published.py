@@ -7,8 +7,9 @@ import pytest
 
 from gradscope import measure_degeneracy
 from gradscope.errors import InputError
+from gradscope.progress import no_progress
 from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.readers.metrics_alone.files import opened
+from gradscope.rollouts.readers.metrics_alone.files import MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.published import (
     CUT_DICTIONARY,
     PrintedLines,
@@ -18,9 +19,7 @@ from gradscope.rollouts.readers.metrics_alone.published import (
     scalars_saved,
     tables_of_markdown,
     tables_of_page,
-    unpivoted,
 )
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 DEAD = (0.25, 0.5, 0.75)  # the share of dead groups at steps 1 to 3 of every file below
 STEPS = list(enumerate(DEAD, start=1))
@@ -136,10 +135,10 @@ def test_several_tables_are_several_runs(tmp_path: Path) -> None:
 def test_damaged_files_are_told(tmp_path: Path, name: str, text: str, why: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(text)
-    aside = QuarantineLog()
+    aside = MetricsLog(no_progress, ())
     file = opened(tmp_path / name)
     assert file is not None
-    list(file.rows(aside))
+    list(file.pieces(aside))
     told = aside.result()
     assert why in str([*told.lost, *told.reasons])
 
@@ -205,5 +204,4 @@ def test_tables_need_a_step_and_whole_rows() -> None:
 
 
 def test_other_rows_stay_as_they_are(tmp_path: Path) -> None:
-    assert unpivoted({"name": "x", "step": 1}) == {"name": "x", "step": 1}
     assert scalars_saved([[1, 2], "x"], tmp_path / "x.json") == [[1, 2], "x"]

@@ -1,0 +1,43 @@
+import math
+
+import numpy as np
+import pytest
+
+from gradscope.rollouts.step_metrics import Numbers, StepMetrics
+
+ROWS = {3: {"b": 1.0}, 1: {"a": 0.5, "b": math.inf}, 2: {}, 7: {"a": 2.0}}
+
+
+def test_columns_are_a_mapping_of_steps() -> None:
+    found = StepMetrics.of(ROWS)
+    assert (found == ROWS, list(found), len(found), 2 in found, 4 in found) == (True, [1, 2, 3, 7], 4, True, False)
+    assert dict(found.items()) == ROWS
+    assert list(found.values()) == [ROWS[step] for step in (1, 2, 3, 7)]
+    assert (found[1], found.get(4)) == ({"a": 0.5, "b": math.inf}, None)
+    with pytest.raises(KeyError):
+        found[9]
+    assert StepMetrics.of(found) is found
+
+
+def test_a_course_is_the_steps_that_have_a_number() -> None:
+    steps, values = StepMetrics.of(ROWS).course("a")
+    assert (steps.tolist(), values.tolist()) == ([1, 7], [0.5, 2.0])
+    assert [len(part) for part in StepMetrics.of(ROWS).course("c")] == [0, 0]
+
+
+def test_more_steps_than_are_dictionaries_at_once() -> None:
+    steps = np.arange(10_000)
+    even = Numbers(np.arange(0, 10_000, 2), np.arange(5_000.0))
+    found = StepMetrics(steps, {"all": Numbers(None, steps * 2.0), "even": even})
+    rows = list(found.items())
+    assert rows[9_998] == (9_998, {"all": 19_996.0, "even": 4_999.0})
+    assert rows[9_999] == (9_999, {"all": 19_998.0})
+    assert all(found[step] == row for step, row in rows[::997])
+
+
+@pytest.mark.parametrize("at", [None, [0, 2, 5]])
+def test_some_rows_of_a_series(at: list[int] | None) -> None:
+    series = Numbers(None if at is None else np.array(at), np.arange(6.0) if at is None else np.array([0.0, 2.0, 5.0]))
+    taken = series.take(np.array([1, 2, 5]))
+    found = dict(zip(range(3) if taken.at is None else taken.at.tolist(), taken.values.tolist(), strict=True))
+    assert found == ({0: 1.0, 1: 2.0, 2: 5.0} if at is None else {1: 2.0, 2: 5.0})
