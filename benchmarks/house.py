@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (73_920, 349), "tests": (64_380, 446), "benchmarks": (6_350, 43)}
+BUDGET = {"gradscope": (73_880, 349), "tests": (64_380, 446), "benchmarks": (6_350, 43)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 
