@@ -1,8 +1,7 @@
-"""How a field of an option record is asked for on a command line: declared once, beside the field itself.
+"""How a parameter of a command, or a field of an option record, is asked for on a command line.
 
-A record of options (``ReadOptions``, ``EngineOptions``) annotates each field with an :class:`Option`; the command line
-makes its flags from these, and a person who calls the package reads the same words. Fields without one are not options
-of the command line.
+It is declared once, in an :class:`Option` beside the name: the command line makes its flags from these, and callers of
+the package read the same words in the records (``ReadOptions``, ``EngineOptions``). What has none is no flag.
 """
 
 from __future__ import annotations
@@ -14,14 +13,15 @@ from typing import Any, get_type_hints
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The flags of one field and what its help says."""
+    """The flags of one name and what its help says."""
 
     help: str  # one sentence
     metavar: str | None = None  # what stands for the value; None for a switch
     panel: str = "Measure"  # the panel of the help that it stands in
-    flags: tuple[str, ...] = ()  # as they are typed, the usual spelling first; empty: the field's name
+    flags: tuple[str, ...] = ()  # as they are typed, the usual spelling first; empty: the name itself
     parse: Callable[[str], Any] | None = None  # text to value, where the type alone does not tell
     shows_default: bool = True  # whether the help repeats the default
+    at_least: int | None = None  # a smaller number is refused
     complete: Callable[[str], list[str]] | None = None  # what a shell offers for the beginning of a value
 
     @property
@@ -30,9 +30,9 @@ class Option:
         return self.flags[0].partition("/")[0].removeprefix("--").replace("-", "_")
 
 
-def options_of(record: type) -> dict[str, Option]:
-    """Field -> its option, in the order of the record; fields without one are left out."""
-    hints = get_type_hints(record, include_extras=True)
+def options_of(declaration: type | Callable[..., object]) -> dict[str, Option]:
+    """Field of a record, or parameter of a command, -> its option, in order; those without one are left out."""
+    hints = get_type_hints(declaration, include_extras=True)
     return {
         name: option if option.flags else replace(option, flags=(f"--{name.replace('_', '-')}",))
         for name, hint in hints.items()

@@ -10,11 +10,7 @@ SHARE = Estimate(value=0.25, low=0.0004, high=0.5)
 
 @pytest.mark.parametrize(
     ("form", "text"),
-    [
-        (".2f", "0.25 [0.00, 0.50]"),
-        ("+.3f", "+0.250 [+0.000, +0.500]"),
-        (percent, "25.0 % [<0.1 %, 50.0 %]"),
-    ],
+    [(".2f", "0.25 [0.00, 0.50]"), ("+.3f", "+0.250 [+0.000, +0.500]"), (percent, "25.0 % [<0.1 %, 50.0 %]")],
 )
 def test_a_number_and_its_ends_read_alike(form: object, text: str) -> None:
     assert with_interval(SHARE, form) == text
@@ -31,8 +27,7 @@ def test_an_undefined_number_cannot_be_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "text"),
-    [(0.0, "0.0 %"), (0.0004, "<0.1 %"), (0.0005, "0.1 %"), (1.0, "100.0 %"), (-0.02, "-2.0 %")],
+    ("share", "text"), [(0.0, "0.0 %"), (0.0004, "<0.1 %"), (0.0005, "0.1 %"), (1.0, "100.0 %"), (-0.02, "-2.0 %")]
 )
 def test_only_nothing_reads_as_nothing(share: float, text: str) -> None:
     assert percent(share) == text

@@ -196,10 +196,7 @@ def test_what_is_no_lock_of_ours_is_neither_written_nor_removed(tmp_path: Path, 
     plant |= {"folder": lambda of: lock.mkdir(), "pipe": lambda of: os.mkfifo(lock)}
     plant[kind](theirs)
     before = lock.lstat()
-    with (
-        pytest.raises(OutputExistsError, match=r"\.out\.lock is where a lock should be"),
-        one_writer(tmp_path / "out"),
-    ):
+    with pytest.raises(OutputExistsError, match=r"\.out\.lock is where a lock should be"), one_writer(tmp_path / "out"):
         pass
     assert (lock.lstat(), theirs.read_text()) == (before, "theirs" if kind == "link" else "")
 

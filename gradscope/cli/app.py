@@ -37,9 +37,7 @@ _PANELS = {
         "report": "All that a log can answer, on one page",
         "reduce": "The rewards of a log as one small file",
     },
-    "Gate": {
-        "check": "Is the recipe still healthy? Exit codes for CI",
-    },
+    "Gate": {"check": "Is the recipe still healthy? Exit codes for CI"},
 }
 """Panel of the help -> command -> the question that it answers."""
 _START_TEXT = """What carries signal in a GRPO run? RUN is a folder, a log or a URL.
@@ -131,10 +129,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(
-    invoke_without_command=True,
-    help="What carries signal in a GRPO run? RUN is a folder, a log or a URL.",
-)
+@app.callback(invoke_without_command=True, help="What carries signal in a GRPO run? RUN is a folder, a log or a URL.")
 def gradscope(
     context: typer.Context,
     version: Annotated[

@@ -362,32 +362,41 @@ def _advice(report: DegeneracyReport, log: LoggedGroups) -> str:
         return ""
     text = dead_group_advice(report)
     names = log.reward_functions
-    if _kinds_are_known(report) or len(names) < 2:
+    if _too_hard_and_too_easy(report) is not None or len(names) < 2:
         return text
     return f"{text.rstrip('.')}, or look at one reward function alone ({', '.join(names)})."
 
 
 def dead_group_advice(report: DegeneracyReport) -> str:
-    """What to try, by the kind of most dead groups."""
-    all_pass, all_fail = report.frac_all_pass.value or 0.0, report.frac_all_fail.value or 0.0
+    """What to try, by the kind of most dead groups, or by their prompts where only the main reward tells the kind."""
     dead = report.frac_reward_zero_std.value
     if report.reward_conflict and (report.is_in_conflict or not dead):
         return conflict_advice(report.reward_conflict)
     if not dead:
         return "Nothing to do: none of these groups was without a gradient."
-    if not _kinds_are_known(report):
+    kinds = _too_hard_and_too_easy(report)
+    if kinds is None:
         return "To see whether they are too easy or too hard, say what counts as a pass (--success-threshold)."
-    if all_pass + all_fail < dead / 2:
+    hard, easy = kinds
+    if hard + easy < dead / 2:
         return "Most of them are tied between pass and fail: try a reward with finer steps, or look at what ties them."
-    if all_fail > 2 * all_pass:
+    if hard > 2 * easy:
         return "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group."
-    if all_pass > 2 * all_fail:
+    if easy > 2 * hard:
         return "Most of them pass throughout: try harder prompts, or drop solved ones."
     return "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling dead groups."
 
 
-def _kinds_are_known(report: DegeneracyReport) -> bool:
-    return report.frac_all_pass.value is not None and report.frac_all_fail.value is not None
+def _too_hard_and_too_easy(report: DegeneracyReport) -> tuple[float, float] | None:
+    """Shares of groups that fail and that pass throughout; of prompts where only the main of several rewards tells."""
+    fail, solve = report.frac_all_fail.value, report.frac_all_pass.value
+    if fail is not None and solve is not None:
+        return fail, solve
+    counts = report.prompts
+    if counts.never is None or counts.always is None:
+        return None
+    num_prompts = counts.never + counts.always + counts.live
+    return counts.never / num_prompts, counts.always / num_prompts
 
 
 def _disagreement(report: DegeneracyReport) -> tuple[str, str]:

@@ -40,11 +40,7 @@ def document_of(result: object) -> dict[str, Any]:
     digests = {file: digest for source in sources for file, digest in zip(source.files, source.digests, strict=False)}
     names = metrics_of(spec.name) if spec.definitions is None else spec.definitions(result)
     return build_document(
-        spec.name,
-        result,
-        files=dict.fromkeys(files),
-        definitions=definitions(*dict.fromkeys(names)),
-        digests=digests,
+        spec.name, result, files=dict.fromkeys(files), definitions=definitions(*dict.fromkeys(names)), digests=digests
     )
 
 

@@ -56,6 +56,10 @@ class Verdict:
     allowed: bool = False  # whether an unknown outcome of this metric was allowed and does not fail the check
 
 
+LOOK_CLOSER = "Look closer: "
+"""What stands before the command in a next step that ends in one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckReport(Shown):
     """All requirements on one run."""

@@ -324,10 +324,14 @@ def test_advice_follows_the_kind_of_most_dead_groups(all_pass: float, all_fail: 
 
 def test_without_a_threshold_the_advice_is_to_name_one() -> None:
     unknown = Estimate.undefined_because("no threshold")
-    report = replace(degeneracy_report(), frac_all_pass=unknown, frac_all_fail=unknown)
+    prompts = replace(REPORT.prompts, never=None, always=None)
+    report = replace(degeneracy_report(), frac_all_pass=unknown, frac_all_fail=unknown, prompts=prompts)
     assert "say what counts as a pass (--success-threshold)." in said(report)
     several = replace(LOG, reward_functions=("acc", "format"))
     assert "or look at one reward function alone (acc, format)." in said(report, several)
+    text = said(replace(report, prompts=replace(prompts, never=40, always=3, live=10)), several)
+    assert "Most of them fail throughout" in text
+    assert "say what counts as a pass" not in text
 
 
 def test_resampled_groups_are_said_and_get_no_advice() -> None:

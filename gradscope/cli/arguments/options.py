@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -120,11 +119,6 @@ def _is_one(word: str) -> bool:
     return bool(word) and Path(word).exists()
 
 
-measure_option, input_option, output_option = (
-    partial(typer.Option, rich_help_panel=panel) for panel in ("Measure", "Input", "Output")
-)
-"""An option of each of the usual panels of a command's help."""
-
 RunArgument = Annotated[
     str,
     typer.Argument(
@@ -134,21 +128,23 @@ RunArgument = Annotated[
     ),
 ]
 
-STEPS = "Steps to compute."
-REWARD = "One reward function instead of the scalar reward; the main one of several."
-SUCCESS_THRESHOLD = "A rollout passes at this reward or more; for rewards that are not 0/1."
-SuccessThresholdOption = Annotated[float | None, input_option(metavar="X", help=SUCCESS_THRESHOLD)]
-StepsOption = Annotated[list[str] | None, measure_option("--step", metavar="N,A:B|all", help=STEPS)]
+RewardOption = Annotated[
+    str | None,
+    Option("One reward function instead of the scalar reward; the main one of several.", "NAME", panel="Input"),
+]
+SuccessThresholdOption = Annotated[
+    float | None, Option("A rollout passes at this reward or more; for rewards that are not 0/1.", "X", panel="Input")
+]
+StepsOption = Annotated[list[str] | None, Option("Steps to compute.", "N,A:B|all")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuestions:
     """What is asked of one run by the commands that look at all of it."""
 
-    step: Annotated[list[str] | None, Option(STEPS, "N,A:B|all")] = None
+    step: StepsOption = None
     gradients: Annotated[
-        bool,
-        Option("Whether to load the model and recompute gradients.", flags=("--gradients/--no-gradients",)),
+        bool, Option("Whether to load the model and recompute gradients.", flags=("--gradients/--no-gradients",))
     ] = True
     samples: Annotated[
         list[str] | None,
@@ -158,17 +154,13 @@ class RunQuestions:
             panel="Input",
         ),
     ] = None
-    success_threshold: Annotated[float | None, Option(SUCCESS_THRESHOLD, "X", panel="Input")] = None
+    success_threshold: SuccessThresholdOption = None
 
 
-def show_option(command: str) -> Any:
+def show_option(command: str) -> Option:
     """The option that adds tables to a command's answer."""
-    return output_option(
-        "--show",
-        metavar="NAME,...",
-        help=f"Further tables, which the answer names. Any of {', '.join([*TABLES[command], NOTES])}; {ALL}, or the "
-        f"{VERDICT} alone.",
-    )
+    tables = f"Any of {', '.join([*TABLES[command], NOTES])}; {ALL}, or the {VERDICT} alone."
+    return Option(f"Further tables, which the answer names. {tables}", "NAME,...", panel="Output")
 
 
 def parse_show(command: str, words: Sequence[str] | None) -> tuple[str, ...]:

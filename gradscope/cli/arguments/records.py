@@ -1,13 +1,13 @@
-"""Option records as flags: a command that takes a record gets one flag for each of its fields."""
+"""Declared options as flags: one for each parameter with an ``Option``, and one for each field of a record of them."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -20,10 +20,10 @@ _RUNS = ("run", "runs", "files")  # what commands call the argument that names w
 
 
 def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -> Callable[[Command], Command]:
-    """Let a command take option records, and its user their fields as flags.
+    """Let a command declare its flags by :class:`~gradscope.option.Option`, and take records of them.
 
     Each parameter whose type is a dataclass is replaced, where it stands, by one flag for every field that declares an
-    :class:`~gradscope.option.Option`, records inside records included; the command is then called with the record.
+    option, records inside records included; the command is then called with the record.
 
     Args:
         leave_out: Fields, or whole records inside, that this command has no use for; they keep their defaults.
@@ -31,7 +31,7 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
     """
 
     def decorate(command: Command) -> Command:
-        hints = get_type_hints(command, include_extras=True)
+        hints, options = get_type_hints(command, include_extras=True), options_of(command)
         records: dict[str, type] = {}
         shown: list[inspect.Parameter] = []
         for name, parameter in inspect.signature(command).parameters.items():
@@ -39,7 +39,8 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
                 records[name] = hints[name]
                 shown += _flags(hints[name], leave_out)
             else:
-                shown.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+                flag = _flag(hints[name], options.get(name))
+                shown.append(parameter.replace(annotation=flag, kind=inspect.Parameter.KEYWORD_ONLY))
 
         @functools.wraps(command)
         def called_with_flags(**values: Any) -> None:
@@ -68,11 +69,14 @@ def with_parameters(more: Iterable[inspect.Parameter], *, panels: tuple[str, ...
     """Give a command that takes ``**settings`` a parameter for each of them; the help's panels stand in this order."""
 
     def decorate(command: Command) -> Command:
-        hints = get_type_hints(command, include_extras=True)
         own = [one for one in inspect.signature(command).parameters.values() if one.kind is not one.VAR_KEYWORD]
-        shown = [*more, *(one.replace(annotation=hints[one.name]) for one in own)]
-        shown.sort(key=lambda one: panels.index(get_args(one.annotation)[1].rich_help_panel))
-        return _with_signature(command, shown)
+        shown = [*more, *own]
+        _with_signature(command, shown)
+        hints, options = get_type_hints(command, include_extras=True), options_of(command)
+        shown.sort(key=lambda one: panels.index(options[one.name].panel))
+        return _with_signature(
+            command, [one.replace(annotation=_flag(hints[one.name], options[one.name])) for one in shown]
+        )
 
     return decorate
 
@@ -85,45 +89,48 @@ def _with_signature(command: Command, shown: list[inspect.Parameter]) -> Command
 
 def _flags(record: type, leave_out: tuple[str, ...]) -> Iterator[inspect.Parameter]:
     """The flags of a record's fields as parameters; those of all records of a command share one name space."""
-    hints, options = get_type_hints(record), options_of(record)
-    for field in fields(record):
-        if field.name in leave_out:
-            continue
-        if is_dataclass(hints[field.name]):
-            yield from _flags(hints[field.name], leave_out)
-        elif option := options.get(field.name):
-            annotation = Annotated[_typed(hints[field.name]), _typer_option(option)]  # type: ignore[valid-type]
+    for field, hint, option in _asked(record, leave_out):
+        if option is None:
+            yield from _flags(hint, leave_out)
+        else:
             yield inspect.Parameter(
-                option.parameter, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation
+                option.parameter, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=_flag(hint, option)
             )
 
 
-def _typed(hint: Any) -> Any:
-    """What a person types is text, where a caller may also give a path: typer knows no unions."""
-    return str | None if {str, Path} <= set(get_args(hint)) else hint
+def _asked(record: type, leave_out: tuple[str, ...]) -> Iterator[tuple[Field[Any], Any, Option | None]]:
+    """The fields that are asked for, each with its type and its option; a record inside has none."""
+    hints, options = get_type_hints(record), options_of(record)
+    for field in fields(record):
+        if field.name not in leave_out and (is_dataclass(hints[field.name]) or field.name in options):
+            yield field, hints[field.name], options.get(field.name)
 
 
-def _typer_option(option: Option) -> Any:
-    return typer.Option(
+def _flag(hint: Any, option: Option | None) -> Any:
+    """A type with what typer needs to know of its option; an argument, which has none, as it stands.
+
+    What a person types is text, where a caller may also give a path: typer knows no unions.
+    """
+    if option is None:
+        return hint
+    bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    flag = typer.Option(
         *option.flags,
         metavar=option.metavar,
         help=option.help,
         rich_help_panel=option.panel,
         parser=option.parse,
         show_default=option.shows_default,
+        min=option.at_least,
         autocompletion=option.complete,
     )
+    return Annotated[str | None if {str, Path} <= set(get_args(bare)) else bare, flag]
 
 
 def _make(record: type, values: dict[str, Any], leave_out: tuple[str, ...]) -> Any:
     """The record from the values of its flags, which are taken out."""
-    chosen: dict[str, Any] = {}
-    hints, options = get_type_hints(record), options_of(record)
-    for field in fields(record):
-        if field.name in leave_out:
-            continue
-        if is_dataclass(hints[field.name]):
-            chosen[field.name] = _make(hints[field.name], values, leave_out)
-        elif option := options.get(field.name):
-            chosen[field.name] = values.pop(option.parameter)
+    chosen = {
+        field.name: _make(hint, values, leave_out) if option is None else values.pop(option.parameter)
+        for field, hint, option in _asked(record, leave_out)
+    }
     return record(**chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import complete_metric, output_option, parse_metrics
+from gradscope.cli.arguments.options import complete_metric, parse_metrics
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import of_same_run, say
@@ -61,8 +62,7 @@ class GateOptions:
         list[str] | None, _gate("A requirement (repeatable).", "'METRIC OP NUMBER'", complete=complete_metric)
     ] = None
     track: Annotated[
-        list[str] | None,
-        _gate("Compare with the baseline, without a limit.", "METRIC,...", complete=complete_metric),
+        list[str] | None, _gate("Compare with the baseline, without a limit.", "METRIC,...", complete=complete_metric)
     ] = None
     allow_unknown: Annotated[
         list[str] | None, _gate("These metrics may be undecided.", "METRIC,...", complete=complete_metric)
@@ -77,8 +77,8 @@ class GateOptions:
         ),
     ] = None
     config: Annotated[Path | None, _gate("A TOML file with requirements.", "FILE")] = None
-    reward: Annotated[str | None, Option(options.REWARD, "NAME", panel="Input")] = None
-    success_threshold: Annotated[float | None, Option(options.SUCCESS_THRESHOLD, "X", panel="Input")] = None
+    reward: options.RewardOption = None
+    success_threshold: options.SuccessThresholdOption = None
 
     def settings(self) -> CheckSettings:
         """With those of the file that was named, or of the first usual file here that has any."""
@@ -102,11 +102,13 @@ class GateOptions:
 
 PrintOption = Annotated[
     Literal["text", "json", "junit", "github"],
-    output_option(
-        "--format", metavar="text|json|junit|github", help="What stdout shows; github also adds to the job's summary."
+    Option(
+        "What stdout shows; github also adds to the job's summary.",
+        "text|json|junit|github",
+        panel="Output",
+        flags=("--format",),
     ),
 ]
-ShowOption = Annotated[list[str] | None, options.show_option("check")]
 
 
 @with_records(leave_out=("engine", "verify", "num_samples", "num_correct"))
@@ -116,7 +118,7 @@ def check(
     *,
     gate: GateOptions,
     form: PrintOption = "text",
-    show: ShowOption = None,
+    show: Annotated[list[str] | None, options.show_option("check")] = None,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,
@@ -142,13 +144,21 @@ def check(
                 engine=replace(engine, notice=result.notice),
                 progress=progress,
             )
-        result.deliver(report, printed=_printed(report, form), show=tables, then=[of_same_run(context, "report")])
+        result.deliver(report, printed=_printed(report, form), show=tables, then=[_closer(report, context)])
     if update and not out.quiet:
         say(f"wrote {named}")
         for name in report.without_interval:
             say(f"note: {name} has no interval, so a change of it will be undecided unless --decide-by value is given")
     if report.outcome != "pass":
         raise typer.Exit(1)
+
+
+def _closer(report: CheckReport, context: typer.Context) -> list[str]:
+    """The command that looks closer at the first requirement that is open; the whole report where none names one."""
+    from gradscope.results.verdicts import LOOK_CLOSER
+
+    commands = (verdict.next_step.partition(LOOK_CLOSER)[2] for verdict in report.verdicts if not verdict.allowed)
+    return shlex.split(next(filter(None, commands), ""))[1:] or of_same_run(context, "report")
 
 
 def _printed(report: CheckReport, form: str) -> str | None:

@@ -9,18 +9,12 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import (
-    RunQuestions,
-    complete_formulation,
-    input_option,
-    measure_option,
-    parse_files,
-    parse_steps,
-)
+from gradscope.cli.arguments.options import RunQuestions, complete_formulation, parse_files, parse_steps
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import of_same_run
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.option import Option
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
@@ -32,18 +26,17 @@ EXAMPLES = (
 COMMON = ("--step", "--gradients", "--samples", "--claims", "--show", "--output", "--json")
 
 ClaimsOption = Annotated[
-    Path | None, input_option("--claims", metavar="FILE", help="A TOML file with claims of your own, added to ours.")
+    Path | None,
+    Option("A TOML file with claims of your own, added to ours.", "FILE", panel="Input", flags=("--claims",)),
 ]
 AdvantageOption = Annotated[
     str | None,
-    measure_option(
-        "--advantage",
-        metavar="NAME",
-        help="The formulation under which ranks are measured; dr_grpo by default, my.py:name for your own.",
-        autocompletion=complete_formulation,
+    Option(
+        "The formulation under which ranks are measured; dr_grpo by default, my.py:name for your own.",
+        "NAME",
+        complete=complete_formulation,
     ),
 ]
-ShowOption = Annotated[list[str] | None, options.show_option("claims")]
 
 
 @with_records(
@@ -56,7 +49,7 @@ def claims(
     asked: RunQuestions,
     claims_file: ClaimsOption = None,
     advantage: AdvantageOption = None,
-    show: ShowOption = None,
+    show: Annotated[list[str] | None, options.show_option("claims")] = None,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,

@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import measure_option, parse_counts
+from gradscope.cli.arguments.options import parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.cli.output.streams import of_same_run
+from gradscope.option import Option
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
@@ -26,24 +28,16 @@ RunsArgument = Annotated[
         metavar="RUN_OR_DIR...", help="Runs as every command reads them, or folders that hold them.", show_default=False
     ),
 ]
-KOption = Annotated[list[str] | None, measure_option("--k", metavar="K,A:B", help="Budgets of held-out pass@k.")]
-
-VaryOption = Annotated[
-    str | None, measure_option("--vary", metavar="NAME", help="Test only pairs that differ in this setting.")
-]
-GradientsOption = Annotated[
-    bool, measure_option("--gradients", help="Effective rank and signal to noise too, from saved weights.")
-]
-ShowOption = Annotated[list[str] | None, options.show_option("compare")]
 
 
 @with_records(leave_out=("model", "initial_weights", "completion_ids", "trainer_args", "num_samples", "num_correct"))
 def compare(
+    context: typer.Context,
     runs: RunsArgument,
-    k: KOption = None,
-    vary: VaryOption = None,
-    gradients: GradientsOption = False,
-    show: ShowOption = None,
+    k: Annotated[list[str] | None, Option("Budgets of held-out pass@k.", "K,A:B")] = None,
+    vary: Annotated[str | None, Option("Test only pairs that differ in this setting.", "NAME")] = None,
+    gradients: Annotated[bool, Option("Effective rank and signal to noise too, from saved weights.")] = False,
+    show: Annotated[list[str] | None, options.show_option("compare")] = None,
     *,
     read: ReadOptions,
     out: DeliveryOptions,
@@ -55,6 +49,7 @@ def compare(
     undecided is said to be, with the difference that would have been found. --vary asks less, and so decides more.
     """
     from gradscope.diagnostics.compare.measure import compare_runs
+    from gradscope.diagnostics.report.index import MOST_BESIDE
 
     budgets, tables = parse_counts("--k", k), options.parse_show("compare", show)
     with delivery(out) as result:
@@ -62,5 +57,6 @@ def compare(
             comparison = compare_runs(
                 *runs, ks=budgets, only=vary, gradients=gradients, strict=read.strict, read=read, progress=progress
             )
-        two = len(runs) == 2 and any(pair.within_runs for pair in comparison.pairs)
-        result.deliver(comparison, show=tables, then=[["report", *runs]] if two else ())
+        are_runs = sum(len(cell.runs) for cell in comparison.cells) == len(runs) <= MOST_BESIDE
+        side_by_side = [of_same_run(context, "report")] if len(runs) == 1 or are_runs else ()
+        result.deliver(comparison, show=tables, then=side_by_side)

@@ -47,7 +47,7 @@ class GroupQuestions:
     group_size: Annotated[
         list[str] | None, Option("Also at these group sizes; forecast beyond the log's.", "G,A:B")
     ] = None
-    reward: Annotated[str | None, Option(options.REWARD, "NAME", panel="Input")] = None
+    reward: options.RewardOption = None
     base_pass_rate: Annotated[
         str | None, Option("Predict from this pass rate, or from that of each 'step', instead of the log's mean.", "P")
     ] = None
@@ -59,7 +59,7 @@ class GroupQuestions:
         Literal["step", "window"],
         Option("The course over time: each step, or at most ten windows of steps.", "step|window"),
     ] = "step"
-    success_threshold: Annotated[float | None, Option(options.SUCCESS_THRESHOLD, "X", panel="Input")] = None
+    success_threshold: options.SuccessThresholdOption = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +75,6 @@ class FollowOptions:
     ] = None
 
 
-ShowOption = Annotated[list[str] | None, options.show_option("degeneracy")]
-
-
 @with_records(needs_torch=False, leave_out=("model", "initial_weights", "completion_ids", "num_samples", "num_correct"))
 def degeneracy(
     context: typer.Context,
@@ -85,7 +82,7 @@ def degeneracy(
     *,
     asked: GroupQuestions,
     follow: FollowOptions,
-    show: ShowOption = None,
+    show: Annotated[list[str] | None, options.show_option("degeneracy")] = None,
     read: ReadOptions,
     out: DeliveryOptions,
 ) -> None:

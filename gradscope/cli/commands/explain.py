@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli.arguments.options import complete_metric, output_option
+from gradscope.cli.arguments.options import complete_metric
+from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.streams import show, write_data
 from gradscope.errors import UsageError
+from gradscope.option import Option
 
 EXAMPLES = (
     "gradscope explain",
@@ -28,10 +30,13 @@ MetricArgument = Annotated[
         autocompletion=complete_metric,
     ),
 ]
-MarkdownOption = Annotated[bool, output_option("--markdown", help="Print the whole catalogue as Markdown tables.")]
 
 
-def explain(metric: MetricArgument = None, markdown: MarkdownOption = False) -> None:
+@with_records()
+def explain(
+    metric: MetricArgument = None,
+    markdown: Annotated[bool, Option("Print the whole catalogue as Markdown tables.", panel="Output")] = False,
+) -> None:
     """What a metric or an advantage formulation is: formula, range, direction, what moves it, source."""
     from gradscope.advantages.registry import formulation, is_known
     from gradscope.render.terminal.explain import catalog_markdown, essential_metrics, fact_page, metric_answer

@@ -7,9 +7,12 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import measure_option, parse_counts
+from gradscope.cli.arguments.options import parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.cli.output.streams import of_same_run
+from gradscope.option import Option
+from gradscope.render.terminal.names import ALL
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = ("gradscope passk my-run", "gradscope passk my-run/heldout/before.jsonl my-run/heldout/after.jsonl --k 1,16")
@@ -23,8 +26,6 @@ FilesArgument = Annotated[
         show_default=False,
     ),
 ]
-KOption = Annotated[list[str] | None, measure_option("--k", metavar="K,A:B", help="Budgets of samples.")]
-ShowOption = Annotated[list[str] | None, options.show_option("passk")]
 
 
 @with_records(
@@ -41,10 +42,11 @@ ShowOption = Annotated[list[str] | None, options.show_option("passk")]
     ),
 )
 def passk(
+    context: typer.Context,
     files: FilesArgument,
-    k: KOption = None,
+    k: Annotated[list[str] | None, Option("Budgets of samples.", "K,A:B")] = None,
     success_threshold: options.SuccessThresholdOption = None,
-    show: ShowOption = None,
+    show: Annotated[list[str] | None, options.show_option("passk")] = None,
     *,
     read: ReadOptions,
     out: DeliveryOptions,
@@ -62,4 +64,6 @@ def passk(
             report = measure_pass_at_k(
                 *files, ks=budgets, success_threshold=success_threshold, read=read, progress=progress
             )
-        result.deliver(report, show=tables)
+        table = "files" if report.comparison is None else "pairs"
+        closer = [] if table in tables or ALL in tables else [[*of_same_run(context, "passk"), "--show", table]]
+        result.deliver(report, show=tables, then=closer)

@@ -8,19 +8,13 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import (
-    StepsOption,
-    complete_formulation,
-    measure_option,
-    parse_counts,
-    parse_names,
-    parse_steps,
-)
+from gradscope.cli.arguments.options import StepsOption, complete_formulation, parse_counts, parse_names, parse_steps
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import of_same_run
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.option import Option
 from gradscope.results.row_kinds import RowKind
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -36,30 +30,25 @@ COMMON = ("--step", "--rows", "--advantage", "--group-size", "--model", "--show"
 
 RowsOption = Annotated[
     RowKind,
-    measure_option(
-        metavar="rollout|group|token|weight|hidden|logit|advantage|update",
-        help="Which matrix. Gradients by all parameters, a row a rollout, group or token; dL/dW of each weight; "
-        "gradients by the last hidden state or the logits; the advantages, rollouts by tokens; the change of each "
-        "weight between checkpoints.",
+    Option(
+        "Which matrix. Gradients by all parameters, a row a rollout, group or token; dL/dW of each weight; gradients "
+        "by the last hidden state or the logits; the advantages, rollouts by tokens; the change of each weight between "
+        "checkpoints.",
+        "rollout|group|token|weight|hidden|logit|advantage|update",
     ),
 ]
 AdvantagesOption = Annotated[
     list[str] | None,
-    measure_option(
-        "--advantage",
-        metavar="NAME,...",
-        help="'logged' or formulations, my.py:name for your own: what the same rollouts would give under it; all by "
+    Option(
+        "'logged' or formulations, my.py:name for your own: what the same rollouts would give under it; all by "
         "default.",
-        autocompletion=complete_formulation,
+        "NAME,...",
+        complete=complete_formulation,
     ),
 ]
 GroupSizesOption = Annotated[
-    list[str] | None,
-    measure_option(
-        "--group-size", metavar="G,A:B", help="Sizes of sub-groups; 2, 4, 8 and the logged size by default."
-    ),
+    list[str] | None, Option("Sizes of sub-groups; 2, 4, 8 and the logged size by default.", "G,A:B")
 ]
-ShowOption = Annotated[list[str] | None, options.show_option("rank")]
 
 
 @with_records(leave_out=("columns", "metric_columns", "metric_run"))
@@ -72,7 +61,7 @@ def rank(
     group_size: GroupSizesOption = None,
     *,
     drawn: RankOptions,
-    show: ShowOption = None,
+    show: Annotated[list[str] | None, options.show_option("rank")] = None,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import output_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.streams import progress_bar, show_line
+from gradscope.option import Option
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
@@ -17,7 +17,7 @@ EXAMPLES = (
 )
 COMMON = ("--output", "--reader", "--reward-column", "--strict")
 
-OutputOption = Annotated[str, output_option("--output", "-o", metavar="DIR", help="The folder of the parts.")]
+OutputOption = Annotated[str, Option("The folder of the parts.", "DIR", panel="Output", flags=("--output", "-o"))]
 
 
 @with_records(leave_out=("model", "initial_weights", "completion_ids", "metric_columns", "metric_run"))

@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import StepsOption, complete_formulation, measure_option, parse_steps
+from gradscope.cli.arguments.options import StepsOption, complete_formulation, parse_steps
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import of_same_run
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.option import Option
 from gradscope.rollouts.read_options import ReadOptions
 
 SUMMARY = """Recompute what the trainer logged; exit 1 on a mismatch, and where no step could be recomputed.
@@ -26,19 +27,14 @@ EXAMPLES = (
 )
 COMMON = ("--step", "--model", "--initial", "--run-config", "--show", "--output", "--json")
 
-ToleranceOption = Annotated[
-    float, measure_option(metavar="X", help="Largest relative error of grad_norm that is a match.")
-]
 AdvantageOption = Annotated[
     str | None,
-    measure_option(
-        "--advantage",
-        metavar="NAME",
-        help="The formulation to hold the logged advantages to; the folder's by default, my.py:name for your own.",
-        autocompletion=complete_formulation,
+    Option(
+        "The formulation to hold the logged advantages to; the folder's by default, my.py:name for your own.",
+        "NAME",
+        complete=complete_formulation,
     ),
 ]
-ShowOption = Annotated[list[str] | None, options.show_option("replay")]
 
 
 @with_records(leave_out=("columns", "metric_columns", "metric_run"))
@@ -46,9 +42,9 @@ def replay(
     context: typer.Context,
     run: options.RunArgument,
     step: StepsOption = None,
-    tolerance: ToleranceOption = 1e-5,
+    tolerance: Annotated[float, Option("Largest relative error of grad_norm that is a match.", "X")] = 1e-5,
     advantage: AdvantageOption = None,
-    show: ShowOption = None,
+    show: Annotated[list[str] | None, options.show_option("replay")] = None,
     *,
     read: ReadOptions,
     engine: EngineOptions,

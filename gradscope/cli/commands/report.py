@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import RunQuestions, measure_option, parse_files, parse_steps
+from gradscope.cli.arguments.options import RunQuestions, parse_files, parse_steps
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery, staged_folder
 from gradscope.cli.output.streams import say
@@ -61,15 +61,8 @@ class PageOptions:
 
 
 MaxTokensOption = Annotated[
-    int | None,
-    measure_option(
-        "--max-tokens",
-        metavar="N",
-        min=0,
-        help="Most tokens whose own gradients are computed; 0: none, 512 by default.",
-    ),
+    int | None, Option("Most tokens whose own gradients are computed; 0: none, 512 by default.", "N", at_least=0)
 ]
-ShowOption = Annotated[list[str] | None, options.show_option("report")]
 
 
 @with_records(leave_out=("engine", "verify", "output", "num_samples", "num_correct"))
@@ -80,7 +73,7 @@ def report(
     page: PageOptions,
     asked: RunQuestions,
     max_tokens: MaxTokensOption = None,
-    show: ShowOption = None,
+    show: Annotated[list[str] | None, options.show_option("report")] = None,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import measure_option
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import of_same_run
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.option import Option
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
@@ -22,13 +22,7 @@ EXAMPLES = (
 )
 COMMON = ("--step", "--max-tokens", "--model", "--initial", "--run-config", "--show", "--output", "--json")
 
-StepOption = Annotated[
-    int | None, measure_option(metavar="N", help="The step; the one that stands out most by default.", min=1)
-]
-TokensOption = Annotated[
-    int, measure_option("--max-tokens", metavar="N", help="Tokens whose gradients are computed; 0: none.", min=0)
-]
-ShowOption = Annotated[list[str] | None, options.show_option("spike")]
+StepOption = Annotated[int | None, Option("The step; the one that stands out most by default.", "N", at_least=1)]
 
 
 @with_records(leave_out=("columns", "unfinished"))  # its question needs the weights again
@@ -36,8 +30,8 @@ def spike(
     context: typer.Context,
     run: options.RunArgument,
     step: StepOption = None,
-    max_tokens: TokensOption = 512,
-    show: ShowOption = None,
+    max_tokens: Annotated[int, Option("Tokens whose gradients are computed; 0: none.", "N", at_least=0)] = 512,
+    show: Annotated[list[str] | None, options.show_option("spike")] = None,
     *,
     read: ReadOptions,
     engine: EngineOptions,

@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
-import typer
-
-from gradscope.cli.arguments.options import output_option, parse_counts, parse_names, parse_numbers
+from gradscope.cli.arguments.options import parse_counts, parse_names, parse_numbers
 from gradscope.cli.arguments.records import with_parameters
 from gradscope.cli.output.streams import pause, progress_bar, say, show, show_next
 from gradscope.errors import UsageError
 from gradscope.machine import process_index
+from gradscope.option import Option
 from gradscope.outside.plain_json import parse_json
 from gradscope.render.registry import render_table
 from gradscope.render.terminal.names import VERDICT
@@ -80,7 +79,7 @@ _SETTINGS = {
     },
 }
 """Panel of the help -> field of the configuration -> its help and metavar."""
-_run_option, _grid_option = (partial(typer.Option, rich_help_panel=panel) for panel in ("Run", "Grid"))
+_run_option, _grid_option = (partial(Option, panel=panel) for panel in ("Run", "Grid"))
 
 
 def _settings() -> Iterator[inspect.Parameter]:
@@ -91,9 +90,7 @@ def _settings() -> Iterator[inspect.Parameter]:
             default = getattr(_DEFAULTS, name)
             shown = words if default is None else rf"{words} \[default: {default}]"
             kind = str if get_origin(types[name]) is Literal else types[name]  # what it can be is said by TrainConfig
-            flag = typer.Option(
-                f"--{name.replace('_', '-')}", help=shown, rich_help_panel=panel, metavar=metavar, show_default=False
-            )
+            flag = Option(shown, metavar, panel, shows_default=False)
             yield inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, flag]
             )
@@ -102,18 +99,16 @@ def _settings() -> Iterator[inspect.Parameter]:
 @with_parameters(_settings(), panels=("Run", "Grid", *_SETTINGS, "Output"))
 def train(
     *,
-    config: Annotated[
-        Path | None, _run_option(metavar="FILE", help="Settings as JSON, or the manifest of a run to repeat.")
-    ] = None,
-    resume: Annotated[bool, _run_option("--resume", help="Continue an interrupted run in --output.")] = False,
-    force: Annotated[bool, _run_option("--force", help="Replace a run that is already there.")] = False,
-    seeds: Annotated[
-        list[str] | None, _grid_option(metavar="N,A:B", help="A run for each seed, in a folder each.")
-    ] = None,
+    config: Annotated[Path | None, _run_option("Settings as JSON, or the manifest of a run to repeat.", "FILE")] = None,
+    resume: Annotated[bool, _run_option("Continue an interrupted run in --output.")] = False,
+    force: Annotated[bool, _run_option("Replace a run that is already there.")] = False,
+    seeds: Annotated[list[str] | None, _grid_option("A run for each seed, in a folder each.", "N,A:B")] = None,
     jobs: Annotated[
-        int | None, _grid_option(metavar="N", min=1, help="Cells of a grid at once; one a core by default.")
+        int | None, _grid_option("Cells of a grid at once; one a core by default.", "N", at_least=1)
     ] = None,
-    quiet: Annotated[bool, output_option("--quiet", "-q", help="Say nothing but errors on stderr.")] = False,
+    quiet: Annotated[
+        bool, Option("Say nothing but errors on stderr.", panel="Output", flags=("--quiet", "-q"))
+    ] = False,
     **settings: Any,
 ) -> None:
     """Train a reference run with GRPO and keep everything that the other commands need.

@@ -190,13 +190,18 @@ class Delivery:
         self.said.add(sentence)
 
     def _describe(self, sources: Sequence[Source], notes: Sequence[str], *, whole: bool) -> None:
-        """What a reader made of its inputs; of several notes their number, unless all are asked for."""
+        """What a reader made of its inputs, in two lines: of more notes their number, unless all are asked for."""
         unfinished = [f"The evaluation {source.unfinished}." for source in sources if source.unfinished]
         self.said.update(unfinished)  # as a warning
         said = [sentence for source in sources for sentence in (*source.inferred, *source.missing)]
         said = [sentence for sentence in dict.fromkeys([*said, *notes]) if sentence not in self.said]
-        is_folded = len(said) > 1 and not whole and all(source.kind != "metrics" for source in sources)
-        folded = f"; {len(said)} notes: --show {NOTES}" if is_folded else ""
+        is_folded = (
+            len(said) + len(sources) > 2
+            and len(said) > 0
+            and not whole
+            and all(source.kind != "metrics" for source in sources)
+        )
+        folded = f"; {len(said)} note{'s' * (len(said) > 1)}: --show {NOTES}" if is_folded else ""
         for number, source in enumerate(sources, 1):
             last = folded if number == len(sources) else ""
             words = [f"{source.recognized}{_chosen(source)}", source.recognized, *([""] if len(sources) > 1 else [])]

@@ -45,6 +45,7 @@ from gradscope.progress import Progress, reporter
 from gradscope.results.envelope import render_json, to_jsonable
 from gradscope.results.source import Source
 from gradscope.results.verdicts import (
+    LOOK_CLOSER,
     Baseline,
     BaselineMetric,
     BaselineRule,
@@ -233,7 +234,7 @@ def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, s
         return "Look at the trainer's own log of this metric."
     if source.kind == "metrics":
         command = "degeneracy" if entry.command == "degeneracy" else "spike"
-        return f"Look closer: gradscope {command} {shlex.quote(source.path)}"
+        return f"{LOOK_CLOSER}gradscope {command} {shlex.quote(source.path)}"
     return f"{value.advice} {look_closer(entry, source.path)}".strip()
 
 

@@ -218,7 +218,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         name="tokens.as_asked",
         source="The policy gradient to first order; signed changes of log p: arXiv 2603.22117",
-        claim="Training moves the tokens of a step the way their advantages ask.",
+        claim="Tokens move the way their advantages ask.",
         metric="change of log p by the next checkpoint, advantage above 0 minus below 0, tokens of like probability",
         settle=_NEAR_CHECKPOINTS,
         judge=outcomes.moves_as_asked,
@@ -234,7 +234,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         name="entropy.predicted",
         source=_ENTROPY,
-        claim="The entropy falls where likely tokens have the higher advantages, and rises where unlikely ones have.",
+        claim="Entropy falls where likely tokens have the higher advantages, and rises where unlikely ones have.",
         metric="change of the entropy at the steps' own tokens by the next checkpoint, in nats",
         settle=_NEAR_CHECKPOINTS,
         judge=outcomes.changes_as_predicted,

@@ -329,13 +329,7 @@ def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -
     rows = sorted({row for row, _ in cells}, key=lambda row: (row == OUTSIDE, int(row) if row.isdigit() else 0))
     columns = list(dict.fromkeys(column for _, column in cells))
     width, height = 1.9 + max(0.74 * len(columns), 3.6), 1.75 + 0.46 * len(rows)
-    figure, (axes,) = new_figure(
-        title,
-        subtitle,
-        width=width,
-        height=height,
-        right=0.25,
-    )
+    figure, (axes,) = new_figure(title, subtitle, width=width, height=height, right=0.25)
     letter = _LETTER * max(1.0, width / _PAGE)
     for (row, column), cell in cells.items():
         _draw(axes, columns.index(column), rows.index(row), cell, letter)

@@ -175,6 +175,20 @@ def token_texts_of(report: RunReport) -> dict[tuple[str, int], str]:
     return {key: shown[title] for key in rollouts if (title := f"{key[0]} #{key[1]}") in shown}
 
 
+_LABELS = {
+    "agreement": "sampler and trainer",
+    "claims": "papers' claims",
+    "contributions": "shares of rollouts",
+    "courses": "reward, lengths, entropy, KL",
+    "coverage": "pass@k",
+    "dilution": "KL and dilution",
+    "formulations": "other advantages",
+    "generation": "completions cut off",
+    "norm": "gradient norm",
+    "signal": "groups without a gradient",
+    "zero-loss": "losses of zero",
+}
+"""Section -> what it is about, where its name does not say it."""
 MOST_FINDINGS = 4  # beside its first sentence three are read; the others fold
 
 
@@ -287,6 +301,7 @@ def _environment() -> Environment:
     environment.globals |= {
         "advantage_shade": advantage_shade,
         "drawing": drawing,
+        "label": lambda name: _LABELS.get(name, name),
         "legend": legend,
         "most_findings": MOST_FINDINGS,
         "num_shades": NUM_SHADES,

@@ -13,7 +13,7 @@ from gradscope.render.words import Footnotes, format_estimate, format_number
 from gradscope.results.report import Cell, ReportColumn, ReportTable
 
 MOST_ROWS = 100  # rows of a table over steps; the JSON document has all of them
-_LONG = 30  # a longer text gets a wide cell, so that it does not stand as a column of single words
+_LONG, _PROSE = 30, 60  # a longer text gets a wide cell, so that it does not stand as a column of single words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,9 @@ def _cell(cell: Cell, column: ReportColumn, notes: Footnotes) -> PageCell:
     if cell is None:
         return PageCell(kind="text" if column.style == "text" else "number", text="")
     if isinstance(cell, str) or column.style == "text":
-        return PageCell(kind="text long" if len(str(cell)) > _LONG else "text", text=str(cell))
+        size = len(str(cell))
+        kind = "text long prose" if size > _PROSE else "text long" if size > _LONG else "text"
+        return PageCell(kind=kind, text=str(cell))
     if isinstance(cell, Estimate):
         sort = None if cell.value is None else repr(cell.value)
         return PageCell(kind="number", text=format_estimate(cell, notes, column.style), sort=sort)

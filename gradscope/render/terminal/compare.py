@@ -53,14 +53,21 @@ def _answer(comparison: Comparison) -> Blocks:
     if not comparison.pairs:
         yield from _cells(comparison, notes)
     else:
+        few = not _has_several(comparison)
         pairs = sorted(comparison.pairs, key=_weight)
+        unknown = [pair for pair in pairs if few and pair.within_runs is None and pair.difference.value is None]
+        pairs = [pair for pair in pairs if pair not in unknown]
         within = any(pair.within_runs for pair in pairs)
-        if not _has_several(comparison):
-            yield Text(pair_label(pairs[0], comparison))
-        yield cell(_OVER_PROMPTS if within else _OVER_SEEDS)
-        yield _differences(pairs[:_MOST_PAIRS], comparison, notes)
+        if few:
+            yield Text(pair_label(comparison.pairs[0], comparison))
+        if pairs:
+            yield cell(_OVER_PROMPTS if within else _OVER_SEEDS)
+            yield _differences(pairs[:_MOST_PAIRS], comparison, notes)
         if len(pairs) > _MOST_PAIRS:
             yield cell(f"{len(pairs) - _MOST_PAIRS} more differences: --show pairs.")
+        for reason in dict.fromkeys(pair.undefined for pair in unknown):
+            names = ", ".join(pair.metric for pair in unknown if pair.undefined == reason)
+            yield cell(f"Not compared: {names} ({reason}).")
     yield from map(cell, notes.lines())
 
 
@@ -101,10 +108,7 @@ def _means(comparison: Comparison, metrics: tuple[str, ...], notes: Footnotes) -
         Column("seeds", lambda one: str(len(one.seeds)), "count"),
         *(
             Column(
-                metric_title(name),
-                entry("metrics", name),
-                "share",
-                alone=lambda one: why_alone(len(one.seeds), "runs"),
+                metric_title(name), entry("metrics", name), "share", alone=lambda one: why_alone(len(one.seeds), "runs")
             )
             for name in metrics
         ),

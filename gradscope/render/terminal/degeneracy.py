@@ -18,15 +18,7 @@ from gradscope.render.terminal.layout import draw, draw_table, losses, rows_set_
 from gradscope.render.terminal.names import ALL
 from gradscope.render.views.degeneracy import ADVANTAGES, ENVIRONMENTS, POLICIES, REWARDS, SIZES, prompts_view
 from gradscope.render.views.view import MOST_ROWS, Column, Course, digits
-from gradscope.render.words import (
-    UNDEFINED,
-    Footnotes,
-    Style,
-    cell,
-    format_estimate,
-    format_number,
-    plain,
-)
+from gradscope.render.words import UNDEFINED, Footnotes, Style, cell, format_estimate, format_number, plain
 from gradscope.results.degeneracy import DegeneracyReport, PromptCounts, StepDegeneracy
 from gradscope.results.logged import MetricCourse
 from gradscope.say import percent
@@ -135,6 +127,8 @@ def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
             Column(f"steps {course.step[0]} to {course.last_step[-1]},\nfrom 0 to 1", lambda row: _course(row[2])),
             Column("last", lambda row: _last(row[2]), "share"),
         ]
+    if report.frac_all_pass.undefined:  # every dead group is then tied
+        rows = [row for row in rows if row[0] != "  tied between"]
     shown = [row for row in rows if row[1].is_defined and (row[0] not in _SELDOM or row[1].value)]
     undefined: dict[str, list[str]] = {}
     for name, estimate, _ in rows:

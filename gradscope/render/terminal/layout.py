@@ -130,11 +130,7 @@ def draw_table(
 
 
 def _table(
-    columns: Sequence[view.Column],
-    records: Iterable[Any],
-    notes: Footnotes,
-    is_bold: Callable[[Any], bool],
-    more: int,
+    columns: Sequence[view.Column], records: Iterable[Any], notes: Footnotes, is_bold: Callable[[Any], bool], more: int
 ) -> Table:
     table = new_table([(column.title, "left" if column.is_left else "right") for column in columns])
     for record in records:

@@ -36,10 +36,7 @@ def pass_at_k_table(report: PassAtKReport, show: Sequence[str] = ()) -> Group:
         _answer(report),
         facts=[*([] if _are_evaluations(report) else _facts(report.tables)), *losses(report.sources)],
         findings=report.findings[1:],
-        views={
-            "files": lambda notes: _files(report, notes),
-            "pairs": lambda notes: _pairs(report, notes),
-        },
+        views={"files": lambda notes: _files(report, notes), "pairs": lambda notes: _pairs(report, notes)},
         show=show,
     )
 

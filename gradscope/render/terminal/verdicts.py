@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
@@ -13,7 +15,7 @@ from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
 from gradscope.render.terminal.layout import add_row, draw_table, losses, new_table
 from gradscope.render.views.view import Column, Word
 from gradscope.render.words import STYLES, UNDEFINED, Footnotes, Style, Tone, cell, condition, format_number, plain
-from gradscope.results.verdicts import NOT_SHOWN, CheckReport, ClaimRow, ClaimsReport, Verdict
+from gradscope.results.verdicts import LOOK_CLOSER, CheckReport, ClaimRow, ClaimsReport, Verdict
 from gradscope.say import as_ranges, with_interval
 
 _TONES: Mapping[str, Tone] = {"pass": "fine", "fail": "problem", "unknown": "unknown"}
@@ -29,7 +31,7 @@ def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
             _headline(report),
             *report.findings,
             *(
-                f"{verdict.metric}: {verdict.estimate.undefined or verdict.next_step or verdict.meaning}"
+                f"{verdict.metric}: {verdict.estimate.undefined or _advice(verdict) or verdict.meaning}"
                 for verdict in open_ones
             ),
         ),
@@ -39,6 +41,11 @@ def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
         show=show,
         tone=_TONES[report.outcome],
     )
+
+
+def _advice(verdict: Verdict) -> str:
+    """What to do, without the command that looks closer: it stands below the answer."""
+    return verdict.next_step.partition(LOOK_CLOSER)[0].strip()
 
 
 def _headline(report: CheckReport) -> str:
@@ -87,6 +94,8 @@ def _value(verdict: Verdict) -> str:
     return with_interval(estimate, lambda number: format_number(number, "norm"))
 
 
+_CLAIM_WIDTH, _MEASURED_WIDTH = 44, 23  # with what chance gives, 80 columns
+_EXPLAINS = re.compile(r"[:;]|, and ")
 _CLAIM_TONES: Mapping[str, Tone] = {"supported": "fine", "contradicted": "problem", "cannot_tell": "unknown"}
 
 
@@ -106,28 +115,30 @@ def claims_table(report: ClaimsReport, show: Sequence[str] = ()) -> Group:
 
 
 def _claims_answer(rows: Sequence[ClaimRow]) -> Blocks:
-    """The claims that this run supports or contradicts, the names of those it does not show, a count of the rest."""
-    decided = [row for row in rows if row.verdict != "cannot_tell"]
-    told = [row for row in decided if row.words != NOT_SHOWN]
-    if told:
-        yield _verdicts(told[:SCREEN_ROWS])
-    if len(told) > SCREEN_ROWS:
-        yield cell(f"{len(told) - SCREEN_ROWS} more are decided: --show reasons.")
-    not_shown = [row.name for row in decided if row.words == NOT_SHOWN]
-    if not_shown:
-        yield cell(f"not shown by our measure: {', '.join(not_shown)}")
-    if len(decided) < len(rows):
-        yield Text.assemble(("cannot tell: ", STYLES["unknown"]), f"{len(rows) - len(decided)} (--show reasons)")
+    """The claims that this run supports or contradicts, as many as a screen bears."""
+    decided = [row for words in ("contradicted", "supported") for row in rows if row.words == words]
+    told = decided[:SCREEN_ROWS]
+    yield from (_verdicts([row for row in told if row.words == words]) for words in {row.words: 0 for row in told})
+    if len(decided) > len(told):
+        yield cell(f"{len(decided) - len(told)} more are decided: --show reasons.")
 
 
 def _verdicts(rows: Sequence[ClaimRow]) -> Table:
+    """Claims of one verdict, which heads their column."""
     columns = (
-        Column("claim", "name", limit=28),
-        Column("measured", _measured),
+        Column(rows[0].words.ljust(_CLAIM_WIDTH), lambda row: Word(_in_short(row, rows))),
+        Column("measured".ljust(_MEASURED_WIDTH), _measured),
         Column("by chance", lambda row: row.null.value, _style),
-        Column("verdict", lambda row: Word(row.words, _CLAIM_TONES[row.verdict])),
     )
     return draw_table(columns, rows, Footnotes())
+
+
+def _in_short(row: ClaimRow, rows: Sequence[ClaimRow]) -> str:
+    """The claim up to what only explains it, with the part that tells it from the others of its sentence."""
+    sentence = _EXPLAINS.split(row.claim)[0].removesuffix(".")
+    if sum(one.claim == row.claim for one in rows) > 1:
+        sentence += f" ({row.name.rpartition('.')[2].replace('_', ' ')})"
+    return "\n  ".join(textwrap.wrap(plain(sentence), _CLAIM_WIDTH - 2))
 
 
 def _measured(row: ClaimRow) -> str | None:

@@ -260,14 +260,13 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
                 hint="A row needs a finite number as reward and something to group by.",
             )
     refuse_lone_list(request.path, rows)
-    columns = generic.columns_in(generic.with_entries(rows))
+    columns = [name for name in generic.columns_in(generic.with_entries(rows)) if "." not in name]
     seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
     looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(
-        f"{request.path} is not a log that gradscope knows. {seen} Looked for the files of "
-        f"{', '.join(reader.name for reader in TRAINERS)}, and for {looked}.",
+        f"{request.path} is not a log that gradscope knows. {seen} Looked for what a trainer writes, and for {looked}.",
         hint="Name the columns with --reward-column, --group-column or --prompt-column and --step-column, "
-        "or the reader with --reader.",
+        "or the reader with --reader; --help-all lists them.",
     )
 
 

@@ -28,6 +28,7 @@ class Outer:
     inner: Inner = Inner()  # expanded too
     switch: Annotated[bool, Option("A switch.")] = False  # on or off
     size: Annotated[int | None, Option("Parsed.", "N", parse=lambda text: int(text) * 2)] = None
+    least: Annotated[int, Option("Bounded.", "N", at_least=1)] = 1
     """A number of its own grammar."""
 
 
@@ -36,9 +37,11 @@ def run(*arguments: str, leave_out: tuple[str, ...] = ()) -> tuple[int, str, lis
 
     @app.command()
     @with_records(leave_out=leave_out)
-    def command(name: str, *, outer: Outer) -> None:
+    def command(
+        name: str, *, outer: Outer, times: Annotated[int, Option("A flag of its own.", "N", flags=("--as-often",))] = 1
+    ) -> None:
         assert name == "x"
-        seen.append(outer)
+        seen.extend([outer] * times)
 
     done = CliRunner().invoke(app, ["x", *arguments])
     return done.exit_code, done.output, seen
@@ -48,6 +51,16 @@ def test_every_field_is_a_flag_and_the_command_gets_the_record() -> None:
     code, _, seen = run("--where", "a/b", "--step-column", "iteration", "--switch", "--size", "4")
     assert code == 0
     assert seen == [Outer(path="a/b", inner=Inner(step="iteration"), switch=True, size=8)]
+
+
+def test_a_parameter_with_an_option_is_a_flag_too() -> None:
+    assert run("--as-often", "2") == (0, "", [Outer(), Outer()])
+    assert run("--times", "2")[0] == 2
+
+
+def test_less_than_the_least_is_refused() -> None:
+    assert run("--least", "1")[0] == 0
+    assert run("--least", "0")[0] == 2
 
 
 def test_without_flags_the_record_has_its_defaults() -> None:

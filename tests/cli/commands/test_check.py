@@ -25,6 +25,14 @@ def test_what_does_not_hold_exits_1_with_the_next_step(cli: Cli, log: Path) -> N
     assert list(document["definitions"]) == ["frac_reward_zero_std"]
 
 
+def test_the_next_command_looks_at_the_first_open_requirement(cli: Cli, log: Path) -> None:
+    held, failed = ("--require", "pass_rate >= 0"), ("--require", "frac_reward_zero_std <= 0.5")
+    assert cli("check", log, *held).out.splitlines()[-1] == f"$ gradscope report {log}"
+    done = cli("check", log, *held, *failed)
+    assert done.out.splitlines()[-1] == f"$ gradscope degeneracy {log}"
+    assert "Look closer" not in done.out
+
+
 def test_what_cannot_be_decided_exits_1(cli: Cli, log: Path) -> None:
     done = cli("check", log, "--require", "frac_reward_zero_std <= 1", "--require", "effective_rank >= 2")
     assert done.code == 1
@@ -46,8 +54,7 @@ def test_nothing_required_is_a_usage_error(cli: Cli, log: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("name", "table"),
-    [("gradscope.toml", "check"), ("pyproject.toml", "tool.gradscope.check"), ("ci.toml", "check")],
+    ("name", "table"), [("gradscope.toml", "check"), ("pyproject.toml", "tool.gradscope.check"), ("ci.toml", "check")]
 )
 def test_requirements_come_from_a_file(
     cli: Cli, log: Path, monkeypatch: pytest.MonkeyPatch, name: str, table: str

@@ -6,9 +6,9 @@ from tests.contract import missing_fields
 from tests.diagnostics.compared_runs import write_run
 
 
-def write_grid(folder: Path) -> Path:
+def write_grid(folder: Path, seeds: range = range(3)) -> Path:
     for advantage, gain in (("grpo", 0.0), ("sign", 0.1)):
-        for seed in range(3):
+        for seed in seeds:
             rewards = [value + gain + 0.01 * seed * (1 + gain) for value in (0.1, 0.2, 0.3, 0.4)]
             write_run(folder / f"{advantage}-{seed}", advantage=advantage, seed=seed, rewards=rewards)
     return folder
@@ -20,6 +20,13 @@ def test_table_on_stdout_talk_on_stderr(cli: Cli, tmp_path: Path) -> None:
     assert done.out.startswith("None of the 5 tests decides")
     assert "sign - grpo" in done.out
     assert "6 finished runs of gradscope" in done.err
+    assert done.out.splitlines()[-1] == f"$ gradscope report {tmp_path / 'grid'}"
+
+
+def test_folders_beside_each_other_have_no_page(cli: Cli, tmp_path: Path) -> None:
+    done = cli("compare", write_grid(tmp_path / "a"), write_grid(tmp_path / "b", range(3, 6)))
+    assert done.code == 0
+    assert "$ gradscope" not in done.out
 
 
 def test_json_has_what_scripts_rely_on(cli: Cli, tmp_path: Path) -> None:

@@ -27,6 +27,13 @@ def test_one_file_has_no_comparison(cli: Cli, samples: tuple[Path, Path]) -> Non
     assert "difference" not in done.out
 
 
+def test_what_to_do_next_is_the_table_that_is_left(cli: Cli, samples: tuple[Path, Path]) -> None:
+    before, after = samples
+    assert cli("passk", before).out.endswith(f"$ gradscope passk {before} --show files\n")
+    assert cli("passk", before, after, "-q").out.endswith(f"$ gradscope passk {before} {after} -q --show pairs\n")
+    assert "$ gradscope" not in cli("passk", before, after, "--show", "pairs").out
+
+
 def test_the_figure_is_written(cli: Cli, samples: tuple[Path, Path], tmp_path: Path) -> None:
     assert cli("passk", *samples, "-o", tmp_path / "out", "-q").err == ""
     assert (tmp_path / "out" / "passk.png").read_bytes().startswith(b"\x89PNG")

@@ -83,7 +83,7 @@ def test_a_run_is_held_against_its_own_held_out_samples(cli: Cli, tiny_run: Path
     assert (result["spectra"], result["curve"]) == (plain["spectra"], plain["curve"])
     assert plain["heldout"] == plain["heldout_influences"] == plain["heldout_notes"] == []
     assert [(row["step"], row["advantage"]) for row in result["heldout"]] == [
-        *((1, "sign"), (1, "dr_grpo"), (2, "sign"), (2, "dr_grpo")),
+        *((1, "sign"), (1, "dr_grpo"), (2, "sign"), (2, "dr_grpo"))
     ]
     assert {row["num_heldout"] for row in result["heldout"]} <= {1, 2, 3, 4}
     assert f"in {tiny_run / place}" in result["heldout_notes"][0]

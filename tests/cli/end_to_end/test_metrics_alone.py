@@ -78,7 +78,7 @@ def test_a_gate_holds_metrics_to_requirements(cli: Cli, requirement: str, code: 
 
 def test_a_gate_never_names_what_needs_rollouts_as_the_next_step(cli: Cli) -> None:
     out = " ".join(cli("check", STATE, "--require", "grad_norm@max <= 1").out.split())
-    assert "Look closer: gradscope spike" in out
+    assert "$ gradscope spike" in out
     assert "gradscope rank" not in out
 
 

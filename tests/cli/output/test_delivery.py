@@ -189,9 +189,14 @@ def test_a_notice_of_a_hostile_log_is_one_escaped_line(capsys: pytest.CaptureFix
     assert len(err.splitlines()) == 1
 
 
-def test_an_evaluation_that_did_not_succeed_is_a_warning_and_no_folded_note(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_beside_two_inputs_even_one_note_is_folded(cli: Cli, samples: tuple[Path, Path]) -> None:
+    one, two = cli("passk", samples[0]), cli("passk", *samples)
+    assert "note: Prompts are told apart by task_id." in one.err
+    assert two.err.splitlines()[1].endswith("; 1 note: --show notes")
+    assert "note: Prompts are told apart" in cli("passk", *samples, "--show", "notes").err
+
+
+def test_an_evaluation_that_did_not_succeed_is_a_warning_and_no_folded_note(capsys: pytest.CaptureFixture[str]) -> None:
     cut = replace(source(), unfinished="was cancelled: 12 of 32 samples")
     cut = replace(cut, missing=(*cut.missing, f"The evaluation {cut.unfinished}."))
     with delivery(DeliveryOptions()) as result:

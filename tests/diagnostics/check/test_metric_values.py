@@ -458,9 +458,7 @@ def test_a_log_without_both_log_probabilities_says_so(selector: str, rows: int) 
 
 
 def test_a_step_whose_number_is_beyond_floating_point_is_not_passed_over() -> None:
-    run = run_of(
-        *(tokens_of(both([-900.0 if step == 2 else -1.0], [-1.0]), step=step) for step in (1, 2, 3)),
-    )
+    run = run_of(*(tokens_of(both([-900.0 if step == 2 else -1.0], [-1.0]), step=step) for step in (1, 2, 3)))
     values = MetricValues(run=run)
     reason = "a ratio in the log is beyond floating-point numbers"
     assert values.value("sampler.chi2_token@max").estimate.undefined == f"{reason} (step 2)"

@@ -107,11 +107,7 @@ def test_rewards_of_tokens_are_what_each_led_to() -> None:
     origin, (credited,) = token_credit([group])
     assert "add up to from there on" in origin
     advantages = [rollout.token_advantages for rollout in credited.rollouts]
-    assert advantages == [
-        pytest.approx((4 / 3, 2 / 3, 2 / 3)),
-        pytest.approx((-2 / 3, -1 / 3)),
-        (),
-    ]
+    assert advantages == [pytest.approx((4 / 3, 2 / 3, 2 / 3)), pytest.approx((-2 / 3, -1 / 3)), ()]
 
 
 @pytest.mark.parametrize(

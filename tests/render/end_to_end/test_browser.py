@@ -8,17 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.render.html.page import render_index, render_page
-from tests.render.end_to_end.browser import (
-    AUDIT,
-    PROGRAM,
-    VIEWS,
-    Browser,
-    Seen,
-    judged,
-    look_at,
-    opened,
-    started,
-)
+from tests.render.end_to_end.browser import AUDIT, PROGRAM, VIEWS, Browser, Seen, judged, look_at, opened, started
 from tests.render.examples import run_report
 from tests.render.html.test_page import INDEX
 

@@ -123,10 +123,7 @@ def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "single": lambda: of_rewards(folder / "log.jsonl", (rng.random((8, 4)) < 0.5).astype(float).tolist()),
     }[request.param]()
     return Outputs(
-        path=path,
-        values=MetricValues(run=read_run(path)),
-        degeneracy=measure_degeneracy(path),
-        page=report_run(path),
+        path=path, values=MetricValues(run=read_run(path)), degeneracy=measure_degeneracy(path), page=report_run(path)
     )
 
 

@@ -8,12 +8,14 @@ from rich.console import Console
 from gradscope.estimate import Estimate
 from gradscope.render.files import document_of, write_files
 from gradscope.render.registry import render_table
+from gradscope.results.compare import Comparison
 from tests.render.examples import comparison
 
 
-def printed(num_cells: int = 4, *show: str) -> str:
+def printed(report: Comparison | int = 4, *show: str) -> str:
+    report = comparison(report) if isinstance(report, int) else report
     stream = io.StringIO()
-    Console(file=stream, width=80, color_system=None).print(render_table(comparison(num_cells), show))
+    Console(file=stream, width=80, color_system=None).print(render_table(report, show))
     return stream.getvalue()
 
 
@@ -52,10 +54,18 @@ def test_further_tables_have_cells_differences_p_values_and_reasons() -> None:
 
 def test_a_difference_without_an_interval_says_why() -> None:
     alone = replace(comparison(), pairs=tuple(pair for pair in comparison().pairs if pair.undefined))
-    stream = io.StringIO()
-    Console(file=stream, width=80, color_system=None).print(render_table(alone))
-    assert "+0.020¹" in stream.getvalue()
-    assert "¹ no interval: one pair does not tell how much pairs differ by chance" in stream.getvalue()
+    text = printed(alone)
+    assert "+0.020¹" in text
+    assert "¹ no interval: one pair does not tell how much pairs differ by chance" in text
+
+
+def test_of_two_cells_what_cannot_be_compared_is_a_line_with_its_reason() -> None:
+    report = comparison(2)
+    first, *others = report.pairs
+    lost = replace(first, difference=Estimate.undefined_because("no seed"), within_runs=None, undefined="no seed")
+    text = printed(replace(report, pairs=(lost, *others)))
+    assert f"Not compared: {first.metric} (no seed)." in text
+    assert not any(line.startswith(f"{first.metric} ") for line in text.splitlines())
 
 
 def test_one_cell_has_no_table_of_differences() -> None:
@@ -68,10 +78,9 @@ def test_a_mean_without_an_interval_says_why() -> None:
     report = comparison(1)
     (alone,) = (replace(cell, metrics={name: Estimate.exact(0.5) for name in cell.metrics}) for cell in report.cells)
     for cell, why in ((alone, "all runs have this very value"), (replace(alone, seeds=(0,)), "one run does not tell")):
-        stream = io.StringIO()
-        Console(file=stream, width=80, color_system=None).print(render_table(replace(report, cells=(cell,))))
-        assert "0.500¹" in stream.getvalue()
-        assert f"¹ no interval: {why}" in stream.getvalue()
+        text = printed(replace(report, cells=(cell,)))
+        assert "0.500¹" in text
+        assert f"¹ no interval: {why}" in text
 
 
 @pytest.mark.slow
@@ -91,6 +100,5 @@ def test_the_same_comparison_gives_the_same_files(tmp_path: Path) -> None:
 
 def test_few_pairs_have_no_corrected_sign_flips_but_a_note() -> None:
     few = replace(comparison(), pairs=tuple(replace(pair, sign_flip_p_holm=None) for pair in comparison().pairs))
-    stream = io.StringIO()
-    Console(file=stream, width=80, color_system=None).print(render_table(few, ("pairs",)))
-    assert "fewer than 8 pairs: sign flips cannot decide" in stream.getvalue()
+    text = printed(few, "pairs")
+    assert "fewer than 8 pairs: sign flips cannot decide" in text

@@ -312,10 +312,7 @@ _SWITCHES: tuple[tuple[str, str], ...] = (
     ("batch/total_prompts", "with open-instruct, --save_traces and --rollouts_save_path write them"),
     ("val/stop_rate", "with open-instruct, --save_traces and --rollouts_save_path write them"),
     ("baseline_reward/pct_mixed", "NeMo-RL writes them as train_data_step*.jsonl in its log folder: name that folder"),
-    (
-        "frac_reward_zero_std",
-        "with TRL, log_completions=True or RolloutRecorder, with ms-swift --log_completions true",
-    ),
+    ("frac_reward_zero_std", "with TRL, log_completions=True, with ms-swift --log_completions true"),
     ("completions/clipped_ratio", "with TRL, log_completions=True, with ms-swift --log_completions true"),
 )
 """A key that tells the trainer -> how it logs rollouts; the first that a log has counts."""
@@ -326,10 +323,7 @@ def switch_on(keys: Iterable[str]) -> str:
     there = list(keys)
     words = "log a row a rollout with step, prompt and reward, as JSONL, CSV or Parquet"
     words = next((how for begin, how in _SWITCHES if any(_unprefixed(key).startswith(begin) for key in there)), words)
-    return (
-        "Metrics alone: rollouts would add intervals, prompts, the gap, forecasts and what makes the gradient; "
-        f"{words} (docs/howto.md)."
-    )
+    return f"Metrics alone: rollouts would add intervals, prompts and causes; {words} (docs/howto.md)."
 
 
 def _unprefixed(key: str) -> str:
