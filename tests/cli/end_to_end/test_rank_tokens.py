@@ -28,11 +28,11 @@ def test_a_run_measured_by_tokens(cli: Cli, tiny_run: Path, tmp_path: Path) -> N
     assert "of the tokens were measured, drawn at random" in " ".join(table.out.split())
 
 
-def test_all_tokens_sketched(cli: Cli, tiny_run: Path) -> None:
+def test_all_tokens_sketched(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     arguments = ("rank", tiny_run, "--rows", "token", "--step", "1", "--advantage", "logged", "--sketch", "512")
-    result = json.loads(cli(*arguments, "--json", "--quiet").out)["result"]
+    assert "Rows were sketched" in cli(*arguments, "--output", tmp_path / "out").out
+    result = json.loads((tmp_path / "out" / "rank.json").read_text())["result"]
     assert {spectrum["tokens"]["method"] for spectrum in result["spectra"]} == {"sketch"}
     live = [spectrum["tokens"] for spectrum in result["spectra"] if spectrum["effective_rank"]["value"] is not None]
     assert live
     assert all((1 / 512) ** 0.5 < tokens["energy_error"] <= (2 / 512) ** 0.5 for tokens in live)
-    assert "Rows were sketched" in cli(*arguments).out

@@ -12,7 +12,7 @@ from tests.launched import finish, place_to_meet, start_processes
 pytestmark = pytest.mark.slow  # a run is trained for it, and processes are started
 
 RANK = ("--step", "1,2", "--advantage", "logged", "--group-size", "2")
-CLAIMS = ("claims", "--step", "1,2")
+CLAIMS = ("claims", "--step", "1")
 BY_ONE_PROCESS = ("tokens.", "entropy.", "rank_two.tokens", "sparser.tokens")
 HELDOUT = ("rank", "--step", "1", "--advantage", "sign,reinforce", "--json")
 HIDDEN = ("rank", "--step", "1", "--rows", "hidden", "--engine", "stream")
