@@ -341,13 +341,13 @@ def _put_whole_gradient(
 def _combined(gradients: torch.Tensor, group: Combinations) -> tuple[Array, Array]:
     """Counts of all combinations of one tensor and of their nulls, [V, 4] each."""
     small, large = sorted(gradients.shape[1:])
-    wide = gradients if gradients.shape[1] == small else gradients.transpose(1, 2)
+    wide = (gradients if gradients.shape[1] == small else gradients.transpose(1, 2)).double()
     factors = torch.as_tensor(group.factors, dtype=torch.float64, device=wide.device)
     at_once = max(1, _CHUNK_BYTES // (8 * small * large))
     counts, gaussian = [], np.full((len(factors), 4), np.nan)
     for first in range(0, len(factors), at_once):
         part = factors[first : first + at_once]
-        matrices = torch.einsum("vg,gml->vml", part, wide.double())
+        matrices = torch.einsum("vg,gml->vml", part, wide)
         gram = matrices @ matrices.transpose(1, 2)
         counts.append(rank_counts(_values(gram)))
         for index in np.flatnonzero(group.has_null[first : first + at_once]).tolist():
