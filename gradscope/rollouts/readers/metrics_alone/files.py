@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -63,7 +63,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, Watched
 from gradscope.rollouts.readers.parsing.tables import Row, read_json_rows, read_parquet_rows
 from gradscope.rollouts.readers.reduction.lines import OddRow, blocks_in
 from gradscope.rollouts.readers.reduction.processes import csv_blocks
-from gradscope.rollouts.step_metrics import Counts, Numbers
+from gradscope.rollouts.step_metrics import Counts, Numbers, StepMetrics
 
 Cells = Mapping[str, Any]
 
@@ -339,16 +339,25 @@ def _filled(cells: Column, at: Counts) -> Counts:
 
 
 def _events(file: Path, aside: MetricsLog) -> Rows:
-    damaged = aside.of_metrics(file)
+    damaged, stat = aside.of_metrics(file), file.stat()
     try:
-        scalars = scalars_in(file, damaged)
+        scalars, damage = _scalars(file, stat.st_size, stat.st_mtime_ns)
     except (OSError, InputError) as error:
         damaged(str(error).rstrip("."))
         return
-    aside.passed(file.stat().st_size, len(scalars))
+    for said in damage:
+        damaged(said)
+    aside.passed(stat.st_size, len(scalars))
     at = np.arange(len(scalars))
     columns = {**scalars.columns, "step": Numbers(None, scalars.steps.astype(np.float64))}
     yield Piece(where=str(file), numbers=at + 1, tables=[MetricTable(at=at, columns=columns)])
+
+
+@lru_cache(maxsize=1)
+def _scalars(file: Path, size: int, written: int) -> tuple[StepMetrics, tuple[str, ...]]:
+    """What a file holds and what is wrong with it; its first rows are asked for before all of them."""
+    damage: list[str] = []
+    return scalars_in(file, damage.append), tuple(damage)
 
 
 PLACE = "gradscope/step_is_place"  # key of a row whose step is its place among the rows of a console

@@ -123,7 +123,7 @@ def placed_rows(path: Path, quarantine: QuarantineLog) -> Iterator[PlacedRow]:
             if not isinstance(row, str):
                 last = number
                 yield PlacedRow(number, start, end, row)
-            elif number - last <= most(MOST_FLAWED):
+            elif number - last <= MOST_FLAWED or number - last <= most(MOST_FLAWED):
                 quarantine.add(row, f"{path}:{number}")
             else:
                 what = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on."
@@ -139,7 +139,7 @@ def parse_line(line: bytes) -> dict[str, Any] | str:
     """The object in a line, or why there is none; a line without an end of line is the file's last."""
     if not line.strip():
         return BLANK
-    if len(line) > most(MOST_ROW):
+    if len(line) > MOST_ROW and len(line) > most(MOST_ROW):  # the environment is asked seldom
         return f"the line is longer than {in_mib(most(MOST_ROW))}"
     try:
         row = parse_json(line)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradscope.errors import InputError
+from gradscope.outside.limits import open_file
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
 from gradscope.rollouts.groups import (
@@ -27,7 +28,7 @@ from gradscope.rollouts.groups import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
-from gradscope.rollouts.readers.parsing.tables import expand, read_rows
+from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.run import Run
 from gradscope.say import as_ranges
 
@@ -189,11 +190,17 @@ def peek(path: Path, quarantine: QuarantineLog | None = None, *, num_rows: int =
 def _first_rows(file: Path, size: int, written: int, num_rows: int) -> tuple[tuple[dict[str, Any], ...], QuarantineLog]:
     """The first rows of a file and what was met on the way; every format asks for them in turn."""
     met, rows = _CountedLog(), []
+    with open_file(file) as stream:
+        if suffix_of(file) is None and b"\0" in stream.read(_BINARY):
+            return (), met
     for _, row in islice(read_rows(file, met), num_rows):
         rows.append(row)
         if met.num_bytes >= _MOST_PEEKED:
             break
     return tuple(rows), met
+
+
+_BINARY = 4096  # bytes of a file of no known name that tell whether it is text
 
 
 class _CountedLog(QuarantineLog):
