@@ -32,8 +32,8 @@ def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tu
         )
     return (
         f"At step {step} the sampler's logged log-probabilities differ from these weights' by more than "
-        f"{worst.bound:g} at {worst.frac_beyond:.1%} of {worst.num_tokens:,} tokens (mean {worst.mean:.2g}, largest "
-        f"{worst.max:.2g}): other weights, another temperature or other kernels sampled them.",
+        f"{worst.bound:g} at {percent(worst.frac_beyond)} of {worst.num_tokens:,} tokens (mean {worst.mean:.2g}, "
+        f"largest {worst.max:.2g}): other weights, another temperature or other kernels sampled them.",
     )
 
 

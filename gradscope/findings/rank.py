@@ -205,7 +205,7 @@ def _cancellation(steps: Sequence[StepGeometry]) -> list[str]:
     if not values:
         return []
     mean = sum(values) / len(values)
-    return [f"On average {mean:.0%} of the summed row norms survives in the step's gradient; the rest cancels."]
+    return [f"On average {percent(mean)} of the summed row norms survives in the step's gradient; the rest cancels."]
 
 
 def _norm_findings(steps: Sequence[StepGeometry]) -> list[str]:
@@ -265,7 +265,7 @@ def _near_floor(spectra: Sequence[GradientSpectrum], engine: Mapping[str, object
     arithmetic = "TF32" if engine.get("tf32") else str(engine.get("dtype"))
     return (
         f"At {len(doubted)} of {len(defined)} spectra singular values lie under the noise floor of {arithmetic}, up to "
-        f"{max(doubted):.0%} of their sum: before these effective ranks are believed, use --precision high.",
+        f"{percent(max(doubted))} of their sum: before these effective ranks are believed, use --precision high.",
     )
 
 
@@ -282,15 +282,15 @@ def sparsity_findings(by_step: Sequence[GradientSparsity]) -> tuple[str, ...]:
         return ()
     if last[0].parts == "tokens":
         return (
-            f"At step {last[0].step} {last[0].small.value:.0%} of the tokens have a row below 1 % of the largest, "
-            f"{last[0].zero.value:.0%} exactly zero (Gini {last[0].gini.value:.2f}).",
+            f"At step {last[0].step} {with_interval(last[0].small, percent)} of the tokens have a row below 1 % of the "
+            f"largest, {with_interval(last[0].zero, percent)} exactly zero (Gini {last[0].gini.value:.2f}).",
         )
     even = min(last, key=lambda one: one.gini.value or 0.0)
     uneven = max(last, key=lambda one: one.gini.value or 0.0)
     return (
         f"At step {last[0].step} the entries of the weights' gradients are most even in {even.tensor} (Gini "
-        f"{even.gini.value:.2f}, {even.small.value:.0%} below 1 % of the largest) and least in {uneven.tensor} "
-        f"({uneven.gini.value:.2f}, {uneven.small.value:.0%}).",
+        f"{even.gini.value:.2f}, {with_interval(even.small, percent)} below 1 % of the largest) and least in "
+        f"{uneven.tensor} ({uneven.gini.value:.2f}, {with_interval(uneven.small, percent)}).",
     )
 
 
@@ -345,8 +345,8 @@ def _baseline(baselines: Sequence[BaselineNoise]) -> list[str]:
     change = (noise.value or 0.0) - 1
     word = "less" if change < 0 else "more"
     return [
-        f"{optimum}; of the baselines that differ measurably, {best} has {abs(change):.0%} {word} gradient noise than "
-        f"{REFERENCE} (ratio {with_interval(noise, '.2f')})."
+        f"{optimum}; of the baselines that differ measurably, {best} has {percent(abs(change))} {word} gradient noise "
+        f"than {REFERENCE} (ratio {with_interval(noise, '.2f')})."
     ]
 
 

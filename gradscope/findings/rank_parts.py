@@ -42,13 +42,13 @@ def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
     ]
     if last.method == "sampled":
         sentences.append(
-            f"Only {last.frac_seen:.0%} of the tokens were measured, drawn at random; the effective rank of a sample "
-            f"is at most its size, so the groups' own may be larger. --max-tokens N takes more, --sketch K all."
+            f"Only {percent(last.frac_seen)} of the tokens were measured, drawn at random; the effective rank of a "
+            f"sample is at most its size, so the groups' own may be larger. --max-tokens N takes more, --sketch K all."
         )
     if last.method == "sketch" and last.energy_error is not None:
         sentences.append(
-            f"Rows were sketched: each squared singular value is known to {last.energy_error:.1%} of their sum, and "
-            f"the ranks count that error in. --sketch K with a K four times as large halves it."
+            f"Rows were sketched: each squared singular value is known to {percent(last.energy_error)} of their sum, "
+            f"and the ranks count that error in. --sketch K with a K four times as large halves it."
         )
     return tuple(sentences)
 
@@ -190,9 +190,10 @@ def weight_update_findings(
     sentences = []
     if whole.top_energy.value is not None and whole.linear_growth.value is not None:
         sentences.append(
-            f"Over {len(whole.num_updates)} checkpoints one direction holds {whole.top_energy.value:.0%} of the "
-            f"updates' energy (a random walk: {whole.walk_top_energy.value:.0%}), and a straight line "
-            f"{whole.linear_growth.value:.0%} (a random walk: {whole.walk_linear_growth.value:.0%})."
+            f"Over {len(whole.num_updates)} checkpoints one direction holds {with_interval(whole.top_energy, percent)} "
+            f"of the updates' energy (a random walk: {with_interval(whole.walk_top_energy, percent)}), and a straight "
+            f"line {with_interval(whole.linear_growth, percent)} (a random walk: "
+            f"{with_interval(whole.walk_linear_growth, percent)})."
         )
     since = [update for update in updates if update.first == min(u.first for u in updates) and update.last == last]
     ranks = [(u.effective_rank.value, u.gaussian.value) for u in since if u.effective_rank.value and u.gaussian.value]
@@ -209,8 +210,8 @@ def weight_update_findings(
     if defined:
         share, null = (sum(column) / len(defined) for column in zip(*defined, strict=True))
         sentences.append(
-            f"On average {share:.1%} of a change lies in the principal directions of the initial weights; a random "
-            f"change would have {null:.1%} there."
+            f"On average {percent(share)} of a change lies in the principal directions of the initial weights; a "
+            f"random change would have {percent(null)} there."
         )
     return (*sentences, *_turned(since), *_in_bfloat16(since))
 
@@ -236,8 +237,8 @@ def _turned(since: Sequence[WeightUpdate]) -> tuple[str, ...]:
         return ()
     drift, drift_null, angle, angle_null = np.array(known, dtype=np.float64).mean(axis=0)
     return (
-        f"Of a change {drift:.1%} is in the singular values on average (an unrelated one of its size: "
-        f"{drift_null:.1%}), and the principal directions turn by {angle:.1f} degrees ({angle_null:.1f}).",
+        f"Of a change {percent(drift)} is in the singular values on average (an unrelated one of its size: "
+        f"{percent(drift_null)}), and the principal directions turn by {angle:.1f} degrees ({angle_null:.1f}).",
     )
 
 

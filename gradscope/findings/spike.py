@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.results.norms import SpikeMetric, SpikeReport, SpikeRollout
+from gradscope.say import percent
 
 OTHER_GRADIENT = 1e-3
 """Relative difference from the logged norm from which on the recomputed gradient is another one than the trainer's."""
@@ -94,10 +95,8 @@ def _repeats(report: SpikeReport) -> Iterator[str]:
     named = [one for one in known[:5] if (one.repeated_ngrams.value or 0.0) >= MUCH_REPEATED]
     if named:
         middle = statistics.median(one.repeated_ngrams.value or 0.0 for one in known)
-        yield (
-            f"{_listed([f'{_name(one)} ({one.repeated_ngrams.value:.0%})' for one in named])} mostly repeat runs of "
-            f"four tokens; the median of the step is {middle:.0%}."
-        )
+        parts = [f"{_name(one)} ({percent(one.repeated_ngrams.value or 0.0)})" for one in named]
+        yield f"{_listed(parts)} mostly repeat runs of four tokens; the median of the step is {percent(middle)}."
 
 
 def _tensors(report: SpikeReport) -> Iterator[str]:
@@ -107,7 +106,8 @@ def _tensors(report: SpikeReport) -> Iterator[str]:
         if one.tensor_share >= LARGE_PART * one.frac_parameters and one.tensor_share >= 0.1
     ]
     if large:
-        parts = [f"{one.tensor} {one.tensor_share:.0%} (of the parameters {one.frac_parameters:.1%})" for one in large]
+        shares = [(one.tensor, percent(one.tensor_share), percent(one.frac_parameters)) for one in large]
+        parts = [f"{tensor} {share} (of the parameters {parameters})" for tensor, share, parameters in shares]
         yield f"Of the squared norm, {_listed(parts)}."
 
 

@@ -35,7 +35,7 @@ def test_small_differences_are_of_these_weights() -> None:
 def test_the_step_with_most_tokens_beyond_the_bound_is_named() -> None:
     steps = [step(0, frac_beyond=0.01, largest=9.0), step(4, frac_beyond=0.25, largest=2.0)]
     assert logprob_findings(steps) == (
-        "At step 5 the sampler's logged log-probabilities differ from these weights' by more than 0.1 at 25.0% of "
+        "At step 5 the sampler's logged log-probabilities differ from these weights' by more than 0.1 at 25.0 % of "
         "1,500 tokens (mean 0.01, largest 2): other weights, another temperature or other kernels sampled them.",
     )
 

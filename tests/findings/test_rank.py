@@ -116,7 +116,7 @@ def test_the_trainers_norm_is_what_the_spectra_rest_on() -> None:
     first, second, third = REPORT.steps
     shifted = replace(second, logged_grad_norm=0.4)
     sentences = rank_findings([], [first, shifted, third], [])
-    assert sentences[0] == "On average 31% of the summed row norms survives in the step's gradient; the rest cancels."
+    assert sentences[0].startswith("On average 31.0 % of the summed row norms survives in the step's gradient; the")
     assert sentences[1].endswith("by at most 3.1e-02 (relative) at these 2 steps.")
     assert rank_findings([], [shifted], [])[1].endswith("at this step.")
     broken = rank_findings([], [first, replace(second, logged_grad_norm=float("inf"))], [])[1]
@@ -187,7 +187,7 @@ def test_a_rank_near_the_floor_is_to_be_confirmed():
     assert spectra[0].ranks.numerical_rank.value == 1
     assert spectra[0].ranks.frac_energy_below_floor.value == pytest.approx(0.005 / 9.005)
     (sentence,) = reliability_findings(spectra, (), REDUCED)
-    assert sentence.startswith("At 1 of 2 spectra singular values lie under the noise floor of bfloat16, up to 3% of")
+    assert sentence.startswith("At 1 of 2 spectra singular values lie under the noise floor of bfloat16, up to 3.2 %")
     assert sentence.endswith("use --precision high.")
     (sentence,) = reliability_findings(spectra, (), {**REDUCED, "dtype": "float32", "tf32": True})
     assert "the noise floor of TF32" in sentence
@@ -202,7 +202,7 @@ def test_the_samplers_log_probabilities_are_held_against_the_weights():
     difference = LogprobDifference(num_tokens=10, mean=0.3, max=1.0, frac_beyond=0.5, bound=0.1)
     steps = [dataclasses.replace(step, logprob_difference=difference) for step in rank_report().steps]
     (sentence,) = reliability_findings((), steps, REDUCED)
-    assert "differ from these weights' by more than 0.1 at 50.0% of 10 tokens" in sentence
+    assert "differ from these weights' by more than 0.1 at 50.0 % of 10 tokens" in sentence
 
 
 def sparsity(step: int, gini: float, tensor: str | None = None, small: Estimate | None = None) -> GradientSparsity:
@@ -221,15 +221,15 @@ def sparsity(step: int, gini: float, tensor: str | None = None, small: Estimate 
 
 def test_tokens_of_the_last_step_are_counted() -> None:
     assert sparsity_findings([sparsity(1, 0.1), sparsity(9, 0.7)]) == (
-        "At step 9 50% of the tokens have a row below 1 % of the largest, 25% exactly zero (Gini 0.70).",
+        "At step 9 50.0 % of the tokens have a row below 1 % of the largest, 25.0 % exactly zero (Gini 0.70).",
     )
 
 
 def test_the_most_and_the_least_even_weight_are_named() -> None:
     weights = [sparsity(9, 0.7, "mlp"), sparsity(9, 0.2, "attn", Estimate.exact(0.1)), sparsity(1, 0.9, "lm_head")]
     assert sparsity_findings([weights[2], *weights[:2]]) == (
-        "At step 9 the entries of the weights' gradients are most even in attn (Gini 0.20, 10% below 1 % of the "
-        "largest) and least in mlp (0.70, 50%).",
+        "At step 9 the entries of the weights' gradients are most even in attn (Gini 0.20, 10.0 % below 1 % of the "
+        "largest) and least in mlp (0.70, 50.0 %).",
     )
 
 
@@ -295,7 +295,7 @@ def test_the_quietest_baseline_that_differs_measurably_is_named() -> None:
     ratios = {"zero": between(1.2, 1.8), "shrinkage": between(0.5, 0.75), "optimal": between(0.1, 0.2)}
     assert update_findings([], [noise(Estimate.exact(0.25), **ratios)]) == (
         "The optimal baseline of a mixed group is 0.25 on average, at a mean reward of 0.75; of the baselines that "
-        "differ measurably, shrinkage has 38% less gradient noise than leave_one_out (ratio 0.62 [0.50, 0.75]).",
+        "differ measurably, shrinkage has 37.5 % less gradient noise than leave_one_out (ratio 0.62 [0.50, 0.75]).",
     )
 
 
@@ -445,7 +445,7 @@ def test_other_weights_are_a_problem_and_the_right_ones_are_no_news() -> None:
         name: " ".join(rank_headline(replace(report(curve_at()), steps=(replace(STEP, logprob_difference=found),))))
         for name, found in (("fits", fits), ("off", off))
     }
-    assert "differ from these weights' by more than 0.1 at 25.0% of 100 tokens" in said["off"]
+    assert "differ from these weights' by more than 0.1 at 25.0 % of 100 tokens" in said["off"]
     assert "log-probabilities" not in said["fits"]
 
 

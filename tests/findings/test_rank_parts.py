@@ -69,10 +69,10 @@ def test_without_a_logged_advantage_another_is_named() -> None:
 
 def test_a_sample_and_a_sketch_say_what_they_cost() -> None:
     sampled = token_findings([point(1, 30.0, method="sampled")])
-    assert sampled[1].startswith("Only 25% of the tokens were measured, drawn at random;")
+    assert sampled[1].startswith("Only 25.0 % of the tokens were measured, drawn at random;")
     assert sampled[1].endswith("--max-tokens N takes more, --sketch K all.")
     sketched = token_findings([point(1, 30.0, method="sketch", energy_error=0.0313)])
-    assert sketched[1].startswith("Rows were sketched: each squared singular value is known to 3.1% of their sum")
+    assert sketched[1].startswith("Rows were sketched: each squared singular value is known to 3.1 % of their sum")
 
 
 def test_steps_without_a_weighted_token_have_no_rank() -> None:
@@ -236,8 +236,8 @@ def test_the_trajectory_stands_beside_a_random_walk() -> None:
         [update(10.0), update(20.0), update(99.0, last=20), update(99.0, first=20)], [WHOLE]
     )
     assert sentences == (
-        "Over 2 checkpoints one direction holds 95% of the updates' energy (a random walk: 85%), and a straight line "
-        "90% (a random walk: 80%).",
+        "Over 2 checkpoints one direction holds 95.0 % of the updates' energy (a random walk: 85.0 %), and a straight "
+        "line 90.0 % (a random walk: 80.0 %).",
         "After 40 updates the change of a matrix has effective rank 15.0 on average over 2 matrices; unrelated entries "
         "would give 30.0.",
         "bfloat16 sees 50.0 % of the 8,192 entries of these matrices change.",
@@ -247,8 +247,8 @@ def test_the_trajectory_stands_beside_a_random_walk() -> None:
 def test_principal_directions_stand_beside_a_random_change() -> None:
     overlaps = [update(10.0, overlap=Estimate.exact(share)) for share in (0.04, 0.08)]
     assert weight_update_findings([*overlaps, update(10.0)], [WHOLE])[-2] == (
-        "On average 6.0% of a change lies in the principal directions of the initial weights; a random change would "
-        "have 1.0% there."
+        "On average 6.0 % of a change lies in the principal directions of the initial weights; a random change would "
+        "have 1.0 % there."
     )
 
 
@@ -277,7 +277,7 @@ def test_singular_values_and_directions_stand_beside_an_unrelated_change() -> No
         principal_angle_null=Estimate.exact(2.94),
     )
     assert weight_update_findings([turned, update(10.0)], [WHOLE])[-2] == (
-        "Of a change 15.0% is in the singular values on average (an unrelated one of its size: 11.7%), and the "
+        "Of a change 15.0 % is in the singular values on average (an unrelated one of its size: 11.7 %), and the "
         "principal directions turn by 4.1 degrees (2.9)."
     )
 

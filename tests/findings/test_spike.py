@@ -21,8 +21,8 @@ def test_a_step_that_stands_out_is_said_with_what_makes_it() -> None:
     assert sentences[1].startswith("Without rollout 3 of group ")
     assert "the norm would be 5.3 instead of 14.2, with the other 3 weighted as before." in sentences[1]
     assert sentences[2] == ("A few rollouts do not make it: without 1 of 4 the norm is 5.3, the steps around have 1.2.")
-    assert "(83%) mostly repeat runs of four tokens; the median of the step is 4%." in sentences[3]
-    assert sentences[4] == "Of the squared norm, lm_head.weight 61% (of the parameters 6.0%)."
+    assert "(83.0 %) mostly repeat runs of four tokens; the median of the step is 4.0 %." in sentences[3]
+    assert sentences[4] == "Of the squared norm, lm_head.weight 61.0 % (of the parameters 6.0 %)."
 
 
 def test_a_norm_that_comes_down_is_said_to() -> None:

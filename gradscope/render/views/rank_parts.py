@@ -33,6 +33,7 @@ from gradscope.render.views.view import (
 from gradscope.render.words import FACTS, plain, why_alone
 from gradscope.results.rank import ModuleShare, OptimizerStep, TokenRankPoint, UpdateTrajectory, WeightRankPoint
 from gradscope.results.tokens import EntropyChange, GradientSparsity, TurnShare
+from gradscope.say import percent
 
 _MOST_MATRICES = 30  # of a table with a row a matrix
 _ALONE = "too few groups have such tokens, or it is at the end of its range"
@@ -92,7 +93,7 @@ def _sparsity_columns(sparsities: Sequence[GradientSparsity]) -> list[Column]:
     if sparsities[0].parts == "tokens":
         step = Column("step", lambda row: str(row[0].step), "count")
         tokens = Column("tokens", number.of, "count")
-        return [step, tokens, Column("measured", lambda row: f"{row[0].frac_seen:.0%}", "count"), *measures]
+        return [step, tokens, Column("measured", lambda row: percent(row[0].frac_seen), "count"), *measures]
     entries = Column("step {step}: entries of", lambda row: short_tensor(row[0].tensor), limit=24)
     return [entries, number, *measures, Column("Gini by step", lambda row: Course(row[1], width=6))]
 

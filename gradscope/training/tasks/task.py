@@ -11,6 +11,7 @@ import numpy as np
 from gradscope.metrics.outcomes.reward_shares import REWARDED, count_incoherent, frac_incoherent
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run_folder import read_metrics
+from gradscope.say import percent
 
 Grader = Callable[[str, str], float]  # called with (completion, answer); the reward
 StepGrader = Callable[[str, Sequence[str]], tuple[float, ...]]
@@ -114,6 +115,6 @@ def incoherence_sentence(run: Path) -> str | None:
     if share is None:
         return f"no rollout had a reward of {REWARDED:g} or more"
     return (
-        f"{num_incoherent:,} of {num_rewarded:,} rollouts with a reward of {REWARDED:g} or more ({share:.1%}) have a "
-        "wrong or missing step before the answer"
+        f"{num_incoherent:,} of {num_rewarded:,} rollouts with a reward of {REWARDED:g} or more ({percent(share)}) "
+        "have a wrong or missing step before the answer"
     )

@@ -54,7 +54,9 @@ def test_tokens_of_all_groups_are_measured_on_one_scale() -> None:
     assert (found.step, found.parts, found.num_parts, found.frac_seen) == (7, "tokens", 4, 1.0)
     assert (found.zero.value, found.small.value) == (0.25, 0.5)
     assert (found.hoyer, found.gini) == (expected["hoyer"], expected["gini"])
-    assert "50% of the tokens have a row below 1 % of the largest, 25% exactly zero" in sparsity_findings([found])[0]
+    assert (
+        "50.0 % of the tokens have a row below 1 % of the largest, 25.0 % exactly zero" in sparsity_findings([found])[0]
+    )
 
 
 def test_drawn_tokens_say_how_many_they_stand_for() -> None:
@@ -80,8 +82,8 @@ def test_each_weight_has_the_sparsity_of_its_entries() -> None:
     even, single = _weight_sparsity(3, spectra)
     assert (even.parts, even.tensor, even.num_parts, even.gini.value) == ("entries", "even", 6, 0.0)
     assert (single.zero.value, single.hoyer.value) == (pytest.approx(5 / 6), pytest.approx(1.0))
-    assert "most even in even (Gini 0.00, 0% below" in sparsity_findings([even, single])[0]
-    assert "least in single (0.83, 83%)" in sparsity_findings([even, single])[0]
+    assert "most even in even (Gini 0.00, 0.0 % below" in sparsity_findings([even, single])[0]
+    assert "least in single (0.83, 83.3 %)" in sparsity_findings([even, single])[0]
 
 
 def test_a_step_without_gradients_keeps_its_reason() -> None:

@@ -405,7 +405,7 @@ def test_a_formulation_that_leaves_the_gradient_of_pass_at_k_is_named() -> None:
 
 def test_a_better_baseline_is_named_only_where_it_can_be_told() -> None:
     (told,) = update_findings([], [noise(zero=Estimate(value=0.5, low=0.3, high=0.8))])
-    assert "zero has 50% less gradient noise than leave_one_out" in told
+    assert "zero has 50.0 % less gradient noise than leave_one_out" in told
     (alike,) = update_findings([], [noise(zero=Estimate(value=0.9, low=0.5, high=1.6))])
     assert "no baseline can be told from leave_one_out" in alike
     (hindsight,) = update_findings([], [noise(optimal=Estimate(value=0.1, low=0.05, high=0.2))])

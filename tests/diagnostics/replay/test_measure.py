@@ -233,7 +233,7 @@ def test_a_sentence_says_whether_these_weights_made_these_rollouts():
     assert "are those of these weights" in logprob_findings([sampled_step(same)])[0]
     (sentence,) = logprob_findings([sampled_step(same), sampled_step(other, 5)])
     assert "At step 5" in sentence
-    assert "at 50.0% of 2 tokens" in sentence
+    assert "at 50.0 % of 2 tokens" in sentence
 
 
 @pytest.mark.parametrize("steps", [(1,), (6,), (1, 2, 3), (1, 6, 11, 12, 13), (1, 2, 9)])

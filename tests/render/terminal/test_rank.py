@@ -149,7 +149,7 @@ def test_formulations_refused_for_one_reason_share_a_note() -> None:
 
 def test_sparsity_of_tokens_and_weights_are_told_apart() -> None:
     tokens, weights = (printed(render_table(of(), ("sparsity",))) for of in (token_report, sparse_weight_report))
-    assert "  21  12,345       48%  0.250  0.375  0.500  0.621" in tokens
+    assert "  21  12,345    48.0 %  0.250  0.375  0.500  0.621" in tokens
     assert "every row is zero" in tokens
     assert "0.self_attn.q_proj" in weights
     assert "step 41: entries of" in weights

@@ -49,7 +49,7 @@ def test_the_sentence_adds_steps_up(tmp_path: Path) -> None:
     lines = [{"step": 1, "num_rewarded": 3, "num_incoherent": 1}, {"step": 2, "num_rewarded": 5, "num_incoherent": 1}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert incoherence_sentence(tmp_path) == (
-        "2 of 8 rollouts with a reward of 0.5 or more (25.0%) have a wrong or missing step before the answer"
+        "2 of 8 rollouts with a reward of 0.5 or more (25.0 %) have a wrong or missing step before the answer"
     )
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "num_rewarded": 0, "num_incoherent": 0}\n')
     assert incoherence_sentence(tmp_path) == "no rollout had a reward of 0.5 or more"

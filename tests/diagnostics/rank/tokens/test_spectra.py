@@ -90,7 +90,7 @@ def test_a_sample_says_what_it_is() -> None:
     assert spectra[0].tokens is not None
     assert (spectra[0].tokens.method, spectra[0].tokens.frac_seen, spectra[0].tokens.seed) == ("sampled", 0.25, 3)
     assert (points[0].method, points[0].frac_seen) == ("sampled", pytest.approx(6 / 18))
-    assert "Only 33% of the tokens were measured" in token_findings(points)[1]
+    assert "Only 33.3 % of the tokens were measured" in token_findings(points)[1]
 
 
 def test_centering_takes_one_direction() -> None:
@@ -118,7 +118,7 @@ def test_a_sketch_says_how_far_off_it_is() -> None:
     assert spectra[0].tokens.energy_error == pytest.approx((1.25 / 100) ** 0.5)  # four equal values
     assert spectra[0].noise_floor == pytest.approx((1.25 / 100) ** 0.25 * 0.5)
     assert (point.method, point.energy_error) == ("sketch", pytest.approx((1.5 / 100) ** 0.5))
-    assert "each squared singular value is known to 12.2% of their sum" in token_findings([point])[1]
+    assert "each squared singular value is known to 12.2 % of their sum" in token_findings([point])[1]
 
 
 def test_every_mean_rank_of_tokens_has_its_nulls() -> None:
