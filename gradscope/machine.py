@@ -6,12 +6,10 @@ ends in an error, the first that met it tells why, and the others end with the s
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -55,6 +53,8 @@ def in_threads(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Fou
         work: Called in threads; what it raises ends the others that have not begun, and so does Ctrl-C.
         items: What it is called with.
     """
+    from concurrent.futures import ThreadPoolExecutor  # with ctypes two thirds of what Ctrl-C met before its answer
+
     pool = ThreadPoolExecutor()
     try:
         return list(pool.map(work, items))
@@ -65,6 +65,8 @@ def in_threads(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Fou
 def trim_heap() -> None:
     """Hand free memory back to the system: glibc keeps what many small pieces held, more than a gigabyte was seen."""
     if sys.platform == "linux":
+        import ctypes
+
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:  # musl has none
             trim(0)

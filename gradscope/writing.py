@@ -19,6 +19,7 @@ import secrets
 import shutil
 import socket
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,6 +62,17 @@ def atomic_write(path: Path, data: bytes | str, *, force: bool = False) -> None:
             take_place(Path(stream.name), path, force=force)
 
 
+def is_own(path: Path) -> bool:
+    """Whether a file, folder or link, itself, is the user's own; on some network disks root is another user."""
+    owner = path.lstat().st_uid
+    if owner == (os.getuid() if hasattr(os, "getuid") else 0):
+        return True
+    if path.is_symlink():
+        return False
+    with tempfile.TemporaryFile(dir=path if path.is_dir() else path.parent) as probe:
+        return os.fstat(probe.fileno()).st_uid == owner
+
+
 def open_own(path: str, flags: int) -> int:
     """An ``opener`` for a file that grows in place: what a link leads to is not opened, and no pipe is waited for."""
     return os.open(path, flags | _NO_LINKS, 0o666)
@@ -84,11 +96,7 @@ def take_place(aside: Path, path: Path, *, force: bool) -> None:
 
 
 def repeatable(tensors: bytes) -> bytes:
-    """The same file of safetensors with its metadata in order: the library has them in another one each time.
-
-    Args:
-        tensors: What ``safetensors.save`` made.
-    """
+    """What ``safetensors.save`` made, with its metadata in order: the library has them in another one each time."""
     end = 8 + int.from_bytes(tensors[:8], "little")
     header = json.loads(tensors[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -139,14 +147,7 @@ def partial_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder that takes its place whole, with what was written into it, when the block ends well.
-
-    Args:
-        path: Its place; a folder that is there is replaced.
-
-    Yields:
-        An empty folder beside it.
-    """
+    """A folder that takes its place whole when the block ends well; what is there is replaced. It begins empty."""
     place = path.resolve()
     with partial_folder(place) as aside:
         yield aside
@@ -203,10 +204,7 @@ def one_writer(path: Path) -> Iterator[None]:
 
 
 def lock_path(path: Path) -> Path:
-    """The lock of a place.
-
-    Returns:
-        A hidden file beside it.
+    """The lock of a place: a hidden file beside it.
 
     Raises:
         OutputExistsError: The place is the root of all files.

@@ -20,6 +20,7 @@ from gradscope import writing
 from gradscope.errors import InputError, OutputBusyError, OutputExistsError
 from gradscope.writing import (
     atomic_write,
+    is_own,
     lock_path,
     naming,
     new_folder,
@@ -238,6 +239,15 @@ def test_a_disk_without_hard_links_gets_its_files(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "link", none)
     atomic_write(tmp_path / "a.txt", "ours")
     assert [one.read_text() for one in tmp_path.iterdir()] == ["ours"]
+
+
+def test_what_is_ones_own_is_so_where_root_is_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert is_own(tmp_path)
+    assert is_own(tmp_path / "link")
+    monkeypatch.setattr(os, "getuid", lambda: 12_345)
+    assert is_own(tmp_path)
+    assert not is_own(tmp_path / "link")
 
 
 def test_a_file_that_grows_does_so_through_no_link(tmp_path: Path) -> None:

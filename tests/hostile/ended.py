@@ -25,7 +25,6 @@ HOWS = {
     "memory": "resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28)); bytearray(1 << 28)",
     "slow": "time.sleep(5)",
 }
-OF_TWO = ("kill", "memory", "slow")
 _SCRIPT = """
 import os, resource, signal, sys, time
 if os.environ.get("SHARDED"):
@@ -117,7 +116,7 @@ def campaign(phases: Sequence[str], hows: Sequence[str], launches: Sequence[str]
     for launch in launches:
         size, sharded = LAUNCHES[launch]
         for phase in phases:
-            for how in (one for one in hows if size == 1 or one in OF_TWO):
+            for how in hows:
                 with tempfile.TemporaryDirectory() as folder:
                     at = int(phase != "on_train_begin")
                     yield f"{launch}, {phase}, {how}", trial(Path(folder), phase, how, at, size, sharded=sharded)

@@ -1,4 +1,4 @@
-"""Links, foreign files, pipes and folders without rights at every path that a command writes, before it or just then.
+"""Links, foreign files, pipes, folders without rights and other users at every path that a command writes.
 
 Each trial is a fork. What strangers own lies beside the trial's folder: afterwards it has the bytes, the rights and the
 names it had, whatever the command made of the rest.
@@ -9,6 +9,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import stat
 import sys
 import tempfile
@@ -18,11 +19,13 @@ from itertools import islice
 from pathlib import Path
 
 from tests.hostile.cases import told
-from tests.hostile.writes import WRITERS, Bench, Writer, at_event, events, forked, preload
+from tests.hostile.servers import served
+from tests.hostile.writes import WRITERS, Bench, Writer, at_event, end, events, forked, preload, start, state
 
 _RANDOM = re.compile(r"\.[0-9]+-[0-9a-f]{6}\.partial|tmp[^/]*$")  # names that nobody can know beforehand
 MINE = b"mine\n"
-NOBODY = 65534  # the user that commands run as where rights are taken away: root has all of them
+CACHE = "cache"
+NOBODY, SOMEBODY = 65534, 65533  # users that commands run as where rights are taken away: root has all of them
 
 
 def _linked(target: str) -> Callable[[Path, Path], None]:
@@ -64,8 +67,23 @@ def seen(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def planted(bench: Bench, writer: Writer, path: str, number: int | None, kind: str) -> str:
-    """Plant one of ``PLANTS`` at a path that a command writes, at that write (None: before); why it did not hold."""
+def _wrong_end(code: int, err: str) -> str:
+    if code not in (0, 1, 2) or (code == 2 and not ("error: " in err and "hint: " in err)):
+        return f"ended with {code}: {err[-600:]}"
+    return ""
+
+
+def planted(bench: Bench, writer: Writer, path: str, number: int | None, kind: str, *, asked: bool = True) -> str:
+    """Plant one of ``PLANTS`` at a path that a command writes, at that write (None: before); why it did not hold.
+
+    Args:
+        bench: Where.
+        writer: The command.
+        path: The path, from the trial's folder.
+        number: Which of its writes.
+        kind: What is planted.
+        asked: Let it replace its output, by ``--force`` or ``--resume``, where something lies there.
+    """
     folder, stranger = bench.fresh(writer), strangers(bench.folder / "stranger")
     before, place = seen(stranger), folder / path
 
@@ -75,26 +93,27 @@ def planted(bench: Bench, writer: Writer, path: str, number: int | None, kind: s
             return
         where.unlink(missing_ok=True)
         PLANTS[kind](where, stranger)
+        if writer.place == CACHE and kind != "a hard link":  # a link of one's own is as good as its target
+            os.lchown(where, NOBODY, NOBODY)
 
     if number is None:
         place.parent.mkdir(parents=True, exist_ok=True)
         plant(str(place))
     had = place.lstat() if number is None else None
     hook = (lambda: None) if number is None else at_event(folder, number, plant)
-    force = writer.again(folder / writer.place) if path.startswith(writer.place) else ()
+    is_output = path.startswith(writer.place) and (asked or not writer.refuses)
+    force = writer.again(folder / writer.place) if is_output else ()
     code, err = forked(folder, (*writer.arguments, *force), hook)
     if seen(stranger) != before:
         return f"a stranger's files changed ({code}): {err[-300:]}"
-    if code not in (0, 1, 2) or (code == 2 and "error: " not in err):
-        return f"ended with {code}: {err[-600:]}"
-    if had is not None and not path.startswith(writer.place):  # no output, so not ours to replace or remove
+    if had is not None and not is_output:  # not ours to replace or remove
         if not os.path.lexists(place) or not os.path.samestat(had, place.lstat()):
             return f"what lay at {path} is gone ({code})"
         if stat.S_ISREG(had.st_mode) and place.read_bytes() not in (MINE, (stranger / "file").read_bytes()):
             return f"what lay at {path} was overwritten ({code})"
-        if kind == "a foreign folder" and seen(place) != {"mine": seen(place)["mine"]}:
+        if kind == "a foreign folder" and writer.name != "reduce" and seen(place) != {"mine": seen(place)["mine"]}:
             return f"something was put into {path} ({code})"
-    return ""
+    return _wrong_end(code, err)
 
 
 def without_rights(bench: Bench, writer: Writer, place: str) -> str:
@@ -107,10 +126,63 @@ def without_rights(bench: Bench, writer: Writer, place: str) -> str:
     before = seen(folder)
     code, err = forked(folder, (*writer.arguments, *writer.again(folder / writer.place)), lambda: os.setuid(NOBODY))
     (folder / place).chmod(0o755)
-    if code != 2 or "hint: " not in err:
+    if writer.name == "kept options":  # which is no reason to fail a command that has answered
+        if code != 0 or "are not kept" not in err:
+            return f"ended with {code}: {err[-600:]}"
+    elif code != 2 or "hint: " not in err:
         return f"ended with {code}: {err[-600:]}"
     changed = {name for name, entry in before.items() if name != place and seen(folder).get(name) != entry}
     return f"these changed: {changed}" if changed else ""
+
+
+def _shared(bench: Bench, writer: Writer, rights: int) -> Path:
+    bench.whole(writer)  # which takes the same folder
+    folder = bench.fresh(writer)
+    for path in folder.rglob("*"):  # a model's weights are for their owner alone
+        path.chmod(path.stat().st_mode | 0o444)
+    folder.chmod(rights)
+    return folder
+
+
+def by_two_users(bench: Bench, writer: Writer, rights: int) -> str:
+    """Two users run the command at once in a folder that both may write in; why it did not hold."""
+    folder = _shared(bench, writer, rights)
+    both = [start(folder, writer.arguments, partial(os.setuid, user)) for user in (NOBODY, SOMEBODY)]
+    ends = [end(*one) for one in both]
+    if wrong := [why for code, err in ends if (why := _wrong_end(code, err))]:
+        return "; ".join(wrong)
+    if sorted(code for code, _ in ends) not in ([0, 2], *([] if writer.refuses else [[0, 0]])):
+        return f"two at once ended with {ends}"
+    return "" if _is_whole(bench, writer) else "what two users left is not whole"
+
+
+def _is_whole(bench: Bench, writer: Writer) -> bool:
+    """Whether an output is as undisturbed, or what need not be written is not there."""
+    return state(bench.folder / "trial" / writer.place) in (bench.whole(writer), {} if not writer.refuses else None)
+
+
+def after_another(bench: Bench, writer: Writer, number: int, rights: int) -> str:
+    """Kill the command of one user at one of its writes, and let another user run it, then the first again."""
+    folder = _shared(bench, writer, rights)
+
+    def killed() -> None:
+        os.setuid(NOBODY)
+        at_event(folder, number, lambda _: os.kill(os.getpid(), signal.SIGKILL))()
+
+    forked(folder, writer.arguments, killed)
+    left = {path: path.stat() for path in folder.rglob("*") if path.stat().st_uid == NOBODY}
+    again = writer.again(folder / writer.place)
+    code, err = forked(folder, (*writer.arguments, *again), partial(os.setuid, SOMEBODY))
+    if why := _wrong_end(code, err):
+        return f"the other user's {why}"
+    if rights & stat.S_ISVTX and (gone := [path for path in left if not path.exists()]):
+        return f"another user removed {gone}"
+    if code != 0 and not _is_whole(bench, writer):
+        again = writer.again(folder / writer.place)
+        code, err = forked(folder, (*writer.arguments, *again), partial(os.setuid, NOBODY))
+        if code != 0:
+            return f"going on ended with {code}: {err[-600:]}"
+    return "" if _is_whole(bench, writer) else f"what is left is not whole ({code})"
 
 
 def trials(bench: Bench, writers: Sequence[Writer], chance: random.Random) -> Iterator[tuple[str, Callable[[], str]]]:
@@ -121,17 +193,26 @@ def trials(bench: Bench, writers: Sequence[Writer], chance: random.Random) -> It
         known = sorted({path for path in paths if not _RANDOM.search(path)} | {f".{writer.place}.unfinished"})
         for kind in PLANTS:
             for number, path in [*((None, path) for path in known), *enumerate(paths, 1)]:
-                is_asked = path == writer.place and kind == "a link to a folder"  # named as output, it is followed
-                if (
-                    path == "." or is_asked or (number and "/checkpoints/" in path)
-                ):  # a trainer's own, in our own folder
+                is_named = path == writer.place and kind == "a link to a folder"  # named as output, it is followed
+                is_theirs = number and "/checkpoints/" in path  # a trainer's own, in our folder
+                is_private = path == CACHE or (number and path.startswith(f"{CACHE}/gradscope/places/"))
+                if path == "." or is_named or is_theirs or is_private:
                     continue
                 when = "before" if number is None else "just then"
                 run = partial(planted, bench, writer, path, number, kind)
                 found.append((f"{when}: {kind}|{writer.name}, write {number}, {path}", run))
-        if os.getuid() == 0 and writer.arguments[0] != "check":
+            if kind != "a link to a folder" and writer.place != CACHE:
+                run = partial(planted, bench, writer, writer.place, None, kind, asked=False)
+                found.append((f"unasked: {kind}|{writer.name}", run))
+        if os.getuid() == 0:
             for place in (".", writer.place) if "." not in writer.place else (".",):
-                found.append((f"no rights|{writer.name}, {place}", partial(without_rights, bench, writer, place)))
+                if writer.arguments[0] != "check":
+                    found.append((f"no rights|{writer.name}, {place}", partial(without_rights, bench, writer, place)))
+            for rights in (0o777, 0o1777):
+                found += [(f"two users|{writer.name}, {rights:o}", partial(by_two_users, bench, writer, rights))] * 3
+                for number in range(1, len(paths) + 1):
+                    run = partial(after_another, bench, writer, number, rights)
+                    found.append((f"after another user|{writer.name}, {rights:o}, write {number}", run))
     chance.shuffle(found)
     yield from found
 
@@ -140,12 +221,16 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.planted", description=__doc__)
     parser.add_argument("--most", type=int, help="trials; all by default")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--writer", action="append", default=[], choices=[writer.name for writer in WRITERS])
+    parser.add_argument("--kind", default="", help="part of the names of trials")
+    parser.add_argument("--writer", action="append", default=[], help="how the name of a command begins")
     asked = parser.parse_args()
     preload(asked.writer)
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, served(asked.seed) as (server, _):
         os.chmod(place, 0o755)
         bench = Bench(Path(place) / "bench")
-        chosen = [writer for writer in WRITERS if not asked.writer or writer.name in asked.writer]
-        every = islice(trials(bench, chosen, random.Random(asked.seed)), asked.most)
-        sys.exit(told((name, run()) for name, run in every))
+        url = f"http://127.0.0.1:{server.server_address[1]}/sound/log.jsonl"
+        copied = Writer("a URL", ("degeneracy", url, "--quiet"), CACHE, lambda _: (), refuses=False)
+        names = tuple(asked.writer or [""])
+        chosen = [writer for writer in (*WRITERS, copied) if writer.name.startswith(names)]
+        every = (one for one in trials(bench, chosen, random.Random(asked.seed)) if asked.kind in one[0])
+        sys.exit(told((name, run()) for name, run in islice(every, asked.most)))

@@ -31,7 +31,7 @@ from gradscope.render.registry import render_table, spec_of
 from gradscope.render.terminal.names import ALL, NOTES, VERDICT
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
-from gradscope.writing import atomic_write, naming, one_writer, partial_folder, take_place
+from gradscope.writing import atomic_write, is_own, naming, one_writer, partial_folder, take_place
 
 _STEP = re.compile(r"\.?step_[0-9]+\.safetensors(\.[0-9]+-[0-9a-f]{6}\.partial)?")
 
@@ -71,14 +71,17 @@ def unfinished_folder(folder: Path, *, force: bool) -> Iterator[Path]:
         A hidden folder beside it, which need not exist.
 
     Raises:
-        OutputExistsError: What is there is no such folder: a link, or one with other files.
+        OutputExistsError: What is there is no such folder: a link, one with other files, or another user's.
     """
     kept = unfinished_path(folder)
-    if os.path.lexists(kept) and (kept.is_symlink() or not kept.is_dir() or not all(map(_is_step, kept.iterdir()))):
-        raise OutputExistsError(
-            f"{kept} is where finished steps are kept, and holds something else.",
-            hint="Move it, or name another folder with --output.",
-        )
+    if os.path.lexists(kept):
+        is_one = kept.is_dir() and not kept.is_symlink() and all(map(_is_step, kept.iterdir()))
+        if not is_one or not is_own(kept):
+            reason = "is another user's" if is_one else "holds something else"
+            raise OutputExistsError(
+                f"{kept} is where finished steps are kept, and {reason}.",
+                hint="Move it, or name another folder with --output.",
+            )
     if force:
         shutil.rmtree(kept, ignore_errors=True)
     yield kept

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -30,7 +29,7 @@ from gradscope.rollouts.places.listing import (
     when_copied,
 )
 from gradscope.rollouts.places.urls import explaining, shown_url
-from gradscope.writing import atomic_write
+from gradscope.writing import atomic_write, is_own, partial_file
 
 _INDEX = "index.json"
 _MOST_UNTOLD = 4 << 30  # bytes that are copied of a file whose server does not tell how many it has
@@ -83,21 +82,24 @@ class Mirror:
         note_copy(self.root, self.listing.root)
 
     def _make_home(self) -> None:
-        try:
-            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.TemporaryFile(dir=self.home) as probe:  # on some network disks root is another user
-                mine = os.fstat(probe.fileno()).st_uid
-        except OSError as error:
-            raise InputError(
-                f"There is no place for a copy of {self.listing.root}: {self.home.parent} cannot be written.",
-                hint="Set XDG_CACHE_HOME to a folder that you may write.",
-            ) from error
-        home = self.home.lstat()
-        if os.name == "posix" and (home.st_uid != mine or home.st_mode & 0o022 or self.home.is_symlink()):
-            raise InputError(
-                f"{self.home} is where a copy of {self.listing.root} belongs, and others may have written there.",
-                hint="Remove it, or set XDG_CACHE_HOME to a folder that only you may write.",
-            )
+        for folder in (self.home.parents[1], self.home.parent, self.home):
+            try:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                is_safe = is_own(folder) and not (folder == self.home and self._is_open())
+            except OSError as error:
+                raise InputError(
+                    f"There is no place for a copy of {self.listing.root}: {folder} cannot be written.",
+                    hint="Set XDG_CACHE_HOME to a folder that you may write.",
+                ) from error
+            if not is_safe:
+                raise InputError(
+                    f"{folder} is where a copy of {self.listing.root} belongs, and others may have written there.",
+                    hint="Remove it, or set XDG_CACHE_HOME to a folder that only you may write.",
+                )
+
+    def _is_open(self) -> bool:
+        """Whether others may write in the folder of this copy, or its name leads elsewhere."""
+        return self.home.is_symlink() or (os.name == "posix" and bool(self.home.stat().st_mode & 0o022))
 
     def _when(self, entry: Entry) -> str:
         """What was named itself, or by a glob, is copied under any name that may be a log's."""
@@ -125,26 +127,21 @@ class Mirror:
     def _copy_one(self, entry: Entry, count: _ByteCount) -> None:
         file = self.place_of(entry)
         file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.home, suffix=".partial")
-        os.close(handle)
-        partial = Path(name)
-        try:
-            largest = _MOST_UNTOLD if entry.size is None else 2 * entry.size + _MOST_GROWTH
-            whole = AtMost(most(largest), f"{self.listing.root}/{entry.name}".rstrip("/"))
+        shown = f"{self.listing.root}/{entry.name}".rstrip("/")
+        largest = _MOST_UNTOLD if entry.size is None else 2 * entry.size + _MOST_GROWTH
+        whole = AtMost(most(largest), shown)
 
-            def told(number: int) -> None:
-                whole.add(number)
-                count.add(number)
+        def count_both(number: int) -> None:
+            whole.add(number)
+            count.add(number)
 
-            self.listing.system.get_file(entry.address, name, callback=told_of(told))
-            if entry.size is not None and partial.stat().st_size < entry.size:
-                shown = f"{self.listing.root}/{entry.name}".rstrip("/")
+        with partial_file(self.home / hashlib.sha256(os.fsencode(entry.name)).hexdigest()) as partial:
+            self.listing.system.get_file(entry.address, partial.name, callback=told_of(count_both))
+            if entry.size is not None and Path(partial.name).stat().st_size < entry.size:
                 raise InputError(f"The copy of {shown} was cut off.", hint="Run the same command again.")
             self.copied.pop(entry.name, None)
-            partial.replace(file)
+            Path(partial.name).replace(file)
             awaited_mark(file).unlink(missing_ok=True)
-        finally:
-            partial.unlink(missing_ok=True)
         # A file that grew since it was listed has another size at the next look, and is copied again.
         self.copied[entry.name] = (entry.size, entry.mark)
 
@@ -225,9 +222,6 @@ def mirrored(url: str, progress: ProgressCallback) -> Mirror:
 
 def in_bytes(number: int) -> str:
     """A number of bytes for people.
-
-    Returns:
-        Text with one decimal.
 
     Example:
         >>> in_bytes(2_300_000_000)

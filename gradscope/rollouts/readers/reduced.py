@@ -50,7 +50,7 @@ from gradscope.rollouts.readers.reduction.parts import (
 from gradscope.rollouts.readers.reduction.processes import expanded_size
 from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.version import __version__
-from gradscope.writing import atomic_write
+from gradscope.writing import atomic_write, remove_partials
 
 SUFFIX = ".part.parquet"  # how the names of parts end
 LAYOUT = 1  # of what a part holds; those of another are refused
@@ -146,6 +146,7 @@ def write_part(run: Run, folder: Path) -> Path:
     identity = hashlib.sha256("\n".join(f"{file.path} {file.sha256}" for file in files).encode()).hexdigest()
     stem = re.sub(r"[^\w.-]+", "_", Path(source.path).name) or "log"
     path = folder / f"{stem}-{identity[:_ID_DIGITS]}{SUFFIX}"
+    remove_partials(path)
     if path.exists():
         raise OutputExistsError(
             f"{path} is there: the same files were reduced before.", hint="Name another folder, or remove the part."

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from benchmarks.supply import COMMANDS, loaded
@@ -15,3 +18,11 @@ def test_what_a_command_does_not_need_is_not_loaded(names: tuple[str, ...], unlo
     found = set(loaded(*(COMMANDS[name] for name in names)))
     assert "typer" in found
     assert not unloaded & found
+
+
+def test_little_is_loaded_before_ctrl_c_has_an_answer() -> None:
+    code = "import sys; before = {*sys.modules}; import gradscope.__main__; print(*{*sys.modules} - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded_by_us = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "gradscope" in loaded_by_us
+    assert not loaded_by_us & {"typer", "ctypes", "concurrent", "logging"}

@@ -3,6 +3,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -207,21 +208,39 @@ def test_bytes_read_well(number: float, text: str) -> None:
     assert in_bytes(int(number)) == text
 
 
-@pytest.mark.parametrize("kind", ["open to others", "of another user", "a link"])
+@pytest.mark.parametrize(
+    "kind", ["open to others", "of another user", "a link", "another user's link above it", "another user's above it"]
+)
 def test_a_copy_that_others_may_have_written_is_not_read(memory: Any, cache: Path, kind: str) -> None:
     memory.pipe("/run/1.jsonl", ROW)
     home = copied("memory://run").parents[1]
+    above = home.parent if "above" in kind else home
+    if "link" in kind:
+        above.rename(cache / "theirs")
+        above.symlink_to(cache / "theirs")
     if kind == "open to others":
         home.chmod(0o777)
-    elif kind == "a link":
-        home.rename(cache / "theirs")
-        home.symlink_to(cache / "theirs")
-    elif os.getuid():
-        pytest.skip("only root gives files away")
-    else:
-        os.chown(home, 65534, 65534)
+    elif "another user" in kind:
+        if os.getuid():
+            pytest.skip("only root gives files away")
+        os.lchown(above, 65534, 65534)
     with pytest.raises(InputError, match="others may have written there"):
         copied("memory://run")
+
+
+def test_what_a_killed_process_left_of_a_copy_is_removed(memory: Any, cache: Path) -> None:
+    memory.pipe("/run/1.jsonl", ROW)
+    home = copied("memory://run").parents[1]
+    whole = files_below(cache)
+    memory.pipe("/run/1.jsonl", ROW * 2)
+    process = os.fork()
+    if process == 0:
+        with patch.object(Path, "replace", lambda *_: os._exit(0)):
+            copied("memory://run")
+    os.waitpid(process, 0)
+    assert len(list(home.glob(".*.partial"))) == 1
+    copied("memory://run")
+    assert files_below(cache) == whole
 
 
 def test_a_link_in_a_copy_is_removed(memory: Any, tmp_path: Path) -> None:
