@@ -240,13 +240,6 @@ def find_weights(run: Path, damaged: dict[int, str] | None = None) -> tuple[Weig
     A run that was recorded from somebody's own script also has the checkpoints in its trainer's ``output_dir``, where
     it has none of its own. An adapter's base is ``RUN/base_model`` where that exists, else what the adapter's config
     names, else the manifest's model.
-
-    Args:
-        run: The run's folder.
-        damaged: Gets why a checkpoint is of no use, by number of updates.
-
-    Returns:
-        The weights.
     """
     found: dict[int, WeightsRef] = {}
     for folder in (_trainer_folder(run), checkpoints_path(run)):

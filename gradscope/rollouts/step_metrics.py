@@ -63,6 +63,11 @@ class StepMetrics(Mapping[int, Mapping[str, float]]):
             return np.zeros(0, dtype=np.int64), np.zeros(0)
         return (self.steps if one.at is None else self.steps[one.at]), one.values
 
+    def by_step(self, name: str) -> dict[int, float]:
+        """Step -> the number, of the steps that have it."""
+        steps, values = self.course(name)
+        return dict(zip(steps.tolist(), values.tolist(), strict=True))
+
     def __len__(self) -> int:
         return len(self.steps)
 

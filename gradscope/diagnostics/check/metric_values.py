@@ -41,6 +41,7 @@ from gradscope.results.verdicts import LOOK_CLOSER
 from gradscope.rollouts.groups import groups_of_steps
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.step_metrics import StepMetrics
 from gradscope.say import non_finite_word
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class MetricValues:
 
     def names(self) -> list[str]:
         """Every name that a requirement on this run may use: catalogue names, then what the trainer logged."""
-        logged = sorted({name for values in self.run.metrics.values() for name in values})
+        logged = sorted(StepMetrics.of(self.run.metrics).columns)
         return list(dict.fromkeys([*CATALOG, *logged]))
 
     def value(self, name: str) -> MetricValue:
@@ -164,12 +165,13 @@ class MetricValues:
         of_groups = not self._is_logged_alone(metric) and (
             _part_of_groups(metric) in _OF_GROUPS or _part_of_log(metric)
         )
+        chosen_steps = set(steps)
         if of_groups and selector.aggregate == "mean" and not set(steps).isdisjoint(self.run.steps):
             chosen = replace(
                 self.run,
                 groups=groups_of_steps(self.run.groups, steps),
-                metrics={step: values for step, values in self.run.metrics.items() if step in set(steps)},
-                repeats={step: sampled for step, sampled in self.run.repeats.items() if step in set(steps)},
+                metrics={step: values for step, values in self.run.metrics.items() if step in chosen_steps},
+                repeats={step: sampled for step, sampled in self.run.repeats.items() if step in chosen_steps},
             )
             value = replace(self, run=chosen, cache={}).value(metric)
             return replace(value, subject=f"{value.subject} in steps {steps[0]} to {steps[-1]}")
@@ -181,7 +183,7 @@ class MetricValues:
             reason = f"{metric} is not a number of each step"
             hint = f"Leave the selector out: {metric}"
             return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=hint)
-        values = {step: value for step, value in course.items() if step in set(steps)}
+        values = {step: value for step, value in course.items() if step in chosen_steps}
         words = "" if len(values) < 2 else f" of steps {min(values)} to {max(values)}"
         decisive = dict(list(values.items())[-1:]) if selector.aggregate == "last" else values
         broken = _not_finite(metric, decisive)
@@ -199,12 +201,13 @@ class MetricValues:
 
     def _is_logged_alone(self, name: str) -> bool:
         """Whether the log holds metrics and no rollouts, and the metric is one of them."""
-        return self.run.source.kind == "metrics" and any(name in values for values in self.run.metrics.values())
+        return self.run.source.kind == "metrics" and name in StepMetrics.of(self.run.metrics).columns
 
     def _silent(self, name: str, known: Iterable[int], asked: Sequence[int], must_have: Needed) -> MetricValue | None:
         """What to say where a metric that some steps have is not known at all that are asked for."""
-        again = {step for step, sampled in self.run.repeats.items() if sampled in set(known)}
-        reason = silence(sorted({*known, *again}), asked, self.run.windows, must_have)
+        there = set(known)
+        again = {step for step, sampled in self.run.repeats.items() if sampled in there}
+        reason = silence(sorted(there | again), asked, self.run.windows, must_have)
         if reason is None:
             return None
         estimate = Estimate.undefined_because(f"it {reason}")
@@ -215,7 +218,7 @@ class MetricValues:
         """The metric at each step that has it, recomputed ones at the chosen steps; None for no number of a step."""
         entry = CATALOG.get(metric)
         if self._is_logged_alone(metric):
-            rows = {step: self.run.metrics.get(step, {}).get(metric) for step in self.run.every_step}
+            return StepMetrics.of(self.run.metrics).by_step(metric)
         elif metric in _OF_COURSE:
             course = self.degeneracy().course
             rows = dict(zip(course.step, getattr(course, metric), strict=True))
@@ -226,7 +229,7 @@ class MetricValues:
         elif entry is not None and entry.command == "replay":
             rows = {one.step: _replayed(one, entry) for one in self._replayed_steps(tuple(steps)).steps}
         elif any(metric in values for values in self.run.metrics.values()):
-            rows = {step: self.run.metrics.get(step, {}).get(metric) for step in self.run.every_step}
+            return StepMetrics.of(self.run.metrics).by_step(metric)
         else:
             return None
         return {step: value for step, value in rows.items() if value is not None}

@@ -27,7 +27,7 @@ from gradscope.findings.spike import spike_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.steps import Deviation, deviation_of
+from gradscope.metrics.uncertainty.steps import deviation_of, most_deviating
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.reason import Reason
 from gradscope.results.norms import SpikeMetric, SpikeRemoval, SpikeReport, SpikeRollout, SpikeTensor, SpikeToken
@@ -35,6 +35,7 @@ from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.step_metrics import StepMetrics
 from gradscope.say import as_ranges
 
 _NAMES: tuple[tuple[str, ...], ...] = (
@@ -51,11 +52,12 @@ Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 def courses_of(run: Run) -> Courses:
     """The logged courses of these numbers, each by one of its names; what no step has is left out."""
     found: dict[str, dict[int, float]] = {}
+    metrics = StepMetrics.of(run.metrics)
     for names in _NAMES:
-        logged = dict.fromkeys(name for values in run.metrics.values() for name in values)
+        logged = metrics.columns
         chosen = next((name for last in names for name in logged if name.rpartition("/")[2] == last), None)
         if chosen is not None:
-            found[chosen] = {step: values[chosen] for step, values in sorted(run.metrics.items()) if chosen in values}
+            found[chosen] = metrics.by_step(chosen)
     return found
 
 
@@ -65,10 +67,9 @@ def outstanding_step(courses: Courses) -> int:
     if broken:
         return min(broken)
     for course in courses.values():
-        found = {step: deviation_of(course, step, num_chosen_from=len(course)) for step in course}
-        known = {step: one.deviation for step, one in found.items() if isinstance(one, Deviation)}
-        if known:
-            return max(known, key=lambda step: known[step])
+        step = most_deviating(course)
+        if step is not None:
+            return step
     raise InputError(
         "No step can be singled out: fewer than nine steps of the log have a gradient norm, a KL or a loss.",
         hint="Name the step with --step, or put the trainer's metrics beside its rollouts.",
@@ -302,9 +303,9 @@ def _why(run: Run, reason: Reason | str | None) -> str:
 def _also_unusual(run: Run, step: int, courses: Courses) -> Iterator[SpikeMetric]:
     """Other numbers that are further off, up or down, than the furthest of as many is by chance."""
     others = [name for name in run.metrics.get(step, {}) if name not in courses]
+    metrics = StepMetrics.of(run.metrics)
     for name in others:
-        course = {at: values[name] for at, values in run.metrics.items() if name in values}
-        found = metric_at(name, course, step, num_chosen_from=len(others))
+        found = metric_at(name, metrics.by_step(name), step, num_chosen_from=len(others))
         if abs(found.deviation.value or 0.0) > (found.by_chance.value or math.inf):
             yield replace(found, is_unusual=True)
 

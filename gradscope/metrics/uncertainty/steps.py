@@ -95,9 +95,10 @@ def _variances(chosen: Array, whole: Array) -> Iterator[tuple[float, float]]:
     worth = max(independent_steps(chosen), 2.0)
     yield float(chosen.var()) / (1 - 1 / worth) / worth, worth - 1
     num_cosines = max(2, int(0.41 * len(chosen) ** (2 / 3)))
-    places = np.pi * (np.arange(len(chosen)) + 0.5) / len(chosen)
-    waves = np.cos(np.outer(np.arange(1, num_cosines + 1), places))  # [cosines, n]
-    yield float(np.mean((waves @ chosen) ** 2)) * 2 / len(chosen) ** 2, num_cosines
+    k = np.arange(1, num_cosines + 1)
+    waves = (np.fft.rfft(chosen, 2 * len(chosen))[k] * np.exp(-0.5j * np.pi * k / len(chosen))).real
+    # sums of cos(pi k (i + 1/2) / n) x_i; scipy.fft has them in a call, and takes as long to import as a log
+    yield float(np.mean(waves**2)) * 2 / len(chosen) ** 2, num_cosines
     num_windows = len(whole) // len(chosen)
     if num_windows >= _FEWEST_WINDOWS:
         means = whole[-num_windows * len(chosen) :].reshape(num_windows, -1).mean(axis=1)
@@ -263,29 +264,68 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
         >>> found.times, found.is_unusual
         (40.0, True)
     """
-    finite = {at: value for at, value in values.items() if math.isfinite(value)}
-    in_logs = min(finite.values()) >= 0  # a norm of zero, of a step without a live group, is of another kind
-    if in_logs:
-        finite = {at: value for at, value in finite.items() if value > 0}
-        if step not in finite:
-            return "it is zero"
-    own = finite.pop(step)
-    nearest = sorted(finite, key=lambda at: (abs(at - step), at))[:NUM_NEIGHBORS]
-    if len(nearest) < FEWEST_NEIGHBORS:
-        return f"{len(nearest)} other steps have the number, and a spread needs {FEWEST_NEIGHBORS}"
-    others = np.array([finite[at] for at in nearest])
-    scaled, at = (np.log(others), math.log(own)) if in_logs else (others, own)
-    middle = float(np.median(scaled))
-    spread = _TO_SIGMA * float(np.median(np.abs(scaled - middle)))
-    if spread == 0:
+    steps, numbers, in_logs = _comparable(values)
+    place = np.flatnonzero(steps == step)
+    if not len(place):
+        return "it is zero"
+    num_neighbors = min(len(steps) - 1, NUM_NEIGHBORS)
+    if num_neighbors < FEWEST_NEIGHBORS:
+        return f"{num_neighbors} other steps have the number, and a spread needs {FEWEST_NEIGHBORS}"
+    ((typical, deviation),) = _deviations(steps, numbers, place, in_logs=in_logs)
+    if math.isnan(deviation):
         return "half of the other steps have the same number"
     return Deviation(
-        typical=float(np.median(others)),
-        times=own / float(np.median(others)) if in_logs else None,
-        deviation=(at - middle) / spread,
-        by_chance=_by_chance(len(nearest), num_chosen_from),
-        num_neighbors=len(nearest),
+        typical=float(typical),
+        times=values[step] / float(typical) if in_logs else None,
+        deviation=float(deviation),
+        by_chance=_by_chance(num_neighbors, num_chosen_from),
+        num_neighbors=num_neighbors,
     )
+
+
+def most_deviating(values: Mapping[int, float]) -> int | None:
+    """The first step with the largest :class:`Deviation`; None where no step has one."""
+    steps, numbers, in_logs = _comparable(values)
+    if len(steps) <= FEWEST_NEIGHBORS:
+        return None
+    parts = np.array_split(np.arange(len(steps)), len(steps) // _AT_ONCE + 1)
+    found = np.concatenate([_deviations(steps, numbers, part, in_logs=in_logs)[:, 1] for part in parts])
+    return None if np.isnan(found).all() else int(steps[np.nanargmax(found)])
+
+
+_AT_ONCE = 1 << 14  # steps whose neighbors are looked at together
+
+
+def _comparable(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array, bool]:
+    """Steps with finite numbers, ascending, [N], these, [N], and whether they are compared by their logarithms."""
+    steps = np.fromiter(values, np.int64, len(values))
+    numbers = np.fromiter(values.values(), np.float64, len(values))
+    in_logs = bool(np.min(numbers, where=np.isfinite(numbers), initial=math.inf) >= 0)
+    usable = np.isfinite(numbers)
+    if in_logs:  # a norm of zero, of a step without a live group, is of another kind
+        usable &= numbers > 0
+    order = np.argsort(steps[usable], kind="stable")
+    return steps[usable][order], numbers[usable][order], in_logs
+
+
+def _deviations(steps: NDArray[np.int64], numbers: Array, places: NDArray[np.int64], *, in_logs: bool) -> Array:
+    """Of steps at P places the median of those nearest, and the deviation from it; NaN without a spread, [P, 2]."""
+    size = min(NUM_NEIGHBORS, len(steps) - 1)
+    first, last = np.maximum(places - size, 0), np.minimum(places, len(steps) - 1 - size)
+    while (first < last).any():  # of two steps at one distance the earlier is the nearer
+        middle = (first + last) // 2
+        behind = np.minimum(middle + size + 1, len(steps) - 1)
+        is_near = steps[places] - steps[middle] <= steps[behind] - steps[places]
+        is_near |= middle + size + 1 == len(steps)
+        first, last = np.where(is_near, first, middle + 1), np.where(is_near, middle, last)
+    around = first[:, None] + np.arange(size)
+    others = numbers[around + (around >= places[:, None])]
+    scaled, own = (np.log(others), np.log(numbers[places])) if in_logs else (others, numbers[places])
+    middles = np.median(scaled, axis=1)
+    spreads = _TO_SIGMA * np.median(np.abs(scaled - middles[:, None]), axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviations = np.where(spreads == 0, math.nan, (own - middles) / spreads)
+    return np.stack([np.median(others, axis=1), deviations], axis=1)
 
 
 def _by_chance(num_neighbors: int, num_chosen_from: int) -> float:

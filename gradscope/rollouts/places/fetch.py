@@ -129,9 +129,6 @@ def as_named_run(run: Run) -> Run:
 def names_of(paths: Sequence[Path]) -> list[str]:
     """What runs are called beside each other: as many last parts of their paths as tell them apart.
 
-    Args:
-        paths: Folders or files.
-
     Returns:
         A name each, with numbers where the same path stands twice.
 

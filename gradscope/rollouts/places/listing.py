@@ -68,12 +68,7 @@ _SILENCE = 60  # seconds without a byte after which a server is given up; a whol
 
 
 class AtMost:
-    """Counts the bytes of one answer.
-
-    Args:
-        limit: How many it may have.
-        place: What is read, as it may be shown.
-    """
+    """Counts the bytes of one answer."""
 
     def __init__(self, limit: int, place: str) -> None:
         self._limit, self._left, self._place = limit, limit, place

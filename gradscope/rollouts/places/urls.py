@@ -94,10 +94,6 @@ _NO_NETWORK = ("Connect", "Connection", "Timeout", "DNS", "Resolver", "Offline",
 def explained(error: BaseException, url: str) -> GradscopeError:
     """The error that a person gets instead.
 
-    Args:
-        error: Whatever listing or copying raised.
-        url: What was read, as typed.
-
     Returns:
         One sentence, with a hint; nothing of the original's text.
     """

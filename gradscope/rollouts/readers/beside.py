@@ -53,23 +53,14 @@ def metric_lines(files: Iterable[Path], names: Mapping[str, str], quarantine: Qu
         for _, row in read_jsonl(file, lines):
             step = whole_number(row.get("step"))
             if step is not None:
-                found.setdefault(step, {}).update(renamed(logged_numbers(row), names))
+                found.setdefault(step, {}).update(_renamed(logged_numbers(row), names))
     quarantine.lose_metrics(lines)
     for metrics in found.values():
         metrics.pop("step", None)
     return found
 
 
-def renamed(metrics: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
-    """Numbers under common names where they have one.
-
-    Returns:
-        Name -> number.
-
-    Example:
-        >>> renamed({"optim/grad_norm": 0.5, "loss": 1.0}, {"optim/grad_norm": "grad_norm"})
-        {'grad_norm': 0.5, 'loss': 1.0}
-    """
+def _renamed(metrics: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
     return {names.get(name, name): value for name, value in metrics.items()}
 
 
@@ -88,7 +79,7 @@ def with_logged_metrics(request: ReadRequest, run: Run) -> Run:
         said = f"TensorBoard's files lie in {named}: which are of this run is not known, and none were read."
         return replace(run, source=replace(run.source, missing=(*run.source.missing, said)))
     if folders:
-        found = _with(run, events, _scalars(events, quarantine))
+        found = _with(run, events, scalar_metrics(events, {}, quarantine))
     elif lines.is_file():
         found = _with(run, [lines], metric_lines([lines], {}, quarantine))
     else:
@@ -101,11 +92,12 @@ def _with(run: Run, files: list[Path], metrics: Metrics) -> Run:
     return replace(run, source=source, metrics=metrics)
 
 
-def _scalars(files: list[Path], quarantine: QuarantineLog) -> Metrics:
+def scalar_metrics(files: Iterable[Path], names: Mapping[str, str], quarantine: QuarantineLog) -> Metrics:
+    """Step -> common name -> value, of TensorBoard's files."""
     found: Metrics = {}
     for file in files:
         for step, scalars in scalars_in(file, quarantine.of_metrics(file)).items():
-            found.setdefault(step, {}).update(scalars)
+            found.setdefault(step, {}).update(_renamed(scalars, names))
     return found
 
 

@@ -129,11 +129,6 @@ def summed_columns(
 
     A column that is the same throughout each group, such as the mean of the group, is none unless its name says so.
 
-    Args:
-        rows: The first rows.
-        columns: By role.
-        names: Columns that may be among them, those that are rewards by their names first.
-
     Returns:
         Column -> weight; empty where there are fewer than two, or none for sure.
     """
@@ -200,10 +195,6 @@ def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> st
     """The column that tells the rollouts of a group apart, by its name and by what it holds.
 
     Some logs call the prompt a sample: then the same id stands in every row of a group, and the column is none.
-
-    Args:
-        rows: The first rows of a log.
-        columns: Its columns by role.
 
     Returns:
         The first column with such a name of which hardly any row of the same step and group has the same id; else None.

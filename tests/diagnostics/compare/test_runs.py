@@ -4,7 +4,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from gradscope.rollouts.store import write_step_rollouts
 from tests.conftest import REPOSITORY
 from tests.diagnostics.compared_runs import write_run
 from tests.diagnostics.made_up_runs import group_of
+from tests.rollouts.readers.lines import write_lines
 
 DENSE = {"reward": "answer_probability"}
 
@@ -177,12 +177,6 @@ LOGS = REPOSITORY / "fixtures" / "logs"
 QUESTIONS = [f"{n} + 2 = ?" for n in range(12)]
 
 
-def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    return path
-
-
 def rewards(chance: float, seed: int, *, num_steps: int = 4) -> list[tuple[int, str, float]]:
     """Step, question and reward: prompts of very different pass rates, eight rollouts each at every step."""
     rng = np.random.default_rng(seed)
@@ -196,14 +190,14 @@ def rewards(chance: float, seed: int, *, num_steps: int = 4) -> list[tuple[int, 
 
 
 def as_generic(path: Path, rows: list[tuple[int, str, float]]) -> Path:
-    return write_lines(path, [{"prompt": q, "completion": "c", "step": s, "reward": r} for s, q, r in rows])
+    return write_lines(path, *({"prompt": q, "completion": "c", "step": s, "reward": r} for s, q, r in rows))
 
 
 def as_verl(folder: Path, rows: list[tuple[int, str, float]]) -> Path:
     for step in {step for step, _, _ in rows}:
         of_step = [(q, r) for s, q, r in rows if s == step]
         inputs = [{"input": f"user\n{q}\nassistant\n", "output": "c", "score": r, "step": step} for q, r in of_step]
-        write_lines(folder / f"{step}.jsonl", inputs)
+        write_lines(folder / f"{step}.jsonl", *inputs)
     return folder
 
 
@@ -261,7 +255,7 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
     logs = []
     for name, mean in (("a", 0.2), ("b", 0.6)):
         rows = [{"step": s, "reward": mean + 0.05 * rng.normal(), "frac_reward_zero_std": 0.5} for s in range(1, 41)]
-        logs.append(write_lines(tmp_path / f"{name}.jsonl", rows))
+        logs.append(write_lines(tmp_path / f"{name}.jsonl", *rows))
     found = compare_runs(*logs)
     assert found.findings[0].startswith("b.jsonl beside a.jsonl: mean reward +0.4")
     assert "These intervals resample the steps of the two runs" in said(found)

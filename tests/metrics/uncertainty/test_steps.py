@@ -13,6 +13,7 @@ from gradscope.metrics.uncertainty.steps import (
     deviation_of,
     independent_steps,
     mean_of_steps,
+    most_deviating,
     trend,
     trend_within,
 )
@@ -218,3 +219,21 @@ def test_one_run_in_twenty_has_a_step_that_stands_out_by_chance(num_steps: int) 
 def test_a_bound_for_a_step_that_was_named_is_lower_than_for_the_furthest_of_many() -> None:
     values = {step: 1.0 + step % 4 for step in range(40)}
     assert found(values, 3).by_chance < found(values, 3, 40).by_chance
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_most_deviating_step_is_that_of_a_walk_over_all(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    steps = np.cumsum(rng.integers(1, 1 + rng.integers(1, 6), rng.integers(1, 160)))
+    numbers = rng.normal(size=len(steps)) if seed % 2 else rng.lognormal(size=len(steps))
+    values = dict(zip(steps.tolist(), numbers.tolist(), strict=True))
+    for step in rng.choice(steps, 5).tolist():
+        values[step] = float(rng.choice([math.nan, 0.0, 1.0]))
+    found = {step: deviation_of(values, step, num_chosen_from=1) for step in values if math.isfinite(values[step])}
+    known = {step: one.deviation for step, one in found.items() if isinstance(one, Deviation)}
+    assert most_deviating(values) == max(known, key=lambda step: known[step], default=None)
+    lowest = 0.0 if seed % 2 == 0 else -math.inf  # numbers of both signs include zeros
+    for step, one in found.items():  # the neighbors by a sort of all steps
+        others = [at for at, value in values.items() if at != step and lowest < value < math.inf]
+        nearest = sorted(others, key=lambda at: (abs(at - step), at))[:NUM_NEIGHBORS]
+        assert not isinstance(one, Deviation) or one.typical == np.median([values[at] for at in nearest])

@@ -32,6 +32,7 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColumns, records_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.run import Run
+from tests.rollouts.readers.lines import write_lines as write
 from tests.rollouts.readers.reduced import assert_same, write_lines
 
 
@@ -317,11 +318,6 @@ def test_a_broken_advantage_is_told(tmp_path: Path) -> None:
     run = assert_same(path, is_reduced=True)
     assert run is not None
     assert [one.num_rows for one in run.source.quarantined.reasons] == [3]
-
-
-def write(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def shape(run: Run) -> dict[str, tuple[float | None, ...]]:

@@ -382,12 +382,6 @@ def trackio_rows(
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """A table of trackio's database, read from a copy where a log of writes lies beside it, so that nothing is changed.
 
-    Args:
-        file: The database.
-        table: One of its tables; one that is not there has no rows.
-        columns: Those that are read.
-        aside: Takes what cannot be read.
-
     Yields:
         ``file:number`` and the cells, in the order in which they were written.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradscope.outside.numerals import number_from
-from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, whole_number
+from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, logged_number, whole_number
 from gradscope.rollouts.step_metrics import Counts, Floats, Numbers
 
 Column = Numbers | Sequence[Any]
@@ -111,17 +110,10 @@ def _series(cells: Column) -> Numbers:
 
 
 def _number(cell: Any) -> float | None:
-    if isinstance(cell, str):
-        try:
-            return number_from(cell)
-        except ValueError:
-            return None
-    if not is_number(cell) or isinstance(cell, bool):
-        return None
     try:
-        return float(cell)
-    except OverflowError:
-        return math.inf if cell > 0 else -math.inf
+        return number_from(cell) if isinstance(cell, str) else logged_number(cell)
+    except ValueError:
+        return None
 
 
 def has_text(columns: Mapping[str, Column], keys: Iterable[str]) -> bool:

@@ -85,9 +85,6 @@ class RunRows:
     def add(self, piece: Piece, keys: tuple[str, ...]) -> Counts:
         """Take rows in; one without a step is counted.
 
-        Args:
-            keys: The columns of steps.
-
         Returns:
             The places in the piece of rows whose step is none, ascending.
         """

@@ -76,9 +76,6 @@ def is_not_finite(value: Any) -> bool:
 def logged_number(value: Any) -> float | None:
     """A metric as the trainer logged it.
 
-    Args:
-        value: A cell of its log.
-
     Returns:
         The number, NaN and infinity included, as numbers or as words; a whole number beyond all floats is infinite.
         None where the cell is no number: booleans and other text are none, and null is what was not logged.

@@ -232,17 +232,6 @@ def assemble_groups(
 ) -> Run:
     """A run from its groups.
 
-    Args:
-        request: What was asked for.
-        quarantine: Rows that were set aside.
-        format: The format's name.
-        recognized: What the input is, in words.
-        inferred: Sentences on what was worked out.
-        missing: Sentences on what the log lacks.
-        files: The files that were read; by default those that the path means.
-        metrics: What the trainer logged, by step.
-        needs_reward: Whether a row without a reward is of no use; False for formats that have none.
-
     Returns:
         The run.
 

@@ -183,10 +183,6 @@ _RULES: dict[str, FieldRule] = {
 def require_arguments(values: Mapping[str, Any], origin: str) -> None:
     """Refuse arguments that are not what they can be; those that are not known here are left alone.
 
-    Args:
-        values: Argument -> value, in TRL's names.
-        origin: Where they come from, for the message.
-
     Raises:
         InputError: One is something else; null is what is not set.
     """

@@ -63,12 +63,7 @@ class CsvRows:
     """The rows of a file behind its header, and the way back to lines where a row turns out to be none."""
 
     def __init__(self, path: Path, lines: Iterator[bytes]) -> None:
-        """The header is read, and with it all before it that is none.
-
-        Args:
-            path: The file, for messages; its name says what stands between cells.
-            lines: What is read, from the start of the file on.
-        """
+        """The header is read, and with it all before it that is none."""
         csv.field_size_limit(sys.maxsize)  # completions outgrow the default of 128 KiB; rows have a limit of their own
         self._path = path
         self._source = lines
@@ -196,14 +191,7 @@ SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
 
 def expand(path: Path) -> tuple[Path, ...]:
-    """The files that a path means, in natural order: ``2.jsonl`` before ``10.jsonl``.
-
-    Args:
-        path: A file, a folder (its files of rows, not those of its folders) or a glob.
-
-    Returns:
-        The files.
-    """
+    """The files that a path means, of a folder its own, in natural order: ``2.jsonl`` before ``10.jsonl``."""
     if path.is_file():
         return (path,)
     if path.is_dir():
@@ -273,15 +261,7 @@ def _delimiter_of(path: Path, first: bytes) -> str:
 
 
 def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The rows of one file, each with its ``file:line``, counted from 1.
-
-    Args:
-        path: An existing file; names without a known ending are read as JSON lines.
-        quarantine: Takes the lines that hold no row, and what is left of a file that cannot be read to its end.
-
-    Yields:
-        Location and cells.
-    """
+    """The rows of one file, of JSON lines where its name tells nothing, each with its ``file:line``, counted from 1."""
     readers = {".parquet": read_parquet_rows, ".csv": read_csv, ".tsv": read_csv, ".json": read_json_rows}
     reader = readers.get(suffix_of(path) or "", read_jsonl)
     try:
@@ -304,10 +284,6 @@ def read_parquet(path: Path, *, without: Container[str] = ()) -> pa.Table:
 
 def parquet_batches(path: Path, names: Collection[str]) -> Iterator[tuple[pa.RecordBatch, int, str | None]]:
     """Some columns of a Parquet file, many rows at a time; text that repeats stays a dictionary.
-
-    Args:
-        path: The file.
-        names: The columns that are read, where it has them.
 
     Yields:
         Rows, how many bytes of the file were read, and the name that two of its columns have.

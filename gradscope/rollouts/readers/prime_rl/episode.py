@@ -341,17 +341,7 @@ def names_by_place(group: str, traces: Sequence[Trace]) -> list[str]:
 def columns_of(
     rollouts: Sequence[AgentRollout], step: Counts, read: Callable[[int], AgentTrace], note: Callable[[str], object]
 ) -> Columns:
-    """What rollouts say.
-
-    Args:
-        rollouts: Some, [R].
-        step: Their steps, -1 where there is none, [R].
-        read: Reads the trace of one that is more than what was decoded.
-        note: Told of rollouts that are several sequences.
-
-    Returns:
-        The columns.
-    """
+    """What rollouts say."""
     reward, rewards = _rewards_of([one.trace.rewards for one in rollouts])
     trace_at = lru_cache(maxsize=1)(read)
 

@@ -164,12 +164,6 @@ def read_back(
 ) -> Callable[[int], Sequence[RolloutGroup]]:
     """How the groups of a step are read again, for :class:`GroupsOnDisk`.
 
-    Args:
-        spans: Where the rows of each step lie.
-        files: The files of the log.
-        rows: The rows of a file.
-        groups_of: The groups that are in some rows, of one step or of all.
-
     Returns:
         A function of the step. It reads no more than the rows of the step where that is cheap; where steps lie mixed,
         it reads all groups when the first step is asked for, and keeps them.

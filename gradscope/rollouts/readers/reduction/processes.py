@@ -97,13 +97,7 @@ class CsvBlock:
 def csv_blocks(
     path: Path, names: Collection[str] | None, sizes: Iterator[int] | None = None, *, with_null: bool = False
 ) -> Iterator[CsvBlock]:
-    """The lines of a CSV file, block after block.
-
-    Args:
-        path: The file.
-        names: The columns that are read, where it has them; None: all.
-        sizes: Bytes of each block.
-        with_null: Whether an empty cell is null.
+    """The lines of a CSV file, block after block, of some columns or all; empty cells are null ``with_null``.
 
     Raises:
         InputError: It cannot be read, or so many quotes are not closed that its rows cannot be told apart.

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET
 
-from gradscope.rollouts.event_file import event_files, scalars_in
+from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.groups import UNKNOWN, Tokens
 from gradscope.rollouts.readers.beside import (
     CheckpointLayout,
     Metrics,
     metric_lines,
     numbered_folders,
-    renamed,
     saved_weights,
+    scalar_metrics,
     trainer_settings,
 )
 from gradscope.rollouts.readers.format import LogColumns, RowFormat, has_keys
@@ -103,11 +103,9 @@ def _metrics(roots: list[Path], quarantine: QuarantineLog) -> Metrics:
     """From TensorBoard's files in the folder or beside it, else from JSON lines under the same names."""
     here, above, *_ = roots
     for root, files in (here, event_files(here)), (above, event_files(above, below=("", "tensorboard"))):
-        found: dict[int, dict[str, float]] = {}
-        for file in files:
-            for step, scalars in scalars_in(file, quarantine.of_metrics(file)).items():
-                found.setdefault(step, {}).update(renamed(scalars, _NAMES))
-        found = found or metric_lines(sorted(root.glob("metrics.jsonl")), _NAMES, quarantine)
+        found = scalar_metrics(files, _NAMES, quarantine) or metric_lines(
+            sorted(root.glob("metrics.jsonl")), _NAMES, quarantine
+        )
         if any("grad_norm" in metrics for metrics in found.values()):
             return found
     return {}

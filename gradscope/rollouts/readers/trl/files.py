@@ -265,10 +265,6 @@ def split_training(files: Sequence[StepFile], state: TrlState) -> tuple[list[Ste
     A repeat has the same rows and, in the trainer's log, no reward: rewards are logged when a batch is sampled. Where
     the trainer evaluated right after a repeat, its file has other rows, and the batch before it still served its step.
 
-    Args:
-        files: All files by step.
-        state: The trainer's log.
-
     Returns:
         The files of training rollouts, repeats merged into the first, and the files of evaluation rows.
     """

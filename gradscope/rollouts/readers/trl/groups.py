@@ -54,13 +54,6 @@ class Block:
 def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, tuple[str, ...]]:
     """Rollouts per group, G, and what was inferred, in sentences.
 
-    Args:
-        blocks: All training steps.
-        settings: The trainer's arguments.
-
-    Returns:
-        Both.
-
     Raises:
         InputError: ``num_generations`` was given and the rows are not blocks of that size.
     """
@@ -236,11 +229,6 @@ class RewardWeights:
 
 def reward_weights(files: Sequence[StepFile], state: TrlState, settings: TrainerSettings) -> RewardWeights:
     """The reward functions of a run and their weights.
-
-    Args:
-        files: The run's files; the columns are those of the first.
-        state: The trainer's log.
-        settings: The trainer's arguments.
 
     Returns:
         Names and weights, with how they were found.
