@@ -64,7 +64,6 @@ def _run(main: Callable[[list[str]], int], arguments: list[str]) -> None:
 def _tour(folder: Path) -> list[tuple[str, list[str]]]:
     """Sentence and command, in the order in which one question leads to the next."""
     run = str(folder / "run")
-    heldout = folder / "run" / "heldout"
     steps = ["--step", "1,21,41"]
     sizes = ["--group-size", "2,4"]
     verdict = ["--show", VERDICT]
@@ -73,10 +72,7 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
     return [
         ("A small model learns sums by GRPO.", ["train", "--checkpoint-every", "20", "--output", run]),
         ("How many groups gave no gradient?", ["degeneracy", run, *sizes, *verdict]),
-        (
-            "Did training widen what the model can solve, or only sharpen it?",
-            ["passk", str(heldout / "before.jsonl"), str(heldout / "after.jsonl"), *verdict],
-        ),
+        ("Did training widen what the model can solve, or only sharpen it?", ["passk", run, *verdict]),
         ("Do the logged rollouts give the logged gradient norm?", ["replay", run, *steps, *verdict]),
         (
             "How many directions do a group's gradients have?",
@@ -92,8 +88,5 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
 def _show_page(folder: Path) -> None:
     """Where to look; each command prints more where it is typed without ``--show verdict``."""
     show_line("")
-    show_line(
-        f"Without --show {VERDICT} each command adds its table; --output DIR writes its tables and figures.",
-        style=_SENTENCE,
-    )
+    show_line(f"Each adds its table without --show {VERDICT}; --output DIR writes files.", style=_SENTENCE)
     show_line(f"All of it on one page, for a browser: {folder / _PAGE}")
