@@ -72,10 +72,7 @@ def raise_limits(path: Path) -> str:
 
 
 def in_mib(size: int) -> str:
-    """A size in a message.
-
-    Returns:
-        Whole MiB.
+    """A size in a message, in whole MiB.
 
     Example:
         >>> in_mib(256 << 20)

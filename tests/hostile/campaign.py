@@ -1,25 +1,23 @@
-"""Cases by the thousand: a few processes, of Linux, that each run many, watched from outside, begun anew at an end."""
+"""Cases by the thousand: each in a fork of a process that has imported what the commands need, a few at once."""
 
 import json
-import multiprocessing
 import os
 import resource
+import shutil
+import signal
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing.connection import Connection, wait
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tests.hostile.cases import BYTES, SECONDS, Outcome, run_case
+from tests.hostile.writes import preload
 
-CHUNK = 1000  # cases of one process: what a library keeps of the files that it has seen goes with it
-_PATIENCE = 10 * SECONDS  # seconds on the wall after which a case hangs: on a busy machine it has a part of a processor
-_START = 600.0  # seconds until a process is ready: half a minute of imports on a busy machine is no case's fault
-_NEW = multiprocessing.get_context("spawn")
+_PATIENCE = int(10 * SECONDS)  # seconds on the wall until a case hangs: on a busy machine it has a part of a processor
 
 
 @dataclass
@@ -49,87 +47,52 @@ class Tally:
         )
 
 
-def run_campaign(cases: Sequence[int], *, seed: int, jobs: int, model: Path | None, found: Any = None) -> Tally:
-    """Run cases by their numbers, as ``run_case`` does; ``found`` gets each that did not hold, at once."""
-    tally, waiting = Tally(), [list(cases[at : at + CHUNK]) for at in range(0, len(cases), CHUNK)]
-    workers: list[_Worker] = []
+def run_campaign(cases: Sequence[int], *, seed: int, jobs: int, model: Path | None, failures: Any = None) -> Tally:
+    """Run cases by their numbers, as ``run_case`` does; ``failures`` gets each that did not hold, at once."""
+    preload(["report" if model is None else "rank"])
+    tally, waiting, running = Tally(), iter(cases), dict[int, int]()
     with (
         tempfile.TemporaryDirectory(prefix="gradscope-hostile-") as folder,
-        ExitStack() as stack,
-        suppress(KeyboardInterrupt),  # what was run until then is told
+        suppress(KeyboardInterrupt),  # what was run until then is counted
     ):
-        while waiting or workers:
-            while waiting and len(workers) < jobs:
-                workers.append(_Worker(waiting.pop(0), seed, Path(folder), model))
-                stack.callback(workers[-1].end)
-            wait([worker.pipe for worker in workers], 1.0)
-            for worker in list(workers):
-                before = len(tally.wrong)
-                for outcome in worker.outcomes():
-                    tally.add(outcome)
-                if found is not None:
-                    found.writelines(json.dumps(asdict(one)) + "\n" for one in tally.wrong[before:])
-                    found.flush()
-                if worker.has_ended:
-                    workers.remove(worker)
-                    waiting[:0] = [worker.left] if worker.left else []
+        while True:
+            for case in islice(waiting, jobs - len(running)):
+                running[_started(seed, case, Path(folder), model)] = case
+            if not running:
+                break
+            process, status, used = os.wait4(-1, 0)
+            outcome = _outcome(running.pop(process), Path(folder), os.waitstatus_to_exitcode(status), used)
+            before = len(tally.wrong)
+            tally.add(outcome)
+            if failures is not None:
+                failures.writelines(json.dumps(asdict(one)) + "\n" for one in tally.wrong[before:])
+                failures.flush()
+    for process in running:
+        os.kill(process, signal.SIGKILL)
     return tally
 
 
-class _Worker:
-    """A process that runs cases one after the other and says which."""
-
-    def __init__(self, cases: list[int], seed: int, folder: Path, model: Path | None) -> None:
-        self.left, self.has_ended = cases, False
-        self._started, self._patience = time.monotonic(), _START
-        self.pipe, theirs = _NEW.Pipe(duplex=False)
-        order = (theirs, cases, seed, folder / f"from-{cases[0]}", model)
-        self._process = _NEW.Process(target=_work, args=order)
-        self._process.start()
-        theirs.close()
-
-    def outcomes(self) -> Iterator[Outcome]:
-        """The cases that ended since the last look; one that was killed, or that killed the process, among them."""
+def _started(seed: int, case: int, folder: Path, model: Path | None) -> int:
+    """The process that runs a case and leaves its outcome in a file."""
+    process = os.fork()
+    if process == 0:
+        signal.alarm(_PATIENCE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for stream in (1, 2):  # what a library prints is no outcome
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         try:
-            while self.pipe.poll():
-                outcome = self.pipe.recv()
-                self._started, self._patience = time.monotonic(), _PATIENCE
-                if outcome is not None:  # it is ready
-                    self.left = self.left[1:]
-                    yield outcome
-        except (EOFError, OSError):
-            self.end()
-            if self.left:
-                yield self._lost(f"the process ended with {self._process.exitcode}")
-        else:
-            if self.left and time.monotonic() - self._started > self._patience:
-                self.end()
-                yield self._lost(f"no end in {self._patience:.0f} s")
-
-    def _lost(self, why: str) -> Outcome:
-        case, *self.left = self.left
-        seconds = time.monotonic() - self._started
-        return Outcome(case=case, code=-1, seconds=seconds, wrong=why)
-
-    def end(self) -> None:
-        """End the process, if it has not."""
-        self.has_ended = True
-        self._process.join(1.0)
-        self._process.kill()
-        self._process.join()
+            outcome = run_case(seed, case, folder / f"{case}", model)
+            (folder / f"{case}.json").write_text(json.dumps(asdict(outcome)))
+        finally:
+            os._exit(0)
+    return process
 
 
-def _work(pipe: Connection, cases: list[int], seed: int, folder: Path, model: Path | None) -> None:
-    """What one process does: None once it is ready, and an outcome a case."""
-    for stream in (1, 2):  # what a library prints is no outcome
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if model is not None:
-        import gradscope.gradients.model.policy  # noqa: F401
-
-    pipe.send(None)
-    for case in cases:
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak
-        outcome = run_case(seed, case, folder, model)
-        status = Path("/proc/self/status").read_text()
-        pipe.send(replace(outcome, bytes=int(status.partition("VmHWM:")[2].split()[0]) << 10))
+def _outcome(case: int, folder: Path, code: int, used: resource.struct_rusage) -> Outcome:
+    """What a process left of its case, or that it was ended, and how much memory it took."""
+    shutil.rmtree(folder / f"{case}", ignore_errors=True)
+    file = folder / f"{case}.json"
+    if file.exists():
+        return replace(Outcome(**json.loads(file.read_text())), bytes=used.ru_maxrss << 10)
+    seconds = used.ru_utime + used.ru_stime
+    return Outcome(case=case, code=-1, seconds=seconds, wrong=f"the process ended with {code}")

@@ -3,6 +3,7 @@
 One case of five is a log of the oracle, with rows that are none in between, whose counts the command has to reach.
 """
 
+import argparse
 import io
 import json
 import os
@@ -203,19 +204,44 @@ def _wrong_json(document: Any) -> str:
 
 
 def _digest(place: Path) -> str:
-    found = sha256()
+    digest = sha256()
     below = [] if place.is_symlink() else place.rglob("*")
     for path in sorted([place, *below]) if place.exists() or place.is_symlink() else ():
-        found.update(os.fsencode(path))
+        digest.update(os.fsencode(path))
         if path.is_symlink():
-            found.update(os.fsencode(os.readlink(path)))
+            digest.update(os.fsencode(os.readlink(path)))
         elif path.is_file():
-            found.update(path.read_bytes())
-    return found.hexdigest()
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
-def told(outcomes: Iterable[tuple[str, str]], about: str = "") -> int:
-    """Say which cases did not hold, and at the end how many of each kind, the part before a ``|``; the exit code."""
+def options_of(module: str, about: str | None, **defaults: Any) -> argparse.Namespace:
+    """The options of a campaign's command line.
+
+    Args:
+        module: What ``python -m`` starts.
+        about: Its docstring.
+        defaults: Name -> the default; a type where there is none, or a tuple of choices, of which all are the default.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m tests.hostile.{module}".rstrip("."), description=about)
+    for name, default in defaults.items():
+        if isinstance(default, tuple):
+            parser.add_argument(f"--{name}", action="append", choices=default)
+        elif default is False:
+            parser.add_argument(f"--{name}", action="store_true")
+        elif isinstance(default, type):
+            parser.add_argument(f"--{name}", type=default)
+        else:
+            parser.add_argument(f"--{name}", type=type(default), default=default)
+    options = parser.parse_args()
+    for name, choices in defaults.items():
+        if isinstance(choices, tuple):
+            setattr(options, name, getattr(options, name) or choices)
+    return options
+
+
+def summarize(outcomes: Iterable[tuple[str, str]], about: str = "") -> int:
+    """Print which cases did not hold, and at the end how many of each kind, the part before a ``|``; the exit code."""
     held, fell = Counter[str](), Counter[str]()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):  # what was run until then is told

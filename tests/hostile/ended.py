@@ -5,7 +5,6 @@ The trainer is alone, two processes (DDP), or two that share the model (FSDP2); 
 What was recorded until then is read by everybody, whole steps alone, and the same place can be recorded again.
 """
 
-import argparse
 import json
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.forked import ForkedPython
-from tests.hostile.cases import called, told
+from tests.hostile.cases import called, options_of, summarize
 from tests.launched import start_processes
 
 PHASES = ("on_train_begin", "on_step_begin", "reward", "on_pre_optimizer_step", "on_step_end", "on_log", "on_save")
@@ -123,9 +122,5 @@ def campaign(phases: Sequence[str], hows: Sequence[str], launches: Sequence[str]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile.ended", description=__doc__)
-    parser.add_argument("--phase", action="append", choices=PHASES)
-    parser.add_argument("--how", action="append", choices=HOWS)
-    parser.add_argument("--launch", action="append", choices=LAUNCHES)
-    asked = parser.parse_args()
-    sys.exit(told(campaign(asked.phase or PHASES, asked.how or tuple(HOWS), asked.launch or tuple(LAUNCHES))))
+    options = options_of("ended", __doc__, phase=PHASES, how=tuple(HOWS), launch=tuple(LAUNCHES))
+    sys.exit(summarize(campaign(options.phase, options.how, options.launch)))

@@ -233,17 +233,17 @@ KINDS: dict[str, Damage] = {
 
 def codes() -> dict[str, int]:
     """Damage -> the exit code of `check`."""
-    found = {}
+    results = {}
     for name, make in KINDS.items():
         with tempfile.TemporaryDirectory() as folder, chdir(folder):
-            found[name] = called(["check", *make(Path(folder))])[0]
-    return found
+            results[name] = called(["check", *make(Path(folder))])[0]
+    return results
 
 
-def table_of(found: Mapping[str, int]) -> str:
+def table_of(results: Mapping[str, int]) -> str:
     """The codes as they stand in docs/research/security.md."""
     meaning = {0: "pass", 1: "fail or unknown", 2: "unusable"}
-    rows = "".join(f"| {name} | {code} | {meaning[code]} |\n" for name, code in found.items())
+    rows = "".join(f"| {name} | {code} | {meaning[code]} |\n" for name, code in results.items())
     return f"| damage | exit code | |\n|---|---|---|\n{rows}"
 
 
@@ -258,13 +258,13 @@ def _week(rates: NDArray[np.float64], rng: np.random.Generator, fallen: float) -
     passed = rng.binomial(_SAMPLES, np.clip(rates - fallen, 0.0, 1.0))
     failed, solved = passed == 0, passed == _SAMPLES
     at_four = pass_at_k(np.full(len(rates), _SAMPLES), passed, 4)
-    found: dict[str, Any] = {"pass_rate": passed / _SAMPLES, "pass@4": at_four}
-    found |= {"frac_reward_zero_std": (failed | solved).astype(float), "frac_all_fail": failed.astype(float)}
+    results: dict[str, Any] = {"pass_rate": passed / _SAMPLES, "pass@4": at_four}
+    results |= {"frac_reward_zero_std": (failed | solved).astype(float), "frac_all_fail": failed.astype(float)}
     for name in _LOGGED:
         noise = rng.normal(size=_STEPS + 1)
         course = rng.lognormal(0, 0.5, _STEPS) if name == "grad_norm" else noise[1:] + 0.6 * noise[:-1]
-        found[f"{name}@last20%"] = mean_of_steps(course[-_LAST:], course)
-    return found
+        results[f"{name}@last20%"] = mean_of_steps(course[-_LAST:], course)
+    return results
 
 
 def _p_value(name: str, before: Any, after: Any, seed: int) -> float:
@@ -275,20 +275,16 @@ def _p_value(name: str, before: Any, after: Any, seed: int) -> float:
     if not is_paired:
         change = difference_of(before, after)
     sides = {"after": BaselineMetric(estimate=change), "before": None, "change": change, "paired": paired}
-    found = measure._p_value(measure._Compared(name=name, margin=0.0, advice="", **sides), Resampling(seed=seed))
-    assert found is not None
-    return found
+    p_value = measure._p_value(measure._Compared(name=name, margin=0.0, advice="", **sides), Resampling(seed=seed))
+    assert p_value is not None
+    return p_value
 
 
 def months(seed: int, *, populations: int = 40, weeks: int = 52, prompts: int = 256, fallen: float = 0.0) -> Any:
     """Which weekly checks of ten requirements fail, [populations, weeks], as `check` decides by interval.
 
-    Args:
-        seed: Draws the populations and their runs.
-        populations: Recipes that do not change, each with pass rates of its own.
-        weeks: Runs of each; a team renews its baseline each quarter, by a run that passed.
-        prompts: Of each run, the same each week.
-        fallen: How much lower every pass rate is than at the baseline.
+    Populations are recipes that do not change, each with pass rates of its own, or ``fallen`` below the baseline;
+    a team renews its baseline each quarter, by a run that passed.
     """
     failed = np.zeros((populations, weeks), bool)
     for population in range(populations):
@@ -307,5 +303,5 @@ def months(seed: int, *, populations: int = 40, weeks: int = 52, prompts: int = 
 if __name__ == "__main__":
     sys.stdout.write(table_of(codes()))
     for fallen in (0.0, 0.05):
-        found = months(0, fallen=fallen, weeks=8 if fallen else 52)
-        sys.stdout.write(f"pass rates {fallen:.2f} lower: {found.mean():.2%} of {found.size:,} checks fail\n")
+        failed = months(0, fallen=fallen, weeks=8 if fallen else 52)
+        sys.stdout.write(f"pass rates {fallen:.2f} lower: {failed.mean():.2%} of {failed.size:,} checks fail\n")

@@ -1,6 +1,5 @@
 """Logs that grow, turn back, are rotated, cut, renamed or dated anew between two looks: a look reads what is there."""
 
-import argparse
 import json
 import os
 import random
@@ -15,7 +14,7 @@ import numpy as np
 from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
-from tests.hostile.cases import told
+from tests.hostile.cases import options_of, summarize
 from tests.hostile.oracle import counted
 
 CHANGES = ("rows", "rows", "rows", "half", "cut", "rotated", "emptied", "replaced", "rewritten", "dated", "gone")
@@ -63,12 +62,12 @@ def _usable(folder: Path) -> int:
     return sum(counted(path)["used"] for path in folder.glob("*.jsonl"))
 
 
-def _different(found: RewardTable, fresh: RewardTable, folder: Path) -> str:
-    if found.ids() != fresh.ids() or not np.array_equal(found.size, fresh.size):
+def _different(followed: RewardTable, fresh: RewardTable, folder: Path) -> str:
+    if followed.ids() != fresh.ids() or not np.array_equal(followed.size, fresh.size):
         return "groups that a fresh look does not have"
-    if not np.array_equal(found.reward, fresh.reward, equal_nan=True):
+    if not np.array_equal(followed.reward, fresh.reward, equal_nan=True):
         return "rewards that a fresh look does not have"
-    used, rows = int(np.isfinite(found.reward).sum()), _usable(folder)
+    used, rows = int(np.isfinite(followed.reward).sum()), _usable(folder)
     return "" if used == rows else f"{used} rewards of {rows}"
 
 
@@ -82,16 +81,13 @@ def campaign(folder: Path, logs: int, looks: int, seed: int) -> Iterator[tuple[s
             done = change(place, chance)
             if not _usable(place):
                 (place / "log.jsonl").write_text('{"step": 1, "prompt_id": "p", "reward": 1}\n')
-            found = read_run(place, rewards_only=True, so_far=so_far)
+            followed = read_run(place, rewards_only=True, so_far=so_far)
             fresh = read_run(place, rewards_only=True)
-            yield done, _different(reward_table(found.groups), reward_table(fresh.groups), place)
+            yield done, _different(reward_table(followed.groups), reward_table(fresh.groups), place)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile.grown", description=__doc__)
-    parser.add_argument("--logs", type=int, default=1000)
-    parser.add_argument("--looks", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    options = options_of("grown", __doc__, logs=1000, looks=20, seed=0)
     with tempfile.TemporaryDirectory() as folder:
-        sys.exit(told(campaign(Path(folder), asked.logs, asked.looks, asked.seed), f"seed {asked.seed}: "))
+        outcomes = campaign(Path(folder), options.logs, options.looks, options.seed)
+        sys.exit(summarize(outcomes, f"seed {options.seed}: "))

@@ -5,7 +5,6 @@ it took beyond that. A command may read a model or refuse it with a hint, in ``S
 log may take ``LONG``, and more, as more memory, where it says how far it is.
 """
 
-import argparse
 import json
 import os
 import re
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.conftest import REPOSITORY
-from tests.hostile.cases import told
+from tests.hostile.cases import options_of, summarize
 from tests.hostile.writes import forked, preload
 
 SECONDS, BYTES, LONG = 10.0, 1 << 30, 60.0
@@ -219,6 +218,9 @@ class Taken(NamedTuple):
     bytes: int  # beyond what the imports take
     why: str  # it did not hold; empty where it did
 
+    def __str__(self) -> str:
+        return f"{self.name[:60]}: exit {self.code}, {self.seconds:.1f} s, {self.bytes >> 20} MiB"
+
 
 def make_base(folder: Path) -> None:
     """A small model that a log of chats was sampled from."""
@@ -230,7 +232,7 @@ def make_base(folder: Path) -> None:
 
 def taken(folder: Path, name: str, arguments: tuple[str, ...], *, seconds: float = SECONDS, most: int = BYTES) -> Taken:
     """Run a command in a fork and measure it."""
-    told = folder / ".told"
+    measurement = folder / ".told"
 
     def measured() -> None:
         signal.alarm(int(60 * seconds))  # the machine may be busy
@@ -240,15 +242,15 @@ def taken(folder: Path, name: str, arguments: tuple[str, ...], *, seconds: float
         def tell(code: int) -> None:
             after = resource.getrusage(resource.RUSAGE_SELF)
             used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            told.write_text(json.dumps([used, (after.ru_maxrss - before.ru_maxrss) << 10]))
+            measurement.write_text(json.dumps([used, (after.ru_maxrss - before.ru_maxrss) << 10]))
             exit_now(code)
 
         os._exit = tell  # type: ignore[assignment]
 
-    told.unlink(missing_ok=True)
+    measurement.unlink(missing_ok=True)
     code, err = forked(folder, arguments, measured)
-    used, num_bytes = json.loads(told.read_text()) if told.exists() else (3 * seconds, 0)
-    told.unlink(missing_ok=True)
+    used, num_bytes = json.loads(measurement.read_text()) if measurement.exists() else (3 * seconds, 0)
+    measurement.unlink(missing_ok=True)
     why = ""
     if code not in (0, 1, 2) or (code == 2 and not ("error: " in err and "hint: " in err)):
         why = f"exit {code}: {err[-700:]}"
@@ -284,14 +286,8 @@ def logs(folder: Path, names: list[str]) -> Iterator[Taken]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile.inputs", description=__doc__)
-    parser.add_argument("--only", default="", help="part of the names")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        of_models, of_logs = ([name for name in kind if asked.only in name] for kind in (MODELS, WORST))
-        sys.exit(
-            told(
-                (f"{name[:60]}: exit {code}, {seconds:.1f} s, {size >> 20} MiB", why)
-                for name, code, seconds, size, why in chain(logs(Path(place), of_logs), models(Path(place), of_models))
-            )
-        )
+    options = options_of("inputs", __doc__, only="")
+    with tempfile.TemporaryDirectory() as folder:
+        of_models, of_logs = ([name for name in kind if options.only in name] for kind in (MODELS, WORST))
+        every = chain(logs(Path(folder), of_logs), models(Path(folder), of_models))
+        sys.exit(summarize((str(one), one.why) for one in every))

@@ -129,26 +129,26 @@ def _bomb() -> bytes:
 
 def lines(file: Path, chance: random.Random) -> str:
     """Lines taken away, repeated, put elsewhere, cut or joined."""
-    found = file.read_bytes().splitlines(keepends=True) or [b""]
-    at, other = chance.randrange(len(found)), chance.randrange(len(found))
+    lines = file.read_bytes().splitlines(keepends=True) or [b""]
+    at, other = chance.randrange(len(lines)), chance.randrange(len(lines))
     match chance.randrange(8):
         case 0:
-            del found[at]
+            del lines[at]
         case 1:
-            found.insert(other, found[at])
+            lines.insert(other, lines[at])
         case 2:
-            found[at], found[other] = found[other], found[at]
+            lines[at], lines[other] = lines[other], lines[at]
         case 3:
-            found[at] = found[at][: chance.randrange(len(found[at]) + 1)]
+            lines[at] = lines[at][: chance.randrange(len(lines[at]) + 1)]
         case 4:
-            found[at] = found[at].rstrip(b"\r\n")
+            lines[at] = lines[at].rstrip(b"\r\n")
         case 5:
-            found.insert(at, chance.choice((b"\n", b"garbage\n", b"null\n", b"[]\n", b"{}\n", b"\0\n", b'"\n', b"1\n")))
+            lines.insert(at, chance.choice((b"\n", b"garbage\n", b"null\n", b"[]\n", b"{}\n", b"\0\n", b'"\n', b"1\n")))
         case 6:
-            found = found * chance.choice((2, 30))
+            lines = lines * chance.choice((2, 30))
         case _:
-            found[at] = found[at].replace(b'"', b"'", 1)
-    file.write_bytes(b"".join(found))
+            lines[at] = lines[at].replace(b'"', b"'", 1)
+    file.write_bytes(b"".join(lines))
     return "lines"
 
 
@@ -194,12 +194,12 @@ def _place(document: Any, chance: random.Random) -> tuple[Any, Any]:
 
 def csv_cell(file: Path, chance: random.Random) -> str:
     """A cell of a line replaced, or a quote that is not closed."""
-    found = file.read_bytes().decode("utf-8", "replace").split("\n")
-    at = chance.randrange(len(found))
-    cells = found[at].split(",")
+    lines = file.read_bytes().decode("utf-8", "replace").split("\n")
+    at = chance.randrange(len(lines))
+    cells = lines[at].split(",")
     cells[chance.randrange(len(cells))] = chance.choice((*VALUES[:24], '"', '""', "a\0b", ",,,", "'", "\t", ";"))
-    found[at] = ",".join(cells)
-    file.write_bytes("\n".join(found).encode("utf-8", "replace"))
+    lines[at] = ",".join(cells)
+    file.write_bytes("\n".join(lines).encode("utf-8", "replace"))
     return "cell"
 
 
@@ -266,9 +266,9 @@ def _inner(file: Path, data: bytes, change: Change, chance: random.Random) -> by
     inner = file.with_name(".inner.json")
     inner.write_bytes(data)
     change(inner, chance)
-    found = inner.read_bytes()
+    data = inner.read_bytes()
     inner.unlink()
-    return found
+    return data
 
 
 def events(file: Path, chance: random.Random) -> str:
@@ -291,6 +291,6 @@ def header(file: Path, chance: random.Random) -> str:
     data = file.read_bytes()
     length = int.from_bytes(data[:8], "little")
     text = _inner(file, data[8 : 8 + length], json_value, chance)
-    told = chance.choice((len(text), len(text), len(text), 0, 1 << 40, (1 << 64) - 1))
-    file.write_bytes(told.to_bytes(8, "little") + text + data[8 + length :])
+    claimed = chance.choice((len(text), len(text), len(text), 0, 1 << 40, (1 << 64) - 1))
+    file.write_bytes(claimed.to_bytes(8, "little") + text + data[8 + length :])
     return "header"

@@ -30,9 +30,11 @@ def write_log(path: Path, seed: int) -> None:
                     reward = chance.choice(BAD_REWARDS)
                 elif chance.random() < 0.04:
                     where = chance.choice(BAD_STEPS)
-                told = f'"sample": {sample}, ' if chance.random() < 0.9 else ""
+                sample_cell = f'"sample": {sample}, ' if chance.random() < 0.9 else ""
                 more = f", {chance.choice(TWICE)}: 0" if chance.random() < 0.03 else ""
-                lines.append(f'{{"step": {where}, "prompt_id": "{text}", {told}"reward": {reward}, "note": 1{more}}}')
+                lines.append(
+                    f'{{"step": {where}, "prompt_id": "{text}", {sample_cell}"reward": {reward}, "note": 1{more}}}'
+                )
                 if chance.random() < 0.03:
                     lines.append(chance.choice(BAD_LINES))
     path.write_text("\n".join(lines) + "\n")
@@ -66,6 +68,6 @@ def difference(path: Path, result: Mapping[str, Any] | None) -> str:
     if not expected["groups"]:
         return "read, and no group is whole"
     used, groups = result["source"]["num_rows"], result["num_groups"]
-    found = {"rows": used + result["quarantined"]["num_rows"], "used": used, "groups": groups}
-    found["dead"] = round(result["frac_reward_zero_std"]["value"] * groups)
-    return "" if found == expected else f"counts {found}, and there are {expected}"
+    counts = {"rows": used + result["quarantined"]["num_rows"], "used": used, "groups": groups}
+    counts["dead"] = round(result["frac_reward_zero_std"]["value"] * groups)
+    return "" if counts == expected else f"counts {counts}, and there are {expected}"

@@ -4,7 +4,6 @@ Each trial is a fork. What strangers own lies beside the trial's folder: afterwa
 names it had, whatever the command made of the rest.
 """
 
-import argparse
 import os
 import random
 import re
@@ -18,9 +17,9 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from tests.hostile.cases import told
+from tests.hostile.cases import options_of, summarize
 from tests.hostile.servers import served
-from tests.hostile.writes import WRITERS, Bench, Writer, at_event, end, events, forked, preload, start, state
+from tests.hostile.writes import WRITERS, Bench, Writer, at_event, end, events, forked, nothing, preload, start, state
 
 _RANDOM = re.compile(r"\.[0-9]+-[0-9a-f]{6}\.partial|tmp[^/]*$")  # names that nobody can know beforehand
 MINE = b"mine\n"
@@ -59,7 +58,7 @@ def strangers(folder: Path) -> Path:
     return folder
 
 
-def seen(folder: Path) -> dict[str, tuple[int, bytes]]:
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     """Everything below a folder: its kind and rights, and its bytes."""
     return {
         str(path.relative_to(folder)): (path.lstat().st_mode, path.read_bytes() if path.is_file() else b"")
@@ -73,19 +72,13 @@ def _wrong_end(code: int, err: str) -> str:
     return ""
 
 
-def planted(bench: Bench, writer: Writer, path: str, number: int | None, kind: str, *, asked: bool = True) -> str:
+def planted(bench: Bench, writer: Writer, path: str, number: int | None, kind: str, *, replaces: bool = True) -> str:
     """Plant one of ``PLANTS`` at a path that a command writes, at that write (None: before); why it did not hold.
 
-    Args:
-        bench: Where.
-        writer: The command.
-        path: The path, from the trial's folder.
-        number: Which of its writes.
-        kind: What is planted.
-        asked: Let it replace its output, by ``--force`` or ``--resume``, where something lies there.
+    ``replaces``: let the command replace its output, by ``--force`` or ``--resume``, where something lies there.
     """
     folder, stranger = bench.fresh(writer), strangers(bench.folder / "stranger")
-    before, place = seen(stranger), folder / path
+    before, place = contents(stranger), folder / path
 
     def plant(real: str) -> None:
         where = Path(real)
@@ -93,7 +86,7 @@ def planted(bench: Bench, writer: Writer, path: str, number: int | None, kind: s
             return
         where.unlink(missing_ok=True)
         PLANTS[kind](where, stranger)
-        if writer.place == CACHE and kind != "a hard link":  # a link of one's own is as good as its target
+        if writer.output == CACHE and kind != "a hard link":  # a link of one's own is as good as its target
             os.lchown(where, NOBODY, NOBODY)
 
     if number is None:
@@ -101,17 +94,21 @@ def planted(bench: Bench, writer: Writer, path: str, number: int | None, kind: s
         plant(str(place))
     had = place.lstat() if number is None else None
     hook = (lambda: None) if number is None else at_event(folder, number, plant)
-    is_output = path.startswith(writer.place) and (asked or not writer.refuses)
-    force = writer.again(folder / writer.place) if is_output else ()
+    is_output = path.startswith(writer.output) and (replaces or not writer.refuses)
+    force = writer.again(folder / writer.output) if is_output else ()
     code, err = forked(folder, (*writer.arguments, *force), hook)
-    if seen(stranger) != before:
+    if contents(stranger) != before:
         return f"a stranger's files changed ({code}): {err[-300:]}"
     if had is not None and not is_output:  # not ours to replace or remove
         if not os.path.lexists(place) or not os.path.samestat(had, place.lstat()):
             return f"what lay at {path} is gone ({code})"
         if stat.S_ISREG(had.st_mode) and place.read_bytes() not in (MINE, (stranger / "file").read_bytes()):
             return f"what lay at {path} was overwritten ({code})"
-        if kind == "a foreign folder" and writer.name != "reduce" and seen(place) != {"mine": seen(place)["mine"]}:
+        if (
+            kind == "a foreign folder"
+            and writer.name != "reduce"
+            and contents(place) != {"mine": contents(place)["mine"]}
+        ):
             return f"something was put into {path} ({code})"
     return _wrong_end(code, err)
 
@@ -123,15 +120,15 @@ def without_rights(bench: Bench, writer: Writer, place: str) -> str:
     for path in (folder, *folder.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     (folder / place).chmod(0o555)
-    before = seen(folder)
-    code, err = forked(folder, (*writer.arguments, *writer.again(folder / writer.place)), lambda: os.setuid(NOBODY))
+    before = contents(folder)
+    code, err = forked(folder, (*writer.arguments, *writer.again(folder / writer.output)), lambda: os.setuid(NOBODY))
     (folder / place).chmod(0o755)
     if writer.name == "kept options":  # which is no reason to fail a command that has answered
         if code != 0 or "are not kept" not in err:
             return f"ended with {code}: {err[-600:]}"
     elif code != 2 or "hint: " not in err:
         return f"ended with {code}: {err[-600:]}"
-    changed = {name for name, entry in before.items() if name != place and seen(folder).get(name) != entry}
+    changed = {name for name, entry in before.items() if name != place and contents(folder).get(name) != entry}
     return f"these changed: {changed}" if changed else ""
 
 
@@ -158,7 +155,7 @@ def by_two_users(bench: Bench, writer: Writer, rights: int) -> str:
 
 def _is_whole(bench: Bench, writer: Writer) -> bool:
     """Whether an output is as undisturbed, or what need not be written is not there."""
-    return state(bench.folder / "trial" / writer.place) in (bench.whole(writer), {} if not writer.refuses else None)
+    return state(bench.folder / "trial" / writer.output) in (bench.whole(writer), {} if not writer.refuses else None)
 
 
 def after_another(bench: Bench, writer: Writer, number: int, rights: int) -> str:
@@ -171,14 +168,14 @@ def after_another(bench: Bench, writer: Writer, number: int, rights: int) -> str
 
     forked(folder, writer.arguments, killed)
     left = {path: path.stat() for path in folder.rglob("*") if path.stat().st_uid == NOBODY}
-    again = writer.again(folder / writer.place)
+    again = writer.again(folder / writer.output)
     code, err = forked(folder, (*writer.arguments, *again), partial(os.setuid, SOMEBODY))
     if why := _wrong_end(code, err):
         return f"the other user's {why}"
     if rights & stat.S_ISVTX and (gone := [path for path in left if not path.exists()]):
         return f"another user removed {gone}"
     if code != 0 and not _is_whole(bench, writer):
-        again = writer.again(folder / writer.place)
+        again = writer.again(folder / writer.output)
         code, err = forked(folder, (*writer.arguments, *again), partial(os.setuid, NOBODY))
         if code != 0:
             return f"going on ended with {code}: {err[-600:]}"
@@ -187,50 +184,44 @@ def after_another(bench: Bench, writer: Writer, number: int, rights: int) -> str
 
 def trials(bench: Bench, writers: Sequence[Writer], chance: random.Random) -> Iterator[tuple[str, Callable[[], str]]]:
     """Every trial of some commands in an order drawn by chance: its name and what runs it."""
-    found: list[tuple[str, Callable[[], str]]] = []
+    every: list[tuple[str, Callable[[], str]]] = []
     for writer in writers:
         paths = events(bench.fresh(writer), writer.arguments)
-        known = sorted({path for path in paths if not _RANDOM.search(path)} | {f".{writer.place}.unfinished"})
+        known = sorted({path for path in paths if not _RANDOM.search(path)} | {f".{writer.output}.unfinished"})
         for kind in PLANTS:
             for number, path in [*((None, path) for path in known), *enumerate(paths, 1)]:
-                is_named = path == writer.place and kind == "a link to a folder"  # named as output, it is followed
+                is_named = path == writer.output and kind == "a link to a folder"  # named as output, it is followed
                 is_theirs = number and "/checkpoints/" in path  # a trainer's own, in our folder
                 is_private = path == CACHE or (number and path.startswith(f"{CACHE}/gradscope/places/"))
                 if path == "." or is_named or is_theirs or is_private:
                     continue
                 when = "before" if number is None else "just then"
                 run = partial(planted, bench, writer, path, number, kind)
-                found.append((f"{when}: {kind}|{writer.name}, write {number}, {path}", run))
-            if kind != "a link to a folder" and writer.place != CACHE:
-                run = partial(planted, bench, writer, writer.place, None, kind, asked=False)
-                found.append((f"unasked: {kind}|{writer.name}", run))
+                every.append((f"{when}: {kind}|{writer.name}, write {number}, {path}", run))
+            if kind != "a link to a folder" and writer.output != CACHE:
+                run = partial(planted, bench, writer, writer.output, None, kind, replaces=False)
+                every.append((f"unasked: {kind}|{writer.name}", run))
         if os.getuid() == 0:
-            for place in (".", writer.place) if "." not in writer.place else (".",):
+            for place in (".", writer.output) if "." not in writer.output else (".",):
                 if writer.arguments[0] != "check":
-                    found.append((f"no rights|{writer.name}, {place}", partial(without_rights, bench, writer, place)))
+                    every.append((f"no rights|{writer.name}, {place}", partial(without_rights, bench, writer, place)))
             for rights in (0o777, 0o1777):
-                found += [(f"two users|{writer.name}, {rights:o}", partial(by_two_users, bench, writer, rights))] * 3
+                every += [(f"two users|{writer.name}, {rights:o}", partial(by_two_users, bench, writer, rights))] * 3
                 for number in range(1, len(paths) + 1):
                     run = partial(after_another, bench, writer, number, rights)
-                    found.append((f"after another user|{writer.name}, {rights:o}, write {number}", run))
-    chance.shuffle(found)
-    yield from found
+                    every.append((f"after another user|{writer.name}, {rights:o}, write {number}", run))
+    chance.shuffle(every)
+    yield from every
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile.planted", description=__doc__)
-    parser.add_argument("--most", type=int, help="trials; all by default")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kind", default="", help="part of the names of trials")
-    parser.add_argument("--writer", action="append", default=[], help="how the name of a command begins")
-    asked = parser.parse_args()
-    preload(asked.writer)
-    with tempfile.TemporaryDirectory() as place, served(asked.seed) as (server, _):
+    options = options_of("planted", __doc__, most=int, seed=0, kind="", writer=(*WRITERS, "a URL"))
+    preload(options.writer)
+    with tempfile.TemporaryDirectory() as place, served(options.seed) as (server, _):
         os.chmod(place, 0o755)
-        bench = Bench(Path(place) / "bench")
         url = f"http://127.0.0.1:{server.server_address[1]}/sound/log.jsonl"
-        copied = Writer("a URL", ("degeneracy", url, "--quiet"), CACHE, lambda _: (), refuses=False)
-        names = tuple(asked.writer or [""])
-        chosen = [writer for writer in (*WRITERS, copied) if writer.name.startswith(names)]
-        every = (one for one in trials(bench, chosen, random.Random(asked.seed)) if asked.kind in one[0])
-        sys.exit(told((name, run()) for name, run in islice(every, asked.most)))
+        copied = Writer("a URL", f"degeneracy {url} --quiet", CACHE, nothing, refuses=False)
+        writers = [(WRITERS | {"a URL": copied})[name] for name in options.writer]
+        every = trials(Bench(Path(place) / "bench"), writers, random.Random(options.seed))
+        chosen = islice(((name, run) for name, run in every if options.kind in name), options.most)
+        sys.exit(summarize((name, run()) for name, run in chosen))

@@ -1,6 +1,5 @@
 """Web servers that send readers elsewhere, never end, or lie about what they send; all of them on this machine."""
 
-import argparse
 import gzip
 import json
 import os
@@ -17,7 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from gradscope.rollouts.places import listing, mirror
-from tests.hostile.cases import called, told
+from tests.hostile.cases import called, options_of, summarize
 
 SECONDS = 15.0
 MOST = 4 << 20  # bytes that a file and a page may have in a campaign
@@ -107,19 +106,19 @@ class _Handler(socketserver.StreamRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        asked = self.rfile.readline(65_537).decode("latin-1").split(" ")
+        request = self.rfile.readline(65_537).decode("latin-1").split(" ")
         heads = [line for line in iter(self.rfile.readline, b"\r\n") if line]
-        self.server.seen += [asked[1], *(line.decode("latin-1") for line in heads)]
-        name = asked[1].strip("/").partition("/")[0]
+        self.server.seen += [request[1], *(line.decode("latin-1") for line in heads)]
+        name = request[1].strip("/").partition("/")[0]
         answer = _NAMED.get(name, ANSWERS["sound"])
         if name == "mutated":
             answer = [_mutated(b"".join(_sized(LOG, 'ETag: "1"')), self.server.chance)]
         for part in answer() if callable(answer) else answer:
             part = part.replace(_OTHER.encode(), str(self.server.other).encode())
-            if asked[0] == "HEAD":
+            if request[0] == "HEAD":
                 part = part.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
             self.wfile.write(part)
-            if asked[0] == "HEAD":
+            if request[0] == "HEAD":
                 return
         if answer == [b""]:
             time.sleep(SECONDS)
@@ -171,14 +170,14 @@ def ask(folder: Path, servers: tuple[_Server, _Server], name: str, *, is_folder:
     seconds = time.monotonic() - start
     files = [path for path in folder.rglob("*") if path.is_file()]
     indices = [path.read_text("utf-8", "replace") for path in files if path.name == "index.json"]
-    told = " ".join([out, err, *map(str, files), *indices])
+    output = " ".join([out, err, *map(str, files), *indices])
     if code not in (0, 2) or (code == 2 and not err.splitlines()[-1].startswith("hint: ")):
         return f"exit {code}: {err[-800:]}"
     if code == 0 and name != "mutated" and json.loads(out)["result"]["num_rollouts"] != 16:
         return "another log was read"
     if other.seen:
         return f"the other server was asked for {other.seen[:2]}"
-    if any(secret in told for secret in SECRETS):
+    if any(secret in output for secret in SECRETS):
         return f"a secret is told: {[err]}"
     if any(ord(letter) < 32 and letter != "\n" for letter in out + err):
         return "an escape reached the terminal"
@@ -201,9 +200,6 @@ def campaign(folder: Path, cases: int, seed: int) -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile.servers", description=__doc__)
-    parser.add_argument("--cases", type=int, default=4 * len(ANSWERS) + 500)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        sys.exit(told(campaign(Path(place), asked.cases, asked.seed), f"seed {asked.seed}: "))
+    options = options_of("servers", __doc__, cases=4 * len(ANSWERS) + 500, seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        sys.exit(summarize(campaign(Path(folder), options.cases, options.seed), f"seed {options.seed}: "))

@@ -4,7 +4,6 @@
 recorder makes an update at each; `rank`, in one process, is asked at each, of one run, one step after the other.
 """
 
-import argparse
 import json
 import os
 import random
@@ -19,8 +18,8 @@ from pathlib import Path
 from statistics import median
 
 from tests.conftest import REPOSITORY
-from tests.hostile.__main__ import make_model
-from tests.hostile.cases import told
+from tests.hostile.cases import options_of, summarize
+from tests.hostile.writes import trained
 
 _RECORDER = """
 import sys, time
@@ -62,8 +61,13 @@ def _grow(folder: Path, step: int) -> None:
         log.rename(log.with_name(f"rollouts.{step}.jsonl"))
     with log.open("a") as stream:
         for row in range(256):
-            told = {"step": step, "prompt_id": f"p{row // 16}", "reward": chance.randint(0, 1), "completion": "x" * row}
-            stream.write(json.dumps(told) + "\n")
+            cells = {
+                "step": step,
+                "prompt_id": f"p{row // 16}",
+                "reward": chance.randint(0, 1),
+                "completion": "x" * row,
+            }
+            stream.write(json.dumps(cells) + "\n")
 
 
 def _look(process: int) -> Look:
@@ -77,7 +81,7 @@ def soak(names: Sequence[str], minutes: float, pause: float) -> dict[str, list[L
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack, suppress(KeyboardInterrupt):
         folder, running = Path(place), {}
         if "rank" in names:
-            make_model(folder / "run")
+            trained(folder)
         _grow(folder, 0)
         for name in names:
             said = stack.enter_context((folder / f"{name}.txt").open("w"))
@@ -107,11 +111,8 @@ def judged(looks: Sequence[Look]) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=120)
-    parser.add_argument("--pause", type=float, default=10, help="seconds between two steps, and two looks")
-    parser.add_argument("--only", action="append", choices=SOAKED)
-    asked = parser.parse_args()
+    options = options_of("soak", __doc__, minutes=120.0, pause=10.0, only=tuple(SOAKED))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    found = soak(asked.only or tuple(SOAKED), asked.minutes, asked.pause)
-    sys.exit(told((f"{name}, {judged(looks)[0]}", judged(looks)[1]) for name, looks in found.items()))
+    looks = soak(options.only, options.minutes, options.pause)
+    judgements = {name: judged(each) for name, each in looks.items()}
+    sys.exit(summarize((f"{name}, {came_to}", why) for name, (came_to, why) in judgements.items()))

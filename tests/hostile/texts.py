@@ -4,7 +4,6 @@ What shows them is parsed by others: pages and notebooks as HTML, JUnit as XML, 
 charts as SVG; a sample of the pages in Chromium.
 """
 
-import argparse
 import csv
 import io
 import json
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from tests.hostile.cases import EVALUATIONS, called, subjects, told
+from tests.hostile.cases import EVALUATIONS, called, options_of, subjects, summarize
 
 _RUN = "console.error('ran');fetch('http://127.0.0.1:9/ran')"
 TEXTS = (
@@ -107,8 +106,8 @@ def wrong_with(kind: str, text: str) -> list[str]:
     elif kind == "summary":
         from markdown_it import MarkdownIt
 
-        found = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
-        wrong += re.findall(r"<(?!/?(?:h3|table|thead|tbody|tr|th|td|code|p)\b)[a-z!/][^>]*>", found)
+        html = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
+        wrong += re.findall(r"<(?!/?(?:h3|table|thead|tbody|tr|th|td|code|p)\b)[a-z!/][^>]*>", html)
     return wrong
 
 
@@ -129,8 +128,8 @@ def _rewritten(file: Path, change: Callable[[str, str], str]) -> bytes:
     """A file's bytes with each text changed, given the name of its field."""
 
     def changed(name: str, text: str) -> str:
-        found = change(name, text)  # columns hold no half of a surrogate pair
-        return found.encode(errors="backslashreplace").decode() if file.suffix == ".parquet" else found
+        replaced = change(name, text)  # columns hold no half of a surrogate pair
+        return replaced.encode(errors="backslashreplace").decode() if file.suffix == ".parquet" else replaced
 
     def walk(value: Any, name: str) -> Any:
         if isinstance(value, dict):
@@ -182,7 +181,7 @@ def outputs(folder: Path, place: Path, *, figures: bool = True) -> dict[str, tup
     from gradscope import measure_degeneracy
     from gradscope.errors import GradscopeError
 
-    found: dict[str, tuple[str, str]] = {}
+    shown: dict[str, tuple[str, str]] = {}
     gate = ("check", str(place), "--require", "frac_reward_zero_std <= 1", "--format")
     os.environ["GITHUB_STEP_SUMMARY"] = str(folder / "summary.md")
     charts = ("--figures", str(folder / "charts")) if figures else ()
@@ -198,31 +197,24 @@ def outputs(folder: Path, place: Path, *, figures: bool = True) -> dict[str, tup
             continue
         code, out, err = called(list(arguments))
         if code not in (0, 1, 2):
-            found[f"{name}, exit {code}"] = ("failed", err)
-        found[f"{name}, stderr"] = ("notes" if name == "github" else "text", err)
-        found[f"{name}, stdout"] = ({"junit": "xml", "github": "notes"}.get(name, "text") if out else "text", out)
+            shown[f"{name}, exit {code}"] = ("failed", err)
+        shown[f"{name}, stderr"] = ("notes" if name == "github" else "text", err)
+        shown[f"{name}, stdout"] = ({"junit": "xml", "github": "notes"}.get(name, "text") if out else "text", out)
     if (folder / "page.html").exists():
-        found["page"] = ("html", (folder / "page.html").read_text(encoding="utf-8"))
+        shown["page"] = ("html", (folder / "page.html").read_text(encoding="utf-8"))
     for image in sorted((folder / "charts").rglob("*.svg")):
-        found[image.name] = ("svg", image.read_text(encoding="utf-8"))
+        shown[image.name] = ("svg", image.read_text(encoding="utf-8"))
     if (folder / "summary.md").exists():
-        found["summary"] = ("summary", (folder / "summary.md").read_text(encoding="utf-8"))
+        shown["summary"] = ("summary", (folder / "summary.md").read_text(encoding="utf-8"))
     with suppress(GradscopeError):
-        found["notebook"] = ("html", measure_degeneracy(place)._repr_html_())
-    return found
+        shown["notebook"] = ("html", measure_degeneracy(place)._repr_html_())
+    return shown
 
 
 def campaign(number: int, seed: int, *, each: int = 30, browser: int = 0) -> Iterator[tuple[str, str]]:
-    """Texts until as many as asked for were shown, in one field of one format after the other.
+    """Show so many texts, at most ``each`` in one log, in one field of one format after the other.
 
-    Args:
-        number: How many texts.
-        seed: Draws them, and the order of the fields.
-        each: The most in one log.
-        browser: Every which page is opened in Chromium; 0: none.
-
-    Yields:
-        The log and its field, and what is wrong; of a page in a browser by itself.
+    Every ``browser``-th page is opened in Chromium. The log and its field, and what is wrong with what shows it.
     """
     texts, chance = made_texts(number, seed), random.Random(seed)
     fields = [(subject, field) for subject in subjects() for field in fields_of(subject)]
@@ -234,29 +226,25 @@ def campaign(number: int, seed: int, *, each: int = 30, browser: int = 0) -> Ite
             place = Path(folder) / subject.name
             shutil.copytree(subject, place) if subject.is_dir() else shutil.copy(subject, place)
             done += max(1, infect(place, field, texts[done : done + each]))
-            found = outputs(Path(folder), place, figures=tries % 10 == 0)
+            shown = outputs(Path(folder), place, figures=tries % 10 == 0)
         tries += 1
         results = {
-            where: [text] if kind == "failed" else wrong_with(kind, text) for where, (kind, text) in found.items()
+            where: [text] if kind == "failed" else wrong_with(kind, text) for where, (kind, text) in shown.items()
         }
         yield (
             f"parsed by others|{subject.name}, {field}",
             "; ".join(f"{where}: {one[:300]}" for where, several in results.items() for one in several[:5]),
         )
-        if browser and tries % browser == 0 and "page" in found:
+        if browser and tries % browser == 0 and "page" in shown:
             from tests.render.end_to_end.browser import look_at
 
             with tempfile.TemporaryDirectory() as folder:
-                seen = look_at(found["page"][1], Path(folder))
+                seen = look_at(shown["page"][1], Path(folder))
             asked_for = sorted(url for url in seen.urls if not url.startswith(("file:", "data:")))
             yield f"in a browser|{subject.name}, {field}", "; ".join([*seen.console, *asked_for])
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile.texts", description=__doc__)
-    parser.add_argument("--texts", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--browser", type=int, default=50, help="every which page is opened in Chromium")
-    asked = parser.parse_args()
-    every = campaign(asked.texts, asked.seed, browser=asked.browser)
-    sys.exit(told(every, f"seed {asked.seed}, of {asked.texts:,} texts: "))
+    options = options_of("texts", __doc__, texts=5000, seed=0, browser=50)
+    outcomes = campaign(options.texts, options.seed, browser=options.browser)
+    sys.exit(summarize(outcomes, f"seed {options.seed}, of {options.texts:,} texts: "))

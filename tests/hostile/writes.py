@@ -4,7 +4,6 @@ Each trial is a fork of a process that has imported everything, so that hundreds
 the command does to files below its folder (opening for writing, making, renaming, removing) and ends it there.
 """
 
-import argparse
 import json
 import os
 import random
@@ -17,16 +16,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from gradscope.__main__ import main
-from tests.hostile.cases import told
+from gradscope.cli.blas import patient_threads
+from tests.hostile.cases import options_of, summarize
 
 TRAIN = (
-    *("train", "--output", "run", "--quiet", "--steps", "3", "--num-prompts", "2", "--group-size", "4"),
-    *("--checkpoint-every", "1", "--heldout-prompts", "2", "--heldout-samples", "2"),
+    "train --output run --quiet --steps 3 --num-prompts 2 --group-size 4 --checkpoint-every 1"
+    " --heldout-prompts 2 --heldout-samples 2"
 )
 LOG = [
     {"step": step, "prompt_id": f"p{prompt}", "reward": float((prompt * sample + step) % 2), "completion": "x" * sample}
@@ -34,8 +35,6 @@ LOG = [
     for prompt in range(4)
     for sample in range(4)
 ]
-_COLUMN = ("--prompt-column", "prompt_id")
-_TRACK = ("--track", "pass_rate", "--baseline", "base.json", "--update-baseline")
 
 
 @dataclass(frozen=True)
@@ -43,53 +42,60 @@ class Writer:
     """A command that writes, and how the same is made after it was interrupted."""
 
     name: str
-    arguments: tuple[str, ...]
-    place: str  # what it writes, from its folder
-    again: Callable[[Path], tuple[str, ...]] = lambda place: ("--force",) if place.exists() else ()
+    command: str
+    output: str  # what it writes, from its folder
+    again: Callable[[Path], tuple[str, ...]] = lambda output: ("--force",) if output.exists() else ()
     """What the same command takes in addition where it was interrupted."""
     refuses: bool = True  # what is there already, and a second one beside it
 
+    @property
+    def arguments(self) -> list[str]:
+        """The words of the command."""
+        return self.command.split()
 
-def _to_resume(place: Path) -> tuple[str, ...]:
-    return ("--resume",) if (place / "manifest.json").exists() else ()
+
+def _to_resume(output: Path) -> tuple[str, ...]:
+    return ("--resume",) if (output / "manifest.json").exists() else ()
 
 
-def _nothing(_: Path) -> tuple[str, ...]:
+def nothing(_: Path) -> tuple[str, ...]:
+    """What a command that goes on by itself takes in addition."""
     return ()
 
 
-_SEVERAL = ("report", "log.jsonl", "other.jsonl", "--output", "page.html", "--quiet")
-_FIGURES = ("report", "log.jsonl", "--no-gradients", "--output", "out/page.html", "--figures", "out/charts", "--quiet")
-WRITERS = (
-    Writer("degeneracy --output", ("degeneracy", "log.jsonl", "--output", "out", "--quiet"), "out"),
-    Writer("passk --output", ("passk", "samples.jsonl", "--output", "out", "--quiet"), "out"),
-    Writer("report", ("report", "log.jsonl", "--no-gradients", "--output", "page.html", "--quiet"), "page.html"),
-    Writer("check --update-baseline", ("check", "log.jsonl", *_TRACK, "--quiet"), "base.json"),
+_CHECK = "check log.jsonl --track pass_rate --baseline base.json --update-baseline --quiet"
+_FIGURES = "report log.jsonl --no-gradients --output out/page.html --figures out/charts --quiet"
+_KEPT = "degeneracy log.jsonl --prompt-column prompt_id"
+_EVERY = (
+    Writer("degeneracy --output", "degeneracy log.jsonl --output out --quiet", "out"),
+    Writer("passk --output", "passk samples.jsonl --output out --quiet", "out"),
+    Writer("report", "report log.jsonl --no-gradients --output page.html --quiet", "page.html"),
+    Writer("check --update-baseline", _CHECK, "base.json"),
     Writer("train", TRAIN, "run", _to_resume),
-    Writer("train --lora-rank", (*TRAIN, "--lora-rank", "2"), "run", _to_resume),
-    Writer("rank --output", ("rank", "run", "--step", "1,2", "--output", "out", "--quiet"), "out"),
-    Writer("replay --output", ("replay", "run", "--step", "1,2", "--output", "out", "--quiet"), "out"),
-    Writer("claims --output", ("claims", "log.jsonl", "--no-gradients", "--output", "out", "--quiet"), "out"),
-    Writer("compare --output", ("compare", "log.jsonl", "other.jsonl", "--output", "out", "--quiet"), "out"),
-    Writer("report of several", _SEVERAL, "page.html"),
+    Writer("train --lora-rank", f"{TRAIN} --lora-rank 2", "run", _to_resume),
+    Writer("rank --output", "rank run --step 1,2 --output out --quiet", "out"),
+    Writer("replay --output", "replay run --step 1,2 --output out --quiet", "out"),
+    Writer("claims --output", "claims log.jsonl --no-gradients --output out --quiet", "out"),
+    Writer("compare --output", "compare log.jsonl other.jsonl --output out --quiet", "out"),
+    Writer("report of several", "report log.jsonl other.jsonl --output page.html --quiet", "page.html"),
     Writer("report --figures", _FIGURES, "out"),
-    Writer("spike --output", ("spike", "run", "--step", "2", "--output", "out", "--quiet"), "out"),
-    Writer(
-        "rank --keep", ("rank", "run", "--step", "1,2", "--keep", "kept", "--quiet"), "kept", _nothing, refuses=False
-    ),
-    Writer("reduce", ("reduce", "log.jsonl", "--output", "parts"), "parts", _nothing),
-    Writer("kept options", ("degeneracy", "log.jsonl", *_COLUMN), "gradscope.toml", _nothing, refuses=False),
+    Writer("spike --output", "spike run --step 2 --output out --quiet", "out"),
+    Writer("rank --keep", "rank run --step 1,2 --keep kept --quiet", "kept", nothing, refuses=False),
+    Writer("reduce", "reduce log.jsonl --output parts", "parts", nothing),
+    Writer("kept options", _KEPT, "gradscope.toml", nothing, refuses=False),
 )
-"""`demo` calls these; `config` and `explain` write nothing."""
+WRITERS = {writer.name: writer for writer in _EVERY}
+"""By name; `demo` calls these, `config` and `explain` write nothing."""
 
 
 def preload(names: Sequence[str]) -> None:
-    """Import what the commands import late, so that a fork need not."""
+    """Import what the commands import late, so that a fork need not; with threads that share a busy machine."""
+    patient_threads()
     modules = ["cli.app", "rollouts.places.mirror", "render.figures.style", "render.html.page"]
     modules += [f"diagnostics.{name}.measure" for name in ("report", "check", "claims", "compare")]
     if not names or any(name.startswith(("rank", "replay", "spike", "train")) for name in names):
         modules += ["diagnostics.rank.measure", "training.run_training"]
-    others = ("webbrowser", "aiohttp", "fsspec.implementations.http", "matplotlib.style")
+    others = ("encodings.latin_1", "webbrowser", "aiohttp", "fsspec.implementations.http", "matplotlib.style")
     for module in (*others, *(f"gradscope.{one}" for one in modules)):  # a fork as nobody may read neither
         import_module(module)
 
@@ -141,6 +147,14 @@ def forked(folder: Path, arguments: Sequence[str], prepare: Callable[[], None] =
     return end(*start(folder, arguments, prepare))
 
 
+def trained(folder: Path) -> Path:
+    """A run of three updates of the embedded model, with its checkpoints."""
+    preload(["train"])
+    code, err = forked(folder, TRAIN.split())
+    assert code == 0, err
+    return folder / "run"
+
+
 def at_event(
     folder: Path, number: int | None, act: Callable[[str], None], *, reads: bool = False
 ) -> Callable[[], None]:
@@ -173,12 +187,12 @@ def _paths_of(event: str, arguments: tuple[Any, ...]) -> list[str]:
 
 def events(folder: Path, arguments: Sequence[str], *, reads: bool = False) -> list[str]:
     """The path of each of these things that a command does, from its folder, in order."""
-    told = folder.parent / "told"
-    with told.open("wb", buffering=0) as file:
+    journal = folder.parent / "told"
+    with journal.open("wb", buffering=0) as file:
         note = at_event(folder, None, lambda path: file.write(f"{path}\n".encode()) and None, reads=reads)
         code, err = forked(folder, arguments, note)
     assert code in (0, 1), err
-    return [os.path.relpath(line, folder) for line in told.read_text().splitlines()]
+    return [os.path.relpath(line, folder) for line in journal.read_text().splitlines()]
 
 
 def state(place: Path) -> dict[str, bytes]:
@@ -204,9 +218,8 @@ class Bench:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.folder / "inputs", folder)
         if "run" in writer.arguments[1:2] and not (folder / "run").exists():
-            assert forked(folder, TRAIN)[0] == 0
-            shutil.copytree(folder / "run", self.folder / "inputs" / "run")
-        if writer.place == "run":
+            shutil.copytree(trained(folder), self.folder / "inputs" / "run")
+        if writer.output == "run":
             shutil.rmtree(folder / "run", ignore_errors=True)
         return folder
 
@@ -218,7 +231,7 @@ class Bench:
                 folder = self.fresh(writer)
                 code, err = forked(folder, writer.arguments)
                 assert code == 0, err
-                made.append(state(folder / writer.place))
+                made.append(state(folder / writer.output))
             different = [name for name in made[0] if made[0][name] != made[1].get(name)]
             assert not different, f"two runs of {writer.name} differ in {different}"
             self._whole[writer.name] = made[0]
@@ -226,26 +239,26 @@ class Bench:
 
     def finished(self, writer: Writer, folder: Path) -> str:
         """Run the command again where it was disturbed; why what it then leaves is not what it should be."""
-        code, err = forked(folder, (*writer.arguments, *writer.again(folder / writer.place)))
+        code, err = forked(folder, (*writer.arguments, *writer.again(folder / writer.output)))
         if code != 0 and "the same files were reduced before" not in err:
             return f"the second call ended with {code}: {err[-800:]}"
-        found, whole = state(folder / writer.place), self.whole(writer)
-        different = sorted(name for name in found.keys() | whole.keys() if found.get(name) != whole.get(name))
+        present, whole = state(folder / writer.output), self.whole(writer)
+        different = sorted(name for name in present.keys() | whole.keys() if present.get(name) != whole.get(name))
         if different:
             return f"after the second call these differ: {different[:5]}"
         left = [path.name for path in folder.rglob(".*") if path.name.endswith((".partial", ".lock", ".unfinished"))]
         return f"these are left: {left}" if left else self._inputs(folder, writer)
 
     def _inputs(self, folder: Path, writer: Writer) -> str:
-        names = [path.name for path in (self.folder / "inputs").iterdir() if path.name != writer.place]
+        names = [path.name for path in (self.folder / "inputs").iterdir() if path.name != writer.output]
         changed = [name for name in names if state(folder / name) != state(self.folder / "inputs" / name)]
         return f"the inputs {changed} changed" if changed else ""
 
     def half(self, writer: Writer, folder: Path) -> str:
         """Whether an interrupted command left something that is taken for whole; a run says itself what it holds."""
-        found, whole = state(folder / writer.place), self.whole(writer)
-        finished = "rollouts/step_" if writer.place == "run" else ""
-        wrong = [name for name in found if finished in name and "/." not in name and found[name] != whole.get(name)]
+        present, whole = state(folder / writer.output), self.whole(writer)
+        finished = "rollouts/step_" if writer.output == "run" else ""
+        wrong = [name for name in present if finished in name and "/." not in name and present[name] != whole.get(name)]
         return f"half a file: {wrong}" if wrong else ""
 
     def killed(self, writer: Writer, number: int) -> str:
@@ -292,7 +305,7 @@ class Bench:
         codes = sorted(end(*one)[0] for one in both)
         if codes != [0, 2] and (writer.refuses or codes != [0, 0]):
             return f"two at once ended with {codes}"
-        return "" if state(folder / writer.place) == self.whole(writer) else "what two at once left is not whole"
+        return "" if state(folder / writer.output) == self.whole(writer) else "what two at once left is not whole"
 
     def vanished(self, writer: Writer, number: int) -> str:
         """Take a file away just before it is read."""
@@ -322,69 +335,40 @@ class Bench:
         code, err = forked(folder, writer.arguments, back)
         if code != 0:
             return f"ended with {code}: {err[-800:]}"
-        return "" if state(folder / writer.place) == self.whole(writer) else "another clock gives another result"
+        return "" if state(folder / writer.output) == self.whole(writer) else "another clock gives another result"
 
 
 def others(bench: Bench, writer: Writer) -> list[tuple[str, Callable[[], str]]]:
     """Every trial of a command but being killed: its name and what runs it."""
     folder = bench.fresh(writer)
-    found: list[tuple[str, Callable[[], str]]] = [
-        (f"read {at} finds nothing", lambda at=at: bench.vanished(writer, at))  # type: ignore[misc]
-        for at in range(1, len(events(folder, writer.arguments, reads=True)) + 1)
+    num_reads = len(events(folder, writer.arguments, reads=True))
+    return [
+        *((f"read {at} finds nothing", partial(bench.vanished, writer, at)) for at in range(1, num_reads + 1)),
+        *((f"files of {size:,} bytes", partial(bench.full, writer, size)) for size in SIZES),
+        *((f"Ctrl-C after {at} s", partial(bench.interrupted, writer, at)) for at in MOMENTS),
+        ("two at once", partial(bench.beside, writer)),
+        ("clock backwards", partial(bench.clock, writer)),
     ]
-    found += [(f"files of {size:,} bytes", lambda size=size: bench.full(writer, size)) for size in SIZES]  # type: ignore[misc]
-    found += [(f"Ctrl-C after {at} s", lambda at=at: bench.interrupted(writer, at)) for at in MOMENTS]  # type: ignore[misc]
-    return [*found, ("two at once", lambda: bench.beside(writer)), ("clock backwards", lambda: bench.clock(writer))]
-
-
-def moments(
-    bench: Bench, writers: Sequence[Writer], kills: int | None, chance: random.Random
-) -> list[tuple[Writer, int]]:
-    """Where commands are killed: at writes drawn without regard to which, as many of each command as there are.
-
-    Args:
-        bench: Counts the writes.
-        writers: The commands.
-        kills: How many in all; None: each command at each of its writes.
-        chance: Draws them.
-
-    Returns:
-        A command and the number of its write, a command's together.
-    """
-    left = {writer: list(range(1, len(events(bench.fresh(writer), writer.arguments)) + 1)) for writer in writers}
-    taken: dict[Writer, list[int]] = {writer: [] for writer in writers}
-    most = sum(map(len, left.values())) if kills is None else kills
-    while any(left.values()) and sum(map(len, taken.values())) < most:
-        for writer in writers:
-            if left[writer] and sum(map(len, taken.values())) < most:
-                taken[writer].append(left[writer].pop(chance.randrange(len(left[writer]))))
-    return [(writer, number) for writer, numbers in taken.items() for number in numbers]
 
 
 def run_trials(
-    folder: Path, *, kills: int | None, most: int | None, seed: int, names: Sequence[str] = ()
+    folder: Path, writers: Sequence[Writer], kills: int | None, most: int | None, seed: int
 ) -> Iterator[tuple[str, str]]:
-    """Run so many kills in all and so many other trials a command, of all by default; each, and why it did not hold."""
+    """Run so many kills and so many other trials of each command, of all by default; each, and why it did not hold."""
     bench, chance = Bench(folder), random.Random(seed)
-    writers = [writer for writer in WRITERS if not names or writer.name in names]
     for writer in writers:
         bench.whole(writer)
-    for writer, number in moments(bench, writers, kills, chance):
-        yield f"killed at a write|{writer.name}, at write {number}", bench.killed(writer, number)
-    for writer in writers:
+        writes = range(1, len(events(bench.fresh(writer), writer.arguments)) + 1)
+        for number in writes if kills is None else chance.sample(writes, min(kills, len(writes))):
+            yield f"killed at a write|{writer.name}, at write {number}", bench.killed(writer, number)
         every = others(bench, writer)
         for name, run in every if most is None else chance.sample(every, min(most, len(every))):
-            yield f"{re.sub(r'[0-9,]+ ?', '', name).strip()}|{writer.name}, {name}", run()
+            yield f"{re.sub(r'[0-9,.]+ ?', '', name).strip()}|{writer.name}, {name}", run()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile.writes", description=__doc__)
-    parser.add_argument("--kills", type=int, help="in all; each command at each of its writes by default")
-    parser.add_argument("--most", type=int, help="other trials of each command; all by default")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--writer", action="append", default=[], choices=[writer.name for writer in WRITERS])
-    asked = parser.parse_args()
-    preload(asked.writer)
-    with tempfile.TemporaryDirectory() as place:
-        options = {"kills": asked.kills, "most": asked.most, "seed": asked.seed, "names": asked.writer}
-        sys.exit(told(run_trials(Path(place), **options)))
+    options = options_of("writes", __doc__, kills=int, most=int, seed=0, writer=tuple(WRITERS))
+    preload(options.writer)
+    with tempfile.TemporaryDirectory() as folder:
+        writers = [WRITERS[name] for name in options.writer]
+        sys.exit(summarize(run_trials(Path(folder), writers, options.kills, options.most, options.seed)))

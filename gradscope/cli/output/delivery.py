@@ -33,6 +33,7 @@ from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
 from gradscope.writing import atomic_write, is_own, naming, one_writer, partial_folder, take_place
 
+_STEP_START = b'{"__metadata__":{"key":'  # of what `write_step` writes, behind eight bytes of length
 _STEP = re.compile(r"\.?step_[0-9]+\.safetensors(\.[0-9]+-[0-9a-f]{6}\.partial)?")
 
 
@@ -94,7 +95,11 @@ def unfinished_path(folder: Path) -> Path:
 
 
 def _is_step(path: Path) -> bool:
-    return _STEP.fullmatch(path.name) is not None and path.is_file() and not path.is_symlink()
+    if _STEP.fullmatch(path.name) is None or path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(8 + len(_STEP_START))[8:]
+    return path.suffix == ".partial" or not start or start == _STEP_START
 
 
 def refuse_input(path: Path, inputs: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as progress
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import require_regular
+from gradscope.outside.limits import in_mib, most, raise_limits, require_regular
 from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.outside.rules import FLAG, TEXT, TEXTS, FieldRule, is_finite, require_fields, whole_from_to
 from gradscope.rollouts.checkpoint_folders import is_whole
@@ -105,6 +105,7 @@ def quiet() -> Iterator[None]:
 # expression is read where it repeats no group and has few wildcards, with letters between them, and refused otherwise.
 _AGAIN = "Copy the file again."
 _FIT = "The folder's config.json and its weights are not from the same model."
+_MOST_CONFIGURATION = 4 << 20  # bytes: of a million labels transformers makes objects for a quarter of a minute
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "position_ids")
 """Ends of names of buffers that older checkpoints hold and that are computed, not read."""
 _SHARE = FieldRule("a number from 0 to 1", lambda value: is_finite(value) and 0 <= value <= 1).or_null()
@@ -124,6 +125,9 @@ def require_readable(folder: Path) -> None:
 
 def _read_configuration(file: Path) -> dict[str, Any]:
     """The fields of a configuration."""
+    if file.is_file() and file.stat().st_size > most(_MOST_CONFIGURATION):
+        what = f"{file} is larger than {in_mib(most(_MOST_CONFIGURATION))}."
+        raise InputError(what, hint=raise_limits(file), cause=UNREADABLE)
     document = _document(file)
     if not isinstance(document, dict):
         raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)

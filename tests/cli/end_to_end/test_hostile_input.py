@@ -224,7 +224,7 @@ def test_a_bad_checkpoint_leaves_the_other_steps_alone(cli: Cli, tiny_run: Path,
         {"num_attention_heads": 0},
         {"hidden_size": -4},
         {"model_type": ["a"]},
-        {"dtype": "float3"},
+        {"dtype": "x3"},
     ],
 )
 def test_a_configuration_that_none_can_have(cli: Cli, tiny_run: Path, tmp_path: Path, fields: dict[str, Any]) -> None:

@@ -60,7 +60,7 @@ def test_a_second_call_goes_on_where_ctrl_c_stopped(
 def test_force_starts_anew(cli: Cli, tiny_run: Path, tmp_path: Path, interrupted_at_the_second_step: list[int]) -> None:
     kept = tmp_path / ".out.unfinished" / "step_00001.safetensors"
     kept.parent.mkdir()
-    kept.write_bytes(b"of an earlier call")
+    kept.write_bytes(b'[length]{"__metadata__":{"key":"of an earlier call"}}')
     done = cli("replay", tiny_run, "--step", "1", "--output", tmp_path / "out", "--force")
     assert done.code == 0
     assert "again" not in done.err

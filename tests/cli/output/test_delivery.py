@@ -121,7 +121,7 @@ def interrupted_after(num_steps: int, output: Path) -> None:
         assert result.unfinished is not None
         for step in range(num_steps):
             result.unfinished.mkdir(exist_ok=True)
-            (result.unfinished / f"step_{step:05d}.safetensors").write_bytes(b"kept")
+            (result.unfinished / f"step_{step:05d}.safetensors").write_bytes(b'[length]{"__metadata__":{"key":"kept"}}')
         raise KeyboardInterrupt
 
 
@@ -207,7 +207,7 @@ def test_an_evaluation_that_did_not_succeed_is_a_warning_and_no_folded_note(caps
     assert "the evaluation was cancelled: 12 of 32 samples" in " ".join(captured.out.split())
 
 
-@pytest.mark.parametrize("kind", ["link", "file", "other files", "another user's"])
+@pytest.mark.parametrize("kind", ["link", "file", "other files", "a step's name", "another user's"])
 def test_what_was_not_kept_by_us_is_neither_used_nor_removed(tmp_path: Path, kind: str) -> None:
     kept, theirs = tmp_path / ".out.unfinished", tmp_path / "theirs"
     theirs.mkdir()
@@ -223,7 +223,7 @@ def test_what_was_not_kept_by_us_is_neither_used_nor_removed(tmp_path: Path, kin
         os.chown(kept, 65534, 65534)
     else:
         kept.mkdir()
-        (kept / "notes.txt").write_text("theirs")
+        (kept / ("notes.txt" if kind == "other files" else "step_00001.safetensors")).write_text("of theirs, not ours")
     before = sorted((path, path.lstat()[:7], path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
     with (
         pytest.raises(OutputExistsError, match="is where finished steps are kept, and"),

@@ -130,6 +130,12 @@ def test_weights_that_are_cut_off(folder: Path) -> None:
         require_consistent_config(folder)
 
 
+def test_a_configuration_is_small(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"id2label": {str(at): "x" for at in range(400_000)}}))
+    with pytest.raises(InputError, match=r"config\.json is larger than 4 MiB"):
+        require_consistent_config(folder)
+
+
 def test_a_configuration_is_an_object(folder: Path) -> None:
     (folder / "config.json").write_text("[]")
     with pytest.raises(InputError, match="is not a JSON object"):

@@ -17,7 +17,7 @@ from tests.hostile.oracle import counted, difference, write_log
 from tests.hostile.soak import judged
 from tests.hostile.writes import forked, preload
 
-_FEW = ("--kills", "2", "--most", "1", "--seed", "5")
+_FEW = ("--kills", "1", "--most", "1", "--seed", "5")
 
 
 @pytest.mark.slow
