@@ -226,9 +226,6 @@ def mirrored(url: str, progress: ProgressCallback) -> Mirror:
 def in_bytes(number: int) -> str:
     """A number of bytes for people.
 
-    Returns:
-        Text with one decimal.
-
     Example:
         >>> in_bytes(2_300_000_000)
         '2.3 GB'
