@@ -54,9 +54,6 @@ def adds_up(reward: Array, columns: Mapping[str, Array], weights: Mapping[str, f
         reward: [N]; rows without one are passed over.
         columns: Name -> numbers, [N]; NaN, where a function does not apply, adds nothing, as in TRL.
         weights: Name -> weight.
-
-    Returns:
-        Whether it is, of every row.
     """
     total, scale = np.zeros(len(reward)), np.zeros(len(reward))
     for name, weight in weights.items():

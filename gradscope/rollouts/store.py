@@ -82,9 +82,6 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *,
         groups: Its groups in order; all rollouts name the same reward functions.
         force: Replace the file that is there (a step repeated after a resume).
 
-    Returns:
-        The file that has them.
-
     Raises:
         OutputExistsError: The step is there, and ``force`` is off.
         ValueError: There are no groups, a group is of another step, a group id occurs twice, a rollout is several
@@ -240,9 +237,6 @@ def read_step_rollouts(path: Path, quarantine: SetAside | None = None) -> tuple[
         path: The file.
         quarantine: Takes rewards that are missing or not finite, whose rollouts stay in their groups; None: nobody
             asks.
-
-    Returns:
-        Its groups in order.
 
     Raises:
         InputError: The file is damaged, not ours, of another version of the schema, or not what its checksum says.

@@ -49,9 +49,6 @@ def is_web(url: str) -> bool:
 def shown_url(url: str) -> str:
     """A URL as it may be printed: without user, password, query (which may be a signature) and final slash.
 
-    Returns:
-        The rest.
-
     Example:
         >>> shown_url("https://me:secret@host/runs/7/?X-Amz-Signature=ab")
         'https://host/runs/7'

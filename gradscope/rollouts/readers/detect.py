@@ -260,7 +260,8 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
                 hint="A row needs a finite number as reward and something to group by.",
             )
     refuse_lone_list(request.path, rows)
-    columns = [name for name in generic.columns_in(generic.with_entries(rows)) if "." not in name]
+    entries = generic.columns_in(generic.with_entries(rows))
+    columns = [name for name in entries if "." not in name or "reward" in name]  # others are many
     seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
     looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(

@@ -174,9 +174,6 @@ def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise
         noun: What the format calls one.
         otherwise: What to say of a document without any: "... has {otherwise}".
 
-    Returns:
-        Its name.
-
     Raises:
         InputError: There is none, or it is not among them.
     """

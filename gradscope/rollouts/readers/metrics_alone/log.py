@@ -56,9 +56,6 @@ def holds_metrics(path: Path, options: ReadOptions) -> bool:
 def read_metrics_log(request: ReadRequest) -> Run:
     """Read a log of metrics, for whose path :func:`holds_metrics` is true.
 
-    Returns:
-        A run without groups.
-
     Raises:
         InputError: It holds no metrics, or several runs of which none was chosen.
         UsageError: The chosen run, or a metric that was named, is not there.

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import TypeVar
 
 import numpy as np
@@ -114,9 +115,11 @@ class RunRows:
 
     def runs(self) -> list[OneRun]:
         """Each run by its name; where a name stands for several, or none was given, also by their order."""
-        return [run for label in list(self._rows) for run in self._runs_of(label, self._rows.pop(label))]
+        found = [run for label in list(self._rows) for run in self._runs_of(label, self._rows.pop(label))]
+        return [run for _, run in sorted(found, key=itemgetter(0))]
 
-    def _runs_of(self, label: str, rows: _Rows) -> Iterator[OneRun]:
+    def _runs_of(self, label: str, rows: _Rows) -> Iterator[tuple[int, OneRun]]:
+        """Each with the number of its first row."""
         at, steps = _in_order([*zip(rows.at, rows.steps, strict=True)])
         numbers: dict[str, Numbers] = {}
         for key in list(rows.numbers):
@@ -126,7 +129,7 @@ class RunRows:
             numbers[key] = Numbers(places, values[is_last])
         parts = self._parts(steps, numbers)
         for order, part in enumerate(parts, start=1):
-            yield OneRun(
+            run = OneRun(
                 name=f"{label}/{order}".removeprefix("/") if len(parts) > 1 or not label else label,
                 metrics=partial(_metrics_of, part, steps, numbers),
                 num_rows=part.stop - part.start,
@@ -137,6 +140,7 @@ class RunRows:
                     for row in part.resumed
                 ),
             )
+            yield int(at[part.start]), run
 
     def _parts(self, steps: Counts, numbers: Mapping[str, Numbers]) -> list[_Part]:
         """Where runs begin, and where they were resumed."""

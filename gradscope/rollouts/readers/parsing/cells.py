@@ -313,9 +313,6 @@ def cut_sequence(
         trainer_logprobs: The trainer's log-probabilities, [S]; of another length they count as not logged.
         entropies: Entropies of the trainer's policy, [S], likewise.
 
-    Returns:
-        The tokens.
-
     Raises:
         UnusableRowError: The ids are none, one of the other lists differs in length, or no token was sampled.
 

@@ -162,9 +162,6 @@ def refuse_quarantined(quarantine: Quarantine) -> None:
 def counted(number: int, noun: str) -> str:
     """A number with its noun, whose plural takes an s.
 
-    Returns:
-        The words.
-
     Example:
         >>> counted(1, "file"), counted(2, "file")
         ('1 file', '2 files')

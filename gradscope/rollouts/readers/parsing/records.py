@@ -232,9 +232,6 @@ def assemble_groups(
 ) -> Run:
     """A run from its groups.
 
-    Returns:
-        The run.
-
     Raises:
         InputError: No row can be used, or no file be read.
     """

@@ -53,9 +53,6 @@ def verl_metrics(
         experiment: The name of the file that was chosen, without its ending; None: none was.
         quarantine: Takes the lines that hold no metrics.
 
-    Returns:
-        The metrics.
-
     Raises:
         InputError: There are several files, and none, or not one alone, has these rewards; or none has that name.
     """

@@ -80,4 +80,4 @@ def test_names_of_runs_and_of_their_parts() -> None:
     cells = [{"step": step, "run": name, "a": value} for name, step, value in (("x", 1, 1), ("y", 1, 1), ("x", 2, 1))]
     again = [{"step": 1, "run": "x", "a": 2}, {"step": 1, "a": 3}]
     rows.add(Piece(where="f", numbers=np.arange(5), tables=as_tables([*cells, *again])), ("step",))
-    assert [run.name for run in rows.runs()] == ["x/1", "x/2", "y", "1"]
+    assert [run.name for run in rows.runs()] == ["x/1", "y", "x/2", "1"]
