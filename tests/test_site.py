@@ -29,6 +29,8 @@ FIRST_HITS = {
     "replay mismatch": "replay/",
     "loss is zero": "report/#the-loss-is-zero",
     "nan gradient": "spike/#a-nan-gradient",
+    "entropy collapse": "report/#the-entropy-collapses",
+    "which tokens": "rank/#which-tokens-carry-the-gradient",
     "out of memory": "engine/#out-of-memory-or-of-time",
 }
 """What a person in trouble types into the site's search -> where it should lead."""

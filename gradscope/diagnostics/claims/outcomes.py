@@ -283,10 +283,7 @@ def moves_as_asked(evidence: Evidence) -> Judgement:
     )
 
 
-_NAMES = {
-    UNDECIDED: "of the top fifth by entropy",
-    UNLIKELY: f"of probability below {PROBABILITIES[1]:g}",
-}
+_NAMES = {UNDECIDED: "of the top fifth by entropy", UNLIKELY: f"of probability below {PROBABILITIES[1]:g}"}
 
 
 def _ratio(of_part: Sequence[Array], of_all: Sequence[Array]) -> Estimate:

@@ -267,7 +267,7 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     raise InputError(
         f"{request.path} is not a log that gradscope knows. {seen} Looked for what a trainer writes, and for {looked}.",
         hint="Name the columns with --reward-column, --group-column or --prompt-column and --step-column, "
-        "or the reader with --reader; --help-all lists them.",
+        "or the reader with --reader; docs/logs.md lists them.",
     )
 
 

@@ -136,10 +136,7 @@ def _charts(mismatch: SamplerMismatch) -> tuple[Chart, ...]:
     rows = mismatch.by_step
     steps = [row.step or 0 for row in rows]
     gaps = {"mean gap": [row.logprob_gap.value for row in rows]}
-    shares = {
-        "sequences": [row.sequence_ess.value for row in rows],
-        "tokens": [row.token_ess.value for row in rows],
-    }
+    shares = {"sequences": [row.sequence_ess.value for row in rows], "tokens": [row.token_ess.value for row in rows]}
     return (
         *lines_over(steps, "Mean gap of a token", gaps, y_label="nats a token"),
         *lines_over(steps, "Effective share", shares, y_label="effective share", y_range=(0.0, 1.0)),
