@@ -82,6 +82,9 @@ def _started(seed: int, case: int, folder: Path, model: Path | None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         try:
             outcome = run_case(seed, case, folder / f"{case}", model)
+        except BaseException as error:
+            outcome = Outcome(case=case, code=-1, seconds=0.0, wrong=repr(error))
+        try:
             (folder / f"{case}.json").write_text(json.dumps(asdict(outcome)))
         finally:
             os._exit(0)

@@ -95,7 +95,14 @@ def preload(names: Sequence[str]) -> None:
     modules += [f"diagnostics.{name}.measure" for name in ("report", "check", "claims", "compare")]
     if not names or any(name.startswith(("rank", "replay", "spike", "train")) for name in names):
         modules += ["diagnostics.rank.measure", "training.run_training"]
-    others = ("encodings.latin_1", "webbrowser", "aiohttp", "fsspec.implementations.http", "matplotlib.style")
+    others = (
+        "encodings.latin_1",
+        "encodings.unicode_escape",
+        "webbrowser",
+        "aiohttp",
+        "fsspec.implementations.http",
+        "matplotlib.style",
+    )
     for module in (*others, *(f"gradscope.{one}" for one in modules)):  # a fork as nobody may read neither
         import_module(module)
 

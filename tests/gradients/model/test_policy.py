@@ -462,6 +462,15 @@ def test_a_tokenizer_without_end_token_adds_none():
     assert sequence(dataclasses.replace(POLICY, tokenizer=tokenizer)).completion_ids == (3, 4)
 
 
+def test_a_tokenizer_that_makes_a_text_much_longer_is_refused():
+    class Doubling(LetterTokenizer):
+        def __call__(self, text, **options):
+            return {"input_ids": [1] * 1000}
+
+    with pytest.raises(InputError, match="makes 1,000 tokens of a text of 2 bytes"):
+        sequence(dataclasses.replace(POLICY, tokenizer=Doubling()))
+
+
 def test_text_without_a_tokenizer_is_refused():
     with pytest.raises(InputError, match="no token ids, and no tokenizer was found"):
         sequence(dataclasses.replace(POLICY, tokenizer=None))
