@@ -300,14 +300,17 @@ def _why(run: Run, reason: Reason | str | None) -> str:
     return text if has_weights or not others else f"{text}; steps that can be: --step {as_ranges(others)}"
 
 
-def _also_unusual(run: Run, step: int, courses: Courses) -> Iterator[SpikeMetric]:
-    """Other numbers that are further off, up or down, than the furthest of as many is by chance."""
+def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) -> Iterator[SpikeMetric]:
+    """Other numbers that are further off, up or down, than the furthest of as many is by chance.
+
+    That is the chance of one step. One that was searched for among all steps stands out by its courses alone.
+    """
     others = [name for name in run.metrics.get(step, {}) if name not in courses]
     metrics = StepMetrics.of(run.metrics)
     for name in others:
         found = metric_at(name, metrics.by_step(name), step, num_chosen_from=len(others))
         if abs(found.deviation.value or 0.0) > (found.by_chance.value or math.inf):
-            yield replace(found, is_unusual=True)
+            yield replace(found, is_unusual=stands_out)
 
 
 def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str, *, was_named: bool) -> SpikeReport:
@@ -316,7 +319,8 @@ def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str,
         for name, course in courses.items()
         if step in course
     ]
-    metrics = (*found, *_also_unusual(run, step, courses))
+    stands_out = was_named or any(one.is_unusual for one in found)
+    metrics = (*found, *_also_unusual(run, step, courses, stands_out=stands_out))
     gram = None if isinstance(measured, str) else measured.gram
     reason = measured if isinstance(measured, str) else measured.reason
     whole = None if gram is None else gram.logged_gram

@@ -202,6 +202,15 @@ def test_the_step_that_stands_out_is_taken(monkeypatch: pytest.MonkeyPatch) -> N
     assert (report.removals, report.tokens, report.tensors, report.engine) == ((), (), (), {})
 
 
+def test_another_number_makes_no_step_stand_out_that_was_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many logged numbers one is often further off at the furthest step than one of them is by chance."""
+    given(monkeypatch, REWARDS | {9: {"grad_norm": 1.5, "kl": 0.02, "reward": 0.1}})
+    report = measure_spike("run")
+    assert {one.name: one.is_unusual for one in report.metrics} == {"grad_norm": False, "kl": False, "reward": False}
+    assert report.findings[0].startswith("No step stands out. The furthest is step 9: grad_norm 1.5")
+    assert measure_spike("run", step=9).findings[0].startswith("Step 9 stands out: reward 0.1")
+
+
 def test_a_step_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, QUIET)
     report = measure_spike("run", step=4)
