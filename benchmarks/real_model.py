@@ -63,7 +63,7 @@ MEASURED = {
         for rows in ("rollout", "hidden", "token", "advantage")
     },
     "spike": ("spike", "full"),
-    "claims": ("claims", "full", "--step", "1,13"),
+    "claims": ("claims", "full", "--step", "1"),
     "report": ("report", "full", "--step", "1,13", "-o", "report.html"),
 }
 """Name -> the command, its paths relative to the output folder. Steps 1 and 13 follow a checkpoint: their weights are
