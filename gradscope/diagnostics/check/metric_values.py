@@ -166,7 +166,7 @@ class MetricValues:
             _part_of_groups(metric) in _OF_GROUPS or _part_of_log(metric)
         )
         chosen_steps = set(steps)
-        if of_groups and selector.aggregate == "mean" and not set(steps).isdisjoint(self.run.steps):
+        if of_groups and selector.aggregate == "mean" and not chosen_steps.isdisjoint(self.run.steps):
             chosen = replace(
                 self.run,
                 groups=groups_of_steps(self.run.groups, steps),
@@ -228,8 +228,8 @@ class MetricValues:
             rows = {step: estimate.value for step, estimate in self._log_course(metric).items()}
         elif entry is not None and entry.command == "replay":
             rows = {one.step: _replayed(one, entry) for one in self._replayed_steps(tuple(steps)).steps}
-        elif any(metric in values for values in self.run.metrics.values()):
-            return StepMetrics.of(self.run.metrics).by_step(metric)
+        elif metric in (logged := StepMetrics.of(self.run.metrics)).columns:
+            return logged.by_step(metric)
         else:
             return None
         return {step: value for step, value in rows.items() if value is not None}

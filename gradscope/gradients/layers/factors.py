@@ -54,8 +54,6 @@ class OuterProduct:
     def padded(self, order: Sequence[int]) -> PaddedProduct:
         """The products of all rows in some order."""
         left, right = ([part[row] for row in order] for part in (self.left, self.right))
-        if len(set(map(len, left))) == 1:
-            return PaddedProduct(left=torch.stack(left), right=torch.stack(right))
         return PaddedProduct(left=pad_sequence(left, batch_first=True), right=pad_sequence(right, batch_first=True))
 
 
