@@ -7,7 +7,7 @@ sampled after a step: the samples from before it are weighed by the ratio of the
 
 import argparse
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,9 @@ class Subject:
         ids = torch.cat(parts)
         is_end = ids == end
         counts = (is_end.cumsum(1) - is_end.long() == 0).float()
-        texts = [self.tokenizer.decode(row[own > 0], skip_special_tokens=True) for row, own in zip(ids, counts)]
+        texts = [
+            self.tokenizer.decode(row[own > 0], skip_special_tokens=True) for row, own in zip(ids, counts, strict=True)
+        ]
         answers = [self.prompts[row].answer for row in chosen.tolist()]
         return ids, counts, np.array(list(map(self.grade, texts, answers)))
 
