@@ -236,7 +236,7 @@ class RankEvidence:
     change: Estimate | None
     """Rank at the largest size minus at the smallest, paired by prompt; None where there is one size, or tokens were
     drawn: of fewer tokens, not only of fewer rollouts, is then the rank at a smaller size."""
-    frac_seen: float = 1.0  # share of the tokens that are rows
+    seen: str = ""  # what was drawn, after a space, where not everything was looked at
 
 
 def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Evidence) -> Judgement:
@@ -255,13 +255,12 @@ def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Ev
         changed = f"{change} from the smallest to the largest R on the same prompts ({found.change.num_units})"
     else:
         verdicts.append("cannot_tell")
-    seen = "" if found.frac_seen == 1.0 else f" {percent(found.frac_seen)} of the tokens are rows."
     course = ", ".join(f"{number(p.effective_rank.value or 0.0, '.2f')} at R = {p.group_size}" for p in ranked)
     return Judgement(
         estimate=last.effective_rank,
         null=_unrelated(last).effective_rank,
         verdict=together(verdicts),
-        why=f"Rank {course}; {changed}; {_ratio(last)} of unrelated rows.{seen}",
+        why=f"Rank {course}; {changed}; {_ratio(last)} of unrelated rows.{found.seen}",
         steps=(last.step,),
     )
 
@@ -312,21 +311,26 @@ def of_tokens(kind: RowKind) -> Callable[[Evidence], RankEvidence]:
         collected = evidence.gradients(kind)
         found = _evidence(collected.token_curve, collected.group_ranks, "token")
         seen = min((point.frac_seen for point in found.points if isinstance(point, TokenRankPoint)), default=1.0)
-        return found if seen == 1.0 else replace(found, change=None, frac_seen=seen)
+        return found if seen == 1.0 else replace(found, change=None, seen=f" {percent(seen)} of the tokens are rows.")
 
     return look
 
 
 def of_weights(evidence: Evidence) -> RankEvidence:
     """dL/dW of one group, mean over all weights."""
-    return _of_weight(evidence.gradients("weight"), None)
+    collected = evidence.gradients("weight")
+    ranked, every = len({point.tensor for point in collected.weight_curve} - {None}), collected.num_weights
+    seen = "" if ranked == every else f" The mean is over {ranked} of {every} weights, drawn at random."
+    return replace(_of_weight(collected, None), seen=seen)
 
 
 def of_head(evidence: Evidence) -> RankEvidence:
     """dL/dW of one group, of the output head; an ``InputError`` where no weight is the head alone."""
+    from gradscope.diagnostics.rank.weight_groups import is_output_head
+
     collected = evidence.gradients("weight")
     names = [point.tensor for point in collected.weight_curve if point.tensor is not None]
-    heads = [name for name in names if "lm_head" in name or "embed_out" in name]
+    heads = list(filter(is_output_head, names))
     if not heads:
         raise InputError("No weight is the output head alone: it is tied to the embedding, or was not trained.")
     return _of_weight(collected, heads[-1])

@@ -32,8 +32,6 @@ from gradscope.diagnostics.rank.tokens.spectra import RowGram, token_spectra
 from gradscope.diagnostics.rank.tokens.weighed import EnergyQuestion, KindEnergy, WeighedTokens, kind_energies
 from gradscope.diagnostics.rank.weight_groups import WeightAnswer, WeightQuestion, weight_curve, weight_group_ranks
 from gradscope.diagnostics.rank.weight_updates import (
-    OptimizerQuestion,
-    learning_rates,
     module_shares,
     optimizer_steps,
     weight_spectra,
@@ -159,6 +157,7 @@ class Collected(TokenTables):
     weighed: dict[int, WeighedTokens] = field(default_factory=dict)
     """Likewise, step -> its tokens, the step's gradient and that of their entropy."""
     rows: list[StepRows] = field(default_factory=list)  # the rollouts' Gram matrices, where rows are rollouts
+    num_weights: int = 0  # matrices of the model, of which ``weight_curve`` has those that were drawn
 
     def report(self, source: Source, rows: RowKind, **more: Any) -> RankReport:
         """The report of what was collected, and of more tables."""
@@ -298,6 +297,7 @@ def _collect_weights(step: int, answer: WeightAnswer, request: RankRequest, coll
     collected.group_ranks.extend(weight_group_ranks(step, answer.groups, answer.ranks))
     collected.sparsity.extend(_weight_sparsity(step, answer.spectra))
     collected.refused.update(answer.refused)
+    collected.num_weights = answer.num_weights
 
 
 def _collect_spectra(rows: StepRows, tokens: Sequence[RowGram], request: RankRequest, collected: Collected) -> None:
@@ -357,20 +357,22 @@ def row_question(request: RankRequest, most: int, num_buckets: int | None = None
     return TokenQuestion(most=most if num_buckets is None else None, num_buckets=num_buckets, seed=request.seed)
 
 
-def _question(request: RankRequest, most: int, rates: Mapping[int, float]) -> RowQuestion | None:
-    """The same, and what is asked beside rows that are tokens or of weights."""
+MOST_WEIGHTS = 32
+"""Matrices that are decomposed where every kind of rows is asked for: each costs some thirty decompositions a group."""
+
+
+def _question(request: RankRequest, most: int) -> RowQuestion | None:
+    """The same, of drawn weights, and what is asked beside rows that are tokens."""
     question = row_question(request, most)
-    if question is None or request.rows not in ("token", "weight"):
-        return question
-    if request.rows == "token":
-        return EnergyQuestion(rows=question)
-    return OptimizerQuestion(rows=question, learning_rates=rates)
+    if isinstance(question, WeightQuestion):
+        return replace(question, most=MOST_WEIGHTS)
+    return EnergyQuestion(rows=question) if isinstance(question, TokenQuestion) else question
 
 
-def _rows_alone(run: Run, measured: MeasuredStep, rows: RowKind, found: Collected) -> MeasuredStep:
+def _rows_alone(measured: MeasuredStep, rows: RowKind, found: Collected) -> MeasuredStep:
     """Take in what was asked beside the rows; the step with the answer about its rows alone."""
     if rows != "token" or not measured.answer:
-        return found.take_parts(run, measured, rows)
+        return measured
     answer, weighed = measured.answer
     if weighed is not None:
         found.energies.extend(kind_energies(measured.step, weighed.tokens, answer))
@@ -388,8 +390,7 @@ def collect_kinds(
     most: int,
 ) -> Mapping[RowKind, Collected]:
     """Every kind of matrix that is asked for, of each step, by kind."""
-    rates = learning_rates(run)
-    question = SeveralQuestions(questions=tuple(_question(request, most, rates) for request in requests))
+    question = SeveralQuestions(questions=tuple(_question(request, most) for request in requests))
     found: dict[RowKind, Collected] = {request.rows: Collected() for request in requests}
     for measured in measure_steps(run, steps, engine, progress, question):
         for place, request in enumerate(requests):
@@ -398,5 +399,5 @@ def collect_kinds(
                 found[request.rows].skipped[measured.step] = Reason("unusable", answer.message.rstrip("."))
                 continue
             alone = replace(measured, answer=answer)
-            examine_step(run, _rows_alone(run, alone, request.rows, found[request.rows]), request, found[request.rows])
+            examine_step(run, _rows_alone(alone, request.rows, found[request.rows]), request, found[request.rows])
     return found

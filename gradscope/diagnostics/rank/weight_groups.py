@@ -139,6 +139,7 @@ class WeightAnswer:
     groups: tuple[CombinedGroup, ...]  # what was asked of each group
     ranks: tuple[GroupWeightRanks, ...]  # what was found, by group and weight
     refused: Mapping[str, str]  # formulations that these rollouts do not have, with the reason
+    num_weights: int  # matrices of the model, drawn or not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,21 +147,36 @@ class WeightQuestion:
     """Rows are those of each weight's gradient."""
 
     request: RankRequest  # the advantages and group sizes
+    most: int | None = None  # matrices that are decomposed, beside the output head; of more, as many are drawn
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
     ) -> tuple[WeightAnswer]:
         """The spectra of the step and the ranks of its groups."""
-        from gradscope.gradients.step.directions import measure_group_weights, measure_weight_spectra
+        from gradscope.gradients.step.directions import matrix_names, measure_group_weights, measure_weight_spectra
 
         refused: dict[str, str] = {}
         asked = _asked(step_rows(gram), self.request, refused)
         groups = _combine_groups(asked, by_token=any(row.channel == "logged" for row in gram.rows))
         live = [group.combinations for group in groups if len(group.combinations.factors)]
-        ranks = measure_group_weights(prepared, gram, live, progress=progress)
+        names = matrix_names(prepared.policy.trainable)
+        weights = _drawn(names, self.most, self.request.seed)
+        ranks = measure_group_weights(prepared, gram, live, weights=weights, progress=progress)
         logged = all(advantages is not None for advantages in prepared.plan.advantages)
-        spectra = measure_weight_spectra(prepared, progress) if logged else ()
-        return (WeightAnswer(spectra=spectra, groups=groups, ranks=ranks, refused=refused),)
+        spectra = measure_weight_spectra(prepared, progress, weights=weights) if logged else ()
+        return (WeightAnswer(spectra=spectra, groups=groups, ranks=ranks, refused=refused, num_weights=len(names)),)
+
+
+def is_output_head(name: str) -> bool:
+    """Whether a weight is the output head alone, by its name in transformers' models."""
+    return "lm_head" in name or "embed_out" in name
+
+
+def _drawn(names: Sequence[str], most: int | None, seed: int) -> frozenset[str]:
+    if most is None or len(names) <= most:
+        return frozenset(names)
+    drawn = np.random.default_rng(seed).choice(len(names), most, replace=False)
+    return frozenset(names[index] for index in drawn) | frozenset(filter(is_output_head, names))
 
 
 def _asked(rows: StepRows, request: RankRequest, refused: dict[str, str]) -> list[AdvantagedPart]:

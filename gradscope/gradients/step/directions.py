@@ -13,7 +13,7 @@ Shapes: R rollouts, G rollouts of a group, C channels, V combinations, O outputs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,16 +46,24 @@ class WeightSpectrum:
     entries: Mapping[str, Estimate]  # sparsity of the sizes of its entries, by definition
 
 
+def matrix_names(trainable: Mapping[str, nn.Parameter]) -> list[str]:
+    """The two-dimensional parameters, in the model's order."""
+    return [name for name, parameter in trainable.items() if parameter.dim() == 2]
+
+
 def measure_weight_spectra(
-    prepared: PreparedStep, progress: ProgressCallback = no_progress
+    prepared: PreparedStep, progress: ProgressCallback = no_progress, *, weights: Collection[str] | None = None
 ) -> tuple[WeightSpectrum, ...]:
     """Spectra of the step's gradient as the optimizer saw it, one a matrix: logged advantages, KL part included.
+
+    Args:
+        weights: Names of the matrices; None: all.
 
     Raises:
         InputError: A rollout has no logged advantage.
     """
     trainable, gradient = prepared.policy.trainable, step_gradient(prepared)
-    matrices = [name for name, parameter in trainable.items() if parameter.dim() == 2]
+    matrices = [name for name in matrix_names(trainable) if weights is None or name in weights]
     spectra = []
     for done, name in enumerate(matrices, start=1):
         shape = trainable[name].shape
@@ -245,10 +253,11 @@ def measure_group_weights(
     step: StepGram,
     groups: Sequence[Combinations],
     *,
+    weights: Collection[str] | None = None,
     max_bytes: int = ROW_BYTES,
     progress: ProgressCallback = no_progress,
 ) -> tuple[GroupWeightRanks, ...]:
-    """The ranks of every combination, group by group and matrix by matrix.
+    """The ranks of every combination, group by group and matrix by matrix; ``weights`` names the matrices, None: all.
 
     The diagonal of the step's Gram matrix is what the gradients' squared norms must add up to. More parameters than
     ``max_bytes`` holds the gradients of, of a group's rollouts, go in several blocks.
@@ -264,13 +273,17 @@ def measure_group_weights(
     for number, block in enumerate(blocks):
         for index, group in enumerate(groups):
             progress(number * len(groups) + index, len(blocks) * len(groups), "groups")
-            ranks.extend(_group_ranks(prepared, group, block, squares))
+            ranks.extend(_group_ranks(prepared, group, block, squares, weights))
     _verify(prepared, step, squares)
     return tuple(ranks)
 
 
 def _group_ranks(
-    prepared: PreparedStep, group: Combinations, block: Mapping[str, nn.Parameter], squares: dict[int, float]
+    prepared: PreparedStep,
+    group: Combinations,
+    block: Mapping[str, nn.Parameter],
+    squares: dict[int, float],
+    weights: Collection[str] | None,
 ) -> Iterator[GroupWeightRanks]:
     rows = _rollout_gradients(prepared, group, block)
     while rows:
@@ -279,7 +292,7 @@ def _group_ranks(
         scores = gradients[: len(group.rollouts)].flatten(1)
         for rollout, square in zip(group.rollouts, scores.double().square().sum(dim=1).tolist(), strict=True):
             squares[rollout] += square
-        if gradients.dim() == 3:
+        if gradients.dim() == 3 and (weights is None or name in weights):
             counts, gaussian = _combined(gradients, group)
             shape = (gradients.shape[1], gradients.shape[2])
             yield GroupWeightRanks(group_id=group.group_id, tensor=name, shape=shape, counts=counts, gaussian=gaussian)

@@ -415,8 +415,8 @@ def point(size: int, rank: Estimate, *, step: int = 1, kind: type = RankCurvePoi
     return kind(**fields, **ranked, **own, **more, nulls=nulls)
 
 
-def judge_ranks(points: list, change: Estimate | None, frac_seen: float = 1.0) -> Judgement:
-    found = RankEvidence(points=points, change=change, frac_seen=frac_seen)
+def judge_ranks(points: list, change: Estimate | None, seen: str = "") -> Judgement:
+    found = RankEvidence(points=points, change=change, seen=seen)
     return two_whatever_the_size(lambda _: found, Given())
 
 
@@ -515,8 +515,8 @@ def test_drawn_tokens_have_no_change() -> None:
 
     assert found(1.0, 1.0).change is not None
     drawn = found(1.0, 0.25)
-    assert (drawn.change, drawn.frac_seen) == (None, 0.25)
-    assert judge_ranks(drawn.points, drawn.change, drawn.frac_seen).why.endswith("25.0 % of the tokens are rows.")
+    assert (drawn.change, drawn.seen) == (None, " 25.0 % of the tokens are rows.")
+    assert judge_ranks(drawn.points, drawn.change, drawn.seen).why.endswith("25.0 % of the tokens are rows.")
     assert gradients.of_tokens("token")(Given(found={"gradients": {"token": Collected()}})).points == []
 
 
@@ -526,7 +526,8 @@ def weights(*names: str) -> Given:
         for rank, name in enumerate((None, *names), start=2)
         for size in (2, 8)
     ]
-    return Given(found={"gradients": {"weight": collected(points, ALL_WEIGHTS, weight_curve=[])}})
+    found = replace(collected(points, ALL_WEIGHTS, weight_curve=[]), num_weights=3)
+    return Given(found={"gradients": {"weight": found}})
 
 
 def test_weights_are_all_of_them_or_the_head() -> None:
@@ -534,6 +535,8 @@ def test_weights_are_all_of_them_or_the_head() -> None:
     everything, head = gradients.of_weights(evidence), gradients.of_head(evidence)
     assert [one.tensor for one in everything.points] == [None, None]
     assert everything.change is not None
+    assert everything.seen == ""
+    assert gradients.of_weights(weights("lm_head.weight")).seen == " The mean is over 1 of 3 weights, drawn at random."
     assert [one.tensor for one in head.points] == ["lm_head.weight"] * 2
     assert gradients.of_head(weights("gpt_neox.layers.0", "embed_out.weight")).points[0].tensor == "embed_out.weight"
 

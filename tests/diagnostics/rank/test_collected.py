@@ -22,7 +22,7 @@ from gradscope.diagnostics.rank.collected import (
 )
 from gradscope.diagnostics.rank.tokens.weighed import KINDS, EnergyQuestion
 from gradscope.diagnostics.rank.weight_groups import WeightQuestion
-from gradscope.diagnostics.rank.weight_updates import GradientOfStep, OptimizerQuestion, learning_rates
+from gradscope.diagnostics.rank.weight_updates import GradientOfStep
 from gradscope.errors import UsageError
 from gradscope.findings.rank import sparsity_findings
 from gradscope.gradients.engine_options import EngineOptions
@@ -238,18 +238,7 @@ def test_kinds_of_tokens_are_kept_and_rows_alone_are_examined(monkeypatch: pytes
     assert found["token"].weighed == {1: made.found}
 
 
-def test_steps_of_optimizers_are_asked_beside_rows_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    examined = []
-
-    def measured(run, steps, engine, progress, question):
-        (asked,) = question.questions
-        assert asked == OptimizerQuestion(
-            rows=WeightQuestion(request=request(rows="weight")), learning_rates=learning_rates(run)
-        )
-        yield MeasuredStep(step=1, groups=(), weights=None, gram=None, reason=None, answer=(("ranks", None),))
-
-    monkeypatch.setattr(module, "measure_steps", measured)
-    monkeypatch.setattr(module, "examine_step", lambda run, step, asked, found: examined.append(step.answer))
-    found = collect_kinds(two_steps(), (1,), [request(rows="weight")], EngineOptions(), no_progress, most=64)
-    assert examined == ["ranks"]
-    assert found["weight"].optimizers == []
+def test_of_weights_some_are_drawn_where_every_kind_is_asked_for() -> None:
+    assert module._question(request(rows="weight"), 64) == WeightQuestion(
+        request=request(rows="weight"), most=module.MOST_WEIGHTS
+    )

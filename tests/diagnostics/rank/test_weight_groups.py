@@ -71,14 +71,26 @@ def test_advantages_of_tokens_are_a_channel_of_their_own() -> None:
     assert set(first.parts[0].nulls) == {"unweighted"}
 
 
-def answer_of(groups: list[RolloutGroup], *advantages: str) -> WeightAnswer:
+def answer_of(groups: list[RolloutGroup], *advantages: str, most: int | None = None) -> WeightAnswer:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), groups, DAPO)
     gram = measure_step(prepared)
     request = RankRequest(
         rows="weight", advantages=advantages, group_sizes=(2,), paired=False, centered=False, seed=0, output=None
     )
-    (answer,) = WeightQuestion(request=request).measure(prepared, gram)
+    (answer,) = WeightQuestion(request=request, most=most).measure(prepared, gram)
     return answer
+
+
+def test_drawn_weights_have_the_numbers_that_they_have_among_all() -> None:
+    every, drawn = (answer_of(tiny_groups(), "dr_grpo", most=most) for most in (None, 3))
+    names = {rank.tensor for rank in drawn.ranks}
+    assert len(names) in (3, 4)
+    assert "lm_head.weight" in names
+    assert {spectrum.tensor for spectrum in drawn.spectra} == names
+    assert drawn.num_weights == every.num_weights > 4
+    of_all = {(one.group_id, one.tensor): one for one in every.ranks}
+    for one in drawn.ranks:
+        np.testing.assert_array_equal(one.counts, of_all[one.group_id, one.tensor].counts)
 
 
 def test_the_step_as_the_optimizer_saw_it_and_every_group() -> None:
