@@ -60,7 +60,7 @@ class Subject:
             )[:, self.heads.shape[1] :]
             parts.append(torch.nn.functional.pad(out, (0, LONGEST - out.shape[1]), value=pad))
         ids = torch.cat(parts)
-        is_end = ids == end
+        is_end = torch.isin(ids, torch.tensor(end, device=self.device))
         counts = (is_end.cumsum(1) - is_end.long() == 0).float()
         texts = [
             self.tokenizer.decode(row[own > 0], skip_special_tokens=True) for row, own in zip(ids, counts, strict=True)
