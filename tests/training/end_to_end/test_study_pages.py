@@ -155,3 +155,27 @@ def test_the_ranks_of_the_page_follow_from_its_prompts(file: Path) -> None:
             half = half_of(of_prompts)
             ends = (of_prompts.mean(), max(of_prompts.mean() - half, 1.0), of_prompts.mean() + half)
             assert (value, low, high) == pytest.approx(ends, abs=5.1e-3)
+
+
+@pytest.mark.parametrize(("name", "part"), [("study_intervention", 0), ("study_intervention_real", 1)])
+def test_the_changes_of_single_steps_follow_from_their_rows(name: str, part: int) -> None:
+    page = (DOCS / "study_intervention.md").read_text().split("## On a real model")[part]
+    with (DOCS / f"{name}.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    p_values, printed = [], []
+    for row in table_of(page, "updates before", "length", "direction"):
+        of_row = (row["updates before"], float(row["length"]), row["direction"])
+        steps = [one for one in rows if (one["checkpoint"], float(one["length"]), one["direction"]) == of_row]
+        assert int(row["batches"]) == len(steps)
+        for column, number in (("q^4", "q^4 change"), ("pass@1", "pass@1 change")):
+            change = 1000 * np.array([float(step[number]) for step in steps])
+            ends = (change.mean(), change.mean() - half_of(change), change.mean() + half_of(change))
+            pair = re.findall(r"[+-][\d.]+", row[f"{column}, change in 1/1000"])
+            assert [float(one) for one in pair] == pytest.approx(ends, abs=5.1e-3)
+        if row["p"]:
+            p_values.append(p_of(np.array([float(step["q^4 change"]) for step in steps]), None))
+            printed.append(float(row["p"]))
+    planned, largest = 6, 0.0  # what was planned and is missing counts as not decided
+    for rank, place in enumerate(np.argsort(p_values)):
+        largest = max(largest, min(1.0, (planned - rank) * p_values[place]))
+        assert printed[place] == pytest.approx(largest, abs=5.1e-5)
