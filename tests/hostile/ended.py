@@ -1,6 +1,6 @@
 """A recorder in trainers that raise, are interrupted, killed, slow, or out of memory or disk, at each phase.
 
-The trainer is alone, two processes (DDP), or two that share the model (FSDP2); of two, the second ends.
+The trainer is alone, or two processes: of DDP, of FSDP2 (they share the model), or of torchrun; the second ends.
 
 What was recorded until then is read by everybody, whole steps alone, and the same place can be recorded again.
 """
@@ -62,13 +62,20 @@ train(trainer)
 PATIENCE = 240.0  # seconds until processes that wait for a dead one are called hung; the machine may be busy
 
 
-def trial(folder: Path, phase: str, how: str, at: int, size: int, *, sharded: bool = False) -> str:
+LAUNCHES = ("alone", "two", "sharded", "torchrun")
+
+
+def trial(folder: Path, phase: str, how: str, at: int, launch: str) -> str:
     """Record until an end of ``HOWS`` comes in a phase after ``at`` updates; why what is left did not hold."""
-    script = _SCRIPT.replace("{how}", HOWS[how])
-    arguments, more = ("-c", script, phase, str(at)), {"SHARDED": "yes"} if sharded else {}
-    processes = (
-        start_processes(2, *arguments, cwd=folder, more=more) if size == 2 else [ForkedPython(arguments, cwd=folder)]
-    )
+    script = folder / "trainer.py"
+    script.write_text(_SCRIPT.replace("{how}", HOWS[how]), encoding="utf-8")
+    arguments = (str(script), phase, str(at))
+    if launch in ("two", "sharded"):
+        more = {"SHARDED": "yes"} if launch == "sharded" else {}
+        processes = start_processes(2, *arguments, cwd=folder, more=more)
+    else:
+        torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2") if launch == "torchrun" else ()
+        processes = [ForkedPython((*torchrun, *arguments), cwd=folder)]
     try:
         codes = [process.wait(PATIENCE) for process in processes]
     except Exception as error:
@@ -106,21 +113,16 @@ def _again(folder: Path, how: str) -> str:
     return f"these are left: {left}" if left else _left(folder / "run", 3)
 
 
-LAUNCHES = {"alone": (1, False), "two": (2, False), "sharded": (2, True)}
-"""How many processes, and whether they share the model."""
-
-
 def campaign(phases: Sequence[str], hows: Sequence[str], launches: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Each end in each phase; its name, and why it did not hold."""
     for launch in launches:
-        size, sharded = LAUNCHES[launch]
         for phase in phases:
             for how in hows:
                 with tempfile.TemporaryDirectory() as folder:
                     at = int(phase != "on_train_begin")
-                    yield f"{launch}, {phase}, {how}", trial(Path(folder), phase, how, at, size, sharded=sharded)
+                    yield f"{launch}, {phase}, {how}", trial(Path(folder), phase, how, at, launch)
 
 
 if __name__ == "__main__":
-    options = options_of("ended", __doc__, phase=PHASES, how=tuple(HOWS), launch=tuple(LAUNCHES))
+    options = options_of("ended", __doc__, phase=PHASES, how=tuple(HOWS), launch=LAUNCHES)
     sys.exit(summarize(campaign(options.phase, options.how, options.launch)))
