@@ -16,10 +16,7 @@ Form = str | Callable[[float], str]
 
 
 def with_interval(estimate: Estimate, form: Form) -> str:
-    """A defined number in a sentence.
-
-    Returns:
-        The number, with its interval where it has one.
+    """A defined number in a sentence, with its interval where it has one.
 
     Raises:
         ValueError: The number is undefined, and the sentence should say why instead.
@@ -44,10 +41,7 @@ def interval(estimate: Estimate, form: Form) -> str:
 
 
 def number(value: float, form: Form) -> str:
-    """One number in a sentence or a table.
-
-    Returns:
-        The number, or a word for it where it is not finite.
+    """One number in a sentence or a table, or a word for it where it is not finite.
 
     Example:
         >>> number(0.41, "+.1f"), number(math.nan, "+.1f")
@@ -59,10 +53,7 @@ def number(value: float, form: Form) -> str:
 
 
 def as_ranges(numbers: Sequence[int]) -> str:
-    """Ascending whole numbers as a command line takes them.
-
-    Returns:
-        The numbers between commas, three or more in a row as a range.
+    """Ascending whole numbers as a command line takes them: between commas, three or more in a row as a range.
 
     Example:
         >>> as_ranges([1, 2, 4, 5, 6, 9])
@@ -76,10 +67,7 @@ def as_ranges(numbers: Sequence[int]) -> str:
 
 
 def non_finite_word(value: float) -> str:
-    """How a number that is not finite is written everywhere, JSON included, which has no number for it.
-
-    Returns:
-        The name that JavaScript and Python read back.
+    """How a number that is not finite is written, as JavaScript and Python read it back: JSON has no number for it.
 
     Example:
         >>> [non_finite_word(value) for value in (math.nan, math.inf, -math.inf)]
@@ -91,10 +79,7 @@ def non_finite_word(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in per cent.
-
-    Returns:
-        Per cent with one decimal; a share that is not zero never reads as zero.
+    """A share in per cent with one decimal; one that is not zero never reads as zero.
 
     Example:
         >>> percent(0.4906), percent(0.0001), percent(0.0)
@@ -104,10 +89,7 @@ def percent(share: float) -> str:
 
 
 def points(difference: float) -> str:
-    """A difference of two shares.
-
-    Returns:
-        Percentage points with their sign and one decimal.
+    """A difference of two shares in percentage points with its sign and one decimal.
 
     Example:
         >>> points(-0.051)
@@ -117,10 +99,7 @@ def points(difference: float) -> str:
 
 
 def chance(p_value: float) -> str:
-    """A p-value in a sentence; none is zero.
-
-    Returns:
-        ``p = 0.012``, or that it is below a thousandth.
+    """A p-value in a sentence, ``p = 0.012``; none is zero, but below a thousandth.
 
     Example:
         >>> chance(0.0123), chance(0.0)
@@ -130,10 +109,7 @@ def chance(p_value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """A mean number of things.
-
-    Returns:
-        Whole and grouped from a thousand on, else with four digits.
+    """A mean number of things: whole and grouped from a thousand on, else with four digits.
 
     Example:
         >>> amount(12.5), amount(20480.4)

@@ -125,10 +125,7 @@ def advantage_formulation(
 
 
 def is_in_file(name: str) -> bool:
-    """Whether a name is of a function in a file, whether or not there is one.
-
-    Returns:
-        True for ``<path>.py:<function>``.
+    """Whether a name is of a function in a file, ``<path>.py:<function>``, whether or not there is one.
 
     Example:
         >>> is_in_file("my.py:centered"), is_in_file("grpo")
@@ -139,10 +136,7 @@ def is_in_file(name: str) -> bool:
 
 
 def read_formulation(name: str) -> Formulation:
-    """Run the file of a name and take its function.
-
-    Args:
-        name: ``my.py:name``, the path from the working directory.
+    """Run the file of a name, ``my.py:name`` with the path from the working directory, and take its function.
 
     Raises:
         UsageError: The file cannot be read or run, or has no such function, or one without the decorator.

@@ -44,11 +44,7 @@ _FROM_FILES: dict[str, Formulation] = {}  # name -> entry of the user's own that
 
 
 def named_formulation(name: str) -> Formulation:
-    """A formulation that somebody names on a command line or in a call; one in a file is read and run now.
-
-    Args:
-        name: The formulation's name, ``sign:c=0.5`` for one with another constant, or ``my.py:name``.
-    """
+    """A formulation by its name, ``sign:c=0.5`` with another constant; of ``my.py:name`` the file is run now."""
     if is_in_file(name):
         _FROM_FILES[name] = read_formulation(name)
     return formulation(name)
@@ -111,14 +107,9 @@ def formulation(name: str) -> Formulation:
 
 
 def compute_advantages(name: str, rewards: ArrayLike) -> Array:
-    """The advantages of a group, or of several groups of one size.
+    """The advantages of a group or several of one size, [..., G], in float64; TRL's float32 differs by about 1e-7.
 
-    Args:
-        rewards: Finite rewards, [..., G], for a formulation of the whole step [N, G]; several reward functions are
-            already one weighted sum.
-
-    Returns:
-        Advantages in float64, [..., G]; TRL's float32 differs by about 1e-7.
+    For a formulation of the whole step [N, G]; several reward functions are already one weighted sum.
 
     Raises:
         UsageError: There is no such formulation, or these rewards have no such advantage.
@@ -134,13 +125,7 @@ def compute_advantages(name: str, rewards: ArrayLike) -> Array:
 
 
 def compute_step_advantages(name: str, rewards: Iterable[ArrayLike]) -> tuple[Array, ...]:
-    """The advantages of all groups of a step, which may differ in size.
-
-    Args:
-        rewards: Finite rewards of each group, [N][G]; refused for the reasons of :func:`compute_advantages`.
-
-    Returns:
-        Advantages in float64, [N][G].
+    """The advantages of all groups of a step, which may differ in size, [N][G]; refused likewise.
 
     Example:
         >>> found = compute_step_advantages("batch_mean", [[1.0, 1.0, 1.0], [0.0]])

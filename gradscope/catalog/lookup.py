@@ -62,10 +62,7 @@ _BUDGET = re.compile(r"pass([@^])([1-9][0-9]*)")
 
 
 def metric(name: str) -> Metric:
-    """A catalogue entry by its name.
-
-    Args:
-        name: The metric's name; ``pass@8`` and ``pass^8`` stand for ``pass_at_k`` and ``pass_hat_k``.
+    """A catalogue entry by its name; ``pass@8`` and ``pass^8`` stand for ``pass_at_k`` and ``pass_hat_k``.
 
     Raises:
         UsageError: There is no such metric; the hint names the nearest ones.
@@ -83,14 +80,10 @@ def metric(name: str) -> Metric:
 
 
 def search(text: str) -> list[Metric]:
-    """The entries that fit some words.
+    """The entries that hold a word, or part of a word, in their name, title or text.
 
-    Args:
-        text: Words or parts of words, in any order.
-
-    Returns:
-        Entries that hold a word in their name, title or text. Those that hold more of the words come first; then names
-        before titles before texts; of those that fit equally well, the essential ones.
+    Those that hold more of the words come first; then names before titles before texts; of those that fit equally well,
+    the essential ones.
 
     Example:
         >>> search("zero std")[0].name
@@ -121,10 +114,7 @@ def definitions(*names: str) -> dict[str, str]:
 
 
 def catalog_name(name: str) -> str:
-    """The entry that a name stands for.
-
-    Returns:
-        ``pass_at_k`` or ``pass_hat_k`` for ``pass@<k>`` or ``pass^<k>`` with a number, else the name itself.
+    """The entry that a name stands for: ``pass_at_k`` for ``pass@<k>``, ``pass_hat_k`` for ``pass^<k>``, else the name.
 
     Example:
         >>> catalog_name("pass@16"), catalog_name("pass^4"), catalog_name("stable_rank")
@@ -137,10 +127,7 @@ def catalog_name(name: str) -> str:
 
 
 def range_of(name: str) -> tuple[float, float]:
-    """The least and the greatest that a metric can be, where its entry says so in numbers.
-
-    Returns:
-        Both ends; an infinite one where there is none, or where it depends on the run.
+    """The least and the greatest that a metric can be; infinite where there is no end, or where it depends on the run.
 
     Raises:
         UsageError: There is no such metric.
@@ -155,10 +142,7 @@ def range_of(name: str) -> tuple[float, float]:
 
 
 def budget_of(name: str) -> int | None:
-    """The k of ``pass@<k>`` or ``pass^<k>``.
-
-    Returns:
-        The budget; None for any other name.
+    """The k of ``pass@<k>`` or ``pass^<k>``; None for any other name.
 
     Example:
         >>> budget_of("pass@16"), budget_of("stable_rank")
@@ -169,10 +153,7 @@ def budget_of(name: str) -> int | None:
 
 
 def near_names(name: str, names: Iterable[str]) -> list[str]:
-    """What a mistyped name was probably meant to be.
-
-    Returns:
-        At most three of the names that exist, the nearest first.
+    """At most three of the names that exist which a mistyped one was probably meant to be, the nearest first.
 
     Example:
         >>> near_names("effective_rnk", CATALOG)[0]

@@ -46,11 +46,7 @@ class LazyRows(Sequence[Row]):
     """Rows of named values, made from columns when they are asked for."""
 
     def __init__(self, columns: Mapping[str, RowValues]) -> None:
-        """A table.
-
-        Args:
-            columns: Name -> values, all of one length.
-        """
+        """A table of columns, name -> values, all of one length."""
         self._columns = columns
 
     def __len__(self) -> int:
@@ -195,10 +191,7 @@ def build_document(
 ) -> dict[str, Any]:
     """The envelope around a result, ready for :func:`render_json`.
 
-    Args:
-        name: The command, as in the schema's name.
-        definitions: Metric -> formula, for the metrics in the result.
-        digests: File -> its SHA-256, where it was read elsewhere; None: all files are here.
+    ``name`` is the command, as in the schema's name, ``digests`` file -> its SHA-256, where it was read elsewhere.
     """
     paths = [str(path) for path in files]
     known = digests or {}

@@ -38,11 +38,9 @@ _NAMED = re.compile(r"gradscope ([a-z]+)")
 
 
 def fitting_hint(hint: str, arguments: Sequence[str], options: Mapping[str, frozenset[str]]) -> str:
-    """A hint that says whose its options are, where the running command does not have them.
+    """A hint that says whose its options are, where neither the running command nor one that it names has them.
 
-    Returns:
-        The hint itself where the command, or a command that it names, has all its options; options of other programs
-        are left alone.
+    Options of other programs are left alone.
 
     Example:
         >>> options = {"passk": frozenset({"--k"}), "compare": frozenset()}

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,6 @@ from gradscope.progress import Progress, reporter
 from gradscope.results.envelope import render_json, to_jsonable
 from gradscope.results.source import Source
 from gradscope.results.verdicts import (
-    LOOK_CLOSER,
     Baseline,
     BaselineMetric,
     BaselineRule,
@@ -83,6 +82,9 @@ def check_run(
 ) -> CheckReport:
     """Hold a run against requirements and a baseline.
 
+    One verdict a requirement, then one a metric of the baseline, then one on the rows that were set aside where any
+    were. A requirement's meaning says where the interval holds the limit.
+
     Args:
         path: A run folder, a log, or a file of samples.
         settings: What it is held against.
@@ -90,10 +92,6 @@ def check_run(
         update_baseline: Write this run's numbers into the baseline instead of comparing with it.
         force: Replace the baseline that is there.
         progress: True for a line on stderr, or a callback, told how far the copying of a URL is.
-
-    Returns:
-        One verdict a requirement, then one a metric of the baseline, then one on the rows that were set aside where any
-        were. A requirement's meaning says where the interval holds the limit.
 
     Raises:
         UsageError: No requirement was given, or a baseline is to be updated and no file is named.
@@ -199,18 +197,21 @@ def _verdict(requirement: Requirement, value: MetricValue, source: Source) -> Ve
     outcome: Outcome = "fail" if value.is_not_finite else "unknown"
     if estimate.value is not None:
         outcome = "pass" if COMPARE[requirement.op](estimate.value, requirement.limit) else "fail"
+    next_step = _next_step(requirement, value, outcome, source)
     return Verdict(
         metric=requirement.metric,
         op=requirement.op,
         limit=requirement.limit,
         outcome=outcome,
         estimate=estimate,
-        meaning=_meaning(requirement, value, outcome),
-        next_step=_next_step(requirement, value, outcome, source),
+        meaning=_meaning(requirement, value),
+        next_step=next_step.text,
+        advice=next_step.advice,
+        command=next_step.command,
     )
 
 
-def _meaning(requirement: Requirement, value: MetricValue, outcome: Outcome) -> str:
+def _meaning(requirement: Requirement, value: MetricValue) -> str:
     estimate = value.estimate
     if value.is_not_finite:
         return f"{value.subject} is not a finite number: {estimate.undefined}. No requirement holds for that."
@@ -224,18 +225,27 @@ def _meaning(requirement: Requirement, value: MetricValue, outcome: Outcome) -> 
     return text
 
 
-def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, source: Source) -> str:
+class _NextStep(NamedTuple):
+    """A next step, as the fields of :class:`Verdict` have it."""
+
+    text: str = ""
+    advice: str = ""
+    command: str = ""
+
+
+def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, source: Source) -> _NextStep:
     if outcome == "pass":
-        return ""
+        return _NextStep()
     if outcome == "unknown" or value.is_not_finite:
-        return value.hint
+        return _NextStep(value.hint)
     entry = CATALOG.get(catalog_name(split_metric(requirement.metric)[0]))
     if entry is None:
-        return "Look at the trainer's own log of this metric."
+        return _NextStep("Look at the trainer's own log of this metric.")
+    advice, command = value.advice, look_closer(entry, source.path)
     if source.kind == "metrics":
-        command = "degeneracy" if entry.command == "degeneracy" else "spike"
-        return f"{LOOK_CLOSER}gradscope {command} {shlex.quote(source.path)}"
-    return f"{value.advice} {look_closer(entry, source.path)}".strip()
+        name = "degeneracy" if entry.command == "degeneracy" else "spike"
+        advice, command = "", f"gradscope {name} {shlex.quote(source.path)}"
+    return _NextStep(f"{advice} Look closer: {command}".strip(), advice, command)
 
 
 def _overall(outcomes: Sequence[Outcome]) -> Outcome:
@@ -254,10 +264,7 @@ _LEAST_SHARE = 0.5
 
 
 def prompt_key(prompt_id: str) -> str:
-    """A prompt's name in a baseline: a digest, because a prompt id may be the whole prompt.
-
-    Returns:
-        Twelve hexadecimal digits of its SHA-256.
+    """A prompt's name in a baseline: twelve digits of its SHA-256, because a prompt id may be the whole prompt.
 
     Example:
         >>> prompt_key("3+6=?")
@@ -309,7 +316,8 @@ def read_baseline(path: Path) -> Baseline:
             f"The baseline {path} is not JSON: {error}.", hint="Write it again: --update-baseline --force"
         ) from error
     is_baseline = isinstance(document, dict) and document.get("schema") == _SCHEMA
-    if not is_baseline or not _is_version(document.get("schema_version")):
+    version = document.get("schema_version") if is_baseline else None
+    if type(version) is not int or version != _SCHEMA_VERSION:
         raise InputError(
             f"{path} is no baseline of version {_SCHEMA_VERSION}.", hint="Write it again: --update-baseline --force"
         )
@@ -321,10 +329,6 @@ def read_baseline(path: Path) -> Baseline:
             f"The baseline {path} is damaged: {type(error).__name__} {error}.",
             hint="Write it again: --update-baseline --force",
         ) from error
-
-
-def _is_version(value: Any) -> bool:
-    return type(value) is int and value == _SCHEMA_VERSION
 
 
 def _metric(values: Mapping[str, Any]) -> BaselineMetric:
@@ -447,6 +451,7 @@ def _better(name: str) -> Direction:
 def _change_verdict(one: _Compared, p_value: float | None, num_tests: int, rule: BaselineRule, path: str) -> Verdict:
     better = _better(one.name)
     outcome = _outcome(one, p_value, rule)
+    next_step = _change_advice(one, outcome, path)
     return Verdict(
         metric=one.name,
         op=_OPERATORS[better],
@@ -454,7 +459,9 @@ def _change_verdict(one: _Compared, p_value: float | None, num_tests: int, rule:
         outcome=outcome,
         estimate=one.after.estimate,
         meaning=_change_meaning(one, p_value, num_tests),
-        next_step=_change_advice(one, outcome, path),
+        next_step=next_step.text,
+        advice=next_step.advice,
+        command=next_step.command,
         change=Change(
             baseline=one.old,
             change=one.change,
@@ -506,21 +513,22 @@ def _change_meaning(one: _Compared, p_value: float | None, num_tests: int) -> st
     return f"{text}."
 
 
-def _change_advice(one: _Compared, outcome: Outcome, path: str) -> str:
+def _change_advice(one: _Compared, outcome: Outcome, path: str) -> _NextStep:
     if outcome == "pass":
-        return ""
+        return _NextStep()
     metric, selector = split_metric(one.name)
     entry = CATALOG.get(catalog_name(metric))
     if one.before is None:
-        return "Write the baseline again from a good run: --update-baseline --force"
+        return _NextStep("Write the baseline again from a good run: --update-baseline --force")
     if outcome == "unknown" and one.change.value is not None:
         mean = f"{metric}@{selector.steps}:mean" if selector and selector.steps != "all" else f"{metric}@last20%"
-        return (
+        text = (
             f"Compare a mean over ten steps or more, such as {mean}, and write the baseline again with it; or let the "
             "change itself decide, with a margin: --decide-by value"
         )
+        return _NextStep(text)
     if outcome == "unknown" or entry is None:
-        return "Look at the trainer's own log of this metric, or at the requirement on it above."
-    closer = f"{look_closer(entry, path)}."
+        return _NextStep("Look at the trainer's own log of this metric, or at the requirement on it above.")
+    command = look_closer(entry, path)
     accept = "Where the change is meant, accept it: --update-baseline --force"
-    return " ".join(part for part in (one.advice, closer, accept) if part)
+    return _NextStep(f"{one.advice} Look closer: {command}. {accept}".strip(), one.advice, command)

@@ -37,7 +37,6 @@ from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.studentized import cluster_sums
 from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
 from gradscope.results.tokens import CorrectionEffect, TokenKind
-from gradscope.results.verdicts import LOOK_CLOSER
 from gradscope.rollouts.groups import groups_of_steps
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
@@ -447,7 +446,7 @@ def is_of_tokens(entry: Metric) -> bool:
 def look_closer(entry: Metric, path: str) -> str:
     """The command that has more about a metric of a run."""
     rows = " --rows token" if is_of_tokens(entry) else ""
-    return f"{LOOK_CLOSER}gradscope {entry.command} {shlex.quote(path)}{rows}"
+    return f"gradscope {entry.command} {shlex.quote(path)}{rows}"
 
 
 def rank_number(report: RankReport, entry: Metric) -> tuple[Estimate, str]:

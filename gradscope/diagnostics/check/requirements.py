@@ -56,10 +56,7 @@ class Selector:
     aggregate: Aggregate  # how the numbers of these steps become one
 
     def choose(self, steps: Sequence[int]) -> tuple[int, ...]:
-        """Those of a run's ascending steps that are meant.
-
-        Returns:
-            The steps; a share is rounded up, so that it is never none of several.
+        """Those of a run's ascending steps that are meant; a share is rounded up, so that it is never none of several.
 
         Example:
             >>> Selector(steps="last20%", aggregate="mean").choose(range(1, 12))
@@ -76,10 +73,7 @@ class Selector:
 
 
 def split_metric(text: str) -> tuple[str, Selector | None]:
-    """A metric and its selector.
-
-    Returns:
-        The metric's name and the selector; where what follows the last ``@`` is none, the text itself and None.
+    """A metric and its selector; the text itself and None where what follows the last ``@`` is none.
 
     Example:
         >>> split_metric("grad_norm@5-20:max")
@@ -96,19 +90,12 @@ def split_metric(text: str) -> tuple[str, Selector | None]:
 
 
 def silence(known: Sequence[int], asked: Sequence[int], windows: Mapping[int, int], must_have: Needed) -> str | None:
-    """Why a metric that ended before the run, or paused, does not stand for the steps that are asked for.
+    """Why a metric that ended before the run, or paused, does not stand for the steps asked for; None if it does.
 
     A metric may be logged every so many steps, the median distance of those that have it: fewer steps than that behind
-    the last of them, and than twice that before or between them, are no silence.
-
-    Args:
-        known: All steps that have the metric, ascending.
-        asked: The steps of the run that are asked for, ascending.
-        windows: Step -> over how many steps its metrics are means, for a metric that was logged once.
-        must_have: What has to be known. Rollouts of a step may be missing where another file took their name.
-
-    Returns:
-        A few words after the metric's name; None where it is known, or at no step at all.
+    the last of them, and than twice that before or between them, are no silence. Steps ascend; ``windows`` says over
+    how many steps metrics are means, for one that was logged once. Rollouts of a step may be missing where another file
+    took their name, so not always all steps must have it.
 
     Example:
         >>> silence([1, 2], range(1, 9), {}, "last")
@@ -140,14 +127,10 @@ def silence(known: Sequence[int], asked: Sequence[int], windows: Mapping[int, in
 
 
 def aggregate_steps(values: Mapping[int, float], selector: Selector, course: Sequence[float]) -> Estimate:
-    """The numbers of the chosen steps as one number.
+    """The numbers of the chosen steps that have one, as one number.
 
-    Args:
-        values: Step -> number, of the chosen steps that have one.
-        course: The number at every step of the run, for the interval of a mean.
-
-    Returns:
-        A mean and a trend have an interval where there are steps enough; one step's number and an extreme have none.
+    A mean, whose interval rests on the ``course`` over the run, and a trend have an interval where there are steps
+    enough; one step's number and an extreme have none.
     """
     if not values:
         return Estimate.undefined_because(f"none of the steps {selector.steps!r} has a value")

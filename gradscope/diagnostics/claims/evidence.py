@@ -69,15 +69,7 @@ class Claim:
 
 
 def in_range(estimate: Estimate, low: float, high: float, *, num_tests: int = 1) -> ClaimVerdict:
-    """The rule for one number.
-
-    Args:
-        low: Least value of the range.
-        high: Greatest.
-        num_tests: Numbers that are judged together.
-
-    Returns:
-        The verdict; without an interval nobody can tell.
+    """The rule for one of ``num_tests`` numbers that are judged together; without an interval nobody can tell.
 
     Example:
         >>> in_range(Estimate(value=2.0, low=1.8, high=2.2), 1.5, 2.5)
@@ -106,12 +98,10 @@ def on_side(estimate: Estimate) -> ClaimVerdict:
 
 
 def rises(estimate: Estimate, null: float, margin: float) -> ClaimVerdict:
-    """The rule for "it is more than".
+    """The rule for "it is more than" ``null``.
 
-    Args:
-        null: What it is said to exceed.
-        margin: The least excess worth the name: an interval that ends below it contradicts the claim, though it may be
-            above zero.
+    ``margin`` is the least excess worth the name: an interval that ends below it contradicts the claim, though it may
+    be above zero.
 
     Example:
         >>> rises(Estimate(value=0.2, low=0.1, high=0.3), 0.0, 0.02)

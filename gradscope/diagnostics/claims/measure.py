@@ -49,7 +49,7 @@ def measure_claims(
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> ClaimsReport:
-    """Hold a run against claims.
+    """Hold a run against claims, a row each; a claim that this run cannot tell says why.
 
     Args:
         steps: Steps whose gradients are recomputed; None: at most five of those whose weights are on disk.
@@ -58,9 +58,6 @@ def measure_claims(
         claims: The claims; those of the package and any others of their kind.
         advantage: The formulation under which ranks are measured, ``my.py:name`` for one of your own.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-
-    Returns:
-        One row a claim; a claim that this run cannot tell says why.
     """
     progress = reporter(progress)
     named_formulation(advantage)

@@ -181,13 +181,7 @@ def on_common_steps(first: ComparedRun, second: ComparedRun) -> tuple[ComparedRu
 
 
 def drawdown(rewards: NDArray[np.float64]) -> float:
-    """The largest fall from one tenth of a run to a later one.
-
-    Args:
-        rewards: Mean reward of each step, [S].
-
-    Returns:
-        max over s < t of (R_s - R_t), at least 0.
+    """The largest fall from one tenth of a run to a later one, max over s < t of (R_s - R_t), of mean rewards, [S].
 
     Example:
         >>> round(drawdown(np.array([0.0, 0.5, 0.2, 0.9, 0.6])), 2)

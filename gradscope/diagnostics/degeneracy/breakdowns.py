@@ -46,11 +46,7 @@ def measure_prompts(
 ) -> MeasuredPrompts:
     """A row a prompt, those first that took the most rollouts and are not live.
 
-    Args:
-        chosen: The groups, with the reward that is reported.
-        threshold: From which of these rewards on a rollout passes; None: not known.
-        main: The main one of several reward functions, which then tells instead; None: the reported reward does.
-        name: How the reported reward is called.
+    The main one of several reward functions tells, else the reported reward, called ``name``, by its threshold.
     """
     groups = chosen.table
     values = chosen.values if main is None else groups.rewards[main]

@@ -79,14 +79,9 @@ def measure_reward_functions(
 ) -> MeasuredRewards:
     """Each reward function on the same groups, and the groups that the main one does not decide.
 
-    Args:
-        chosen: The groups, with the reward that is reported.
-        reward: The function that a person named as the main one; None: the one of 0 and 1 whose name says that it is
-            the goal, or, where no name does, the only one that is of no side reward by its name.
-
-    Returns:
-        What they do; the share of conflict is undefined where the reward is no weighted sum of functions, or where
-        which of them is the main one is not known.
+    ``reward`` is the function that a person named as the main one; None: the one of 0 and 1 whose name says that it is
+    the goal, or, where no name does, the only one that is of no side reward by its name. The share of conflict is
+    undefined where the reward is no weighted sum of functions, or where the main one is not known.
     """
     groups = chosen.table.select(chosen.table.sums(np.isnan(chosen.table.reward)) == 0)
     if not len(groups) or not groups.rewards:

@@ -64,10 +64,7 @@ def logged_value(value: float) -> float | None:
 
 
 def logged_estimate(value: float) -> Estimate:
-    """A logged number.
-
-    Returns:
-        The number without an interval; undefined where it is not finite, or too large to add up.
+    """A logged number, without an interval; undefined where it is not finite, or too large to add up.
 
     Example:
         >>> logged_estimate(0.5).value, logged_estimate(math.nan).undefined
@@ -80,13 +77,7 @@ def logged_estimate(value: float) -> Estimate:
 
 
 def mean_as_logged(values: Mapping[int, float]) -> Estimate:
-    """The mean over steps of a logged number.
-
-    Args:
-        values: Step -> number.
-
-    Returns:
-        The mean; undefined where one of them is.
+    """The mean over steps of a logged number; undefined where one of them is.
 
     Example:
         >>> mean_as_logged({1: 0.5, 2: 1.5}).value, mean_as_logged({1: 0.5, 2: math.inf}).undefined

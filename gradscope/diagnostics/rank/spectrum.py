@@ -71,14 +71,7 @@ def spectrum_of(
 
 
 def ranks_of(values: Array, floor: float) -> Ranks:
-    """Every rank of the catalogue.
-
-    Args:
-        values: All singular values of a matrix, [N].
-        floor: Singular values up to this are arithmetic.
-
-    Returns:
-        The ranks; undefined for a zero matrix.
+    """Every rank of the catalogue, from all singular values, [N]; those up to ``floor`` are arithmetic.
 
     Example:
         >>> ranks = ranks_of(np.array([3.0, 3.0, 1e-9]), 1e-6)
@@ -111,21 +104,17 @@ def null_values(
     spread: Array | None = None,
     sums: Array | None = None,
 ) -> dict[str, Array]:
-    """What the singular values of gradient matrices would be under each null model.
+    """Null model -> what the singular values of gradient matrices would be under it, [D, n, N] or [D, n, J].
 
     Args:
         scores: Gram matrices of score vectors, [n, N, N].
         norms: Norms of the gradient rows that the nulls stand beside, [n, N] ([n, J] with ``sums``).
-        advantages: [n, G]; None where each token has its own.
+        advantages: [n, G]; None where each token has its own: then there is no ``shuffled`` and no ``signs``.
         groups: The group of each rollout, among which advantages are shuffled, [n, G].
         num_columns: P.
         centered: Whether the mean row is subtracted.
         spread: What each row gets of each rollout's advantage, [N, G]; None: a row is a rollout.
         sums: Adds rows up to the rows of the matrix, [J, N]; None: they are its rows.
-
-    Returns:
-        Null -> singular values, [D, n, N] or [D, n, J]; without ``shuffled`` and ``signs`` where there are no scalar
-        advantages.
     """
 
     def values(grams: Array) -> Array:
@@ -262,13 +251,9 @@ def drawn_counts(values: Array) -> Array:
 
 
 def profile(values: ArrayLike) -> tuple[float, ...]:
-    """Mean over matrices of each singular value's share of their sum, largest first.
+    """Mean over matrices of each singular value's share of their sum, [N], from descending ones, [..., N].
 
-    Args:
-        values: Descending, [..., N]; zero matrices do not count.
-
-    Returns:
-        [N]; empty where all are zero.
+    Zero matrices do not count; empty where all are zero.
 
     Example:
         >>> profile([[3.0, 1.0], [1.0, 1.0], [0.0, 0.0]])

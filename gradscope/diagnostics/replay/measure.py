@@ -206,13 +206,7 @@ _CARRIED = ("device", "dtype", "precision", "batch_tokens")  # engine options th
 
 
 def equivalent_check(path: str | Path, steps: Sequence[int] | None, read: ReadOptions, engine: EngineOptions) -> str:
-    """The ``gradscope check`` command that asks what a replay asks.
-
-    Args:
-        steps: Ascending steps that were asked for; None: all.
-
-    Returns:
-        One line for a shell.
+    """The ``gradscope check`` command, a line for a shell, that asks what a replay of these steps (None: of all) does.
 
     Example:
         >>> equivalent_check("my-run", (1, 2, 3, 6), ReadOptions(), EngineOptions())

@@ -141,7 +141,7 @@ def report_run(
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> RunReport:
-    """Everything that can be said about one run.
+    """Everything that can be said about one run, a section a question.
 
     Args:
         steps: Steps whose gradients are recomputed; ``all`` whose weights are on disk, None: at most four of those.
@@ -149,9 +149,6 @@ def report_run(
         tokens: Most tokens whose own gradients are computed, of the largest rollouts; 0: none, None: 512.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-
-    Returns:
-        One section a question.
     """
     progress = reporter(progress)
     read, engine = read or ReadOptions(), engine or EngineOptions()

@@ -251,16 +251,11 @@ def measure_spike(
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> SpikeReport:
-    """Take a step apart whose gradient norm, KL or loss stands out.
+    """Take the step apart, None: the one that stands out most, whose gradient norm, KL or loss stands out.
 
-    Args:
-        step: The step; None: the one that stands out most.
-        tokens: Most tokens whose gradients are computed; 0: none.
-
-    Returns:
-        What was logged at the step beside the steps around it; its rollouts, tokens and parameters by their part of
-        its gradient, and what the norm would have been without the worst of them. Where the gradient cannot be
-        recomputed, what the log alone tells, and why.
+    What was logged at the step beside the steps around it; its rollouts, at most so many ``tokens`` and parameters by
+    their part of its gradient, and what the norm would have been without the worst of them. Where the gradient cannot
+    be recomputed, what the log alone tells, and why.
 
     Raises:
         InputError: The log holds nothing of the step, or no step can stand out.

@@ -119,13 +119,9 @@ class PromptEffects(_Effects):
 
 
 def prompt_effects(gram: ArrayLike, weights: ArrayLike, groups: ArrayLike, is_correct: ArrayLike) -> PromptEffects:
-    """How the gradient of each prompt changes the correct answers of each, from the Gram matrix of score vectors.
+    """How the gradient of each prompt changes the correct answers of each, from the Gram matrix K of scores, [R, R].
 
-    Args:
-        gram: Gram matrix K of the score vectors, [R, R].
-        weights: The advantage of each rollout, [R].
-        groups: Its group as a number from 0 to J - 1, [R].
-        is_correct: Whether its answer is right, [R].
+    Each rollout has its advantage, its group as a number from 0 to J - 1, and whether its answer is right, [R] each.
 
     >>> scores = np.array([[2.0, 1.0], [0.0, 0.0], [-1.0, 1.0], [0.0, 0.0]])
     >>> found = prompt_effects(scores @ scores.T, [0.5, -0.5, 0.5, -0.5], [0, 0, 1, 1], [True, False, True, False])
@@ -234,10 +230,8 @@ def heldout_effects(
     """How the groups of a step with a gradient change the correct answers of held-out prompts, by inner products.
 
     Args:
-        gram: Gram matrix K of the score vectors, [R, R].
-        weights: The advantage of each rollout, [R].
-        groups: Its group as a number from 0 to J - 1, [R].
-        is_correct: Whether it was trained on and its answer is right, [R].
+        gram: Gram matrix K of the score vectors, [R, R]; ``weights``, ``groups`` and ``is_correct`` as in
+            :func:`prompt_effects`, of answers that were trained on.
         cross: Score vectors times C_k, [R, M].
         norms: |C_k|, [M].
         own: Score vectors times the gradient of each correct rollout's log-probability, [R, R]; None where not known.

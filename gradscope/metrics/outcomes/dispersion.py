@@ -52,14 +52,7 @@ def dispersion_test(
 ) -> DispersionTest:
     """Test that all rollouts of a stratum have one pass rate, against groups that differ.
 
-    Args:
-        num_samples: n of each group, [J].
-        num_passing: c of each group, [J].
-        stratum: The step of each group, [J].
-        seed: Seed of the deals.
-
-    Returns:
-        The test; undefined where no deal could change anything.
+    Each group has n, c and its stratum, its step, [J] each. Undefined where no deal could change anything.
 
     Example:
         >>> test = dispersion_test([4] * 8, [0, 4] * 4, [1] * 8)
@@ -89,19 +82,11 @@ def dispersion_test(
 def estimate_rate_variance(
     num_samples: ArrayLike, num_passing: ArrayLike, prompts: ArrayLike, *, resampling: Resampling
 ) -> Estimate:
-    """Var(p_x) without bias, with an interval by resampling prompts.
+    """Var(p_x) without bias, from n (at least 2), c and the prompt of each group, [J] each; intervals resample prompts.
 
     It is the variance of x minus the mean of x (1-x) / (n-1): slightly negative where groups differ less than coin
-    flips would.
-
-    Args:
-        num_samples: n of each group, at least 2, [J].
-        num_passing: c of each group, [J].
-        prompts: The prompt of each group, [J].
-
-    Returns:
-        The estimate; undefined for a single group. Where fewer than 6 prompts have two rollouts of the rarer outcome,
-        the interval is that of the mean of their pairs, by Wilson's score.
+    flips would; undefined for a single group. Where fewer than 6 prompts have two rollouts of the rarer outcome, the
+    interval is that of the mean of their pairs, by Wilson's score.
 
     Example:
         >>> estimate_rate_variance([2, 2], [0, 2], ["a", "b"], resampling=Resampling(num_resamples=100)).value
@@ -148,15 +133,8 @@ def estimate_rate_parts(
     its pass rate times that of the rest of its step, and the visit has what is left. Both without bias but for prompts
     that meet the same others at every visit (n / (n - 1), n the groups of a step).
 
-    Args:
-        step: The step of each group, [J].
-        prompts: Its prompt, [J].
-        num_samples: n of it, at least 2, [J].
-        num_passing: c of it, [J].
-        resampling: How often, and from which seed; prompts are resampled.
-
-    Returns:
-        Both variances; undefined where no prompt is seen at two steps with others.
+    Each group has its step, its prompt, n (at least 2) and c, [J] each; prompts are resampled. Undefined where no
+    prompt is seen at two steps with others.
     """
     n = np.asarray(num_samples, dtype=np.float64)
     rate = np.asarray(num_passing, dtype=np.float64) / n

@@ -16,18 +16,10 @@ Array = NDArray[np.float64]
 
 
 def frac_draws_all(num_samples: ArrayLike, num_marked: ArrayLike, k: int) -> Array:
-    """C(c, k) / C(n, k): the share of all k-element draws that take only marked samples.
+    """C(c, k) / C(n, k), [...]: the share of all k-element draws that take only marked samples, c of n.
 
     Computed as the product of (c - i) / (n - i), whose factors all lie in [0, 1]: no factorial overflows and nothing
     cancels, so n in the thousands keeps 13 digits.
-
-    Args:
-        num_samples: n, [...].
-        num_marked: c, [...], from 0 to n.
-        k: Number of draws, from 0 to the smallest n.
-
-    Returns:
-        Shares, [...].
 
     Raises:
         ValueError: A count is impossible or k exceeds a prompt's samples.
@@ -61,13 +53,7 @@ BINARY_LEVELS = (frozenset({0.0, 1.0}), frozenset({-1.0, 1.0}))
 
 
 def binary_threshold(rewards: ArrayLike) -> float | None:
-    """The success threshold of rewards that speak for themselves: 0/1 or -1/1.
-
-    Args:
-        rewards: All rewards of the log, any shape.
-
-    Returns:
-        1.0; None where the rewards have other values, or there are none.
+    """The success threshold, 1.0, of rewards that speak for themselves, 0/1 or -1/1; None for others, or none.
 
     Example:
         >>> binary_threshold([0.0, 1.0, 1.0]), binary_threshold([0.0, 0.1])
@@ -78,13 +64,7 @@ def binary_threshold(rewards: ArrayLike) -> float | None:
 
 
 def passes(rewards: ArrayLike, success_threshold: float) -> NDArray[np.bool_]:
-    """Which rollouts pass: those whose reward reaches the threshold.
-
-    Args:
-        rewards: [...].
-
-    Returns:
-        Flags, [...].
+    """Which rollouts pass, [...]: those whose reward reaches the threshold.
 
     Example:
         >>> passes([0.5, 1.0], 1.0).tolist()
@@ -94,13 +74,7 @@ def passes(rewards: ArrayLike, success_threshold: float) -> NDArray[np.bool_]:
 
 
 def all_equal(rewards: Sequence[float]) -> bool:
-    """Whether the rewards of a group are equal, so that it gives a group-mean baseline no gradient.
-
-    Args:
-        rewards: Finite rewards, [G], G >= 1.
-
-    Returns:
-        True where their range is within the tolerance.
+    """Whether the finite rewards of a group, [G], are equal, so that it gives a group-mean baseline no gradient.
 
     Example:
         >>> all_equal([0.5, 0.5 + 1e-9]), all_equal([0.5, 0.6])
@@ -110,14 +84,9 @@ def all_equal(rewards: Sequence[float]) -> bool:
 
 
 def classify_group(rewards: ArrayLike, success_threshold: float | None) -> GroupKind:
-    """What kind of group this is, by its reward range.
+    """What kind of group this is, by the range of its rewards, [G].
 
-    Args:
-        rewards: Finite rewards, [G], G >= 1.
-        success_threshold: A rollout passes when its reward reaches this; None where that is not known.
-
-    Returns:
-        ``mixed`` where rewards differ; else ``all_pass`` or ``all_fail``, or ``tied`` without a threshold.
+    ``mixed`` where they differ; else ``all_pass`` or ``all_fail``, or ``tied`` without a threshold.
 
     Raises:
         ValueError: There are no rewards, or one is not finite.
@@ -139,16 +108,8 @@ def classify_group(rewards: ArrayLike, success_threshold: float | None) -> Group
 def all_equal_unbiased(num_samples: ArrayLike, level_counts: ArrayLike, group_size: int) -> Array:
     """Chance that G of a prompt's n samples have the same reward: sum over reward levels of C(c_l, G) / C(n, G).
 
-    For two levels, c passing and n - c failing, it is [C(c,G) + C(n-c,G)] / C(n,G). The plug-in (c/n)^G + (1-c/n)^G
-    is biased upward when n is close to G.
-
-    Args:
-        num_samples: n, [...].
-        level_counts: How many samples have each reward, [..., levels].
-        group_size: G, at least 1 and at most the smallest n.
-
-    Returns:
-        One unbiased estimate a prompt, [...].
+    For two levels, c passing and n - c failing, it is [C(c,G) + C(n-c,G)] / C(n,G). The plug-in (c/n)^G + (1-c/n)^G is
+    biased upward when n is close to G. From n, [...], and how many samples have each reward, [..., levels].
 
     Raises:
         ValueError: The group size is below 1, or the counts do not add up to n.
@@ -168,14 +129,9 @@ def all_equal_unbiased(num_samples: ArrayLike, level_counts: ArrayLike, group_si
 
 
 def level_counts(rewards: ArrayLike) -> NDArray[np.int64]:
-    """How many rewards of a group are equal, level by level.
+    """How many rewards of groups of one size, [..., G], are equal, level by level: [..., levels].
 
-    Args:
-        rewards: Finite rewards of groups of one size, [..., G], G >= 1.
-
-    Returns:
-        Counts, ascending by reward, filled up with zeros, [..., levels]; rewards closer than the tolerance to their
-        neighbor share a level.
+    Ascending by reward, filled up with zeros; rewards closer than the tolerance to their neighbor share a level.
 
     Example:
         >>> level_counts([[0.5, 0.0, 0.5], [1.0, 1.0, 1.0]]).tolist()
@@ -193,13 +149,6 @@ def level_counts(rewards: ArrayLike) -> NDArray[np.int64]:
 def iid_prediction(pass_rate: ArrayLike, group_size: ArrayLike) -> Array:
     """Degeneracy of a group of independent coin flips that all have the same p: p^G + (1-p)^G.
 
-    Args:
-        pass_rate: p, [...].
-        group_size: G, [...].
-
-    Returns:
-        The predicted shares, [...].
-
     Example:
         >>> float(iid_prediction(0.5, 4))
         0.125
@@ -213,14 +162,6 @@ def jensen_gap(degeneracy: ArrayLike, pass_rate: ArrayLike, group_size: ArrayLik
 
     p^G + (1-p)^G is convex in p, so prompts of unequal difficulty make more dead groups than their mean predicts
     (Jensen's inequality). For G = 2 the gap of the population is 2 Var(p_x), for G = 3 it is 3 Var(p_x).
-
-    Args:
-        degeneracy: D, [...].
-        pass_rate: p, [...].
-        group_size: G, [...].
-
-    Returns:
-        The gaps, [...].
 
     Example:
         >>> float(jensen_gap(1.0, 0.5, 2))

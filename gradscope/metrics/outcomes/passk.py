@@ -30,13 +30,7 @@ Array = NDArray[np.float64]
 def pass_at_k(num_samples: ArrayLike, num_correct: ArrayLike, k: int) -> Array:
     """Chance that at least one of k samples is correct: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, equation 1).
 
-    Args:
-        num_samples: n of each prompt, [...].
-        num_correct: c of each prompt, [...].
-        k: The budget, at most the smallest n.
-
-    Returns:
-        One unbiased estimate a prompt, [...].
+    One unbiased estimate a prompt, from n and c, [...] each; k is at most the smallest n.
 
     Example:
         >>> pass_at_k([4, 4, 4], [0, 1, 4], 2).tolist()
@@ -46,15 +40,7 @@ def pass_at_k(num_samples: ArrayLike, num_correct: ArrayLike, k: int) -> Array:
 
 
 def pass_hat_k(num_samples: ArrayLike, num_correct: ArrayLike, k: int) -> Array:
-    """Chance that all k samples are correct, pass^k: C(c, k) / C(n, k) (Yao et al. 2024, tau-bench).
-
-    Args:
-        num_samples: n of each prompt, [...].
-        num_correct: c of each prompt, [...].
-        k: The budget, at most the smallest n.
-
-    Returns:
-        One unbiased estimate a prompt, [...].
+    """Chance that all k samples are correct, pass^k: C(c, k) / C(n, k) (Yao et al. 2024, tau-bench); likewise.
 
     Example:
         >>> pass_hat_k([4, 4, 4], [0, 3, 4], 2).tolist()
@@ -64,14 +50,7 @@ def pass_hat_k(num_samples: ArrayLike, num_correct: ArrayLike, k: int) -> Array:
 
 
 def why_k_too_large(num_samples: ArrayLike, k: int) -> str | None:
-    """Why there is no unbiased estimate at k.
-
-    Args:
-        num_samples: n of each prompt, [P].
-        k: The budget or group size.
-
-    Returns:
-        The reason in words; None where every prompt has k samples.
+    """Why there is no unbiased estimate at k, a budget or group size, from n of each prompt, [P]; None where there is.
 
     Example:
         >>> why_k_too_large([4, 4], 8)
@@ -91,15 +70,7 @@ def why_k_too_large(num_samples: ArrayLike, k: int) -> str | None:
 def estimate_pass_table(
     num_samples: ArrayLike, num_correct: ArrayLike, ks: Sequence[int], *, resampling: Resampling = RESAMPLING
 ) -> list[tuple[Estimate, Estimate]]:
-    """pass@k and pass^k at several k from the same resamples.
-
-    Args:
-        num_samples: n of each prompt, [P].
-        num_correct: c of each prompt, [P].
-        ks: The budgets.
-
-    Returns:
-        For each k: pass@k and pass^k; both undefined where k exceeds the samples of a prompt.
+    """For each k pass@k and pass^k, from the same resamples of n and c, [P] each; undefined where k exceeds an n.
 
     Example:
         >>> [(at.value, hat.value) for at, hat in estimate_pass_table([2, 2], [1, 2], [1, 2])]
@@ -137,20 +108,12 @@ class CompressionFactor:
 
 
 def compression_factors(first: Counts, second: Counts, ks: Sequence[int]) -> tuple[CompressionFactor, ...]:
-    """How many times as many samples the first policy needs.
+    """How many times as many samples the first policy needs, one a budget of the second, on the same prompts.
 
     The first policy's curve is taken as straight between budgets, and from 0 at k = 0 to pass@1; so m is real, and
     below 1 where the second is the worse one. Its interval holds the budgets at which Student's interval of the
     difference, paired by prompt, holds zero (as Fieller 1954 does for a ratio); quantiles over resamples of prompts
     held m less often (89 % at 64 prompts, where this holds 94 %).
-
-    Args:
-        first: Counts of the first policy.
-        second: Counts of the second, of the same prompts.
-        ks: Budgets of the second.
-
-    Returns:
-        One a budget.
 
     Example:
         >>> import numpy as np
@@ -185,14 +148,7 @@ def least_sharpening(first: Counts, second: Counts, *, resampling: Resampling = 
     n - 1 of its samples choose the prompts that they leave unsolved, and the one that is left, in turn each, says how
     often the first solves them after all. That is Good's and Turing's estimate of what was not yet seen, with the
     second policy's rate of solving it beside it. No distribution of pass rates is assumed, and none can be made up that
-    explains the difference.
-
-    Args:
-        first: Counts of the first policy.
-        second: Counts of the second, of the same prompts.
-
-    Returns:
-        M with 95 % confidence, half of the error for each j; None where not even q = p is refuted.
+    explains the difference. With 95 % confidence, half of the error for each j; None where not even q = p is refuted.
 
     Example:
         >>> import numpy as np

@@ -56,16 +56,14 @@ def bootstrap_statistics(
     within: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
     resampling: Resampling = RESAMPLING,
 ) -> tuple[Estimate, ...]:
-    """Functions of sums over units, with studentized intervals from the same resamples.
+    """Functions of sums over J units, with studentized intervals from the same resamples.
 
     Args:
         statistic: From column sums [..., m] to the statistics [..., q]; called on all resamples at once.
-        units: One row a unit, [J, m]; a unit is what was drawn independently, a prompt with all its groups.
+        units: One row a unit, [J, m]; a unit is what was drawn independently, a prompt with all its groups. Fewer than
+            5, or a statistic that does not vary with them, give no interval.
         within: The least and the greatest that each statistic can be, numbers or [q]. A few units of very different
             size know no better, and their studentized interval runs away.
-
-    Returns:
-        q estimates. No interval where there are fewer than 5 units or the statistic does not vary with them.
 
     Raises:
         ValueError: There is no unit, or a number is not finite.
@@ -118,7 +116,7 @@ def bootstrap_means(
     resampling: Resampling = RESAMPLING,
     share: bool = True,
 ) -> tuple[Estimate, ...]:
-    """Means of columns over rows, intervals by resampling clusters of rows.
+    """Means of columns over rows, intervals by resampling clusters of rows; undefined without rows.
 
     Args:
         values: One column a quantity, [rows, q].
@@ -126,9 +124,6 @@ def bootstrap_means(
             different steps stay together.
         share: Whether the values lie in [0, 1]; then so do the intervals, and Wilson's is used where the bootstrap
             cannot work.
-
-    Returns:
-        q estimates, each of the mean over rows; undefined without rows.
 
     Raises:
         ValueError: There is not one cluster a row, or a share lies outside [0, 1].
@@ -149,14 +144,7 @@ def bootstrap_means(
 def bootstrap_shares(
     tables: Sequence[ArrayLike], clusters: Sequence[ArrayLike | None], *, resampling: Resampling = RESAMPLING
 ) -> list[tuple[Estimate, ...]]:
-    """Means of numbers in [0, 1] over the rows of several tables, as :func:`bootstrap_means` gives them of one.
-
-    Args:
-        tables: One column a quantity, [rows, q] each, at least a row.
-        clusters: The unit that each row of a table belongs to, [rows] each; None: each row is a unit.
-
-    Returns:
-        q estimates a table.
+    """:func:`bootstrap_means` of numbers in [0, 1] over the rows of several tables, [rows, q] each.
 
     Raises:
         ValueError: There is not one cluster a row, or a share lies outside [0, 1].
@@ -185,12 +173,7 @@ def bootstrap_mean(
     resampling: Resampling = RESAMPLING,
     share: bool = True,
 ) -> Estimate:
-    """One mean over rows: :func:`bootstrap_means` for a single column.
-
-    Args:
-        values: [rows].
-        clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
-        share: Whether the values lie in [0, 1].
+    """One mean over rows, [rows]: :func:`bootstrap_means` for a single column.
 
     Example:
         >>> mean = bootstrap_mean([0.0, 1.0] * 20)
@@ -209,15 +192,10 @@ def bootstrap_difference(
     *,
     resampling: Resampling = RESAMPLING,
 ) -> Estimate:
-    """Mean of second minus first, two shares paired by row: both sides of a resample draw the same prompts.
+    """Mean of second minus first, two shares paired by row, [rows]: both sides of a resample draw the same prompts.
 
     Where fewer than 10 units differ, the interval is made of those of the gains and of the losses, which are shares:
     two policies that agree on all of 30 prompts are not known to be equal.
-
-    Args:
-        first: In [0, 1], [rows].
-        second: In [0, 1], [rows], in the same order.
-        clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
 
     Raises:
         ValueError: The two differ in length, or a share lies outside [0, 1].
@@ -252,14 +230,9 @@ def bootstrap_difference(
 
 
 def correlation_of_means(columns: ArrayLike, clusters: ArrayLike | None = None) -> float:
-    """The correlation of two means over the same rows, by the influence that each cluster has on both.
+    """The correlation of two means over the same rows, [rows, 2], by the influence that each cluster has on both.
 
-    Args:
-        columns: [rows, 2].
-        clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
-
-    Returns:
-        The correlation; 0 where one of them does not vary.
+    0 where one of them does not vary.
 
     Example:
         >>> round(correlation_of_means([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]), 3)
@@ -332,18 +305,10 @@ def bounded_means(
     high: float,
     resampling: Resampling = RESAMPLING,
 ) -> tuple[Estimate, ...]:
-    """Means of columns over rows, for measurements between two ends.
+    """Means of columns over rows, [rows, q], for measurements between two ends.
 
-    With 10 units or more the interval is the studentized bootstrap's of the shares of the range.
-
-    Args:
-        values: One column a measurement, [rows, q]; rounding may have left them just off its ends.
-        clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
-        low: The least that a measurement can be.
-        high: The greatest; equal to ``low`` where there is no choice.
-
-    Returns:
-        q estimates. No interval for one unit, or where all are equal: nothing tells how much they vary.
+    With 10 units or more the interval is the studentized bootstrap's of the shares of the range; rounding may have left
+    a measurement just off its ends. No interval for one unit, or where all are equal: nothing tells how much they vary.
 
     Example:
         >>> (rank,) = bounded_means([[2.0], [2.5], [3.0]], low=1, high=8)

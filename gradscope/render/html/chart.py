@@ -60,10 +60,7 @@ class Canvas:
 
 
 def widened(values: Sequence[float]) -> tuple[float, float]:
-    """Ends of a scale that hold all numbers, and zero where it is near.
-
-    Returns:
-        Low and high, never equal.
+    """Ends of a scale that hold all numbers, and zero where it is near; never equal.
 
     Example:
         >>> widened([1.0, 4.0]), widened([2.0, 2.0]), widened([100.0, 101.0])
@@ -78,10 +75,7 @@ def widened(values: Sequence[float]) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
-    """Round numbers between two ends.
-
-    Returns:
-        At most so many multiples of 1, 2, 2.5 or 5 times a power of ten, ascending.
+    """At most so many multiples of 1, 2, 2.5 or 5 times a power of ten between two ends, ascending.
 
     Example:
         >>> ticks(0.0, 1.0), ticks(1.0, 60.0)

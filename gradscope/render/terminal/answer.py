@@ -37,7 +37,7 @@ def answer(
     tone: Tone = "",
     lines: int = _LINES,
 ) -> Group:
-    """A result as it is printed.
+    """The verdict, facts, table and findings, what was asked for, and one line that names what was not.
 
     Args:
         headline: The verdict of one or two sentences, then the findings, of which at most three are shown, and none
@@ -46,9 +46,6 @@ def answer(
         offered: Further tables that have rows, where that is known without drawing them.
         absent: Name of a further table -> why the result has nothing for it, where that is known.
         lines: How many it may have as long as nothing is asked for.
-
-    Returns:
-        The verdict, facts, table and findings, what was asked for, and one line that names what was not.
     """
     verdict, *said = headline
     first = cell(str(verdict), style=f"bold {STYLES[tone]}".strip())

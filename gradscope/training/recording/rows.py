@@ -78,12 +78,8 @@ def make_groups(
 ) -> tuple[RolloutGroup, ...]:
     """The R / G groups of one step, counted from 1; a prompt's id is a digest of its tokens.
 
-    Args:
-        rows: The rows of all processes in their order, [R].
-        rewards: What each reward function gave, NaN where it gave nothing, [R, F].
-        names: The reward functions, [F].
-        weights: What each weighs in the scalar reward, [F].
-        group_size: Rollouts of a group, G.
+    Rows of all processes stand in their order, [R]; each reward function gave one reward a row, NaN where it gave
+    nothing, [R, F], and has a weight in the scalar reward, [F].
     """
     table = rewards.double().tolist()
     groups = []

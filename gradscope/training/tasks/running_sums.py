@@ -131,11 +131,9 @@ def make_problems(
 ) -> tuple[Problem, ...]:
     """Distinct prompts of very different difficulty, in the order drawn.
 
-    Args:
-        seed: The same seed draws the same prompts, and the first n of them whatever the number.
-        heldout: Which of the two disjoint sides to draw from.
-        accept: Whether operands make a prompt of the set.
-        kinds: Which kinds are drawn, each as often as the others.
+    The same seed draws the same prompts, and the first n of them whatever the number. ``heldout`` is which of two
+    disjoint sides to draw from, ``accept`` whether operands make a prompt of the set; each kind is drawn as often as
+    the others.
 
     Raises:
         UsageError: More prompts than the task has variety for.

@@ -59,10 +59,7 @@ def token_spectra(
 ) -> tuple[list[GradientSpectrum], list[TokenRankPoint]]:
     """The spectra of the token rows of each group under one advantage, and one point per group size.
 
-    Args:
-        group_size: Regroup into groups of this size; None: as logged.
-        seed: What decided which tokens were drawn.
-        only: The groups that count, each weighing the same; None: all, each part weighing the same.
+    ``seed`` decided which tokens were drawn; sizes and ``only`` are as in ``step_spectra``.
     """
     of_group = {gram.table.group_id: gram for gram in tokens}
     parts = [part for part in sub_groups(rows, group_size) if part.group_id in of_group]
