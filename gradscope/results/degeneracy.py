@@ -79,6 +79,8 @@ class PromptCounts:
     never: int | None  # prompts without a passing rollout; None where passing is not known
     always: int | None  # prompts whose rollouts all pass; likewise
     live: int  # all others; where passing is not known, those of which a group differed
+    never_groups: int | None = None  # groups of the prompts that never pass; likewise
+    always_groups: int | None = None  # groups of those that always do; likewise
     frac_rollouts: float  # share of the rollouts that the prompts took that are not live
     reward: str  # the reward that tells
 

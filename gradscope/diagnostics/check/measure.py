@@ -431,14 +431,13 @@ def _p_value(one: _Compared, resampling: Resampling) -> float | None:
     if len(one.paired):
         tails = [rise_by_flips(side * one.paired, one.margin, seed=resampling.seed) for side in sides]
     elif one.change.interval is not None:
-        tails = [rise_by_interval(one.change if side > 0 else _mirrored(one.change), one.margin) for side in sides]
+        tails = [
+            rise_by_interval(one.change if side > 0 else one.change.map(lambda value: -value), one.margin)
+            for side in sides
+        ]
     else:
         return None
     return min(1.0, 2 * min(tails))
-
-
-def _mirrored(change: Estimate) -> Estimate:
-    return change.map(lambda value: -value)
 
 
 def _better(name: str) -> Direction:

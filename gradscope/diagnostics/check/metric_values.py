@@ -40,7 +40,6 @@ from gradscope.results.tokens import CorrectionEffect, TokenKind
 from gradscope.rollouts.groups import groups_of_steps
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.step_metrics import StepMetrics
 from gradscope.say import non_finite_word
 
 if TYPE_CHECKING:
@@ -121,8 +120,7 @@ class MetricValues:
 
     def names(self) -> list[str]:
         """Every name that a requirement on this run may use: catalogue names, then what the trainer logged."""
-        logged = sorted(StepMetrics.of(self.run.metrics).columns)
-        return list(dict.fromkeys([*CATALOG, *logged]))
+        return list(dict.fromkeys([*CATALOG, *sorted(self.run.courses.columns)]))
 
     def value(self, name: str) -> MetricValue:
         """One metric by its name, which ``@`` and a selector of steps may follow; undefined with the reason."""
@@ -147,7 +145,7 @@ class MetricValues:
             ) or self._of_groups(entry)
         if budget_of(name) is not None:
             return self._pass_at_k(name)
-        if any(name in values for values in self.run.metrics.values()):
+        if name in self.run.courses.columns:
             return self._logged(name)
         if entry is not None and entry.path:
             makers = {"replay": self._replay, "report": self._of_log, "spike": self._deviation}
@@ -200,7 +198,7 @@ class MetricValues:
 
     def _is_logged_alone(self, name: str) -> bool:
         """Whether the log holds metrics and no rollouts, and the metric is one of them."""
-        return self.run.source.kind == "metrics" and name in StepMetrics.of(self.run.metrics).columns
+        return self.run.source.kind == "metrics" and name in self.run.courses.columns
 
     def _silent(self, name: str, known: Iterable[int], asked: Sequence[int], must_have: Needed) -> MetricValue | None:
         """What to say where a metric that some steps have is not known at all that are asked for."""
@@ -217,7 +215,7 @@ class MetricValues:
         """The metric at each step that has it, recomputed ones at the chosen steps; None for no number of a step."""
         entry = CATALOG.get(metric)
         if self._is_logged_alone(metric):
-            return StepMetrics.of(self.run.metrics).by_step(metric)
+            return self.run.courses.by_step(metric)
         elif metric in _OF_COURSE:
             course = self.degeneracy().course
             rows = dict(zip(course.step, getattr(course, metric), strict=True))
@@ -227,8 +225,8 @@ class MetricValues:
             rows = {step: estimate.value for step, estimate in self._log_course(metric).items()}
         elif entry is not None and entry.command == "replay":
             rows = {one.step: _replayed(one, entry) for one in self._replayed_steps(tuple(steps)).steps}
-        elif metric in (logged := StepMetrics.of(self.run.metrics)).columns:
-            return logged.by_step(metric)
+        elif metric in self.run.courses.columns:
+            return self.run.courses.by_step(metric)
         else:
             return None
         return {step: value for step, value in rows.items() if value is not None}

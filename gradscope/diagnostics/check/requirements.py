@@ -279,15 +279,11 @@ def _texts(table: dict[str, Any], key: str, file: Path) -> tuple[str, ...]:
 
 def _margins(table: dict[str, Any], file: Path) -> dict[str, float]:
     margins = table.get("margins", {})
-    if not isinstance(margins, dict) or not all(_is_margin(value) for value in margins.values()):
+    if not isinstance(margins, dict) or not all(is_finite(value) and value >= 0 for value in margins.values()):
         raise UsageError(
             f"`margins` in {file} is not a table of numbers from 0 on.", hint='Write margins = { "pass@8" = 0.02 }.'
         )
     return {name: float(value) for name, value in margins.items()}
-
-
-def _is_margin(value: Any) -> bool:
-    return is_finite(value) and value >= 0
 
 
 def _table(document: Any, *keys: str) -> dict[str, Any]:

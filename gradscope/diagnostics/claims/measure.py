@@ -183,8 +183,7 @@ def _needs_gradients(metric: str, run: Run) -> bool:
     """Whether a metric is recomputed from weights; what the trainer logged goes before."""
     name = split_metric(metric)[0]
     entry = CATALOG.get(name)
-    logged = any(name in values for values in run.metrics.values())
-    return entry is not None and entry.command in ("rank", "replay") and not logged
+    return entry is not None and entry.command in ("rank", "replay") and name not in run.courses.columns
 
 
 def _judge(metric: str, low: float, high: float, evidence: Evidence) -> Judgement:

@@ -259,9 +259,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
 
 def _of_metrics(path: Path, run: Run) -> ComparedRun:
     """A run of which metrics alone were logged; what it did not log it cannot be compared in."""
-    names = [
-        name for name in ("reward", "frac_reward_zero_std") if any(name in logged for logged in run.metrics.values())
-    ]
+    names = [name for name in ("reward", "frac_reward_zero_std") if name in run.courses.columns]
     metrics = {step: logged for step, logged in run.metrics.items() if logged.keys() >= set(names)}
     series = {name: _series(metrics, name) for name in names}
     return ComparedRun(

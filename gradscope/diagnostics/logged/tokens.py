@@ -43,7 +43,6 @@ from gradscope.results.logged import (
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.readers.metrics_alone.names import COMMON
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.step_metrics import StepMetrics
 from gradscope.say import non_finite_word
 
 _LARGEST = 1e100
@@ -51,11 +50,10 @@ _LARGEST = 1e100
 
 def first_logged(run: Run, names: Iterable[str]) -> tuple[str, dict[int, float]] | None:
     """The first of some metrics that the trainer logged, at any step: its name, and step -> number."""
-    for name in names:
-        logged = {step: run.metrics[step][name] for step in run.steps if name in run.metrics.get(step, {})}
-        if logged:
-            return name, logged
-    return None
+    steps = set(run.steps)
+    courses = ((name, run.courses.by_step(name).items()) for name in names)
+    known = ((name, {step: value for step, value in course if step in steps}) for name, course in courses)
+    return next((one for one in known if one[1]), None)
 
 
 def logged_value(value: float) -> float | None:
@@ -97,9 +95,9 @@ NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts
 
 def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
     """The common metrics of a run, in the order of reading; those that no step has are left out."""
-    found, metrics = [], StepMetrics.of(run.metrics)
+    found = []
     for metric in COMMON:
-        steps, values = metrics.course(metric.name)
+        steps, values = run.courses.course(metric.name)
         if len(steps):
             is_finite = np.isfinite(values)
             chosen = is_finite if is_finite.any() else ~is_finite

@@ -231,7 +231,8 @@ def _effects(rows: StepRows, heldout: HeldoutGram, weights: Array) -> HeldoutEff
 def _influences(rows: StepRows, advantage: str, effects: HeldoutEffects) -> list[HeldoutInfluence]:
     groups = group_index(rows)
     rates = np.bincount(groups, weights=rows.rewards) / np.bincount(groups)
-    pulling = [(name, rate) for name, rate, pulls in zip(_names(rows), rates, effects.pulls, strict=True) if pulls]
+    groups = zip(dict.fromkeys(rows.group_ids), rates, effects.pulls, strict=True)
+    pulling = [(name, rate) for name, rate, pulls in groups if pulls]
     return [
         HeldoutInfluence(
             step=rows.step,
@@ -242,7 +243,3 @@ def _influences(rows: StepRows, advantage: str, effects: HeldoutEffects) -> list
         )
         for (name, rate), influence in zip(pulling, effects.influences(), strict=True)
     ]
-
-
-def _names(rows: StepRows) -> list[str]:
-    return list(dict.fromkeys(rows.group_ids))

@@ -298,7 +298,7 @@ class ReplayedSteps:
 
     def report(self) -> ReplayReport:
         """A verdict per step and quantity."""
-        has_kl_term = any(values.get("kl") for values in self._run.metrics.values())  # which no default has
+        has_kl_term = self._run.courses.course("kl")[1].any()  # which no default has
         steps = self._steps if has_kl_term else [_settled(step, self._steps) for step in self._steps]
         verdicts = [step.verdict for step in steps]
         unreadable = {

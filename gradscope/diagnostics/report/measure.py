@@ -161,7 +161,7 @@ def report_run(
     if gradients:
         measured, absent = _measured(run, chosen, engine, progress)
     grams = tuple(step.gram for step in measured if step.gram is not None)
-    if grams and not any(_has_gradient(gram) for gram in grams):
+    if grams and not any(map(_has_gradient, grams)):
         absent = _without_gradient(grams)
     replay, policy, lengths = _read_steps(run, _all_steps(run, measured, absent), progress)
     held_out = _or_unavailable(lambda: _samples(run, samples, success_threshold))
@@ -182,13 +182,19 @@ def report_run(
         lengths=lengths,
         options=dict(_spelled(read, success_threshold)),
     )
+    groups = None if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy
     return RunReport(
         source=with_damage(run, {one.step: one.reason for one in measured if one.reason}, chosen if gradients else ()),
         name=_name(run),
         sections=tuple(section(inputs) for section in _SECTIONS),
         recomputed=tuple(gram.step for gram in grams),
         strip=key_numbers(inputs),
-        rollouts=read_groups(run, grams, _threshold(inputs.degeneracy), _main_reward(inputs.degeneracy)),
+        rollouts=read_groups(
+            run,
+            grams,
+            groups.success_threshold if groups else None,
+            groups.prompts.reward if groups and groups.by_reward else None,
+        ),
         logged=inputs.logged,
     )
 
@@ -203,15 +209,6 @@ def _curve(grams: Sequence[StepGram]) -> tuple[RankCurvePoint, ...]:
 
 def _name(run: Run) -> str:
     return "/".join(as_named(str(run.path.resolve())).split(os.sep)[-2:]).lstrip("/")
-
-
-def _threshold(report: DegeneracyReport | Unavailable) -> float | None:
-    return None if isinstance(report, Unavailable) else report.success_threshold
-
-
-def _main_reward(report: DegeneracyReport | Unavailable) -> str | None:
-    """The reward function beside which others decide groups, where the log has several."""
-    return None if isinstance(report, Unavailable) or not report.by_reward else report.prompts.reward
 
 
 def _spelled(read: ReadOptions, success_threshold: float | None) -> Iterator[tuple[str, str]]:
@@ -277,14 +274,11 @@ def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:
     if wanted == "all" or last < MOST_STEPS:
         return tuple(usable)
     chosen = [usable[round(quarter * last / (MOST_STEPS - 1))] for quarter in range(MOST_STEPS)]
-    spike = max(usable, key=lambda step: _spike_size(run.metrics.get(step, {}).get("grad_norm", 0.0)))
+    norms = run.courses.by_step("grad_norm")
+    spike = max(usable, key=lambda step: norms.get(step, 0.0) if math.isfinite(norms.get(step, 0.0)) else math.inf)
     if spike not in chosen:
         chosen.remove(min(chosen[1:-1], key=lambda step: abs(step - spike)))
     return tuple(sorted({*chosen, spike}))
-
-
-def _spike_size(grad_norm: float) -> float:
-    return grad_norm if math.isfinite(grad_norm) else math.inf
 
 
 def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Unavailable) -> Iterator[MeasuredStep]:

@@ -35,7 +35,6 @@ from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.step_metrics import StepMetrics
 from gradscope.say import as_ranges
 
 _NAMES: tuple[tuple[str, ...], ...] = (
@@ -52,12 +51,10 @@ Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 def courses_of(run: Run) -> Courses:
     """The logged courses of these numbers, each by one of its names; what no step has is left out."""
     found: dict[str, dict[int, float]] = {}
-    metrics = StepMetrics.of(run.metrics)
     for names in _NAMES:
-        logged = metrics.columns
-        chosen = next((name for last in names for name in logged if name.rpartition("/")[2] == last), None)
+        chosen = next((name for last in names for name in run.courses.columns if name.rpartition("/")[2] == last), None)
         if chosen is not None:
-            found[chosen] = metrics.by_step(chosen)
+            found[chosen] = run.courses.by_step(chosen)
     return found
 
 
@@ -266,14 +263,11 @@ def measure_spike(
     chosen = outstanding_step(courses) if step is None else step
     if chosen not in run.updates and chosen not in run.metrics:
         raise InputError(
-            f"{run.source.path} has nothing of step {chosen}.", hint=f"It has steps {_ends(run.every_step)}."
+            f"{run.source.path} has nothing of step {chosen}.",
+            hint=f"It has steps {f'{min(run.every_step)} to {max(run.every_step)}'}.",
         )
     measured = _measured(run, chosen, tokens, engine or EngineOptions(), progress)
     return _report(run, chosen, courses, measured, was_named=step is not None)
-
-
-def _ends(steps: Sequence[int]) -> str:
-    return f"{min(steps)} to {max(steps)}"
 
 
 def _measured(
@@ -301,9 +295,8 @@ def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) ->
     That is the chance of one step. One that was searched for among all steps stands out by its courses alone.
     """
     others = [name for name in run.metrics.get(step, {}) if name not in courses]
-    metrics = StepMetrics.of(run.metrics)
     for name in others:
-        found = metric_at(name, metrics.by_step(name), step, num_chosen_from=len(others))
+        found = metric_at(name, run.courses.by_step(name), step, num_chosen_from=len(others))
         if abs(found.deviation.value or 0.0) > (found.by_chance.value or math.inf):
             yield replace(found, is_unusual=stands_out)
 

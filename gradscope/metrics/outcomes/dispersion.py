@@ -184,7 +184,9 @@ def _moments(sizes: Counts, passing: int) -> tuple[float, float]:
         of_both = _falling(float(passing), passed) * _falling(total - passing, failed)
         return falling_sizes * of_both / _falling(total, passed + failed)
 
-    of_two, of_three, of_four = (_falling_sizes(distinct, order) for order in (2, 3, 4))
+    of_two, of_three, of_four = (
+        np.asarray(np.prod(distinct[:, None] - np.arange(order), axis=1), dtype=np.float64) for order in (2, 3, 4)
+    )
     pairs, triples, fours = (float(groups @ falling) for falling in (of_two, of_three, of_four))
     mean = joint(1, 1, pairs)
     same = mean + joint(2, 1, triples) + joint(1, 2, triples) + joint(2, 2, fours)
@@ -194,10 +196,6 @@ def _moments(sizes: Counts, passing: int) -> tuple[float, float]:
 
 def _falling(number: float, order: int) -> float:
     return float(np.prod(number - np.arange(order)))
-
-
-def _falling_sizes(sizes: Counts, order: int) -> Array:
-    return np.asarray(np.prod(sizes[:, None] - np.arange(order), axis=1), dtype=np.float64)
 
 
 def _deal(strata: list[tuple[Counts, int]], seed: int) -> Counts:

@@ -268,7 +268,8 @@ def _shares(means: Sequence[Estimate], units: Array) -> tuple[Estimate, ...]:
     num_whole = 2 * len(units) - above - below
     whole = (num_whole == len(units)) & bool(np.all(weights == weights[0]))
     rare = (len(units) < FEW_UNITS) | (np.minimum(above, below) < FEW_INFORMATIVE)
-    num_effective, shares = _effective_units(weights), list[Estimate]()
+    num_effective = float(weights.sum() ** 2 / np.sum(weights**2))  # Kish's: J where all weigh the same
+    shares: list[Estimate] = []
     for mean, by_wilson in zip(means, (whole | rare).tolist(), strict=True):
         value = mean.value or 0.0
         ends = wilson_interval(value, num_effective)
@@ -278,11 +279,6 @@ def _shares(means: Sequence[Estimate], units: Array) -> tuple[Estimate, ...]:
             ends = max(mean.ends[0], ends[0]), min(mean.ends[1], ends[1])
         shares.append(_estimate(value, ends, len(units)))
     return tuple(shares)
-
-
-def _effective_units(weights: Array) -> float:
-    """Kish's effective number of units: J where all weigh the same."""
-    return float(weights.sum() ** 2 / np.sum(weights**2))
 
 
 def _estimate(value: float, ends: Interval | None, num_units: int) -> Estimate:

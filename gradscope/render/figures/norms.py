@@ -23,8 +23,7 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
         f"The recomputed gradient norm matches at {_num_matches(report)} steps",
         f"{metric('grad_norm').formula}; error = |recomputed - logged| / |logged|\n{_coverage(report)}",
         height=4.8,
-        rows=2,
-        height_ratios=[1.7, 1],
+        heights=(1.7, 1),
         hspace=0.16,
         right=1.25,
     )
@@ -92,7 +91,7 @@ def draw_spike(report: SpikeReport) -> dict[str, Figure]:
         _spike_finding(report, name),
         "median of the up to 50 steps around it; below, what is left of the norm without its worst rollouts",
         height=4.8 if report.removals else 2.8,
-        rows=2 if report.removals else 1,
+        heights=(1, 1) if report.removals else (1,),
         hspace=0.5,
         right=1.25,
         share_x=False,

@@ -34,8 +34,7 @@ def draw_pass_at_k(report: PassAtKReport) -> dict[str, Figure]:
         _finding(report),
         f"pass@k = {metric('pass_at_k').formula}; bands: 95 %, resampling prompts",
         height=5.4 if compared else 4.0,
-        rows=2 if compared else 1,
-        height_ratios=[2.1, 1] if compared else None,
+        heights=(2.1, 1) if compared else (1,),
         right=label_room([*names, _pair(report.comparison)] if report.comparison else names),
         hspace=0.14,
     )

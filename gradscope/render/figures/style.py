@@ -101,11 +101,10 @@ def new_figure(
     *,
     width: float = 7.2,
     height: float = 4.2,
-    rows: int = 1,
+    heights: Sequence[float] = (1,),
     columns: int = 1,
     right: float = 1.15,
     hspace: float = 0.35,
-    height_ratios: Sequence[float] | None = None,
     panel_titles: bool = False,
     share_x: bool = True,
 ) -> tuple[Figure, list[Axes]]:
@@ -113,6 +112,7 @@ def new_figure(
 
     Args:
         subtitle: Formula and what the numbers were computed from; each line is wrapped to the figure's width.
+        heights: Of the rows of axes, beside each other.
         right: Inches to the right of the axes; width and height are inches, too.
         hspace: Gap between rows, in axes heights.
     """
@@ -124,7 +124,7 @@ def new_figure(
     below = _TITLE_LINE * (len(headings) - 1)
     head = _HEAD + below + _LINE * (len(lines) - 1 + panel_titles)
     grid = figure.subplots(
-        rows,
+        len(heights),
         columns,
         squeeze=False,
         sharex=share_x,
@@ -135,7 +135,7 @@ def new_figure(
             "top": 1 - head / height,
             "hspace": hspace,
             "wspace": 0.18,
-            "height_ratios": height_ratios,
+            "height_ratios": heights,
         },
     )
     left = 0.18 / width

@@ -30,11 +30,7 @@ def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
         (
             _headline(report),
             *report.findings,
-            *(
-                # the command that looks closer stands below the answer
-                f"{one.metric}: {one.estimate.undefined or (one.advice if one.command else one.next_step) or one.meaning}"
-                for one in open_ones
-            ),
+            *(f"{one.metric}: {one.estimate.undefined or _advice(one) or one.meaning}" for one in open_ones),
         ),
         _answer(report),
         facts=losses([report.source]),
@@ -42,6 +38,11 @@ def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
         show=show,
         tone=_TONES[report.outcome],
     )
+
+
+def _advice(verdict: Verdict) -> str:
+    """What to do, without the command that looks closer: it stands below the answer."""
+    return verdict.advice if verdict.command else verdict.next_step
 
 
 def _headline(report: CheckReport) -> str:

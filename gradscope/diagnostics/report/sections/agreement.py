@@ -206,9 +206,9 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
         return replace(section, findings=(*section.findings, *more.findings), tables=(*section.tables, *more.tables))
     if gaps:
         return _compared(gaps, inputs)
-    metrics = {step: inputs.run.metrics.get(step, {}) for step in inputs.run.steps}
-    names = sorted({name for values in metrics.values() for name in values if "sampling_logp" in name})
-    if names:
+    names = sorted(name for name in inputs.run.courses.columns if "sampling_logp" in name)
+    metrics = {step: inputs.run.metrics.get(step, {}) for step in inputs.run.steps if names}
+    if any(name in values for values in metrics.values() for name in names):
         return _as_logged(metrics, names)
     if inputs.logged.sampler.set_aside.keys() - {NO_SAMPLER}:
         return missing_part("sampler", inputs.logged.sampler, anchor="agreement")

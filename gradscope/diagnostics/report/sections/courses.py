@@ -324,7 +324,7 @@ def _truncation(run: Run, ends: Ends) -> str:
         mass = ends.frac_advantage
         return f"{text}." if mass is None else f"{text}; they hold {percent(mass)} of the summed absolute advantages."
     name = "completions/clipped_ratio"
-    ratios = [values[name] for values in run.metrics.values() if name in values]
+    ratios = run.courses.course(name)[1].tolist()
     if ratios:
         mean = number(sum(ratios) / len(ratios), percent)
         return (
