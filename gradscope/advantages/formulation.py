@@ -108,13 +108,12 @@ def advantage_formulation(
         min_group_size: Fewest rollouts of a group that it is for.
         by_step: Whether it gets all groups of a step at once, a list of N arrays [G], and returns as many.
 
-    Example:
-        >>> @advantage_formulation(min_group_size=2)
-        ... def centered(rewards):
-        ...     '''r - median(r)'''
-        ...     return rewards - np.median(rewards)
-        >>> centered(np.array([1.0, 0.0, 0.0])).tolist()
-        [1.0, 0.0, 0.0]
+    >>> @advantage_formulation(min_group_size=2)
+    ... def centered(rewards):
+    ...     '''r - median(r)'''
+    ...     return rewards - np.median(rewards)
+    >>> centered(np.array([1.0, 0.0, 0.0])).tolist()
+    [1.0, 0.0, 0.0]
     """
 
     def mark(function: Function) -> Function:
@@ -127,9 +126,8 @@ def advantage_formulation(
 def is_in_file(name: str) -> bool:
     """Whether a name is of a function in a file, ``<path>.py:<function>``, whether or not there is one.
 
-    Example:
-        >>> is_in_file("my.py:centered"), is_in_file("grpo")
-        (True, False)
+    >>> is_in_file("my.py:centered"), is_in_file("grpo")
+    (True, False)
     """
     path, colon, function = name.rpartition(":")
     return bool(colon and function) and path.endswith(".py")

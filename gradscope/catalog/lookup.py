@@ -67,9 +67,8 @@ def metric(name: str) -> Metric:
     Raises:
         UsageError: There is no such metric; the hint names the nearest ones.
 
-    Example:
-        >>> metric("effective_rank").formula
-        'exp H(q), q_i = s_i / sum(s), H(q) = -sum(q log q)'
+    >>> metric("effective_rank").formula
+    'exp H(q), q_i = s_i / sum(s), H(q) = -sum(q log q)'
     """
     resolved = catalog_name(name)
     if resolved in CATALOG:
@@ -85,9 +84,8 @@ def search(text: str) -> list[Metric]:
     Those that hold more of the words come first; then names before titles before texts; of those that fit equally well,
     the essential ones.
 
-    Example:
-        >>> search("zero std")[0].name
-        'frac_reward_zero_std'
+    >>> search("zero std")[0].name
+    'frac_reward_zero_std'
     """
     words = re.findall(r"[a-z0-9@^]+", text.lower())
     scores = {name: [_fit(entry, word) for word in words] for name, entry in CATALOG.items()}
@@ -106,9 +104,8 @@ def _fit(entry: Metric, word: str) -> int:
 def definitions(*names: str) -> dict[str, str]:
     """The formulas that a document prints beside its numbers.
 
-    Example:
-        >>> definitions("pass@8")
-        {'pass@8': 'mean over prompts of 1 - C(n-c, k) / C(n, k)'}
+    >>> definitions("pass@8")
+    {'pass@8': 'mean over prompts of 1 - C(n-c, k) / C(n, k)'}
     """
     return {name: metric(name).formula for name in names}
 
@@ -116,9 +113,8 @@ def definitions(*names: str) -> dict[str, str]:
 def catalog_name(name: str) -> str:
     """The entry that a name stands for: ``pass_at_k`` for ``pass@<k>``, ``pass_hat_k`` for ``pass^<k>``, else the name.
 
-    Example:
-        >>> catalog_name("pass@16"), catalog_name("pass^4"), catalog_name("stable_rank")
-        ('pass_at_k', 'pass_hat_k', 'stable_rank')
+    >>> catalog_name("pass@16"), catalog_name("pass^4"), catalog_name("stable_rank")
+    ('pass_at_k', 'pass_hat_k', 'stable_rank')
     """
     budget = _BUDGET.fullmatch(name)
     if budget is None:
@@ -132,9 +128,8 @@ def range_of(name: str) -> tuple[float, float]:
     Raises:
         UsageError: There is no such metric.
 
-    Example:
-        >>> range_of("pass@16"), range_of("grad_norm"), range_of("effective_rank")
-        ((0.0, 1.0), (0.0, inf), (1.0, inf))
+    >>> range_of("pass@16"), range_of("grad_norm"), range_of("effective_rank")
+    ((0.0, 1.0), (0.0, inf), (1.0, inf))
     """
     ends = _RANGE.fullmatch(metric(name).range)
     low, high = (None, None) if ends is None else ends.groups()
@@ -144,9 +139,8 @@ def range_of(name: str) -> tuple[float, float]:
 def budget_of(name: str) -> int | None:
     """The k of ``pass@<k>`` or ``pass^<k>``; None for any other name.
 
-    Example:
-        >>> budget_of("pass@16"), budget_of("stable_rank")
-        (16, None)
+    >>> budget_of("pass@16"), budget_of("stable_rank")
+    (16, None)
     """
     budget = _BUDGET.fullmatch(name)
     return None if budget is None else int(budget[2])
@@ -155,8 +149,7 @@ def budget_of(name: str) -> int | None:
 def near_names(name: str, names: Iterable[str]) -> list[str]:
     """At most three of the names that exist which a mistyped one was probably meant to be, the nearest first.
 
-    Example:
-        >>> near_names("effective_rnk", CATALOG)[0]
-        'effective_rank'
+    >>> near_names("effective_rnk", CATALOG)[0]
+    'effective_rank'
     """
     return difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)

@@ -74,9 +74,8 @@ def raise_limits(path: Path) -> str:
 def in_mib(size: int) -> str:
     """A size in a message, in whole MiB.
 
-    Example:
-        >>> in_mib(256 << 20)
-        '256 MiB'
+    >>> in_mib(256 << 20)
+    '256 MiB'
     """
     return f"{size >> 20} MiB"
 

@@ -30,11 +30,10 @@ _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 def plain(text: str, *, limit: int | None = None) -> str:
     r"""A text as one line of visible characters, others as backslash escapes, with an ellipsis beyond the limit.
 
-    Example:
-        >>> plain("a\x1b[31mb")
-        'a\\x1b[31mb'
-        >>> plain("a long prompt", limit=7)
-        'a long…'
+    >>> plain("a\x1b[31mb")
+    'a\\x1b[31mb'
+    >>> plain("a long prompt", limit=7)
+    'a long…'
     """
     safe = "".join(_visible(character) for character in text)
     if limit is not None and len(safe) > limit:
@@ -108,9 +107,8 @@ def format_number(value: float, style: Style) -> str:
 
     Three decimals for shares, and an exponent where these would read as zero; two for ranks.
 
-    Example:
-        >>> format_number(0.4125, "share"), format_number(1.8e-5, "share"), format_number(-0.25, "gap")
-        ('0.412', '1.8e-05', '-0.250')
+    >>> format_number(0.4125, "share"), format_number(1.8e-5, "share"), format_number(-0.25, "gap")
+    ('0.412', '1.8e-05', '-0.250')
     """
     if not math.isfinite(value):
         return non_finite_word(value)

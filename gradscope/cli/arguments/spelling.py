@@ -42,10 +42,9 @@ def fitting_hint(hint: str, arguments: Sequence[str], options: Mapping[str, froz
 
     Options of other programs are left alone.
 
-    Example:
-        >>> options = {"passk": frozenset({"--k"}), "compare": frozenset()}
-        >>> fitting_hint("Use --k 1.", ["compare", "runs"], options)
-        'Use --k 1. (--k is an option of `gradscope passk`, not of `gradscope compare`.)'
+    >>> options = {"passk": frozenset({"--k"}), "compare": frozenset()}
+    >>> fitting_hint("Use --k 1.", ["compare", "runs"], options)
+    'Use --k 1. (--k is an option of `gradscope passk`, not of `gradscope compare`.)'
     """
     running = next((argument for argument in arguments if argument in options), None)
     if running is None:

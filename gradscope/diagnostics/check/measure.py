@@ -266,9 +266,8 @@ _LEAST_SHARE = 0.5
 def prompt_key(prompt_id: str) -> str:
     """A prompt's name in a baseline: twelve digits of its SHA-256, because a prompt id may be the whole prompt.
 
-    Example:
-        >>> prompt_key("3+6=?")
-        '676893b77726'
+    >>> prompt_key("3+6=?")
+    '676893b77726'
     """
     return hashlib.sha256(prompt_id.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 

@@ -11,7 +11,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,6 +104,9 @@ def needs_only_rewards(name: str) -> bool:
     metric, _ = split_metric(name)
     entry = CATALOG.get(metric)
     return entry is None or entry.command in ("degeneracy", "passk", "spike")
+
+
+Made = TypeVar("Made")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -231,7 +234,7 @@ class MetricValues:
             return None
         return {step: value for step, value in rows.items() if value is not None}
 
-    def _once(self, command: str, make: Callable[[], Any]) -> Any:
+    def _once(self, command: str, make: Callable[[], Made]) -> Made:
         if command not in self.cache:
             try:
                 self.cache[command] = make()
@@ -239,16 +242,15 @@ class MetricValues:
                 self.cache[command] = error
         if isinstance(self.cache[command], GradscopeError):
             raise self.cache[command]
-        return self.cache[command]
+        return cast(Made, self.cache[command])
 
     def degeneracy(self) -> DegeneracyReport:
         """Groups without a gradient, over the whole log."""
         threshold, reward = self.success_threshold, self.reward
-        report: DegeneracyReport = self._once(
+        return self._once(
             "degeneracy",
             lambda: degeneracy_of_run(self.run, success_threshold=threshold, reward=reward, resampling=self.resampling),
         )
-        return report
 
     def _of_groups(self, entry: Metric) -> MetricValue:
         report = self.degeneracy()
@@ -297,7 +299,7 @@ class MetricValues:
         return MetricValue(estimate=estimate, subject=f"{entry.name} of the log", hint=_see(entry.name))
 
     def _pass_at_k(self, name: str) -> MetricValue:
-        samples: Samples = self._once("samples", self._samples)
+        samples = self._once("samples", self._samples)
         budget = budget_of(name) or 1
         row = pass_at_k_of_samples([samples], ks=[budget], resampling=self.resampling).tables[0].rows[0]
         estimate = row.pass_at_k if catalog_name(name) == "pass_at_k" else row.pass_hat_k
@@ -326,8 +328,7 @@ class MetricValues:
 
     def _gradient(self, entry: Metric) -> MetricValue:
         rows: RowKind = "token" if is_of_tokens(entry) else "rollout"
-        report: RankReport = self._once(f"rank {rows}", lambda: self._measured_rank(rows))
-        estimate, subject = rank_number(report, entry)
+        estimate, subject = rank_number(self._once(f"rank {rows}", lambda: self._measured_rank(rows)), entry)
         return MetricValue(estimate=estimate, subject=subject, hint=_see(entry.name))
 
     def _measured_rank(self, rows: RowKind) -> RankReport:
@@ -355,10 +356,9 @@ class MetricValues:
         """The replay of some steps; None: of all."""
         from gradscope.diagnostics.replay.measure import replay_run
 
-        report: ReplayReport = self._once(
+        return self._once(
             f"replay {steps}", lambda: replay_run(self.run.path, steps=steps, read=self.read, engine=self.engine)
         )
-        return report
 
     def _replay(self, entry: Metric) -> MetricValue:
         if entry.path == entry.name:

@@ -58,9 +58,8 @@ class Selector:
     def choose(self, steps: Sequence[int]) -> tuple[int, ...]:
         """Those of a run's ascending steps that are meant; a share is rounded up, so that it is never none of several.
 
-        Example:
-            >>> Selector(steps="last20%", aggregate="mean").choose(range(1, 12))
-            (9, 10, 11)
+        >>> Selector(steps="last20%", aggregate="mean").choose(range(1, 12))
+        (9, 10, 11)
         """
         if self.steps == "all":
             return tuple(steps)
@@ -75,11 +74,10 @@ class Selector:
 def split_metric(text: str) -> tuple[str, Selector | None]:
     """A metric and its selector; the text itself and None where what follows the last ``@`` is none.
 
-    Example:
-        >>> split_metric("grad_norm@5-20:max")
-        ('grad_norm', Selector(steps='5-20', aggregate='max'))
-        >>> split_metric("pass@8")
-        ('pass@8', None)
+    >>> split_metric("grad_norm@5-20:max")
+    ('grad_norm', Selector(steps='5-20', aggregate='max'))
+    >>> split_metric("pass@8")
+    ('pass@8', None)
     """
     name, _, words = text.rpartition("@")
     parts = _SELECTOR.fullmatch(f"all:{words}" if words in get_args(Aggregate) else words)
@@ -97,14 +95,13 @@ def silence(known: Sequence[int], asked: Sequence[int], windows: Mapping[int, in
     how many steps metrics are means, for one that was logged once. Rollouts of a step may be missing where another file
     took their name, so not always all steps must have it.
 
-    Example:
-        >>> silence([1, 2], range(1, 9), {}, "last")
-        'is last known at step 2, and the run goes on to step 8'
-        >>> silence([1, 2, 7, 8], range(1, 9), {}, "all")
-        'is not known at steps 3 to 6'
-        >>> silence([5, 6, 7, 8], range(1, 9), {}, "all")
-        'is not known at steps 1 to 4'
-        >>> silence([10, 20], range(1, 26), {}, "all")
+    >>> silence([1, 2], range(1, 9), {}, "last")
+    'is last known at step 2, and the run goes on to step 8'
+    >>> silence([1, 2, 7, 8], range(1, 9), {}, "all")
+    'is not known at steps 3 to 6'
+    >>> silence([5, 6, 7, 8], range(1, 9), {}, "all")
+    'is not known at steps 1 to 4'
+    >>> silence([10, 20], range(1, 26), {}, "all")
     """
     if not known or not asked:
         return None
@@ -168,9 +165,8 @@ def parse_requirement(text: str) -> Requirement:
     Raises:
         UsageError: The text does not read so, the operator is none, or the limit is not a finite number.
 
-    Example:
-        >>> parse_requirement("pass@8 >= 0.25")
-        Requirement(metric='pass@8', op='>=', limit=0.25)
+    >>> parse_requirement("pass@8 >= 0.25")
+    Requirement(metric='pass@8', op='>=', limit=0.25)
     """
     parts = _GRAMMAR.fullmatch(text)
     if parts is None:

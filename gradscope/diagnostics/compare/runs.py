@@ -183,9 +183,8 @@ def on_common_steps(first: ComparedRun, second: ComparedRun) -> tuple[ComparedRu
 def drawdown(rewards: NDArray[np.float64]) -> float:
     """The largest fall from one tenth of a run to a later one, max over s < t of (R_s - R_t), of mean rewards, [S].
 
-    Example:
-        >>> round(drawdown(np.array([0.0, 0.5, 0.2, 0.9, 0.6])), 2)
-        0.3
+    >>> round(drawdown(np.array([0.0, 0.5, 0.2, 0.9, 0.6])), 2)
+    0.3
     """
     parts = np.array([part.mean() for part in np.array_split(rewards, min(_DRAWDOWN_PARTS, len(rewards)))])
     return float(np.max(np.maximum.accumulate(parts) - parts))

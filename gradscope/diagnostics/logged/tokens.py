@@ -64,9 +64,8 @@ def logged_value(value: float) -> float | None:
 def logged_estimate(value: float) -> Estimate:
     """A logged number, without an interval; undefined where it is not finite, or too large to add up.
 
-    Example:
-        >>> logged_estimate(0.5).value, logged_estimate(math.nan).undefined
-        (0.5, 'the trainer logged NaN')
+    >>> logged_estimate(0.5).value, logged_estimate(math.nan).undefined
+    (0.5, 'the trainer logged NaN')
     """
     if abs(value) < _LARGEST:
         return Estimate.exact(value)
@@ -77,9 +76,8 @@ def logged_estimate(value: float) -> Estimate:
 def mean_as_logged(values: Mapping[int, float]) -> Estimate:
     """The mean over steps of a logged number; undefined where one of them is.
 
-    Example:
-        >>> mean_as_logged({1: 0.5, 2: 1.5}).value, mean_as_logged({1: 0.5, 2: math.inf}).undefined
-        (1.0, 'the trainer logged Infinity at step 2')
+    >>> mean_as_logged({1: 0.5, 2: 1.5}).value, mean_as_logged({1: 0.5, 2: math.inf}).undefined
+    (1.0, 'the trainer logged Infinity at step 2')
     """
     numbers = list(values.values())
     return _first_undefined(values) or mean_of_steps(numbers, numbers)

@@ -418,9 +418,8 @@ def _evaluation(log: EvaluationLog, scorer: str | None, mean: Estimate, run: Run
 def default_ks(num_samples: int) -> list[int]:
     """Powers of two and the usual budgets up to the largest n, and n itself, ascending.
 
-    Example:
-        >>> default_ks(12)
-        [1, 2, 4, 5, 8, 10, 12]
+    >>> default_ks(12)
+    [1, 2, 4, 5, 8, 10, 12]
     """
     powers = {2**exponent for exponent in range(num_samples.bit_length())}
     return sorted({k for k in powers | set(USUAL_KS) if k <= num_samples} | {num_samples})

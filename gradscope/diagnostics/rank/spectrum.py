@@ -73,10 +73,9 @@ def spectrum_of(
 def ranks_of(values: Array, floor: float) -> Ranks:
     """Every rank of the catalogue, from all singular values, [N]; those up to ``floor`` are arithmetic.
 
-    Example:
-        >>> ranks = ranks_of(np.array([3.0, 3.0, 1e-9]), 1e-6)
-        >>> round(ranks.stable_rank.value, 6), ranks.numerical_rank.value
-        (2.0, 2.0)
+    >>> ranks = ranks_of(np.array([3.0, 3.0, 1e-9]), 1e-6)
+    >>> round(ranks.stable_rank.value, 6), ranks.numerical_rank.value
+    (2.0, 2.0)
     """
     return Ranks(
         effective_rank=effective_rank(values),
@@ -255,9 +254,8 @@ def profile(values: ArrayLike) -> tuple[float, ...]:
 
     Zero matrices do not count; empty where all are zero.
 
-    Example:
-        >>> profile([[3.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
-        (0.625, 0.375)
+    >>> profile([[3.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+    (0.625, 0.375)
     """
     array = np.asarray(values, dtype=np.float64)
     total = array.sum(axis=-1)

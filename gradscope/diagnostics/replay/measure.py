@@ -208,9 +208,8 @@ _CARRIED = ("device", "dtype", "precision", "batch_tokens")  # engine options th
 def equivalent_check(path: str | Path, steps: Sequence[int] | None, read: ReadOptions, engine: EngineOptions) -> str:
     """The ``gradscope check`` command, a line for a shell, that asks what a replay of these steps (None: of all) does.
 
-    Example:
-        >>> equivalent_check("my-run", (1, 2, 3, 6), ReadOptions(), EngineOptions())
-        "gradscope check my-run --require 'frac_replay_mismatch@1-3,6 == 0'"
+    >>> equivalent_check("my-run", (1, 2, 3, 6), ReadOptions(), EngineOptions())
+    "gradscope check my-run --require 'frac_replay_mismatch@1-3,6 == 0'"
     """
     selector = "" if steps is None else f"@{_ranges(steps)}"
     options = [word for flag, value in (*read.spelled(), *_spelled(engine)) for word in (flag, value)]

@@ -30,7 +30,8 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
-from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, RunIndex, RunSummary, Series
+from gradscope.render.views.view import table_of
+from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, RunIndex, RunSummary, Series
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, groups_of_steps, reward_table, sizes_of
 from gradscope.rollouts.places.fetch import fetched, names_of
@@ -346,11 +347,8 @@ def _table(first: str, rows: Sequence[_Row], steps: Sequence[int]) -> ReportTabl
     ]
     names = ("what", *(("run",) * many), first, "the run" if many else others[0] if others else "", "difference")
     over = f"Over {len(steps)} steps" if len(steps) > 1 else f"Step {steps[0]}"
-    return ReportTable(
-        caption=f"{over}, 95 % intervals; difference: the later run minus {first}",
-        columns=tuple(ReportColumn(title=name) for name in names),
-        rows=tuple(cells),
-    )
+    caption = f"{over}, 95 % intervals; difference: the later run minus {first}"
+    return table_of(caption, [(name, "text") for name in names], cells)
 
 
 def _said(estimate: Estimate, title: str, *, signed: bool = False) -> str:
@@ -466,13 +464,13 @@ def _settings(runs: Sequence[NamedRun]) -> ReportSection:
     more = ", ..." if len(differing) > 6 else ""
     attribution = ["What differs between the runs may be due to any of them."] if len(differing) > 1 else []
     rows = tuple((key, *(values.get(key, _NOT_TOLD) for values in known)) for key in differing)
-    columns = (ReportColumn(title="setting"), *(ReportColumn(title=one.name) for one in runs))
+    titles = ("setting", *(one.name for one in runs))
     return ReportSection(
         name=name,
         question=question,
         severity="unknown" if untold else "look" if len(differing) > 1 else "fine",
         findings=(f"{said}{more}.", *attribution, *others),
-        tables=(ReportTable(caption="As the logs tell them", columns=columns, rows=rows),) if rows else (),
+        tables=(table_of("As the logs tell them", [(title, "text") for title in titles], rows),) if rows else (),
     )
 
 

@@ -343,9 +343,8 @@ def repeated_ngrams(items: Sequence[Hashable], *, length: int = NGRAM) -> float 
 
     From 0 (no run twice) to almost 1 (one run over and over), of token ids or words [T]; None where there is no run.
 
-    Example:
-        >>> repeated_ngrams("a b c d a b c d".split()), repeated_ngrams("a b c d e f g h".split())
-        (0.19999999999999996, 0.0)
+    >>> repeated_ngrams("a b c d a b c d".split()), repeated_ngrams("a b c d e f g h".split())
+    (0.19999999999999996, 0.0)
     """
     runs = [tuple(items[at : at + length]) for at in range(len(items) - length + 1)]
     return 1 - len(set(runs)) / len(runs) if runs else None

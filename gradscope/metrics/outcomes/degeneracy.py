@@ -240,11 +240,10 @@ def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, res
     Each group has its step, its prompt and whether its rewards are all equal, [J] each. Two groups of a prompt at one
     step are one visit: the later one is looked at. Each number is undefined where nothing tells it.
 
-    Example:
-        >>> steps, prompts = [1, 1, 2, 2] * 6, [f"{place // 4}{place % 2}" for place in range(24)]
-        >>> found = dead_persistence(steps, prompts, [True, False] * 12, resampling=Resampling(num_resamples=50))
-        >>> found.after_dead.value, found.after_live.value, found.num_returns
-        (1.0, 0.0, 12)
+    >>> steps, prompts = [1, 1, 2, 2] * 6, [f"{place // 4}{place % 2}" for place in range(24)]
+    >>> found = dead_persistence(steps, prompts, [True, False] * 12, resampling=Resampling(num_resamples=50))
+    >>> found.after_dead.value, found.after_live.value, found.num_returns
+    (1.0, 0.0, 12)
     """
     times, (names, index) = np.asarray(step), np.unique(np.asarray(prompt), return_inverse=True)
     order = np.lexsort((times, index.reshape(-1)))

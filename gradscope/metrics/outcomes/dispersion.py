@@ -54,10 +54,9 @@ def dispersion_test(
 
     Each group has n, c and its stratum, its step, [J] each. Undefined where no deal could change anything.
 
-    Example:
-        >>> test = dispersion_test([4] * 8, [0, 4] * 4, [1] * 8)
-        >>> round(test.z.value, 2), test.p_value.value
-        (7.28, 0.0005)
+    >>> test = dispersion_test([4] * 8, [0, 4] * 4, [1] * 8)
+    >>> round(test.z.value, 2), test.p_value.value
+    (7.28, 0.0005)
     """
     n, c = np.asarray(num_samples, dtype=np.int64), np.asarray(num_passing, dtype=np.int64)
     strata = [(n[rows], int(c[rows].sum())) for rows in _rows_by(np.asarray(stratum))]
@@ -88,9 +87,8 @@ def estimate_rate_variance(
     flips would; undefined for a single group. Where fewer than 6 prompts have two rollouts of the rarer outcome, the
     interval is that of the mean of their pairs, by Wilson's score.
 
-    Example:
-        >>> estimate_rate_variance([2, 2], [0, 2], ["a", "b"], resampling=Resampling(num_resamples=100)).value
-        0.5
+    >>> estimate_rate_variance([2, 2], [0, 2], ["a", "b"], resampling=Resampling(num_resamples=100)).value
+    0.5
     """
     n = np.asarray(num_samples, dtype=np.float64)
     if len(n) < 2:

@@ -106,9 +106,8 @@ class InflatedBeta:
     def chances(self, num_samples: int) -> Array:
         """The distribution of counts: chance of each number c = 0 ... n of passing samples, [n + 1].
 
-        Example:
-            >>> InflatedBeta(a=1.0, b=1.0, at_zero=0.2).chances(3).round(4).tolist()
-            [0.4, 0.2, 0.2, 0.2]
+        >>> InflatedBeta(a=1.0, b=1.0, at_zero=0.2).chances(3).round(4).tolist()
+        [0.4, 0.2, 0.2, 0.2]
         """
         c = np.arange(num_samples + 1)
         inner = np.exp(_log_beta_binomial(np.full(len(c), num_samples), c, np.array(self.a), np.array(self.b)))
@@ -134,12 +133,11 @@ def fit_inflated_beta(counts: PassCounts) -> InflatedBeta:
     Of the four choices (no inflation, at 0, at 1, at both) the one with the least Bayesian information criterion is
     taken (Schwarz 1978): -2 log likelihood + parameters times log J.
 
-    Example:
-        >>> fitted = fit_inflated_beta(PassCounts.of([4] * 5, [0, 1, 2, 3, 4]))
-        >>> round(fitted.a, 2), round(fitted.b, 2), fitted.at_zero, fitted.at_one
-        (1.0, 1.0, 0.0, 0.0)
-        >>> round(fit_inflated_beta(PassCounts.of([9] * 90, [0] * 50 + [3, 4, 5, 6] * 10)).at_zero, 2)
-        0.55
+    >>> fitted = fit_inflated_beta(PassCounts.of([4] * 5, [0, 1, 2, 3, 4]))
+    >>> round(fitted.a, 2), round(fitted.b, 2), fitted.at_zero, fitted.at_one
+    (1.0, 1.0, 0.0, 0.0)
+    >>> round(fit_inflated_beta(PassCounts.of([9] * 90, [0] * 50 + [3, 4, 5, 6] * 10)).at_zero, 2)
+    0.55
     """
     fits = [_best_fit(counts, np.array(inflated)) for inflated in ((0, 0), (1, 0), (0, 1), (1, 1))]
     num_groups = float(counts.weight.sum())
@@ -149,10 +147,9 @@ def fit_inflated_beta(counts: PassCounts) -> InflatedBeta:
 def fit_npmle(counts: PassCounts) -> GridMixture:
     """The distribution of pass rates of maximum likelihood among all distributions on a grid (Laird 1978), by EM.
 
-    Example:
-        >>> fitted = fit_npmle(PassCounts.of([200] * 4, [0, 0, 200, 200]))
-        >>> round(float(fitted.weights[fitted.points <= 0.001].sum()), 2), round(float(fitted.weights[-1]), 2)
-        (0.5, 0.5)
+    >>> fitted = fit_npmle(PassCounts.of([200] * 4, [0, 0, 200, 200]))
+    >>> round(float(fitted.weights[fitted.points <= 0.001].sum()), 2), round(float(fitted.weights[-1]), 2)
+    (0.5, 0.5)
     """
     points = np.sin(np.linspace(0.0, np.pi / 2, NUM_POINTS)) ** 2
     n, c = counts.num_samples[:, None], counts.num_passing[:, None]
@@ -169,9 +166,8 @@ def fit_npmle(counts: PassCounts) -> GridMixture:
 def binomial_chances(num_samples: int, pass_rate: ArrayLike) -> Array:
     """The binomial distribution: chances of c = 0 ... n passing samples, [n + 1, ...], at one or several p, [...].
 
-    Example:
-        >>> binomial_chances(2, 0.5).round(4).tolist()
-        [0.25, 0.5, 0.25]
+    >>> binomial_chances(2, 0.5).round(4).tolist()
+    [0.25, 0.5, 0.25]
     """
     p = np.asarray(pass_rate, dtype=np.float64)
     c = np.arange(num_samples + 1).reshape(-1, *([1] * p.ndim))
@@ -382,12 +378,11 @@ def fit_pass_rates(num_samples: ArrayLike, num_passing: ArrayLike, prompts: Arra
 
     Each group has n, c and its prompt, the independent unit, [J] each; None: each group is its own.
 
-    Example:
-        >>> fit_pass_rates([4] * 3, [0, 1, 2])
-        'a distribution of pass rates needs at least 10 prompts, there are 3'
-        >>> rates = fit_pass_rates([4] * 50, [0, 1, 2, 3, 4] * 10)
-        >>> round(rates.degeneracy(8).value, 3)
-        0.222
+    >>> fit_pass_rates([4] * 3, [0, 1, 2])
+    'a distribution of pass rates needs at least 10 prompts, there are 3'
+    >>> rates = fit_pass_rates([4] * 50, [0, 1, 2, 3, 4] * 10)
+    >>> round(rates.degeneracy(8).value, 3)
+    0.222
     """
     counts = PassCounts.of(num_samples, num_passing)
     labels = np.arange(len(counts.pair)) if prompts is None else cluster_numbers(prompts)
@@ -414,10 +409,9 @@ def goodness_of_fit(counts: PassCounts, shape: InflatedBeta, num_prompts: int) -
     Neighboring cells are joined until each is expected to hold five; undefined where too few are left. Groups of one
     prompt are not independent: counts are taken down to as many as there are prompts.
 
-    Example:
-        >>> counts = PassCounts.of([4] * 100, [0, 1, 2, 3, 4] * 20)
-        >>> round(goodness_of_fit(counts, fit_inflated_beta(counts), 100).value, 2)
-        1.0
+    >>> counts = PassCounts.of([4] * 100, [0, 1, 2, 3, 4] * 20)
+    >>> round(goodness_of_fit(counts, fit_inflated_beta(counts), 100).value, 2)
+    1.0
     """
     num_groups = int(counts.weight.sum())
     sizes = np.unique(counts.num_samples).tolist()

@@ -24,9 +24,8 @@ def frac_draws_all(num_samples: ArrayLike, num_marked: ArrayLike, k: int) -> Arr
     Raises:
         ValueError: A count is impossible or k exceeds a prompt's samples.
 
-    Example:
-        >>> frac_draws_all([4, 4], [3, 4], 2).tolist()
-        [0.5, 1.0]
+    >>> frac_draws_all([4, 4], [3, 4], 2).tolist()
+    [0.5, 1.0]
     """
     n, c = np.broadcast_arrays(np.asarray(num_samples), np.asarray(num_marked))
     if np.any(c < 0) or np.any(c > n):
@@ -55,9 +54,8 @@ BINARY_LEVELS = (frozenset({0.0, 1.0}), frozenset({-1.0, 1.0}))
 def binary_threshold(rewards: ArrayLike) -> float | None:
     """The success threshold, 1.0, of rewards that speak for themselves, 0/1 or -1/1; None for others, or none.
 
-    Example:
-        >>> binary_threshold([0.0, 1.0, 1.0]), binary_threshold([0.0, 0.1])
-        (1.0, None)
+    >>> binary_threshold([0.0, 1.0, 1.0]), binary_threshold([0.0, 0.1])
+    (1.0, None)
     """
     levels = set(np.unique(np.asarray(rewards, dtype=np.float64)).tolist())
     return 1.0 if levels and any(levels <= allowed for allowed in BINARY_LEVELS) else None
@@ -66,9 +64,8 @@ def binary_threshold(rewards: ArrayLike) -> float | None:
 def passes(rewards: ArrayLike, success_threshold: float) -> NDArray[np.bool_]:
     """Which rollouts pass, [...]: those whose reward reaches the threshold.
 
-    Example:
-        >>> passes([0.5, 1.0], 1.0).tolist()
-        [False, True]
+    >>> passes([0.5, 1.0], 1.0).tolist()
+    [False, True]
     """
     return np.asarray(np.asarray(rewards, dtype=np.float64) >= success_threshold - REACHES_THRESHOLD, dtype=np.bool_)
 
@@ -76,9 +73,8 @@ def passes(rewards: ArrayLike, success_threshold: float) -> NDArray[np.bool_]:
 def all_equal(rewards: Sequence[float]) -> bool:
     """Whether the finite rewards of a group, [G], are equal, so that it gives a group-mean baseline no gradient.
 
-    Example:
-        >>> all_equal([0.5, 0.5 + 1e-9]), all_equal([0.5, 0.6])
-        (True, False)
+    >>> all_equal([0.5, 0.5 + 1e-9]), all_equal([0.5, 0.6])
+    (True, False)
     """
     return max(rewards) - min(rewards) <= EQUAL_REWARDS
 
@@ -91,9 +87,8 @@ def classify_group(rewards: ArrayLike, success_threshold: float | None) -> Group
     Raises:
         ValueError: There are no rewards, or one is not finite.
 
-    Example:
-        >>> classify_group([1.0, 1.0], 1.0), classify_group([0.3, 0.3], None), classify_group([0.0, 1.0], 1.0)
-        ('all_pass', 'tied', 'mixed')
+    >>> classify_group([1.0, 1.0], 1.0), classify_group([0.3, 0.3], None), classify_group([0.0, 1.0], 1.0)
+    ('all_pass', 'tied', 'mixed')
     """
     values = np.asarray(rewards, dtype=np.float64)
     if values.ndim != 1 or not len(values) or not np.all(np.isfinite(values)):
@@ -114,9 +109,8 @@ def all_equal_unbiased(num_samples: ArrayLike, level_counts: ArrayLike, group_si
     Raises:
         ValueError: The group size is below 1, or the counts do not add up to n.
 
-    Example:
-        >>> all_equal_unbiased([4], [[2, 1, 1]], 2).round(4).tolist()
-        [0.1667]
+    >>> all_equal_unbiased([4], [[2, 1, 1]], 2).round(4).tolist()
+    [0.1667]
     """
     n, counts = np.asarray(num_samples), np.asarray(level_counts)
     if group_size < 1:
@@ -133,9 +127,8 @@ def level_counts(rewards: ArrayLike) -> NDArray[np.int64]:
 
     Ascending by reward, filled up with zeros; rewards closer than the tolerance to their neighbor share a level.
 
-    Example:
-        >>> level_counts([[0.5, 0.0, 0.5], [1.0, 1.0, 1.0]]).tolist()
-        [[1, 2], [3, 0]]
+    >>> level_counts([[0.5, 0.0, 0.5], [1.0, 1.0, 1.0]]).tolist()
+    [[1, 2], [3, 0]]
     """
     ordered = np.sort(np.asarray(rewards, dtype=np.float64), axis=-1)
     level = np.cumsum(np.diff(ordered, axis=-1, prepend=ordered[..., :1]) > EQUAL_REWARDS, axis=-1)
@@ -149,9 +142,8 @@ def level_counts(rewards: ArrayLike) -> NDArray[np.int64]:
 def iid_prediction(pass_rate: ArrayLike, group_size: ArrayLike) -> Array:
     """Degeneracy of a group of independent coin flips that all have the same p: p^G + (1-p)^G.
 
-    Example:
-        >>> float(iid_prediction(0.5, 4))
-        0.125
+    >>> float(iid_prediction(0.5, 4))
+    0.125
     """
     p, size = np.asarray(pass_rate, dtype=np.float64), np.asarray(group_size, dtype=np.float64)
     return np.asarray(p**size + (1 - p) ** size, dtype=np.float64)
@@ -163,8 +155,7 @@ def jensen_gap(degeneracy: ArrayLike, pass_rate: ArrayLike, group_size: ArrayLik
     p^G + (1-p)^G is convex in p, so prompts of unequal difficulty make more dead groups than their mean predicts
     (Jensen's inequality). For G = 2 the gap of the population is 2 Var(p_x), for G = 3 it is 3 Var(p_x).
 
-    Example:
-        >>> float(jensen_gap(1.0, 0.5, 2))
-        0.5
+    >>> float(jensen_gap(1.0, 0.5, 2))
+    0.5
     """
     return np.asarray(np.asarray(degeneracy) - iid_prediction(pass_rate, group_size), dtype=np.float64)

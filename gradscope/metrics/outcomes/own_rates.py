@@ -59,11 +59,10 @@ def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Arr
 
     Each group has its step, its prompt, its size G and its pass rate, [J] each.
 
-    Example:
-        >>> groups = np.arange(12)
-        >>> rates = own_rates(groups // 6, groups.astype(str), np.full(12, 2), np.repeat([0.0, 1.0], 6))
-        >>> rates.num_blocks, float(rates.by_step[0]), round(float(rates.over_time[0]), 4)
-        (2, 1.0, 0.5)
+    >>> groups = np.arange(12)
+    >>> rates = own_rates(groups // 6, groups.astype(str), np.full(12, 2), np.repeat([0.0, 1.0], 6))
+    >>> rates.num_blocks, float(rates.by_step[0]), round(float(rates.over_time[0]), 4)
+    (2, 1.0, 0.5)
     """
     unit = cluster_numbers(prompt)
     sizes, place = np.unique(size, return_inverse=True)
@@ -220,12 +219,11 @@ def estimate_policy_gap(
     prediction minus the one at the pooled rate. ``passing`` and ``members`` are rollouts of each policy in each group,
     [J, M].
 
-    Example:
-        >>> between_prompts, between_policies = estimate_policy_gap(
-        ...     [1, 1], [[2, 0], [0, 0]], [[2, 0], [0, 2]], ["a", "a"], resampling=Resampling(num_resamples=100)
-        ... )
-        >>> between_prompts.value, between_policies.value
-        (0.0, 0.5)
+    >>> between_prompts, between_policies = estimate_policy_gap(
+    ...     [1, 1], [[2, 0], [0, 0]], [[2, 0], [0, 2]], ["a", "a"], resampling=Resampling(num_resamples=100)
+    ... )
+    >>> between_prompts.value, between_policies.value
+    (0.0, 0.5)
     """
     rollouts = np.asarray(members, dtype=np.int64)
     compositions, index = np.unique(rollouts, axis=0, return_inverse=True)

@@ -22,9 +22,8 @@ Array = NDArray[np.float64]
 def within_groups(values: ArrayLike, groups: ArrayLike) -> Array:
     """Each value, [R], minus the mean of its group.
 
-    Example:
-        >>> within_groups([1.0, 0.0, 5.0], ["a", "a", "b"]).tolist()
-        [0.5, -0.5, 0.0]
+    >>> within_groups([1.0, 0.0, 5.0], ["a", "a", "b"]).tolist()
+    [0.5, -0.5, 0.0]
     """
     numbers = np.asarray(values, dtype=np.float64)
     _, index = np.unique(np.asarray(groups), return_inverse=True)
@@ -44,9 +43,8 @@ def correlation_within(
     Both numbers, the group and the prompt of each rollout, the unit of resampling, are [R]; without prompts each
     rollout is one. Undefined where one of the two never differs within a group.
 
-    Example:
-        >>> correlation_within([1.0, 2.0, 7.0, 9.0], [1.0, 0.0, 1.0, 0.0], ["a", "a", "b", "b"]).value
-        -0.9486832980505138
+    >>> correlation_within([1.0, 2.0, 7.0, 9.0], [1.0, 0.0, 1.0, 0.0], ["a", "a", "b", "b"]).value
+    -0.9486832980505138
     """
     x, y = within_groups(first, groups), within_groups(second, groups)
     units = cluster_sums(np.column_stack([x * y, x * x, y * y]), clusters)
@@ -65,9 +63,8 @@ def correlation_within(
 def rank_correlation_within(first: ArrayLike, second: ArrayLike, groups: ArrayLike, clusters: ArrayLike) -> Estimate:
     """The same of ranks among all, for numbers of which a few are far larger than the rest.
 
-    Example:
-        >>> rank_correlation_within([1.0, 2.0, 900.0], [0.1, 0.2, 0.3], ["a"] * 3, [1, 2, 3]).value
-        1.0
+    >>> rank_correlation_within([1.0, 2.0, 900.0], [0.1, 0.2, 0.3], ["a"] * 3, [1, 2, 3]).value
+    1.0
     """
     from scipy.stats import rankdata  # on first use: the import takes a third of a second, as long as a whole report
 
@@ -87,9 +84,8 @@ REWARDED = 0.5
 def count_incoherent(rollouts: Iterable[tuple[float, bool]]) -> tuple[int, int]:
     """Rewarded rollouts, and those of them whose reasoning has a wrong or missing step.
 
-    Example:
-        >>> count_incoherent([(1.0, True), (0.5, False), (0.49, False)])
-        (2, 1)
+    >>> count_incoherent([(1.0, True), (0.5, False), (0.49, False)])
+    (2, 1)
     """
     coherent = [is_coherent for reward, is_coherent in rollouts if reward >= REWARDED]
     return len(coherent), coherent.count(False)
@@ -100,9 +96,8 @@ def frac_incoherent(num_rewarded: int, num_incoherent: int) -> Estimate:
 
     Wilson's interval, which takes rollouts for independent.
 
-    Example:
-        >>> frac_incoherent(2, 1).value, frac_incoherent(0, 0).undefined
-        (0.5, 'no rollout was rewarded')
+    >>> frac_incoherent(2, 1).value, frac_incoherent(0, 0).undefined
+    (0.5, 'no rollout was rewarded')
     """
     if not num_rewarded:
         return Estimate.undefined_because("no rollout was rewarded")

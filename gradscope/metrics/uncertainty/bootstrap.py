@@ -68,11 +68,10 @@ def bootstrap_statistics(
     Raises:
         ValueError: There is no unit, or a number is not finite.
 
-    Example:
-        >>> shares = [[1.0, 2.0], [0.0, 2.0], [2.0, 2.0], [1.0, 2.0], [1.0, 2.0], [0.0, 2.0]]
-        >>> (ratio,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], shares)
-        >>> round(ratio.value, 4), ratio.low < ratio.value < ratio.high
-        (0.4167, True)
+    >>> shares = [[1.0, 2.0], [0.0, 2.0], [2.0, 2.0], [1.0, 2.0], [1.0, 2.0], [0.0, 2.0]]
+    >>> (ratio,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], shares)
+    >>> round(ratio.value, 4), ratio.low < ratio.value < ratio.high
+    (0.4167, True)
     """
     return _statistics_of_each(statistic, [units], within=within, resampling=resampling)[0]
 
@@ -128,10 +127,9 @@ def bootstrap_means(
     Raises:
         ValueError: There is not one cluster a row, or a share lies outside [0, 1].
 
-    Example:
-        >>> shares = bootstrap_means([[0.0, 1.0]] * 30)
-        >>> [(round(mean.low, 3), mean.value, round(mean.high, 3)) for mean in shares]
-        [(0.0, 0.0, 0.114), (0.886, 1.0, 1.0)]
+    >>> shares = bootstrap_means([[0.0, 1.0]] * 30)
+    >>> [(round(mean.low, 3), mean.value, round(mean.high, 3)) for mean in shares]
+    [(0.0, 0.0, 0.114), (0.886, 1.0, 1.0)]
     """
     table = np.asarray(values, dtype=np.float64)
     if not len(table):
@@ -175,10 +173,9 @@ def bootstrap_mean(
 ) -> Estimate:
     """One mean over rows, [rows]: :func:`bootstrap_means` for a single column.
 
-    Example:
-        >>> mean = bootstrap_mean([0.0, 1.0] * 20)
-        >>> round(mean.low, 2), mean.value, round(mean.high, 2)
-        (0.35, 0.5, 0.65)
+    >>> mean = bootstrap_mean([0.0, 1.0] * 20)
+    >>> round(mean.low, 2), mean.value, round(mean.high, 2)
+    (0.35, 0.5, 0.65)
     """
     column = np.asarray(values, dtype=np.float64).reshape(-1, 1)
     (mean,) = bootstrap_means(column, clusters, resampling=resampling, share=share)
@@ -200,12 +197,11 @@ def bootstrap_difference(
     Raises:
         ValueError: The two differ in length, or a share lies outside [0, 1].
 
-    Example:
-        >>> bootstrap_difference([0.0, 0.5, 0.0, 0.0, 0.5], [0.5, 0.5, 0.5, 1.0, 0.5]).value
-        0.4
-        >>> same = bootstrap_difference([0.5] * 30, [0.5] * 30)
-        >>> round(same.low, 3), same.value, round(same.high, 3)
-        (-0.114, 0.0, 0.114)
+    >>> bootstrap_difference([0.0, 0.5, 0.0, 0.0, 0.5], [0.5, 0.5, 0.5, 1.0, 0.5]).value
+    0.4
+    >>> same = bootstrap_difference([0.5] * 30, [0.5] * 30)
+    >>> round(same.low, 3), same.value, round(same.high, 3)
+    (-0.114, 0.0, 0.114)
     """
     before, after = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if before.shape != after.shape:
@@ -234,9 +230,8 @@ def correlation_of_means(columns: ArrayLike, clusters: ArrayLike | None = None) 
 
     0 where one of them does not vary.
 
-    Example:
-        >>> round(correlation_of_means([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]), 3)
-        -1.0
+    >>> round(correlation_of_means([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]), 3)
+    -1.0
     """
     table = np.asarray(columns, dtype=np.float64)
     units = _units(table, clusters)
@@ -306,12 +301,11 @@ def bounded_means(
     With 10 units or more the interval is the studentized bootstrap's of the shares of the range; rounding may have left
     a measurement just off its ends. No interval for one unit, or where all are equal: nothing tells how much they vary.
 
-    Example:
-        >>> (rank,) = bounded_means([[2.0], [2.5], [3.0]], low=1, high=8)
-        >>> round(rank.low, 2), rank.value, round(rank.high, 2)
-        (1.61, 2.5, 4.07)
-        >>> bounded_means([[1.0]] * 8, low=1, high=16)[0].interval is None
-        True
+    >>> (rank,) = bounded_means([[2.0], [2.5], [3.0]], low=1, high=8)
+    >>> round(rank.low, 2), rank.value, round(rank.high, 2)
+    (1.61, 2.5, 4.07)
+    >>> bounded_means([[1.0]] * 8, low=1, high=16)[0].interval is None
+    True
     """
     span = high - low or 1.0
     shares = (np.asarray(values, dtype=np.float64) - low) / span

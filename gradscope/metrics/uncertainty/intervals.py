@@ -38,9 +38,8 @@ def student_quantile(degrees_of_freedom: float) -> float:
 
     Kept, because the steps of a run ask for the same few.
 
-    Example:
-        >>> round(student_quantile(9), 3)
-        2.262
+    >>> round(student_quantile(9), 3)
+    2.262
     """
     from scipy.special import stdtrit
 
@@ -69,9 +68,8 @@ def wilson_interval(share: float, num_units: float) -> Interval:
     For units in [0, 1] that are not whole, or an effective number of them, it is too wide rather than too narrow: their
     variance is at most p (1 - p).
 
-    Example:
-        >>> [round(end, 4) for end in wilson_interval(0.0, 30)]
-        [0.0, 0.1135]
+    >>> [round(end, 4) for end in wilson_interval(0.0, 30)]
+    [0.0, 0.1135]
     """
     z = NORMAL
     shrink = 1 + z * z / num_units
@@ -89,9 +87,8 @@ def image_of_interval(function: Callable[[float], float], ends: Interval, *, tur
     An interval of p that covers with 95 % has an image that covers with at least 95 %; no resampling is needed, and
     none would be right near the minimum, where the function has no slope.
 
-    Example:
-        >>> image_of_interval(lambda p: (p - 0.5) ** 2, (0.25, 1.0), turns_at=0.5)
-        (0.0, 0.25)
+    >>> image_of_interval(lambda p: (p - 0.5) ** 2, (0.25, 1.0), turns_at=0.5)
+    (0.0, 0.25)
     """
     at_ends = (function(ends[0]), function(ends[1]))
     low = function(turns_at) if ends[0] < turns_at < ends[1] else min(at_ends)
@@ -101,10 +98,9 @@ def image_of_interval(function: Callable[[float], float], ends: Interval, *, tur
 def bonferroni(estimate: Estimate, num_tests: int) -> Estimate:
     """The estimate with its ends further out, so that it holds together with others, as a normal one (Bonferroni).
 
-    Example:
-        >>> wide = bonferroni(Estimate(value=1.0, low=0.0, high=2.0), 2)
-        >>> round(wide.low, 3), round(wide.high, 3)
-        (-0.144, 2.144)
+    >>> wide = bonferroni(Estimate(value=1.0, low=0.0, high=2.0), 2)
+    >>> round(wide.low, 3), round(wide.high, 3)
+    (-0.144, 2.144)
     """
     if estimate.value is None or estimate.interval is None:
         return estimate
@@ -122,9 +118,8 @@ def difference_of(first: Estimate, last: Estimate, *, correlation: float = 0.0) 
     d = y - x, a = y - low y, b = high x - x and correlation r the lower end is d - sqrt(a^2 + b^2 - 2 r a b); the upper
     end likewise. A side without an interval is taken for exact; undefined where either is.
 
-    Example:
-        >>> difference_of(Estimate(value=1.0, low=0.7, high=1.3), Estimate(value=3.0, low=2.6, high=3.4)).interval
-        (1.5, 2.5)
+    >>> difference_of(Estimate(value=1.0, low=0.7, high=1.3), Estimate(value=3.0, low=2.6, high=3.4)).interval
+    (1.5, 2.5)
     """
     for side in (first, last):
         if side.undefined is not None:
@@ -146,12 +141,11 @@ def ratio_of(first: Estimate, last: Estimate, *, correlation: float = 0.0) -> Es
 
     Without an interval where that of the first reaches 0, undefined where it is 0 or either is undefined.
 
-    Example:
-        >>> whole, half = Estimate(value=1.0, low=0.5, high=2.0), Estimate.exact(0.5)
-        >>> ratio_of(whole, half)
-        Estimate(value=0.5, low=0.25, high=1.0, num_units=0, undefined=None)
-        >>> ratio_of(Estimate.exact(0.0), half).undefined
-        'it is relative to zero'
+    >>> whole, half = Estimate(value=1.0, low=0.5, high=2.0), Estimate.exact(0.5)
+    >>> ratio_of(whole, half)
+    Estimate(value=0.5, low=0.25, high=1.0, num_units=0, undefined=None)
+    >>> ratio_of(Estimate.exact(0.0), half).undefined
+    'it is relative to zero'
     """
     for side in (first, last):
         if side.undefined is not None:
@@ -186,10 +180,9 @@ def prediction_interval(values: Sequence[float]) -> tuple[float, float]:
     Raises:
         ValueError: There are fewer than two values.
 
-    Example:
-        >>> low, high = prediction_interval([1.0, 1.1, 0.9, 1.0])
-        >>> round(low, 2), round(high, 2)
-        (-0.18, 2.18)
+    >>> low, high = prediction_interval([1.0, 1.1, 0.9, 1.0])
+    >>> round(low, 2), round(high, 2)
+    (-0.18, 2.18)
     """
     from scipy.special import stdtrit
 
@@ -213,12 +206,11 @@ def jackknife(value: float, left_out: Sequence[ArrayLike], *, low: float, high: 
     interval is Student's with sum (n - 1) degrees of freedom, cut at the statistic's range. Undefined where a stratum
     is too small, or the statistic hangs on a single unit.
 
-    Example:
-        >>> values = np.array([1.0, 2.0, 3.0, 6.0])
-        >>> without = [(values.sum() - values) / 3]
-        >>> estimate = jackknife(3.0, without, low=0.0, high=10.0)  # a mean: Student's own interval
-        >>> round(estimate.value, 2), round(estimate.low, 2), round(estimate.high, 2)
-        (3.0, 0.0, 6.44)
+    >>> values = np.array([1.0, 2.0, 3.0, 6.0])
+    >>> without = [(values.sum() - values) / 3]
+    >>> estimate = jackknife(3.0, without, low=0.0, high=10.0)  # a mean: Student's own interval
+    >>> round(estimate.value, 2), round(estimate.low, 2), round(estimate.high, 2)
+    (3.0, 0.0, 6.44)
     """
     strata = [np.asarray(values, dtype=np.float64) for values in left_out]
     fewest = min((len(values) for values in strata), default=0)
@@ -248,12 +240,11 @@ def crossed_jackknife(value: float, left_out: Sequence[ArrayLike], *, low: float
     Student's with Satterthwaite's degrees of freedom, cut at the statistic's range; none where no unit changes
     anything.
 
-    Example:
-        >>> rows, columns = np.array([1.0, 2.0, 3.0, 6.0]), np.array([0.0, 0.0, 1.0])
-        >>> means = [(rows.sum() - rows) / 3 + columns.mean(), rows.mean() + (columns.sum() - columns) / 2]
-        >>> estimate = crossed_jackknife(10 / 3, means, low=-10.0, high=10.0)
-        >>> round(estimate.value, 2), round(estimate.low, 2), round(estimate.high, 2)
-        (3.33, 0.03, 6.63)
+    >>> rows, columns = np.array([1.0, 2.0, 3.0, 6.0]), np.array([0.0, 0.0, 1.0])
+    >>> means = [(rows.sum() - rows) / 3 + columns.mean(), rows.mean() + (columns.sum() - columns) / 2]
+    >>> estimate = crossed_jackknife(10 / 3, means, low=-10.0, high=10.0)
+    >>> round(estimate.value, 2), round(estimate.low, 2), round(estimate.high, 2)
+    (3.33, 0.03, 6.63)
     """
     samples = [np.asarray(values, dtype=np.float64) for values in left_out]
     parts = [(len(values) - 1) / len(values) * float(np.sum((values - values.mean()) ** 2)) for values in samples]

@@ -37,13 +37,12 @@ def student_mean(values: ArrayLike, *, within: tuple[float, float] = (-np.inf, n
     Raises:
         ValueError: A value lies outside the range.
 
-    Example:
-        >>> mean = student_mean([0.4, 0.5, 0.6])
-        >>> round(mean.low, 3), round(mean.value, 3), round(mean.high, 3)
-        (0.252, 0.5, 0.748)
-        >>> share = student_mean([0.9, 0.95, 0.97, 0.98], within=(0, 1))
-        >>> round(share.low, 3), round(share.value, 3), round(share.high, 3)
-        (0.852, 0.95, 0.984)
+    >>> mean = student_mean([0.4, 0.5, 0.6])
+    >>> round(mean.low, 3), round(mean.value, 3), round(mean.high, 3)
+    (0.252, 0.5, 0.748)
+    >>> share = student_mean([0.9, 0.95, 0.97, 0.98], within=(0, 1))
+    >>> round(share.low, 3), round(share.value, 3), round(share.high, 3)
+    (0.852, 0.95, 0.984)
     """
     numbers = np.asarray(values, dtype=np.float64)
     if not len(numbers):
@@ -69,9 +68,8 @@ def paired_t_p_value(differences: ArrayLike) -> float | None:
 
     1 where no pair differs, None for one pair or where all differ alike: nothing tells the spread.
 
-    Example:
-        >>> round(paired_t_p_value([1.0, 2.0, 3.0]), 4)
-        0.0742
+    >>> round(paired_t_p_value([1.0, 2.0, 3.0]), 4)
+    0.0742
     """
     numbers = np.asarray(differences, dtype=np.float64)
     if len(numbers) >= 2 and np.all(np.abs(numbers) <= _EQUAL):
@@ -91,11 +89,10 @@ def sign_flip_p_value(
     / 2^n for one side. All 2^n flips are gone through for n <= 20, else 100,000 random ones, the observed one among
     them. None without pairs.
 
-    Example:
-        >>> sign_flip_p_value([1.0, 2.0, 3.0]), sign_flip_p_value([1.0, -2.0, 3.0])
-        (0.25, 0.75)
-        >>> sign_flip_p_value([1.0, 2.0, 3.0], alternative="greater")
-        0.125
+    >>> sign_flip_p_value([1.0, 2.0, 3.0]), sign_flip_p_value([1.0, -2.0, 3.0])
+    (0.25, 0.75)
+    >>> sign_flip_p_value([1.0, 2.0, 3.0], alternative="greater")
+    0.125
     """
     numbers = np.asarray(differences, dtype=np.float64)
     if not len(numbers):
@@ -121,9 +118,8 @@ def least_detectable_mean(num_pairs: int, level: float, power: float) -> float:
     Where only differences of one sign all over can reach the level, at least 2 / 2^n, that is the greater one: Phi(d)^n
     is the power.
 
-    Example:
-        >>> round(least_detectable_mean(10, 0.05, 0.8), 2), round(least_detectable_mean(8, 0.0078125, 0.8), 2)
-        (1.0, 1.92)
+    >>> round(least_detectable_mean(10, 0.05, 0.8), 2), round(least_detectable_mean(8, 0.0078125, 0.8), 2)
+    (1.0, 1.92)
     """
     free = num_pairs - 1
     by_t = float(nctdtrinc(free, 1 - power, float(stdtrit(free, 1 - level / 2)))) / math.sqrt(num_pairs)
@@ -137,9 +133,8 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     below 0.05 keeps the chance of any false rejection below 0.05, whatever the tests have to do with each other. None
     for a test that could not be made, which does not count.
 
-    Example:
-        >>> holm([0.01, 0.04, None, 0.03])
-        [0.03, 0.06, None, 0.06]
+    >>> holm([0.01, 0.04, None, 0.03])
+    [0.03, 0.06, None, 0.06]
     """
     made = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
@@ -162,9 +157,8 @@ def rise_by_flips(differences: ArrayLike, margin: float, *, seed: int = 0) -> fl
     pairs and any distribution. 1 where no pair differs from the margin; 20,000 flips where there are too many to go
     through all.
 
-    Example:
-        >>> rise_by_flips([1.0, 2.0, 3.0], 0.0), rise_by_flips([1.0, 2.0, 3.0], 2.0)
-        (0.125, 0.75)
+    >>> rise_by_flips([1.0, 2.0, 3.0], 0.0), rise_by_flips([1.0, 2.0, 3.0], 2.0)
+    (0.125, 0.75)
     """
     moved = np.asarray(differences, dtype=np.float64) - margin
     moved = moved[np.abs(moved) > _EQUAL]
@@ -187,9 +181,8 @@ def rise_by_interval(change: Estimate, margin: float) -> float:
     Raises:
         ValueError: There is no interval.
 
-    Example:
-        >>> round(rise_by_interval(Estimate(value=0.4, low=0.1, high=0.7, num_units=9), 0.1), 6)
-        0.025
+    >>> round(rise_by_interval(Estimate(value=0.4, low=0.1, high=0.7, num_units=9), 0.1), 6)
+    0.025
     """
     if change.interval is None or change.value is None:
         raise ValueError("a p-value needs an interval")

@@ -41,12 +41,11 @@ def mean_of_steps(values: ArrayLike, course: ArrayLike) -> Estimate:
     such as a seed's luck, is in none of them. ``num_units`` is the degrees of freedom plus one; no interval for fewer
     than ten steps.
 
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> estimate = mean_of_steps(*[rng.normal(size=40)] * 2)
-        >>> round(estimate.low, 2), round(estimate.value, 2), round(estimate.high, 2)
-        (-0.6, -0.06, 0.48)
-        >>> mean_of_steps([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).interval
+    >>> rng = np.random.default_rng(0)
+    >>> estimate = mean_of_steps(*[rng.normal(size=40)] * 2)
+    >>> round(estimate.low, 2), round(estimate.value, 2), round(estimate.high, 2)
+    (-0.6, -0.06, 0.48)
+    >>> mean_of_steps([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).interval
     """
     chosen, whole = np.asarray(values, dtype=np.float64), np.asarray(course, dtype=np.float64)
     mean = float(chosen.mean())
@@ -66,9 +65,8 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: flo
     Association 83, for the least-squares estimate), and counts as 0 where it is negative. It is taken to be larger than
     it seems by so many standard errors, ((1 - r^2) / n)^(1/2).
 
-    Example:
-        >>> independent_steps([1.0, -1.0] * 10), independent_steps(range(20)) < 2
-        (20.0, True)
+    >>> independent_steps([1.0, -1.0] * 10), independent_steps(range(20)) < 2
+    (20.0, True)
     """
     numbers = np.asarray(deviations, dtype=np.float64)
     centered = numbers - numbers.mean()
@@ -116,12 +114,11 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     Raises:
         ValueError: There is not one value a step.
 
-    Example:
-        >>> change = trend([1, 2, 3, 4], [0.5, 0.4, 0.2, 0.1])
-        >>> round(change.low, 3), round(change.value, 3), round(change.high, 3)
-        (-1.498, -0.42, 0.658)
-        >>> trend([1, 2], [0.5, 0.4]).undefined
-        'a trend needs three steps, there are 2'
+    >>> change = trend([1, 2, 3, 4], [0.5, 0.4, 0.2, 0.1])
+    >>> round(change.low, 3), round(change.value, 3), round(change.high, 3)
+    (-1.498, -0.42, 0.658)
+    >>> trend([1, 2], [0.5, 0.4]).undefined
+    'a trend needs three steps, there are 2'
     """
     places, numbers = _checked(steps, values)
     if len(np.unique(places)) < _FEWEST:
@@ -147,12 +144,11 @@ def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estim
     Raises:
         ValueError: There is not one value a step.
 
-    Example:
-        >>> change = trend_within([1, 2, 3, 1, 2, 3], list("aaabbb"), [0.0, 0.1, 0.2, 0.7, 0.8, 0.9])
-        >>> round(change.value, 3)
-        0.2
-        >>> trend_within([1, 2, 3], list("abc"), [0.0, 0.1, 0.2]).undefined
-        'a trend needs three steps, there are 0'
+    >>> change = trend_within([1, 2, 3, 1, 2, 3], list("aaabbb"), [0.0, 0.1, 0.2, 0.7, 0.8, 0.9])
+    >>> round(change.value, 3)
+    0.2
+    >>> trend_within([1, 2, 3], list("abc"), [0.0, 0.1, 0.2]).undefined
+    'a trend needs three steps, there are 0'
     """
     places, numbers = _checked(steps, values)
     unit = cluster_numbers(units)
@@ -230,10 +226,9 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
     What is not finite does not count, nor do zeros where no number is negative. ``num_chosen_from`` is of how many
     steps this one was chosen for being far off; 1 where it was named beforehand.
 
-    Example:
-        >>> found = deviation_of({step: 1 + step % 2 for step in range(20)} | {20: 60.0}, 20, num_chosen_from=21)
-        >>> found.times, found.is_unusual
-        (40.0, True)
+    >>> found = deviation_of({step: 1 + step % 2 for step in range(20)} | {20: 60.0}, 20, num_chosen_from=21)
+    >>> found.times, found.is_unusual
+    (40.0, True)
     """
     steps, numbers, in_logs = _comparable(values)
     place = np.flatnonzero(steps == step)

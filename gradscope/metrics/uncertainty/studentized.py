@@ -29,9 +29,8 @@ _MOST_GAPS = 4  # numbers a row up to which clusters that are whole numbers are 
 def cluster_numbers(clusters: ArrayLike) -> Numbers:
     """The clusters of rows, numbered from 0 on without a gap, in the order of the numbers or of the alphabet.
 
-    Example:
-        >>> cluster_numbers(["b", "a", "b"]).tolist(), cluster_numbers([7, 3, 7]).tolist()
-        ([1, 0, 1], [1, 0, 1])
+    >>> cluster_numbers(["b", "a", "b"]).tolist(), cluster_numbers([7, 3, 7]).tolist()
+    ([1, 0, 1], [1, 0, 1])
     """
     return _numbered(np.asarray(clusters))[0]
 
@@ -42,9 +41,8 @@ def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
     Raises:
         ValueError: There is not one cluster a row.
 
-    Example:
-        >>> cluster_sums([[1.0], [2.0], [4.0]], ["b", "a", "b"]).tolist()
-        [[5.0], [2.0]]
+    >>> cluster_sums([[1.0], [2.0], [4.0]], ["b", "a", "b"]).tolist()
+    [[5.0], [2.0]]
     """
     rows = np.asarray(table, dtype=np.float64)
     if clusters is None:
@@ -71,9 +69,8 @@ def sums_of_columns(columns: Iterable[Array], clusters: ArrayLike, num_rows: int
 def cluster_counts(kinds: Numbers, num_kinds: int, clusters: ArrayLike) -> Array:
     """How many rows of each of k kinds a cluster has, [J, k], in the order of the clusters' first rows.
 
-    Example:
-        >>> cluster_counts(np.array([0, 1, 1]), 2, ["b", "a", "b"]).tolist()
-        [[1.0, 1.0], [0.0, 1.0]]
+    >>> cluster_counts(np.array([0, 1, 1]), 2, ["b", "a", "b"]).tolist()
+    [[1.0, 1.0], [0.0, 1.0]]
     """
     numbers, first = _numbered(np.asarray(clusters))
     counts = np.bincount(numbers * num_kinds + kinds, minlength=len(first) * num_kinds)
@@ -113,9 +110,8 @@ def influence_values(statistic: Statistic, units: ArrayLike) -> Array:
 
     [..., J, q] from units [..., J, m]; for a mean these are the deviations from it.
 
-    Example:
-        >>> influence_values(lambda sums: sums[..., :1] / sums[..., 1:], [[0.0, 1.0], [1.0, 1.0], [5.0, 1.0]]).tolist()
-        [[-2.0], [-1.0], [3.0]]
+    >>> influence_values(lambda sums: sums[..., :1] / sums[..., 1:], [[0.0, 1.0], [1.0, 1.0], [5.0, 1.0]]).tolist()
+    [[-2.0], [-1.0], [3.0]]
     """
     table = np.asarray(units, dtype=np.float64)
     jackknifed = np.asarray(statistic(table.sum(axis=-2, keepdims=True) - table), dtype=np.float64)

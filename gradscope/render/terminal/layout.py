@@ -40,9 +40,8 @@ def sparkline(values: Sequence[float | None], *, low: float, high: float, width:
     Where ``high`` is at most ``low`` every value is drawn at the lowest; more than ``width`` are averaged in equal
     runs.
 
-    Example:
-        >>> sparkline([0.0, 0.5, None, 1.0, float("nan")], low=0.0, high=1.0)
-        '▁▅·█!'
+    >>> sparkline([0.0, 0.5, None, 1.0, float("nan")], low=0.0, high=1.0)
+    '▁▅·█!'
     """
     return "".join(_bar(value, low, high) for value in _shortened(values, width))
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import QUESTIONS, ReportInputs, Unavailable, missing_section, visible
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
 from gradscope.errors import InputError
@@ -25,7 +25,7 @@ from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.findings.rank_parts import kl_findings
 from gradscope.findings.spike import spike_headline
 from gradscope.render.views.view import Column, lines_over, tabulate
-from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
 from gradscope.results.tokens import TokenKl
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, reward_table
 from gradscope.rollouts.run import Run
@@ -63,7 +63,6 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     commands = ["replay"] * (counts["suspect"] > 0) + ["spike"] * len(spike)
     return ReportSection(
         name="zero-loss",
-        question=QUESTIONS["zero-loss"],
         findings=_findings(counts, kinds, spike),
         severity=_severity(counts, spike),
         meaning="At the first update after sampling, the advantages of a group sum to zero and the ratio is 1, so the "
@@ -187,7 +186,6 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     mean = sum(live.values()) / len(live)
     return ReportSection(
         name="dilution",
-        question=QUESTIONS["dilution"],
         findings=(
             f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
             f"multiplied by {mean:.2f}.",
@@ -252,20 +250,13 @@ def _charts(live: dict[int, float], unit: str) -> tuple[Chart, ...]:
 
 
 def _scale_table(live: dict[int, float], kl: dict[int, float | None], inputs: ReportInputs, unit: str) -> ReportTable:
-    columns = [ReportColumn(title="step", style="count"), ReportColumn(title="live share", style="share")]
-    rows: list[tuple[Cell, ...]] = list(live.items())
+    columns = [Column("step", lambda step: step, "count"), Column("live share", live.get, "share")]
     if any(part is not None for part in kl.values()):
-        columns.append(ReportColumn(title="KL part", style="share"))
-        rows = [(*row, kl.get(step)) for row, step in zip(rows, live, strict=True)]
+        columns.append(Column("KL part", kl.get, "share"))
     if logged := inputs.run.courses.by_step("kl"):
-        columns.append(ReportColumn(title="logged kl", style="norm"))
-        rows = [(*row, logged.get(step)) for row, step in zip(rows, live, strict=True)]
-    return ReportTable(
-        caption=f"live share by {unit} = {metric('live_share').formula}; KL part = |KL part| / |whole gradient|",
-        by_step=True,
-        columns=tuple(columns),
-        rows=tuple(rows),
-    )
+        columns.append(Column("logged kl", logged.get, "norm"))
+    caption = f"live share by {unit} = {metric('live_share').formula}; KL part = |KL part| / |whole gradient|"
+    return tabulate(caption, columns, live, by_step=True)
 
 
 def _furthest_tokens(steps: Sequence[TokenKl]) -> tuple[ReportTable, ...]:
