@@ -346,12 +346,7 @@ def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[SizeChange, ...]:
             (difference,) = bounded_means(apart, low=-span, high=span) if apart else (_NOT_PAIRED,)
             changes.append(
                 SizeChange(
-                    step=step,
-                    advantage=advantage,
-                    matrix=matrix,
-                    first=smallest,
-                    second=size,
-                    difference=difference,
+                    step=step, advantage=advantage, matrix=matrix, first=smallest, second=size, difference=difference
                 )
             )
     return tuple(changes)

@@ -167,11 +167,7 @@ def split_gap(table: GroupTable, gap: Estimate, *, base_pass_rate: BasePassRate 
 
 
 def estimate_at_size(
-    table: GroupTable,
-    group_size: int,
-    *,
-    base_pass_rate: BasePassRate = None,
-    resampling: Resampling = RESAMPLING,
+    table: GroupTable, group_size: int, *, base_pass_rate: BasePassRate = None, resampling: Resampling = RESAMPLING
 ) -> SizeEstimates:
     """Degeneracy at a size G below the logged one, without bias; undefined where a group has fewer than G rollouts."""
     num_short = int(np.sum(table.size < group_size))

@@ -98,11 +98,7 @@ def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: 
     correlation = _correlation(draws, pass_rate) if prediction.interval else 0.0
     # Around p = 1/2 the prediction errs to one side only, so its error and that of the share add up.
     relative = _relative(prediction, degenerate, -1.0 if _may_be_half(pass_rate) else correlation)
-    return Gap(
-        prediction=prediction,
-        gap=_gap_at_mean(draws, degenerate, prediction),
-        relative=_from_zero(relative),
-    )
+    return Gap(prediction=prediction, gap=_gap_at_mean(draws, degenerate, prediction), relative=_from_zero(relative))
 
 
 def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Estimate:

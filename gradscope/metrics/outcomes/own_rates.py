@@ -206,12 +206,7 @@ def _by_division(values: Array, order: int) -> Array:
 
 
 def estimate_policy_gap(
-    equal: ArrayLike,
-    passing: ArrayLike,
-    members: ArrayLike,
-    prompts: ArrayLike,
-    *,
-    resampling: Resampling,
+    equal: ArrayLike, passing: ArrayLike, members: ArrayLike, prompts: ArrayLike, *, resampling: Resampling
 ) -> tuple[Estimate, Estimate]:
     """The gap at the pooled pass rate in two parts that add up to it: between prompts, and between policies.
 

@@ -109,11 +109,7 @@ def _values(statistic: Statistic, table: Array) -> Array:
 
 
 def bootstrap_means(
-    values: ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    resampling: Resampling = RESAMPLING,
-    share: bool = True,
+    values: ArrayLike, clusters: ArrayLike | None = None, *, resampling: Resampling = RESAMPLING, share: bool = True
 ) -> tuple[Estimate, ...]:
     """Means of columns over rows, intervals by resampling clusters of rows; undefined without rows.
 
@@ -165,11 +161,7 @@ def _units(table: Array, clusters: ArrayLike | None) -> Array:
 
 
 def bootstrap_mean(
-    values: ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    resampling: Resampling = RESAMPLING,
-    share: bool = True,
+    values: ArrayLike, clusters: ArrayLike | None = None, *, resampling: Resampling = RESAMPLING, share: bool = True
 ) -> Estimate:
     """One mean over rows, [rows]: :func:`bootstrap_means` for a single column.
 
@@ -183,11 +175,7 @@ def bootstrap_mean(
 
 
 def bootstrap_difference(
-    first: ArrayLike,
-    second: ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    resampling: Resampling = RESAMPLING,
+    first: ArrayLike, second: ArrayLike, clusters: ArrayLike | None = None, *, resampling: Resampling = RESAMPLING
 ) -> Estimate:
     """Mean of second minus first, two shares paired by row, [rows]: both sides of a resample draw the same prompts.
 

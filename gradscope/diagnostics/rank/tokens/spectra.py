@@ -126,14 +126,7 @@ def _point(parts: Sequence[_TokenPart], *, by_group: bool) -> TokenRankPoint:
 
 
 def _token_part(
-    rows: StepRows,
-    gram: RowGram,
-    part: SubGroup,
-    advantages: Array,
-    advantage: str,
-    *,
-    seed: int,
-    centered: bool,
+    rows: StepRows, gram: RowGram, part: SubGroup, advantages: Array, advantage: str, *, seed: int, centered: bool
 ) -> _TokenPart:
     """The tokens of one part of a group."""
     inside = np.flatnonzero(np.isin(gram.table.rollouts, part.index))
@@ -169,13 +162,7 @@ def _token_part(
 
 
 def _null_values(
-    gram: RowGram,
-    inside: NDArray[np.intp],
-    part: SubGroup,
-    weights: Array,
-    advantages: Array | None,
-    *,
-    centered: bool,
+    gram: RowGram, inside: NDArray[np.intp], part: SubGroup, weights: Array, advantages: Array | None, *, centered: bool
 ) -> dict[str, Array]:
     """Singular values under each null: a shuffle deals the rollouts' advantages, and tokens keep their own's."""
     scores = gram.gram[np.ix_(inside, inside)]

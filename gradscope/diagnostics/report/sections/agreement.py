@@ -17,12 +17,7 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.logged.tokens import NO_SAMPLER
-from gradscope.diagnostics.report.sections.inputs import (
-    ReportInputs,
-    Unavailable,
-    missing_part,
-    missing_section,
-)
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_part, missing_section
 from gradscope.findings.rank_parts import correction_findings
 from gradscope.metrics.sampler import NAMES
 from gradscope.render.views.view import Column, entry, lines_over, table_of, tabulate

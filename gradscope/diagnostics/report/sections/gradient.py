@@ -39,15 +39,7 @@ from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, singula
 from gradscope.render.views.rank import null_rank, num_live
 from gradscope.render.views.view import Column, entry, lines_over, table_of, tabulate
 from gradscope.results.rank import RankCurvePoint
-from gradscope.results.report import (
-    Cell,
-    Chart,
-    ColumnStyle,
-    ReportSection,
-    ReportTable,
-    Series,
-    Severity,
-)
+from gradscope.results.report import Cell, Chart, ColumnStyle, ReportSection, ReportTable, Series, Severity
 from gradscope.rollouts.run import Run
 from gradscope.say import percent
 
