@@ -79,10 +79,7 @@ def metric(name: str) -> Metric:
 
 
 def search(text: str) -> list[Metric]:
-    """The entries that hold a word, or part of a word, in their name, title or text.
-
-    Those that hold more of the words come first; then names before titles before texts; of those that fit equally well,
-    the essential ones.
+    """The entries that hold a word or a part of it: more of the words first, names before titles before texts.
 
     >>> search("zero std")[0].name
     'frac_reward_zero_std'

@@ -259,10 +259,7 @@ def degeneracy_summary(report: DegeneracyReport, log: LoggedGroups) -> tuple[str
 def degeneracy_findings(
     report: DegeneracyReport, log: LoggedGroups, doubled: GroupSizeDegeneracy | None
 ) -> tuple[str, ...]:
-    """All sentences: after the summary what resampling brings, the gap and its parts, each reward, what agrees.
-
-    ``doubled`` is the forecast at twice the group size, where there is one.
-    """
+    """The summary, then resampling and ``doubled`` groups, the gap and its parts, each reward, what agrees."""
     is_undefined = report.iid_prediction.value is None
     sentences = [
         *degeneracy_summary(report, log),

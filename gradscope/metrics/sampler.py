@@ -223,9 +223,7 @@ def lag_estimates(lags: ArrayLike, prompts: ArrayLike, *, resampling: Resampling
 def token_mean(
     sums: ArrayLike, num_tokens: ArrayLike, prompts: ArrayLike, *, resampling: Resampling = RESAMPLING
 ) -> Estimate:
-    """A mean over all tokens of some sequences, of numbers that are not negative: (sum of sums) / (sum of tokens).
-
-    Each sequence has its sum, its number of tokens, at least one, and its prompt, [S] each.
+    """(sum of sums) / (sum of tokens) over sequences, [S], of numbers that are not negative: a mean over all tokens.
 
     >>> token_mean([1.0, 5.0], [1, 2], ["a", "b"]).value
     2.0

@@ -186,10 +186,7 @@ class BehindFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DegeneracyReport(Deferring, Drawn):
-    """How many groups give no gradient, of which kind, and how that compares with independent coin flips.
-
-    What an answer of a screen does not show is computed when it is first read.
-    """
+    """How many groups give no gradient, of which kind, beside coin flips; what no screen shows is computed when read."""
 
     source: Source  # where the rollouts came from
     reward: str  # which reward was used: ``reward`` (the trainer's scalar) or the name of one reward function

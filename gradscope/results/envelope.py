@@ -189,10 +189,7 @@ def build_document(
     definitions: Mapping[str, str],
     digests: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The envelope around a result, ready for :func:`render_json`.
-
-    ``name`` is the command, as in the schema's name, ``digests`` file -> its SHA-256, where it was read elsewhere.
-    """
+    """The envelope around the result of a command; ``digests`` are SHA-256 of files that were read elsewhere."""
     paths = [str(path) for path in files]
     known = digests or {}
     found = in_threads(lambda path: known.get(path) or _digest(copy_of(path)), paths)

@@ -58,11 +58,7 @@ def fit(
     on_cpu: bool,
     progress: ProgressCallback,
 ) -> None:
-    """Do what a run folder, which has its manifest, still lacks.
-
-    The policy has the weights before the first update. The progress is told after each step, and while held-out prompts
-    are sampled.
-    """
+    """Do what a run folder with a manifest still lacks; the policy has the weights before the first update."""
     # What is trained, and by what: TRL's trainer with our advantages, sampling and recorder in it.
     online = _trained_advantage(config, width=policy.model.config.get_text_config().hidden_size)
     trainer = _make_trainer(run, config, task, policy, arguments, online, on_cpu=on_cpu, progress=progress)

@@ -40,8 +40,6 @@ _NAMED = re.compile(r"gradscope ([a-z]+)")
 def fitting_hint(hint: str, arguments: Sequence[str], options: Mapping[str, frozenset[str]]) -> str:
     """A hint that says whose its options are, where neither the running command nor one that it names has them.
 
-    Options of other programs are left alone.
-
     >>> options = {"passk": frozenset({"--k"}), "compare": frozenset()}
     >>> fitting_hint("Use --k 1.", ["compare", "runs"], options)
     'Use --k 1. (--k is an option of `gradscope passk`, not of `gradscope compare`.)'

@@ -165,15 +165,13 @@ def _check_name(text: str, values: MetricValues) -> None:
     names = values.names()
     if catalog_name(name) in names:
         return
-    raise UsageError(f"There is no metric {name!r}, and the trainer logged none of that name.", hint=_hint(name, names))
-
-
-def _hint(name: str, names: Sequence[str]) -> str:
-    if name.rpartition("@")[0] in names:
-        return SELECTOR_HINT
     found = [entry.name for entry in search(name) if entry.name in names]
     near = dict.fromkeys([*near_names(name, names), *found[:1]])
-    return f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else "See `gradscope explain` for the list."
+    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "See `gradscope explain` for the list."
+    raise UsageError(
+        f"There is no metric {name!r}, and the trainer logged none of that name.",
+        hint=SELECTOR_HINT if name.rpartition("@")[0] in names else hint,
+    )
 
 
 def _of_rows_set_aside(source: Source) -> list[Verdict]:
@@ -476,15 +474,11 @@ def _outcome(one: _Compared, p_value: float | None, rule: BaselineRule) -> Outco
     if one.change.value is None:
         return "fail" if one.after.is_not_finite else "unknown"
     if rule == "value":
-        return "fail" if _is_worse(one.change.value, _better(one.name), one.margin) else "pass"
+        rose, fell = one.change.value > one.margin, one.change.value < -one.margin
+        return "fail" if {"lower": rose, "higher": fell, "neither": rose or fell}[_better(one.name)] else "pass"
     if p_value is None:
         return "unknown" if one.change.value else "pass"
     return "fail" if p_value <= FAMILY_RATE else "pass"
-
-
-def _is_worse(change: float, better: Direction, margin: float) -> bool:
-    rose, fell = change > margin, change < -margin
-    return {"lower": rose, "higher": fell, "neither": rose or fell}[better]
 
 
 def _limit(before: Estimate, better: Direction, margin: float) -> float:

@@ -44,10 +44,7 @@ class MeasuredPrompts:
 def measure_prompts(
     chosen: GroupRewards, threshold: float | None, main: str | None = None, *, name: str = TRAINER_REWARD
 ) -> MeasuredPrompts:
-    """A row a prompt, those first that took the most rollouts and are not live.
-
-    The main one of several reward functions tells, else the reported reward, called ``name``, by its threshold.
-    """
+    """A row a prompt, by the main reward or the one called ``name``: those first that cost most and are not live."""
     groups = chosen.table
     values = chosen.values if main is None else groups.rewards[main]
     spread = groups.spread(values)

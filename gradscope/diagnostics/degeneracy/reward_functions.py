@@ -114,6 +114,7 @@ def measure_reward_functions(
     with np.errstate(over="ignore", invalid="ignore"):  # what cannot be squared is undefined, with that reason
         sums = _sums(groups, names, weights or {}, scaled, decided)
     ratios = _ratios(sums, names, groups.prompt, resampling)
+    dead = chosen.table.spread(chosen.values) <= EQUAL_REWARDS
     functions = tuple(
         RewardFunction(
             name=name,
@@ -123,7 +124,7 @@ def measure_reward_functions(
             difference_share=_share(name, weights, ratios["difference", name]),
             correlation={other: ratios["correlation", *sorted((name, other))] for other in names if other != name},
             num_alone=int(np.sum(apart[name] & (np.sum(list(apart.values()), axis=0) == 1))),
-            num_rescuable=_num_rescuable(chosen, name),
+            num_rescuable=int(np.sum(dead & tells_apart(chosen.table.spread(chosen.table.rewards[name])))),
         )
         for name in names
     )
@@ -231,11 +232,6 @@ def _frac_tied(spread: Array, prompts: NDArray[np.int64], *, resampling: Resampl
     if missing:
         return Estimate.undefined_because(f"it is missing in {missing} of {len(spread)} groups", num_units=len(spread))
     return bootstrap_mean(1.0 - tells_apart(spread), prompts, resampling=resampling)
-
-
-def _num_rescuable(chosen: GroupRewards, name: str) -> int:
-    dead = chosen.table.spread(chosen.values) <= EQUAL_REWARDS
-    return int(np.sum(dead & tells_apart(chosen.table.spread(chosen.table.rewards[name]))))
 
 
 def _deviations(groups: RewardTable, values: Array) -> Array:

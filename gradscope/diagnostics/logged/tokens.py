@@ -321,7 +321,8 @@ class GatheredMismatch:
             return
         sums = sequence_sums(tokens.log_ratios, tokens.lengths, tokens.advantages)
         self._steps.append((step, sums, tokens.prompts))
-        self._worst = sorted([*self._worst, *_worst(step, tokens)], key=_distance, reverse=True)[:NUM_WORST]
+        worst = [*self._worst, *_worst(step, tokens)]
+        self._worst = sorted(worst, key=lambda one: abs(one.trainer - one.sampler), reverse=True)[:NUM_WORST]
 
     def result(self, _: Run, resampling: Resampling) -> SamplerMismatch:
         """The whole log, each step and the worst tokens."""
@@ -375,10 +376,6 @@ def _largest(values: ArrayLike, most: int) -> NDArray[np.int64]:
     else:
         places = np.arange(len(numbers))
     return np.asarray(places[np.lexsort((places, -numbers[places]))], dtype=np.int64)
-
-
-def _distance(token: TokenMismatch) -> float:
-    return abs(token.trainer - token.sampler)
 
 
 _FROM_THE_FUTURE = "the log names weights that are newer than its steps, so versions and steps are counted differently"

@@ -250,9 +250,7 @@ def drawn_counts(values: Array) -> Array:
 
 
 def profile(values: ArrayLike) -> tuple[float, ...]:
-    """Mean over matrices of each singular value's share of their sum, [N], from descending ones, [..., N].
-
-    Zero matrices do not count; empty where all are zero.
+    """Mean over nonzero matrices of each singular value's share of their sum, [N], from descending ones, [..., N].
 
     >>> profile([[3.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
     (0.625, 0.375)

@@ -97,12 +97,17 @@ _WORDS: dict[_Module, tuple[str, ...]] = {
 """What the names of such weights hold; the first kind that a name fits counts."""
 
 
+def _module_of(tensor: str) -> _Module:
+    """The kind of module that a weight is of, by its name."""
+    return next((kind for kind, words in _WORDS.items() if any(word in tensor for word in words)), "other")
+
+
 def module_shares(step: int, norms: Sequence[TensorNorm]) -> list[ModuleShare]:
     """The parts of a gradient by kind of module; none where it is zero."""
     energies: dict[_Module, float] = {}
     numbers: dict[_Module, int] = {}
     for one in norms:
-        kind = next((kind for kind, words in _WORDS.items() if any(word in one.tensor for word in words)), "other")
+        kind = _module_of(one.tensor)
         energies[kind] = energies.get(kind, 0.0) + one.norm**2
         numbers[kind] = numbers.get(kind, 0) + one.num_entries
     whole = sum(energies.values())

@@ -339,9 +339,7 @@ NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones
 
 
 def repeated_ngrams(items: Sequence[Hashable], *, length: int = NGRAM) -> float | None:
-    """Share of the runs of a few items that stood there before: 1 - distinct runs / runs (seq-rep-n, 1908.04319).
-
-    From 0 (no run twice) to almost 1 (one run over and over), of token ids or words [T]; None where there is no run.
+    """1 - distinct runs / runs of a few items, ids or words [T]: 0 if none is there twice (seq-rep-n, 1908.04319).
 
     >>> repeated_ngrams("a b c d a b c d".split()), repeated_ngrams("a b c d e f g h".split())
     (0.19999999999999996, 0.0)

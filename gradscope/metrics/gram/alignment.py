@@ -61,10 +61,7 @@ class ExpectedUpdates:
     num_groups: int  # J
 
     def cosine(self, first: int, second: int) -> Estimate:
-        """Cosine of two expected updates, E u . E v / (|E u| |E v|), jackknifed over groups.
-
-        Undefined where either mean is not above its noise.
-        """
+        """E u . E v / (|E u| |E v|), jackknifed over groups; undefined where either mean is not above its noise."""
         norms = self.cross[:, first, first] * self.cross[:, second, second]
         signal = (self.cross[:, first, first] > 0) & (self.cross[:, second, second] > 0)
         if self.num_groups < MIN_GROUPS:

@@ -38,17 +38,11 @@ class _Effects(ABC):
     cosine: Array  # that over |S_j| |C_k|; 0 where either is zero
 
     def frac_hurt(self) -> Estimate:
-        """Share of pairs of different prompts of which the first lowers the correct answers of the second.
-
-        Jackknifed over prompts; undefined for fewer than three on either side.
-        """
+        """Share of pairs of three prompts or more of which one lowers the other's correct answers; jackknifed."""
         return self._mean_over_pairs((self.effect < 0).astype(np.float64), (0.0, 1.0))
 
     def mean_cosine(self) -> Estimate:
-        """Mean cosine of the gradient of a prompt with the correct answers of another, 0 for unrelated prompts.
-
-        Jackknifed over prompts; undefined for fewer than three on either side.
-        """
+        """Mean cosine of a prompt's gradient with another's correct answers, 0 for unrelated prompts; likewise."""
         return self._mean_over_pairs(self.cosine, (-1.0, 1.0))
 
     @abstractmethod

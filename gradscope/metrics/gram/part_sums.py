@@ -90,9 +90,7 @@ def norm_ratio(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate
 
 
 def sum_share(products: Array, part: ArrayLike, whole: ArrayLike) -> Estimate:
-    """A combination's part of another along that other's own direction, a . b / |b|^2, given as in :func:`sum_cosine`.
-
-    Parts that add up to the whole have shares that add up to 1; one that pulls against it is negative.
+    """A combination's part of another along that other's own direction, a . b / |b|^2; parts of a whole add up to 1.
 
     >>> by_group = np.einsum("vd,wd,jk->vjwk", np.diag([3.0, 1.0]), np.diag([3.0, 1.0]), np.ones((3, 3)))
     >>> sum_share(products_without(by_group), [1, 0], [1, 1]).value

@@ -97,7 +97,8 @@ def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: 
         )
     correlation = _correlation(draws, pass_rate) if prediction.interval else 0.0
     # Around p = 1/2 the prediction errs to one side only, so its error and that of the share add up.
-    relative = _relative(prediction, degenerate, -1.0 if _may_be_half(pass_rate) else correlation)
+    low, high = pass_rate.ends
+    relative = _relative(prediction, degenerate, -1.0 if low <= 0.5 <= high else correlation)
     return Gap(prediction=prediction, gap=_gap_at_mean(draws, degenerate, prediction), relative=_from_zero(relative))
 
 
@@ -155,11 +156,6 @@ def _variance_of_mean(draws: Draws, rate: float) -> float:
 def _from_zero(estimate: Estimate) -> Estimate:
     """Of a number that cannot be below 0."""
     return estimate.map(lambda number: max(number, 0.0))
-
-
-def _may_be_half(pass_rate: Estimate) -> bool:
-    low, high = pass_rate.ends
-    return low <= 0.5 <= high
 
 
 def _gap_by_step(draws: Draws, degenerate: Estimate) -> Gap:

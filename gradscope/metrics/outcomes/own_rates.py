@@ -55,9 +55,7 @@ class OwnRates:
 
 
 def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Array) -> OwnRates | str:
-    """The predictions of a log at its own pass rates; the reason, without its period, where it has too few prompts.
-
-    Each group has its step, its prompt, its size G and its pass rate, [J] each.
+    """The predictions of a log at its own pass rates, from columns [J]; the reason where it has too few prompts.
 
     >>> groups = np.arange(12)
     >>> rates = own_rates(groups // 6, groups.astype(str), np.full(12, 2), np.repeat([0.0, 1.0], 6))

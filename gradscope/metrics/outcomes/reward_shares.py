@@ -92,9 +92,7 @@ def count_incoherent(rollouts: Iterable[tuple[float, bool]]) -> tuple[int, int]:
 
 
 def frac_incoherent(num_rewarded: int, num_incoherent: int) -> Estimate:
-    """The share of rewarded rollouts whose reasoning has a wrong or missing step; undefined where none was rewarded.
-
-    Wilson's interval, which takes rollouts for independent.
+    """The share of rewarded rollouts, taken for independent (Wilson), whose reasoning has a wrong or missing step.
 
     >>> frac_incoherent(2, 1).value, frac_incoherent(0, 0).undefined
     (0.5, 'no rollout was rewarded')

@@ -214,9 +214,7 @@ def bootstrap_difference(
 
 
 def correlation_of_means(columns: ArrayLike, clusters: ArrayLike | None = None) -> float:
-    """The correlation of two means over the same rows, [rows, 2], by the influence that each cluster has on both.
-
-    0 where one of them does not vary.
+    """The correlation of two means over rows, [rows, 2], by each cluster's influence; 0 where one does not vary.
 
     >>> round(correlation_of_means([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]), 3)
     -1.0

@@ -34,9 +34,7 @@ NORMAL = 1.959963984540054  # the normal quantile of the upper tail, written out
 
 @lru_cache(maxsize=4096)
 def student_quantile(degrees_of_freedom: float) -> float:
-    """Student's quantile of the upper tail: a symmetric interval is that many standard errors wide on each side.
-
-    Kept, because the steps of a run ask for the same few.
+    """Student's quantile of the upper tail, kept: the half width of a symmetric interval in standard errors.
 
     >>> round(student_quantile(9), 3)
     2.262

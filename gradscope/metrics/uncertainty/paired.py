@@ -64,9 +64,7 @@ def student_mean(values: ArrayLike, *, within: tuple[float, float] = (-np.inf, n
 
 
 def paired_t_p_value(differences: ArrayLike) -> float | None:
-    """Two-sided p-value of Student's paired t test that the mean of the differences is zero.
-
-    1 where no pair differs, None for one pair or where all differ alike: nothing tells the spread.
+    """Two-sided p-value of Student's paired t test; 1 where no pair differs, None where nothing tells the spread.
 
     >>> round(paired_t_p_value([1.0, 2.0, 3.0]), 4)
     0.0742

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradscope.catalog.lookup import metric
-from gradscope.estimate import Estimate
 from gradscope.render.figures.style import (
     BLUE,
     FAINT,
@@ -94,15 +93,11 @@ def _stack(axes: Axes, steps: Sequence[StepDegeneracy]) -> list[tuple[float, str
         labels.append((floor[-1] + heights[-1] / 2, name, text_color))
         floor = [below + height for below, height in zip(floor, heights, strict=True)]
     if len(steps) <= _MOST_WHISKERS:
-        _whiskers(axes, places, [row.frac_reward_zero_std for row in steps])
+        for row in steps:
+            if row.frac_reward_zero_std.interval is not None:
+                axes.plot([row.step] * 2, row.frac_reward_zero_std.interval, color=INK, linewidth=0.8, alpha=0.4)
     axes.set_xlim(places[0] - width, places[-1] + width)
     return labels
-
-
-def _whiskers(axes: Axes, places: Sequence[int], shares: Sequence[Estimate]) -> None:
-    for step, share in zip(places, shares, strict=True):
-        if share.interval is not None:
-            axes.plot([step, step], share.interval, color=INK, linewidth=0.8, alpha=0.4)
 
 
 def _of_sizes(report: DegeneracyReport) -> str:

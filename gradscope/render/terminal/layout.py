@@ -35,10 +35,7 @@ _MISSING, _NOT_FINITE = "·", "!"
 
 
 def sparkline(values: Sequence[float | None], *, low: float, high: float, width: int = 40) -> str:
-    """Values as bars of eight heights, a dot where one is missing, an exclamation mark where one is not finite.
-
-    Where ``high`` is at most ``low`` every value is drawn at the lowest; more than ``width`` are averaged in equal
-    runs.
+    """Values, or their means in ``width`` equal runs, as bars of eight heights: a dot for none, ! for one not finite.
 
     >>> sparkline([0.0, 0.5, None, 1.0, float("nan")], low=0.0, high=1.0)
     '▁▅·█!'

@@ -283,11 +283,7 @@ def sample(
     progress: ProgressCallback = no_progress,
     label: str = "prompts",
 ) -> list[str]:
-    """Sample completions with the policy as it is now: the k samples of a prompt in a row.
-
-    Of ``rows_at_once`` completions generated together, at least those of one prompt are. The progress is told after
-    each batch of prompts.
-    """
+    """Sample the k completions of each prompt in a row, ``rows_at_once`` together or at least those of one prompt."""
     import torch
 
     size = max(1, rows_at_once // num_samples)

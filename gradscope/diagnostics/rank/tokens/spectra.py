@@ -57,10 +57,7 @@ def token_spectra(
     centered: bool = False,
     only: Collection[str] | None = None,
 ) -> tuple[list[GradientSpectrum], list[TokenRankPoint]]:
-    """The spectra of the token rows of each group under one advantage, and one point per group size.
-
-    ``seed`` decided which tokens were drawn; sizes and ``only`` are as in ``step_spectra``.
-    """
+    """The spectra of each group's token rows, as ``seed`` drew them, and a point a group size, as ``step_spectra``."""
     of_group = {gram.table.group_id: gram for gram in tokens}
     parts = [part for part in sub_groups(rows, group_size) if part.group_id in of_group]
     weights = advantages_of(rows, parts, advantage)

@@ -54,6 +54,7 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
     if entropy.overall is None:
         return missing_part("entropy", entropy)
     trend = entropy.trend or Estimate.undefined_because("it was not computed")
+    means = {"entropy": [row.mean.value for row in entropy.by_step]}
     return ReportSection(
         name="entropy",
         findings=(
@@ -63,7 +64,7 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
         severity=_entropy_severity(entropy.overall, trend),
         meaning=metric("entropy.mean").meaning,
         next_step=_entropy_advice(trend) if _goes_somewhere(trend, entropy.overall) else _NOTHING,
-        charts=_entropy_charts(entropy),
+        charts=lines_over(_steps(entropy.by_step), "Entropy of the policy", means, y_label="nats a token"),
         tables=_predicted(inputs.parts.entropy),
     )
 
@@ -113,11 +114,6 @@ def _entropy_advice(trend: Estimate) -> str:
         "Read some completions: a policy that falls apart, a growing gap between sampler and trainer, and longer "
         "reasoning all raise it."
     )
-
-
-def _entropy_charts(entropy: PolicyEntropy) -> tuple[Chart, ...]:
-    means = {"entropy": [row.mean.value for row in entropy.by_step]}
-    return lines_over(_steps(entropy.by_step), "Entropy of the policy", means, y_label="nats a token")
 
 
 def _steps(rows: Sequence[EntropyNumbers | StalenessNumbers | GenerationNumbers]) -> list[int]:

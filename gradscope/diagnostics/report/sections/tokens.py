@@ -51,7 +51,9 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
     rollouts = inputs.tokens
     if isinstance(rollouts, Unavailable):
         return missing_section("tokens", rollouts)
-    correlation, kinds = _entropy_correlation(rollouts), _kinds(rollouts)
+    owners = np.repeat(np.arange(len(rollouts)), [int(rollout.is_seen.sum()) for rollout in rollouts])
+    correlation = rank_correlation_within(_norms(rollouts), _entropies(rollouts), owners, owners)
+    kinds = _kinds(rollouts)
     return ReportSection(
         name="tokens",
         findings=(
@@ -89,11 +91,6 @@ def _norms(rollouts: Sequence[RolloutTokens]) -> Array:
 
 def _entropies(rollouts: Sequence[RolloutTokens]) -> Array:
     return _joined(rollouts, [rollout.entropies for rollout in rollouts])
-
-
-def _entropy_correlation(rollouts: Sequence[RolloutTokens]) -> Estimate:
-    rollout = np.repeat(np.arange(len(rollouts)), [int(rollout.is_seen.sum()) for rollout in rollouts])
-    return rank_correlation_within(_norms(rollouts), _entropies(rollouts), rollout, rollout)
 
 
 def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
