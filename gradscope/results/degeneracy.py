@@ -186,7 +186,7 @@ class BehindFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DegeneracyReport(Deferring, Drawn):
-    """How many groups give no gradient, of which kind, beside coin flips; what no screen shows is computed when read."""
+    """How many groups give no gradient, of which kind, beside coin flips; what no screen shows waits to be read."""
 
     source: Source  # where the rollouts came from
     reward: str  # which reward was used: ``reward`` (the trainer's scalar) or the name of one reward function

@@ -17,6 +17,7 @@ from gradscope.render.figures.style import (
     ORANGE,
     PALE,
     SLATE,
+    draw_course,
     halo,
     label_lines,
     new_figure,
@@ -126,14 +127,10 @@ def _by_group_size(report: DegeneracyReport) -> Figure:
         ("observed", BLUE, "-", "o", [row.degeneracy for row in rows]),
         ("i.i.d. prediction", ORANGE, "--", "s", [row.iid_prediction for row in rows]),
     ):
-        defined = [(row.group_size, e) for row, e in zip(rows, estimates, strict=True) if e.value is not None]
-        if not defined:
-            continue
-        sizes, values = [size for size, _ in defined], [e.value or 0.0 for _, e in defined]
-        axes.plot(sizes, values, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
-        lows, highs = zip(*(share.ends for _, share in defined), strict=True)
-        axes.fill_between(sizes, lows, highs, color=color, alpha=0.15, linewidth=0)
-        labels.append((values[-1], name, color))
+        points = zip([row.group_size for row in rows], estimates, strict=True)
+        end = draw_course(axes, points, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
+        if end is not None:
+            labels.append((end, name, color))
     beyond = [(row.group_size, row.degeneracy.value) for row in rows if row.method == "forecast"]
     hollow = [(size, value) for size, value in beyond if value is not None]
     if hollow:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import AbstractPathEffect
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
+from gradscope.estimate import Estimate
 from gradscope.render.words import plain
 from gradscope.writing import atomic_write
 
@@ -144,6 +145,21 @@ def new_figure(
         left, 1 - (0.44 + below) / height, "\n".join(lines), fontsize=8.5, color=MUTED, va="top", linespacing=1.35
     )
     return figure, list(grid.flat)
+
+
+def draw_course(
+    axes: Axes, points: Iterable[tuple[float, Estimate]], *, color: str, band: float = 0.15, **line: Any
+) -> float | None:
+    """Draws the known ones among estimates in a line, and their intervals as a band; returns where it ends, if any."""
+    known = [(place, one) for place, one in points if one.value is not None]
+    if not known:
+        return None
+    places, values = [place for place, _ in known], [one.value or 0.0 for _, one in known]
+    axes.plot(places, values, color=color, **line)
+    if band:
+        lows, highs = zip(*(one.ends for _, one in known), strict=True)
+        axes.fill_between(places, lows, highs, color=color, alpha=band, linewidth=0)
+    return values[-1]
 
 
 def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: float = 0.062) -> None:
