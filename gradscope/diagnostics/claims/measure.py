@@ -179,15 +179,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
 
 
-def _needs_gradients(metric: str, run: Run) -> bool:
-    """Whether a metric is recomputed from weights; what the trainer logged goes before."""
-    name = split_metric(metric)[0]
-    entry = CATALOG.get(name)
-    return entry is not None and entry.command in ("rank", "replay") and name not in run.courses.columns
-
-
 def _judge(metric: str, low: float, high: float, evidence: Evidence) -> Judgement:
-    if not evidence.steps and _needs_gradients(metric, evidence.run):
+    name = split_metric(metric)[0]
+    entry, is_logged = CATALOG.get(name), name in evidence.run.courses.columns  # what was logged is not recomputed
+    if not evidence.steps and not is_logged and entry is not None and entry.command in ("rank", "replay"):
         return cannot_tell(evidence.no_gradients)
     found = evidence.value(metric)
     if found.estimate.undefined is not None:

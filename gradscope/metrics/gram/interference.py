@@ -63,12 +63,12 @@ class PromptEffects(_Effects):
         Negative where the others undo what the prompt learned; jackknifed over prompts. Undefined for fewer than three,
         or where their own gradients do not raise their correct answers.
         """
-        num = self._num_prompts
+        kept = self.pulls | self.is_solved
+        num = int(kept.sum())
         if num < MIN_GROUPS:
             return _too_few(num)
         own = np.diag(self.effect)
         between = self.effect - np.diag(own)
-        kept = self.pulls | self.is_solved
         leaving = np.concatenate([[0.0], (between.sum(axis=0) + between.sum(axis=1))[kept]])
         others, alone = between.sum() - leaving, own.sum() - np.concatenate([[0.0], own[kept]])
         if alone[0] <= 0:
@@ -96,10 +96,6 @@ class PromptEffects(_Effects):
             else:
                 found.append(student_mean(effect[others] / own))
         return found
-
-    @property
-    def _num_prompts(self) -> int:
-        return int((self.pulls | self.is_solved).sum())
 
     def _mean_over_pairs(self, values: Array, bounds: tuple[float, float]) -> Estimate:
         pairs = np.outer(self.pulls, self.is_solved) & ~np.eye(len(values), dtype=np.bool_)

@@ -9,7 +9,7 @@ Shapes: R rollouts of a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,7 +52,7 @@ _NULLS = {"gaussian": "unrelated rows", "unweighted": "scores alone", "shuffled"
 _FEW = 0.5  # half of what unrelated rows span: from there on twice the rollouts of a prompt would add few directions
 
 
-def directions_section(inputs: ReportInputs) -> ReportSection:
+def rank_section(inputs: ReportInputs) -> ReportSection:
     """The rank of a group at each recomputed step, beside unrelated rows, the scores alone and the ceiling."""
     points = [point for point in inputs.curve if point.effective_rank.is_defined]
     if not points:
@@ -444,11 +444,3 @@ def _formulation_table(rows: list[_Row], steps: list[int]) -> ReportTable:
         ],
         rows,
     )
-
-
-SECTIONS: Mapping[str, Callable[[ReportInputs], ReportSection]] = {
-    "rank": directions_section,
-    "contributions": contributions_section,
-    "formulations": formulations_section,
-}
-"""By name."""
