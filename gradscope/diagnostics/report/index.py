@@ -30,7 +30,7 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
-from gradscope.render.views.view import table_of
+from gradscope.render.views.view import table_of_cells
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, RunIndex, RunSummary, Series
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, groups_of_steps, reward_table, sizes_of
@@ -348,7 +348,7 @@ def _table(first: str, rows: Sequence[_Row], steps: Sequence[int]) -> ReportTabl
     names = ("what", *(("run",) * many), first, "the run" if many else others[0] if others else "", "difference")
     over = f"Over {len(steps)} steps" if len(steps) > 1 else f"Step {steps[0]}"
     caption = f"{over}, 95 % intervals; difference: the later run minus {first}"
-    return table_of(caption, [(name, "text") for name in names], cells)
+    return table_of_cells(caption, [(name, "text") for name in names], cells)
 
 
 def _said(estimate: Estimate, title: str, *, signed: bool = False) -> str:
@@ -470,7 +470,7 @@ def _settings(runs: Sequence[NamedRun]) -> ReportSection:
         question=question,
         severity="unknown" if untold else "look" if len(differing) > 1 else "fine",
         findings=(f"{said}{more}.", *attribution, *others),
-        tables=(table_of("As the logs tell them", [(title, "text") for title in titles], rows),) if rows else (),
+        tables=(table_of_cells("As the logs tell them", [(title, "text") for title in titles], rows),) if rows else (),
     )
 
 

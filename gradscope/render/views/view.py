@@ -138,10 +138,10 @@ def tabulate(
     """The plain data of a table, for a report's document: unrounded numbers, and the style they are printed in."""
     heads = [(column.title, column.style_of(None)) for column in columns]
     rows = (tuple(column.value(record) for column in columns) for record in records)
-    return replace(table_of(caption, heads, rows, by_step=by_step), folded_as=folded_as)
+    return replace(table_of_cells(caption, heads, rows, by_step=by_step), folded_as=folded_as)
 
 
-def table_of(
+def table_of_cells(
     caption: str, columns: Iterable[tuple[str, ColumnStyle]], rows: Iterable[tuple[Cell, ...]], *, by_step: bool = False
 ) -> ReportTable:
     """The same of rows whose cells are made already, under titles with their styles."""

@@ -20,7 +20,7 @@ from gradscope.diagnostics.logged.tokens import NO_SAMPLER
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_part, missing_section
 from gradscope.findings.rank_parts import correction_findings
 from gradscope.metrics.sampler import NAMES
-from gradscope.render.views.view import Column, entry, lines_over, table_of, tabulate
+from gradscope.render.views.view import Column, entry, lines_over, table_of_cells, tabulate
 from gradscope.results.logged import MismatchNumbers, SamplerMismatch
 from gradscope.results.norms import ReplayReport, StepReplay
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, SeriesKind, Severity
@@ -383,7 +383,7 @@ def _causes(report: ReplayReport) -> tuple[ReportTable, ...]:
     if not rows:
         return ()
     return (
-        table_of(
+        table_of_cells(
             "Causes and remarks, as they are worded at the first of their steps",
             [("first step", "count"), ("steps", "count"), ("quantity", "text"), ("verdict", "text"), ("cause", "text")],
             ((steps[0], len(steps), name, verdict, cause) for (name, verdict, _), (cause, steps) in rows.items()),

@@ -27,7 +27,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
-from gradscope.render.views.view import Column, lines_over, table_of, tabulate
+from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate
 from gradscope.results.logged import (
     EntropyNumbers,
     Generation,
@@ -387,7 +387,7 @@ def _quarters(lengths: RunLengths, inputs: ReportInputs) -> ReportTable:
         ends = f"{apart[part].min():+.1f} to {apart[part].max():+.1f}"
         mean = round(float(above[part].mean()), 12) + 0.0  # what is left of equal numbers is no -6e-18
         rows.append((name, ends, mean, _sum_of(shares, lengths, part)))
-    return table_of(
+    return table_of_cells(
         "All rollouts by length; both numbers minus the mean of the rollout's group; share of the gradient = "
         f"{metric('projection_share').formula}, mean over the recomputed steps",
         [("completions", "text"), (lengths.unit, "text"), ("mean reward", "gap"), ("share of the gradient", "gap")],

@@ -6,7 +6,7 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.passk.samples import Samples
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.findings.passk import reach_finding
-from gradscope.render.views.view import Column, table_of, tabulate
+from gradscope.render.views.view import Column, table_of_cells, tabulate
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
 
@@ -146,4 +146,4 @@ def _problems(samples: tuple[Samples, ...], lost: list[tuple[str, str, str]]) ->
     shown = f", the first {MOST_PROBLEMS}" if len(lost) > MOST_PROBLEMS else ""
     caption = f"Problems that are no longer solved ({len(lost)}{shown}); correct samples before and after"
     titles = ("problem", samples[0].name, samples[1].name)
-    return (table_of(caption, [(title, "text") for title in titles], lost[:MOST_PROBLEMS]),)
+    return (table_of_cells(caption, [(title, "text") for title in titles], lost[:MOST_PROBLEMS]),)

@@ -37,7 +37,7 @@ from gradscope.metrics.gram.geometry import (
 )
 from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, singular_values_from_gram
 from gradscope.render.views.rank import null_rank, num_live
-from gradscope.render.views.view import Column, entry, lines_over, table_of, tabulate
+from gradscope.render.views.view import Column, entry, lines_over, table_of_cells, tabulate
 from gradscope.results.rank import RankCurvePoint
 from gradscope.results.report import Cell, Chart, ColumnStyle, ReportSection, ReportTable, Series, Severity
 from gradscope.rollouts.run import Run
@@ -228,7 +228,7 @@ def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
                 Estimate.undefined_because("a reward is missing") if np.isnan(rewards).any() else float(rewards.mean())
             )
             rows.append((group_id, mean, float(shares[index].sum()), batch_norm(inner), cancellation(inner)))
-    return table_of(
+    return table_of_cells(
         f"Live groups of step {gram.step}; share = {metric('projection_share').formula}, summed over the group",
         [("group", "text"), ("mean reward", "share"), ("share", "gap"), ("norm", "norm"), ("cancellation", "share")],
         sorted(rows, key=lambda row: -abs(float(row[2]))),  # type: ignore[arg-type]
@@ -432,7 +432,7 @@ def _interference_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTab
 
 def _formulation_table(rows: list[_Row], steps: list[int]) -> ReportTable:
     shown = ", ".join(map(str, steps))
-    return table_of(
+    return table_of_cells(
         f"Means over step {shown}, without the KL part; update cosine = {metric('update_cosine').formula}; "
         f"effective rank of the whole step = {metric('effective_rank').formula}. Beside it the rank that the same live "
         "rollouts have with their advantages dealt anew within each group, and with none: a rank near these is not the "

@@ -15,7 +15,7 @@ from gradscope.findings.degeneracy import conflict_advice, conflict_sentence, de
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.steps import trend
 from gradscope.render.views.degeneracy import ENVIRONMENTS, REWARDS, prompts_view
-from gradscope.render.views.view import Column, lines_over, table_of, tabulate, view_table
+from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate, view_table
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.results.report import Chart, ColumnStyle, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.results.signal import RewardFunction
@@ -237,4 +237,4 @@ def _correlations(functions: list[RewardFunction]) -> tuple[ReportTable, ...]:
     rows = [(one.name, other, one.correlation[other]) for at, one in enumerate(functions) for other in names[at + 1 :]]
     caption = f"Correlation within groups = {metric('by_reward.correlation').formula}"
     columns: list[tuple[str, ColumnStyle]] = [("reward function", "text"), ("and", "text"), ("correlation", "gap")]
-    return (table_of(caption, columns, rows),) if rows else ()
+    return (table_of_cells(caption, columns, rows),) if rows else ()
